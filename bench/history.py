@@ -25,7 +25,7 @@ from site_builder.history.block_format import HostHour
 from site_builder.history.database import begin_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
 from site_builder.history.reader import CHUNK_LENGTH_S
-from site_builder.history.writer import HistoryWriter, store_chunk
+from site_builder.history.writer import HistoryWriter, store_history_chunk
 
 GPUS, HOSTS, LARGE = 8, 50, 1000
 # A day of which all is known, and two years before it.
@@ -242,13 +242,13 @@ def fill(connection: sqlite3.Connection, shape: int, source: tuple[list[bytes], 
     """All that is kept of a host."""
     hours, days, long = source
     for number, block in enumerate(hours[:60]):
-        store_chunk(connection, MINUTE, NOW - HOUR * (number + 1), shape, block)
+        store_history_chunk(connection, MINUTE, NOW - HOUR * (number + 1), shape, block)
     connection.execute("INSERT INTO due VALUES(?,?)", (TODAY, shape))  # today's are not in the longer ones
     for number in range(36):
-        store_chunk(connection, 300, TODAY - DAY * (number + 1), shape, days[number % len(days)])
+        store_history_chunk(connection, 300, TODAY - DAY * (number + 1), shape, days[number % len(days)])
     newest = TODAY // CHUNK_LENGTH_S[HOUR] * CHUNK_LENGTH_S[HOUR]
     for number in range(2):
-        store_chunk(connection, HOUR, newest - CHUNK_LENGTH_S[HOUR] * number, shape, long)
+        store_history_chunk(connection, HOUR, newest - CHUNK_LENGTH_S[HOUR] * number, shape, long)
 
 
 def older(history: HistoryWriter, machine: Machine) -> None:
@@ -258,7 +258,7 @@ def older(history: HistoryWriter, machine: Machine) -> None:
     (block,) = connection.execute("SELECT block FROM chunk WHERE step=3600 AND shape=?", (shape,)).fetchone()
     newest = TODAY // CHUNK_LENGTH_S[HOUR] * CHUNK_LENGTH_S[HOUR]
     for number in range(2, 25):
-        store_chunk(connection, HOUR, newest - CHUNK_LENGTH_S[HOUR] * number, shape, block)
+        store_history_chunk(connection, HOUR, newest - CHUNK_LENGTH_S[HOUR] * number, shape, block)
     add_sums(history, machine)
 
 

@@ -9,7 +9,7 @@ from typing import Union
 
 from site_builder.client import loader
 from site_builder.client.model import Fleet
-from site_builder.client.picker import GpuPicker, GpuRequest, select_for_one_process
+from site_builder.client.picker import GpuPicker, GpuRequest, select_gpus_for_one_process
 from site_builder.config import conf_file
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import SettingsError
@@ -50,7 +50,7 @@ def available_gpus(
         raise ValueError(f"limit is {limit}, but must be 0 or more")
     request = GpuRequest(model, min_memory, vendor)
     pick_result = GpuPicker(load_api_settings(source), request).find_gpus()
-    return [str(gpu.visible_number) for gpu in select_for_one_process(pick_result.choices, request)[:limit]]
+    return [str(gpu.visible_number) for gpu in select_gpus_for_one_process(pick_result.choices, request)[:limit]]
 
 
 def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
@@ -59,7 +59,7 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
     Each has `index`, `type`, `uuid`, `mem_used`, `mem_total` and `mem_used_percent`.
     """
     loaded = load_api_settings(source)
-    host = loader.find_wanted_host(loader.open_fleet(loaded)(), None, loaded)
+    host = loader.find_wanted_fleet_host(loader.open_fleet(loaded)(), None, loaded)
     if host.state != "fresh":
         raise FleetUnavailableError(f"{host.name} is {host.state}: {host.reason}")
     rows: list[GpuInfo] = []

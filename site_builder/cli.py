@@ -87,7 +87,7 @@ class LazyCommandGroup(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 # click's signature
         """Run the command, or answer a shell that asks for completions."""
         if "_GPUBOARD_COMPLETE" in os.environ:
-            import_module("site_builder.config.commands").register_completion()
+            import_module("site_builder.config.commands").register_shell_completion()
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -79,7 +79,7 @@ class AlertEngine:
         except AlertStateError as error:
             self.failure = f"{error}: nothing is told until it can be"
         except Exception as error:
-            self.failure = describe_internal_error(error)
+            self.failure = describe_alert_fault(error)
         try:
             is_sending = self.sender_process is not None and self.sender_process.poll() is None
             state = self.last_state or AlertState()
@@ -88,7 +88,7 @@ class AlertEngine:
         except OSError as error:
             self.failure = f"nothing can be sent: {error.strerror}"
         except Exception as error:
-            self.failure = describe_internal_error(error)
+            self.failure = describe_alert_fault(error)
 
     def update_state(self, hosts: Mapping[str, HostReport], now: Now, dry_run: bool = False) -> AlertState:
         """Collect the conditions of this build, apply the rules, and store the new alert state, unless `dry_run`."""
@@ -173,7 +173,7 @@ class AlertEngine:
         try:
             return collect() or []
         except Exception as error:
-            self.failure = describe_internal_error(error)
+            self.failure = describe_alert_fault(error)
             return []
 
     def drop_failing_hosts(
@@ -213,7 +213,7 @@ class AlertEngine:
             problems = [*self.config_files.list_problems(), *self.watches.problems, *hook_problems]
             return problems + [Problem(PROBLEM_WHERE, failure) for failure in failures]
         except Exception as error:
-            return [Problem(PROBLEM_WHERE, describe_internal_error(error))]
+            return [Problem(PROBLEM_WHERE, describe_alert_fault(error))]
 
 
 def find_gpu_host(hosts: Mapping[str, HostReport], uuid: str) -> str | None:
@@ -224,6 +224,6 @@ def find_gpu_host(hosts: Mapping[str, HostReport], uuid: str) -> str | None:
     return None
 
 
-def describe_internal_error(error: Exception) -> str:
+def describe_alert_fault(error: Exception) -> str:
     """Describe an error of ours by its type alone: its message may contain an address."""
     return f"{INTERNAL_ERROR} ({type(error).__name__}): nothing new is told"

@@ -64,11 +64,11 @@ class NotificationChannels:
     def check_receivers(self) -> list[CheckedReceiver]:
         """Check every channel, the mail server and every hook, without sending anything."""
         receivers = [
-            CheckedReceiver(f"{model.CHANNEL_PREFIX}{name}", *describe_url(url))
+            CheckedReceiver(f"{model.CHANNEL_PREFIX}{name}", *describe_channel_url(url))
             for name, url in self.channel_urls.items()
         ]
         if self.alert_settings.mail_url:
-            receivers.append(CheckedReceiver(MAIL_KIND, *describe_url(self.alert_settings.mail_url)))
+            receivers.append(CheckedReceiver(MAIL_KIND, *describe_channel_url(self.alert_settings.mail_url)))
         for hook in self.hooks.check_hooks():
             address = hook.name or f"{self.alert_settings.hooks_folder}"
             receivers.append(CheckedReceiver(f"{model.HOOK_PREFIX}{hook.name}", address, hook.problem))
@@ -84,10 +84,10 @@ class NotificationChannels:
         for contact in contacts:
             address, problem = contact.kind, None
             if contact.is_url:
-                address, problem = describe_url(contact.address)
+                address, problem = describe_channel_url(contact.address)
             elif contact.kind == MAIL_KIND:
                 mail_url = self.alert_settings.mail_url
-                problem = describe_url(mail_url)[1] if mail_url else "GPUBOARD_MAIL is not set"
+                problem = describe_channel_url(mail_url)[1] if mail_url else "GPUBOARD_MAIL is not set"
             elif not self.send_direct:
                 problem = "the Slack bot is not set up"
             receivers.append(CheckedReceiver(name, address, problem))
@@ -137,37 +137,37 @@ class NotificationChannels:
         if contact.kind == MAIL_KIND:
             if not self.alert_settings.mail_url:
                 raise ChannelUnusableError("GPUBOARD_MAIL is not set: no mail server is known")
-            service = build_service(self.alert_settings.mail_url)
+            service = build_apprise_service(self.alert_settings.mail_url)
             return self.send_mail(service, notification, message, contact.address, (contact.address,))
         send_direct = self.send_direct
         if send_direct is None:
             raise ChannelUnusableError("the Slack bot is not set up")
-        outcome = run_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message))
+        outcome = send_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message))
         if outcome.status != model.UNSURE or outcome.reason.startswith("Slack"):
             return outcome
-        return prefix_outcome(outcome, "Slack")
+        return prefix_delivery_outcome(outcome, "Slack")
 
     def send_to_url(self, url: str, notification: Notification, message: Message) -> DeliveryOutcome:
         """Send to an address as apprise writes them; mail is sent by our own code, which knows better how it ended."""
-        service = build_service(url)
-        if is_mail_service(service):
+        service = build_apprise_service(url)
+        if is_mail_channel(service):
             recipients = (*(address for _, address in service.targets), *sorted(service.cc))
             return self.send_mail(service, notification, message, notification.to, recipients, tuple(service.bcc))
         client = HttpClient()
-        service.__class__ = delivery.derive_service_class(type(service), client)
+        service.__class__ = delivery.derive_http_service_class(type(service), client)
         steps = {alert.step for alert in notification.alerts}
         # services colour a message by its type
         notify_type = "success" if steps == {model.STEP_OVER} else "warning" if model.STEP_BEGUN in steps else "info"
 
         def notify() -> DeliveryOutcome:
-            content = format_for_service(service, message)
+            content = format_for_channel(service, message)
             was_sent = service.notify(**content, notify_type=notify_type, overflow="truncate")
             return DeliveryOutcome(model.SENT) if was_sent else client.summarize_outcomes(len(service) > 1)
 
-        with silence_libraries():
-            outcome = run_with_timeout(self.timeout_s, notify, client)
-        is_webhook = parse_scheme(url) in WEBHOOK_SCHEMES
-        return prefix_outcome(outcome, "the webhook" if is_webhook else f"{service.service_name}")
+        with silence_channel_libraries():
+            outcome = send_with_timeout(self.timeout_s, notify, client)
+        is_webhook = parse_channel_scheme(url) in WEBHOOK_SCHEMES
+        return prefix_delivery_outcome(outcome, "the webhook" if is_webhook else f"{service.service_name}")
 
     def send_mail(
         self,
@@ -178,7 +178,7 @@ class NotificationChannels:
         recipients: tuple[str, ...],
         bcc_recipients: tuple[str, ...] = (),
     ) -> DeliveryOutcome:
-        if not is_mail_service(service):
+        if not is_mail_channel(service):
             raise ChannelUnusableError("GPUBOARD_MAIL is not the address of a mail server")
         name, address = service.from_addr
         server = MailServer(
@@ -194,7 +194,7 @@ class NotificationChannels:
         # what identifies a mail when it is sent again; ids alone may be the same on two boards
         message_key = " ".join((notification.id, to, *(alert.title for alert in notification.alerts)))
         mail = MailDelivery(server, recipients, message, message_key, bcc_recipients)
-        return prefix_outcome(run_with_timeout(self.timeout_s, mail.send, mail), "the mail server")
+        return prefix_delivery_outcome(send_with_timeout(self.timeout_s, mail.send, mail), "the mail server")
 
 
 def load_channels(settings: Settings) -> NotificationChannels:
@@ -206,7 +206,7 @@ def load_channels(settings: Settings) -> NotificationChannels:
     return NotificationChannels(settings, load_contacts(settings), send_direct)
 
 
-def run_with_timeout(
+def send_with_timeout(
     seconds: float, deliver: Callable[[], DeliveryOutcome], progress: HttpClient | MailDelivery | None = None
 ) -> DeliveryOutcome:
     """Run a delivery in a thread and stop waiting after a time: a library's timeout does not end a drip of bytes."""
@@ -232,18 +232,18 @@ def run_with_timeout(
     return describe_end(f"did not end within {seconds:.0f} s")
 
 
-def prefix_outcome(outcome: DeliveryOutcome, receiver: str) -> DeliveryOutcome:
+def prefix_delivery_outcome(outcome: DeliveryOutcome, receiver: str) -> DeliveryOutcome:
     return outcome._replace(reason=f"{receiver} {outcome.reason}") if outcome.reason else outcome
 
 
-def build_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
+def build_apprise_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
     """Build the apprise service of an address, such that it reads no file, follows no redirect and never retries."""
-    scheme = parse_scheme(url)
+    scheme = parse_channel_scheme(url)
     for parameter, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if parameter.lower() in FILE_PARAMETERS:
             raise ChannelUnusableError(f"its address has {parameter.lower()}=, and no file is read for a letter")
     try:
-        with silence_libraries():
+        with silence_channel_libraries():
             from apprise import Apprise, AppriseAsset, AppriseAttachment  # noqa: PLC0415, TID251 # slow to import
 
             asset = AppriseAsset(
@@ -267,7 +267,7 @@ def build_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
         raise ChannelUnusableError(f"its address {scheme}://… cannot be used ({type(error).__name__})") from None
     if service is None:
         raise ChannelUnusableError(f"its address {scheme}://… is not one that apprise understands")
-    if not is_mail_service(service) and (scheme in REFUSED_SCHEMES or not is_http_service(type(service))):
+    if not is_mail_channel(service) and (scheme in REFUSED_SCHEMES or not is_http_channel(type(service))):
         raise ChannelUnusableError(f"{scheme}:// is not used: it does not go by HTTP or mail; a hook can do it")
     # a template would be read for each notification, from a file or a URL
     if any(isinstance(value, AppriseAttachment) and len(value) for value in vars(service).values()):
@@ -279,14 +279,14 @@ def build_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
     return service
 
 
-def parse_scheme(url: str) -> str:
+def parse_channel_scheme(url: str) -> str:
     """Return what stands before `://`, which is no secret."""
     scheme, separator, _ = url.partition("://")
     return scheme.lower() if separator else ""
 
 
 @contextmanager
-def silence_libraries() -> Iterator[None]:
+def silence_channel_libraries() -> Iterator[None]:
     """Suppress logs and warnings of libraries: they contain addresses."""
     for name in ("apprise", "urllib3"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -295,34 +295,41 @@ def silence_libraries() -> Iterator[None]:
         yield
 
 
-def is_http_service(plugin: type) -> bool:
-    """Return True if a plugin of apprise sends by `requests`, which delivery.derive_service_class() replaces."""
+def is_http_channel(plugin: type) -> bool:
+    """Return True if a plugin of apprise sends by `requests`, which delivery.derive_http_service_class() replaces."""
     modules = {base.__module__ for base in plugin.__mro__ if base.__module__.startswith("apprise.plugins.")}
     return any("requests" in vars(sys.modules[name]) for name in modules - {"apprise.plugins.base"})
 
 
-def is_mail_service(service: Any) -> bool:  # noqa: ANN401 # a service of apprise
+def is_mail_channel(service: Any) -> bool:  # noqa: ANN401 # a service of apprise
     return bool(service.protocol == "mailto")
 
 
-def describe_url(url: str) -> tuple[str, str | None]:
+def describe_channel_url(url: str) -> tuple[str, str | None]:
     """Return an address as it may be shown, and its problem; only the service is shown, since tokens stand anywhere."""
-    scheme = parse_scheme(url)
+    scheme = parse_channel_scheme(url)
     try:
-        service = build_service(url)
+        service = build_apprise_service(url)
     except ChannelUnusableError as error:
         return f"{scheme}://…", str(error)
-    return f"{MAIL_KIND if is_mail_service(service) else service.service_name} ({scheme}://…)", None
+    return f"{MAIL_KIND if is_mail_channel(service) else service.service_name} ({scheme}://…)", None
 
 
-def format_for_service(service: Any, message: Message) -> dict[str, str]:  # noqa: ANN401 # a service of apprise
+def format_for_channel(service: Any, message: Message) -> dict[str, str]:  # noqa: ANN401 # a service of apprise
     """Format title and body as plain text, or as Markdown for services that know only that."""
-    title, text = neutralize_mentions(message.title), neutralize_mentions(message.short_text or message.text)
+    title, text = (
+        neutralize_channel_mentions(message.title),
+        neutralize_channel_mentions(message.short_text or message.text),
+    )
     is_webhook = service.protocol in WEBHOOK_SCHEMES
     max_bytes = service.body_maxlen if is_webhook else min(service.body_maxlen, MAX_TEXT_BYTES)
     body_bytes = max_bytes - len(title.encode()) - TITLE_MARGIN_BYTES  # for some services the title is in the body
     if getattr(service.resolve_format("text"), "value", "") != "markdown":
-        return {"title": title, "body": "\n".join(fit_lines(text.split("\n"), body_bytes, 1)), "body_format": "text"}
+        return {
+            "title": title,
+            "body": "\n".join(fit_channel_lines(text.split("\n"), body_bytes, 1)),
+            "body_format": "text",
+        }
     from apprise.conversion import text_to_markdown  # noqa: PLC0415, TID251 # slow to import
 
     to_markdown: Callable[[str], str] = text_to_markdown
@@ -332,11 +339,11 @@ def format_for_service(service: Any, message: Message) -> dict[str, str]:  # noq
         for line in text.split("\n")
     ]
     title = title if service.title_maxlen > 0 else to_markdown(title)
-    body = "\n\n".join(fit_lines([line for line in lines if line], body_bytes, 2))
+    body = "\n\n".join(fit_channel_lines([line for line in lines if line], body_bytes, 2))
     return {"title": title, "body": body, "body_format": "markdown"}
 
 
-def fit_lines(lines: list[str], max_bytes: int, separator_bytes: int) -> list[str]:
+def fit_channel_lines(lines: list[str], max_bytes: int, separator_bytes: int) -> list[str]:
     """Keep the lines that fit; the last then says that there are more, and the title how many."""
     sizes = [len(line.encode()) + separator_bytes for line in lines]
     if sum(sizes) <= max_bytes:
@@ -345,6 +352,6 @@ def fit_lines(lines: list[str], max_bytes: int, separator_bytes: int) -> list[st
     return [*lines[:kept], MORE_LINE] if kept else lines  # apprise truncates a single long line
 
 
-def neutralize_mentions(text: str) -> str:
+def neutralize_channel_mentions(text: str) -> str:
     """Break mentions and links that a comment or a name may contain."""
     return MENTION.sub(f"@{WORD_JOINER}", text.translate(ANGLE_BRACKETS).replace("](", f"]{WORD_JOINER}("))

@@ -26,7 +26,7 @@ from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
-    print_message,
+    print_command_message,
     translate_fleet_errors,
     with_settings,
 )
@@ -92,7 +92,7 @@ def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
         outcome = channels.send(notification, render_notification(notification, settings.zone))
         tests.append({"to": to, "status": outcome.status, "reason": outcome.reason})
         if not as_json:
-            print_lines([table.format_outcome(to, outcome)])
+            print_alert_lines([table.format_delivery_outcome(to, outcome)])
     if as_json:
         click.echo(table.dump_alert_json({"tests": tests}))
     if any(test["status"] != model.SENT for test in tests):
@@ -136,7 +136,7 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
     gpuboard alerts list --json
     """
     now = Now(time.time(), settings.zone)
-    state = read_alert_state(settings)
+    state = read_alert_state_or_exit(settings)
     config_files = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state)
     rules, _ = config_files.read_rules()
     channels = load_channels(settings)
@@ -156,10 +156,10 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
     if as_json:
         click.echo(table.alert_list_to_json(alert_list))
     else:
-        print_lines(table.format_alert_list(alert_list, now, find_terminal_width()))
+        print_alert_lines(table.format_alert_list(alert_list, now, find_terminal_width()))
     print_problems(config_files.list_problems(), settings)
     if settings.alerts.is_enabled and state.started_at is None:
-        print_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
+        print_command_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
 
 
 @alerts.command("history")
@@ -178,14 +178,14 @@ def show_history(settings: Settings, since: str, as_json: bool) -> None:
         first = moments.parse_past_moment(since, now.local).timestamp()
     except UnclearTimeError as error:
         raise click.UsageError(f'--since: "{since}" {error}') from None
-    history = read_alert_state(settings).history
+    history = read_alert_state_or_exit(settings).history
     records = sorted((record for record in history if record.at >= first), key=lambda record: -record.at)
     if as_json:
         click.echo(table.dump_alert_json({"history": records}))
     elif records:
-        print_lines(table.format_delivery_history(records, now, find_terminal_width()))
+        print_alert_lines(table.format_delivery_history(records, now, find_terminal_width()))
     else:
-        print_message(f"nothing was told since {format_epoch(first, now)}")
+        print_command_message(f"nothing was told since {format_epoch(first, now)}")
 
 
 @alerts.command("silence")
@@ -234,11 +234,11 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
         store.change(change_silences)
     for name in names:
         if until is not None:
-            print_message(f"{name} is silent until {format_epoch(until, now)}")
+            print_command_message(f"{name} is silent until {format_epoch(until, now)}")
         elif before.get(name, 0) > now.epoch:
-            print_message(f"{name} is silent no longer")
+            print_command_message(f"{name} is silent no longer")
         else:
-            print_message(f"{name} was not silent")
+            print_command_message(f"{name} was not silent")
 
 
 @alerts.command("run")
@@ -267,18 +267,18 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
     def print_outcome(notification: Notification, outcome: DeliveryOutcome) -> None:
         if outcome.status != model.SENT:
             failures.append(outcome)
-        print_lines(table.format_sent_notification(notification, outcome))
+        print_alert_lines(table.format_sent_notification(notification, outcome))
 
     with translate_errors(settings):
         try:
             count = sender.send_due_notifications(settings, print_outcome)
         except sender.SenderBusyError as error:
-            print_message(str(error))
+            print_command_message(str(error))
             return
         except OSError as error:
             raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
     if not count:
-        print_message("no letter is due")
+        print_command_message("no letter is due")
     if failures:
         sys.exit(1)
 
@@ -314,7 +314,7 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
     if as_json:
         click.echo(table.dry_run_to_json(dry_run))
     else:
-        print_lines(table.format_dry_run(dry_run, now, find_terminal_width()))
+        print_alert_lines(table.format_dry_run(dry_run, now, find_terminal_width()))
     problems = [*engine.config_files.list_problems(), *engine.watches.problems]
     problems += [history.problem] if history.problem else []
     if engine.failure:
@@ -322,13 +322,13 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
     print_problems(problems, settings)
 
 
-def read_alert_state(settings: Settings) -> AlertState:
+def read_alert_state_or_exit(settings: Settings) -> AlertState:
     """Read the alert state, and print what is wrong with it."""
     store = open_alert_store(settings.state, settings.kv)
     with translate_errors(settings):
         state = store.read()
     if store.problem:
-        print_message(f"{store.where} {store.problem}")
+        print_command_message(f"{store.where} {store.problem}")
     return state
 
 
@@ -344,11 +344,11 @@ def translate_errors(settings: Settings) -> Iterator[None]:
 
 def print_problems(problems: Iterable[Problem], settings: Settings) -> None:
     for problem in problems:
-        print_message(f"{problem.where}: {problem.what}")
+        print_command_message(f"{problem.where}: {problem.what}")
     if not settings.alerts.is_enabled:
-        print_message(NO_RECEIVERS_MESSAGE)
+        print_command_message(NO_RECEIVERS_MESSAGE)
 
 
-def print_lines(lines: Sequence[str]) -> None:
+def print_alert_lines(lines: Sequence[str]) -> None:
     """Print lines without control characters."""
     click.echo("\n".join(replace_unencodable(clean_text(line)) for line in lines))

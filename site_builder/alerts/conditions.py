@@ -89,13 +89,13 @@ def find_conditions(
         conditions += find_booking_conditions(host_status, condition_input, rules, now)
     for gpu in host_status.gpus:
         if gpu.state == "held":
-            holders = resolve_people(gpu.people.users, rules.people)[:MAX_PEOPLE_PER_GPU]
+            holders = resolve_condition_people(gpu.people.users, rules.people)[:MAX_PEOPLE_PER_GPU]
             conditions.append(
                 Condition(
                     rule="gpu-held",
                     host=host_status.name,
                     about=gpu.key[:MAX_NAME_CHARACTERS],
-                    gpus=list_gpu_label(gpu),
+                    gpus=list_condition_gpu_label(gpu),
                     what=gpu.reason,
                     since=None if gpu.idle_since is None else int(gpu.idle_since),
                     owners=holders,
@@ -120,7 +120,7 @@ def build_host_condition(
     for booked in list_booked_gpus(host_status, condition_input, rules, now):
         if booked.booking.phase == "now" and booked.booking.name:
             names.append(booked.booking.name)
-    people = resolve_people(names, rules.people)
+    people = resolve_condition_people(names, rules.people)
     is_down = host_status.state == "down"
     since = int(host_status.last_seen) if host_status.last_seen is not None and is_down else None
     return Condition(
@@ -149,7 +149,9 @@ def find_booking_conditions(
             host=host_status.name,
             about=hashlib.blake2b(key, digest_size=8).hexdigest(),  # it names nobody
             since=begin,
-            owners=resolve_people([booked.booking.name for booked in group if booked.booking.name], rules.people),
+            owners=resolve_condition_people(
+                [booked.booking.name for booked in group if booked.booking.name], rules.people
+            ),
             until=max(booked.end for booked in group),
         )
         if not booking_id.startswith(RUN_ID_PREFIX):  # a run books for itself, for as long as it lasts
@@ -172,7 +174,7 @@ def find_booking_conditions(
                 gpus=list_booked_labels(broken),
                 what="; ".join(dict.fromkeys(gpu.reason for gpu in gpus))[:MAX_MESSAGE_CHARACTERS],
                 since=min(booked.shown_booking.used_by_since or 0 for booked in broken),
-                people=resolve_people([*condition.owners, *users], rules.people),
+                people=resolve_condition_people([*condition.owners, *users], rules.people),
             )
 
 
@@ -217,7 +219,7 @@ def find_begins_and_ends(
             yield condition._replace(rule="booking-ends", about=about, gpus=gpus, until=end)
 
 
-def list_gpu_label(gpu: GpuStatus) -> tuple[str, ...]:
+def list_condition_gpu_label(gpu: GpuStatus) -> tuple[str, ...]:
     """Return the label of a GPU; one without a number has none."""
     return () if gpu.gpu.number is None else (gpu.gpu.label,)
 
@@ -226,10 +228,12 @@ def list_booked_labels(group: Sequence[BookedGpu]) -> tuple[str, ...]:
     """Return the GPUs of a booking; none for a whole host."""
     if all(booked.booking.is_whole_host for booked in group):
         return ()
-    return tuple(dict.fromkeys(label for booked in group if booked.gpu for label in list_gpu_label(booked.gpu)))
+    return tuple(
+        dict.fromkeys(label for booked in group if booked.gpu for label in list_condition_gpu_label(booked.gpu))
+    )
 
 
-def resolve_people(names: Iterable[str], people: PeopleDirectory) -> tuple[str, ...]:
+def resolve_condition_people(names: Iterable[str], people: PeopleDirectory) -> tuple[str, ...]:
     """Return each person once, by a login if known, since contacts are found by that."""
     logins: dict[str, str] = {}
     for name in names:
@@ -247,7 +251,7 @@ def resolve_people(names: Iterable[str], people: PeopleDirectory) -> tuple[str, 
     return tuple(sorted(logins.values())[:MAX_PEOPLE])
 
 
-def list_host_users(host_status: HostStatus) -> tuple[str, ...]:
+def list_condition_host_users(host_status: HostStatus) -> tuple[str, ...]:
     """Return who is on the GPUs of a host; unknown if it is not fresh."""
     users = {user for gpu in host_status.gpus for user in gpu.people.users}
     return tuple(sorted(users)[:MAX_PEOPLE]) if users else ()

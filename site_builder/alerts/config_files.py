@@ -18,7 +18,7 @@ from site_builder.config.settings import Settings
 from site_builder.config.types import (
     RESERVED_CHANNEL_NAMES,
     SettingType,
-    check_range,
+    check_setting_range,
     duration_between,
     format_short_duration,
 )
@@ -88,8 +88,11 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
         if head := SECTION_PATTERN.fullmatch(text):
             section = head[1].lower().replace("_", "-")
             if section != ALL_SECTION and section not in DEFAULT_RULES:
-                hint = suggest_word(section, (ALL_SECTION, *ALL_RULES))
-                section, problem = "", f"there is no rule {quote_value(head[1])}; {hint}"  # ignore the lines below it
+                hint = suggest_rule_word(section, (ALL_SECTION, *ALL_RULES))
+                section, problem = (
+                    "",
+                    f"there is no rule {quote_rule_value(head[1])}; {hint}",
+                )  # ignore the lines below it
         elif text and section is None:
             example = f"begin with [{ALL_SECTION}], or with a rule such as [{ALL_RULES[0]}]"
             problem = f"this stands before any section: {example}"
@@ -111,14 +114,14 @@ def parse_rule_line(text: str, section: str, values: dict[str, Any]) -> str:
     if key in RENAMED_KEYS:
         return f"{key} is called {RENAMED_KEYS[key]} now: rename it, for this line does not count"
     if key not in RULE_KEYS:
-        return f"there is no key {quote_value(key)}; {suggest_word(key, allowed)}"
+        return f"there is no key {quote_rule_value(key)}; {suggest_rule_word(key, allowed)}"
     if key not in allowed:
         return f"{key} means nothing to {section}, which has {', '.join(allowed)}"
     is_repeated = key in values
     try:
         values[key] = RULE_KEYS[key].value_type.parse(value)
     except ValueError:
-        return f"{key} is {quote_value(value)}, {RULE_KEYS[key].value_type.refusal}"
+        return f"{key} is {quote_rule_value(value)}, {RULE_KEYS[key].value_type.refusal}"
     return f"{key} stands there twice for {section}; the last one counts" if is_repeated else ""
 
 
@@ -147,7 +150,7 @@ def drop_unknown_channels(
         kept_rules[name] = rule if kept == rule.to else rule._replace(to=kept or DEFAULT_RULES[name].to)
     problems = [
         f"{join_names(rule_names)} should go to {word}, but GPUBOARD_NOTIFY has no such channel; "
-        f"{suggest_word(word, (*channels, *sorted(RESERVED_CHANNEL_NAMES)))}"
+        f"{suggest_rule_word(word, (*channels, *sorted(RESERVED_CHANNEL_NAMES)))}"
         for word, rule_names in rules_by_missing.items()
     ]
     return kept_rules, list(limit_problems(problems))
@@ -165,26 +168,26 @@ def list_rule_keys(rule_name: str) -> tuple[str, ...]:
     return (*keys, "at") if rule_name == WEEKLY_REPORT_RULE else keys
 
 
-def suggest_word(word: str, allowed: Collection[str]) -> str:
+def suggest_rule_word(word: str, allowed: Collection[str]) -> str:
     """Suggest what may have been meant."""
     close = get_close_matches(word, allowed, 1)
     return f"is it {close[0]}?" if close else f"there are {', '.join(allowed)}"
 
 
-def quote_value(text: str) -> str:
+def quote_rule_value(text: str) -> str:
     """Quote a wrong value, unless it may be an address with a password."""
     if len(text) > MAX_QUOTED_CHARACTERS or ":/" in text or "@" in text or not text.isprintable():
         return "something else"
     return f"'{text}'"
 
 
-def parse_yes_or_no(text: str) -> bool:
+def parse_rule_flag(text: str) -> bool:
     if text.lower() not in (*TRUE_WORDS, *FALSE_WORDS):
         raise ValueError(text)
     return text.lower() in TRUE_WORDS
 
 
-def parse_receivers(text: str) -> tuple[str, ...]:
+def parse_rule_receivers(text: str) -> tuple[str, ...]:
     """Parse names with blanks or commas between them; `none` is nobody."""
     words = tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
     if not words or any(not RECEIVER_NAME.fullmatch(word) for word in words) or ("none" in words and len(words) > 1):
@@ -192,7 +195,7 @@ def parse_receivers(text: str) -> tuple[str, ...]:
     return () if words == ("none",) else words
 
 
-def parse_minute_of_day(text: str) -> int:
+def parse_rule_minute_of_day(text: str) -> int:
     """Parse `7:30` as the minute of the day."""
     clock = CLOCK_PATTERN.fullmatch(text)
     if not clock:
@@ -200,35 +203,35 @@ def parse_minute_of_day(text: str) -> int:
     return int(clock[1]) * 60 + int(clock[2])
 
 
-def parse_quiet_hours(text: str) -> tuple[int, int] | None:
+def parse_rule_quiet_hours(text: str) -> tuple[int, int] | None:
     """Parse `22:00-07:00`, or `none`."""
     if text.lower() in ("", "none", "no"):
         return None
     hours = QUIET_HOURS_PATTERN.fullmatch(text.lower())
     if not hours:
         raise ValueError(text)
-    first, last = parse_minute_of_day(hours[1]), parse_minute_of_day(hours[2])
+    first, last = parse_rule_minute_of_day(hours[1]), parse_rule_minute_of_day(hours[2])
     if first == last:  # never or all day is unclear; `none` and `on = no` say it
         raise ValueError(text)
     return first, last
 
 
-def parse_hourly_limit(text: str) -> int:
+def parse_rule_hourly_limit(text: str) -> int:
     if not re.fullmatch("[0-9]{1,4}", text):
         raise ValueError(text)
-    return int(check_range(int(text), 1, 1000))
+    return int(check_setting_range(int(text), 1, 1000))
 
 
-def parse_weekly_time(text: str) -> tuple[int, int]:
+def parse_rule_weekly_time(text: str) -> tuple[int, int]:
     """Parse `Mon 08:00` as the day, with Monday as 0, and the minute of the day."""
     day, _, clock = text.lower().partition(" ")
     for number, name in enumerate(FULL_DAY_NAMES):
         if len(day) > 2 and name.startswith(day):
-            return number, parse_minute_of_day(clock)
+            return number, parse_rule_minute_of_day(clock)
     raise ValueError(text)
 
 
-def format_minute_of_day(minute: int) -> str:
+def format_rule_minute_of_day(minute: int) -> str:
     """Format a minute of the day as `07:30`."""
     return f"{minute // 60:02}:{minute % 60:02}"
 
@@ -238,28 +241,29 @@ class RuleKey(NamedTuple):
     format_value: Callable[[Any], str]
 
 
-YES_NO_KEY = RuleKey(SettingType("but must be yes or no", parse_yes_or_no), lambda value: "yes" if value else "no")
+YES_NO_KEY = RuleKey(SettingType("but must be yes or no", parse_rule_flag), lambda value: "yes" if value else "no")
 DURATION_KEY = RuleKey(duration_between(0, MAX_DURATION_S), format_short_duration)
 RULE_KEYS: Mapping[str, RuleKey] = {
     "on": YES_NO_KEY,
     "to": RuleKey(
         SettingType(
-            "but must be names of channels with blanks between them, or all, person, hooks or none", parse_receivers
+            "but must be names of channels with blanks between them, or all, person, hooks or none",
+            parse_rule_receivers,
         ),
         lambda value: " ".join(value) or "none",
     ),
     "quiet_hours": RuleKey(
-        SettingType("but must be two times such as 22:00-07:00, or none", parse_quiet_hours),
-        lambda value: "-".join(map(format_minute_of_day, value)) if value else "none",
+        SettingType("but must be two times such as 22:00-07:00, or none", parse_rule_quiet_hours),
+        lambda value: "-".join(map(format_rule_minute_of_day, value)) if value else "none",
     ),
-    "max_per_hour": RuleKey(SettingType("but must be a number from 1 to 1000", parse_hourly_limit), str),
+    "max_per_hour": RuleKey(SettingType("but must be a number from 1 to 1000", parse_rule_hourly_limit), str),
     "delay": DURATION_KEY,
     "resolve_after": DURATION_KEY,
     "send_resolved": YES_NO_KEY,
     "before": RuleKey(duration_between(0, MAX_LEAD_S), format_short_duration),
     "at": RuleKey(
-        SettingType("but must be a day and a time such as Mon 08:00", parse_weekly_time),
-        lambda value: f"{DAY_NAMES[value[0]]} {format_minute_of_day(value[1])}",
+        SettingType("but must be a day and a time such as Mon 08:00", parse_rule_weekly_time),
+        lambda value: f"{DAY_NAMES[value[0]]} {format_rule_minute_of_day(value[1])}",
     ),
 }
 
@@ -334,16 +338,16 @@ class Contacts:
 
     def find_logins(self, person: str) -> list[str]:
         """Return the logins in the contacts that are names of one person."""
-        resolved = resolve_alias(self.aliases, person)
-        return [login for login in self.contacts_by_login if resolve_alias(self.aliases, login) == resolved]
+        resolved = resolve_contact_alias(self.aliases, person)
+        return [login for login in self.contacts_by_login if resolve_contact_alias(self.aliases, login) == resolved]
 
     def find_login(self, person: str) -> str:
         """Return the name itself if it has a line, else the first name of the person in aliases.csv that is a login."""
-        login, resolved = fold_login(person.strip()), resolve_alias(self.aliases, person)
+        login, resolved = fold_login(person.strip()), resolve_contact_alias(self.aliases, person)
         if login in self.contacts_by_login:
             return login
         for name in self.aliases:
-            if LOGIN_PATTERN.fullmatch(name) and resolve_alias(self.aliases, name) == resolved:
+            if LOGIN_PATTERN.fullmatch(name) and resolve_contact_alias(self.aliases, name) == resolved:
                 return name
         return login
 
@@ -377,10 +381,10 @@ class Contacts:
         return [tuple(logins) for logins in logins_by_member.values() if not self.is_same_person(logins)]
 
     def is_same_person(self, logins: Collection[str]) -> bool:
-        return len({resolve_alias(self.aliases, login) for login in logins}) == 1
+        return len({resolve_contact_alias(self.aliases, login) for login in logins}) == 1
 
 
-def resolve_alias(aliases: Mapping[str, str], name: str) -> str:
+def resolve_contact_alias(aliases: Mapping[str, str], name: str) -> str:
     """Return one name for one person, as PeopleDirectory.resolve_person does."""
     name = name.strip()
     return fold_login(aliases.get(fold_alias(name), name))
@@ -440,8 +444,8 @@ class AlertConfigFiles:
 
     def __init__(self, alerts: AlertSettings, data: Path, www: Path, state: Path | None = None) -> None:
         self.alerts, self.state_folder = alerts, state
-        self.rules_file = ProtectedFile("GPUBOARD_ALERTS", alerts.rules_file, (data, www), MAX_RULES_BYTES)
-        self.contacts_file = ProtectedFile(
+        self.rules_file = ProtectedConfigFile("GPUBOARD_ALERTS", alerts.rules_file, (data, www), MAX_RULES_BYTES)
+        self.contacts_file = ProtectedConfigFile(
             "GPUBOARD_CONTACTS", alerts.contacts_file, (data, www), MAX_CONTACTS_BYTES, is_secret=True
         )
         if alerts.rules_file and state:
@@ -485,7 +489,7 @@ def load_contacts(settings: Settings) -> Contacts:
     return replace(contacts, aliases=aliases, is_complete=contacts.is_complete and not unread)
 
 
-class ProtectedFile:
+class ProtectedConfigFile:
     """A file that only the builder's user and root can write, nor their groups if it contains secrets."""
 
     def __init__(

@@ -89,7 +89,7 @@ class HttpClient:
             try:
                 response = session.request(method, url, **{**options, "allow_redirects": False, "stream": True})
             except Exception as error:
-                self.outcomes.append(judge_request_error(error))
+                self.outcomes.append(judge_http_error(error))
                 raise
             body = bytearray()
             with suppress(Exception):  # a body that breaks off does not change what the status says
@@ -99,7 +99,7 @@ class HttpClient:
                         break
             response.close()
         response._content, response._content_consumed = bytes(body[:MAX_BODY_BYTES]), True
-        outcome = judge_response(response.status_code, response.headers, response.content)
+        outcome = judge_http_response(response.status_code, response.headers, response.content)
         self.outcomes.append(outcome)
         # apprise would sleep after a 429, for as long as the receiver likes, and send again
         if response.status_code == 429 or outcome.retry_after_s or 300 <= response.status_code < 400:
@@ -124,7 +124,7 @@ class HttpClient:
         )
 
 
-def derive_service_class(plugin: type, client: HttpClient) -> type:
+def derive_http_service_class(plugin: type, client: HttpClient) -> type:
     """Derive a class from a plugin of apprise whose methods send through `client`.
 
     Plugins call `requests.post()` and accept no session. The new class has copies of their methods that find `client`
@@ -141,7 +141,7 @@ def derive_service_class(plugin: type, client: HttpClient) -> type:
     return type(plugin.__name__, (plugin,), methods)
 
 
-def judge_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests
+def judge_http_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests
     if status == 504:  # a gateway that got no answer knows no more than we do
         return DeliveryOutcome(UNSURE, "answered 504: nobody knows whether it arrived behind that")
     if 200 <= status < 300:
@@ -192,7 +192,7 @@ def parse_retry_after_header(value: str) -> float | None:
         return None
 
 
-def judge_request_error(error: Exception) -> DeliveryOutcome:
+def judge_http_error(error: Exception) -> DeliveryOutcome:
     """Judge a request without an answer: nothing was sent before the connection stood; after that, nobody knows."""
     from requests import exceptions  # noqa: PLC0415 # slow to import
 
@@ -431,8 +431,8 @@ class HookFolder:
         for forbidden in self.forbidden_folders:
             if (resolved := forbidden.resolve()) == folder or resolved in folder.parents:
                 return f"lies inside {forbidden}, where others write: nothing in it is run"
-        for path in dict.fromkeys(iterate_path_folders(self.folder or folder)):
-            if reason := describe_foreign_access(path.lstat()):
+        for path in dict.fromkeys(iterate_hook_path_folders(self.folder or folder)):
+            if reason := describe_hook_foreign_access(path.lstat()):
                 where = f"{path}, {'in which it lies' if path in folder.parents else 'by which it is reached'}, "
                 return f"{'' if path == folder else where}{reason}: nothing in it is run"
         return None
@@ -482,7 +482,7 @@ class HookFolder:
         return DeliveryOutcome(REFUSED, f"the hook ended with {code}{last_line}")
 
 
-def iterate_path_folders(path: Path) -> Iterator[Path]:
+def iterate_hook_path_folders(path: Path) -> Iterator[Path]:
     """Yield every folder on the way to a path, through links too: who can write in one can redirect us."""
     folder, parts_ahead, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
     yield folder
@@ -500,7 +500,7 @@ def iterate_path_folders(path: Path) -> Iterator[Path]:
         yield folder
 
 
-def describe_foreign_access(status: os.stat_result) -> str | None:
+def describe_hook_foreign_access(status: os.stat_result) -> str | None:
     """Explain who besides the builder's user and root may write; a sticky folder counts, since anybody adds files."""
     if status.st_uid not in (0, os.geteuid()):
         return "belongs to another user"
@@ -518,7 +518,7 @@ def find_hook_problem(path: Path) -> str | None:
         return "is a link, and links are not followed"
     if not stat.S_ISREG(status.st_mode):
         return "is not a plain file"
-    if reason := describe_foreign_access(status):
+    if reason := describe_hook_foreign_access(status):
         return reason
     return None if os.access(path, os.X_OK) else "is not executable: chmod u+x makes it so"
 
@@ -546,16 +546,16 @@ def read_hook_output(program: subprocess.Popen[bytes], deadline: float) -> bytes
             if not is_open:
                 time.sleep(POLL_INTERVAL_S)
             elif selector.select(POLL_INTERVAL_S):
-                is_open = read_available_output(pipe, output)
+                is_open = read_available_hook_output(pipe, output)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(program.pid, signal.SIGKILL)  # also what it left behind
-        read_available_output(pipe, output)
+        read_available_hook_output(pipe, output)
     with suppress(subprocess.TimeoutExpired):
         program.wait(KILL_TIMEOUT_S)
     return bytes(output)
 
 
-def read_available_output(pipe: IO[bytes], output: bytearray) -> bool:
+def read_available_hook_output(pipe: IO[bytes], output: bytearray) -> bool:
     """Read once what is there; return False at the end of the pipe."""
     with suppress(BlockingIOError):
         chunk = os.read(pipe.fileno(), MAX_OUTPUT_BYTES)

@@ -406,7 +406,7 @@ def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
         queue = list(group)
         reason = next((queued.last_error for queued in queue if queued.last_error), "nobody sends them")
         subject = "a letter waits" if len(queue) == 1 else f"{len(queue)} letters wait"
-        sentences.append(f"{subject} for {format_receiver(to)}: {reason}")
+        sentences.append(f"{subject} for {format_queue_receiver(to)}: {reason}")
     for status, singular, plural, sentence, last in (
         (model.GIVEN_UP, "a letter was", "letters were", "{} given up for {}", "the last"),
         (
@@ -422,16 +422,16 @@ def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
         count = len({record.to for record in people})
         if count > MAX_NAMED_PEOPLE:  # mostly one cause: no contacts are written down
             summary = sentence.format(plural, f"{count} people")
-            sentences.append(f"{summary}, {last} for {format_receiver(people[-1].to)}: {people[-1].reason}")
+            sentences.append(f"{summary}, {last} for {format_queue_receiver(people[-1].to)}: {people[-1].reason}")
             records = [record for record in records if not find_person(record.to)]
         for to in sorted({record.to for record in records}):
             reasons = [record.reason for record in records if record.to == to]
             subject = singular if len(reasons) == 1 else f"{len(reasons)} {plural}"
-            sentences.append(f"{sentence.format(subject, format_receiver(to))}: {reasons[-1]}")
+            sentences.append(f"{sentence.format(subject, format_queue_receiver(to))}: {reasons[-1]}")
     return sentences
 
 
-def format_receiver(to: str) -> str:
+def format_queue_receiver(to: str) -> str:
     """Format a receiver as people call it: `channel lab`."""
     kind, _, name = to.partition(":")
     return f"{kind} {name}"

@@ -58,7 +58,7 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
         return shorten_line(f"{reader}: {free}" if reader else free)
     if condition.rule == "gpu-held":
         return format_held_title(condition, step, reader)
-    subject = describe_subject(condition, reader)
+    subject = describe_condition_subject(condition, reader)
     if step == model.STEP_OVER:
         after = "" if lasted is None else f", after {formatting.format_duration(max(lasted, 1))}"
         return shorten_line(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
@@ -83,7 +83,7 @@ def format_held_title(condition: Condition, step: str, reader: str | None) -> st
     return f"{formatting.join_names(condition.owners)} hold{'' if len(condition.owners) > 1 else 's'} {gpu} idle"
 
 
-def describe_subject(condition: Condition, reader: str | None) -> str:
+def describe_condition_subject(condition: Condition, reader: str | None) -> str:
     """Describe what an alert is about: `atlas`, `GPU 3 of atlas`, `alice: your booking of atlas:0,1`."""
     if condition.rule in model.HOST_RULES:
         return condition.host
@@ -107,7 +107,7 @@ def format_epoch(epoch: float, now: Now) -> str:
     return formatting.format_moment(datetime.fromtimestamp(epoch, now.zone), now)
 
 
-def format_headline(alerts: Sequence[Alert], omitted_count: int = 0) -> str:
+def format_notification_headline(alerts: Sequence[Alert], omitted_count: int = 0) -> str:
     """Format the title of a notification: `atlas is down`, `5 hosts are down: atlas, boreas and 3 more`."""
     count = len(alerts) + omitted_count
     if count == 1:
@@ -121,15 +121,15 @@ def format_headline(alerts: Sequence[Alert], omitted_count: int = 0) -> str:
     phrase = f"{PLURAL_VERBS.get(verb, verb)} {rest}"
     hosts = list(dict.fromkeys(alert.host for alert in alerts if alert.host))
     if rule in model.HOST_RULES:
-        return shorten_line(f"{count} hosts {phrase}: {format_name_list(hosts, count)}")
+        return shorten_line(f"{count} hosts {phrase}: {format_alert_name_list(hosts, count)}")
     if len(hosts) == 1:
         numbers = [number for alert in alerts for number in alert.gpus]
-        return shorten_line(f"{count} GPUs of {hosts[0]} {phrase}: {format_name_list(numbers, count)}")
+        return shorten_line(f"{count} GPUs of {hosts[0]} {phrase}: {format_alert_name_list(numbers, count)}")
     places = [format_alert_place(alert.host, alert.gpus) for alert in alerts]
-    return shorten_line(f"{count} GPUs {phrase}: {format_name_list(places, count)}")
+    return shorten_line(f"{count} GPUs {phrase}: {format_alert_name_list(places, count)}")
 
 
-def format_name_list(names: Sequence[str], count: int) -> str:
+def format_alert_name_list(names: Sequence[str], count: int) -> str:
     """Format `a, b and 3 more`; `count` includes those that have no name."""
     if count <= MAX_NAMES and len(names) == count:
         return ", ".join(names)
@@ -152,7 +152,7 @@ def render_notification(notification: Notification, zone: tzinfo, shows_users: b
     # all listed alerts may be over before it is sent, while those without room are not
     title = f"{notification.omitted_count} alerts"
     if alerts:
-        title = clean_line(format_headline(alerts, notification.omitted_count))
+        title = clean_notification_line(format_notification_headline(alerts, notification.omitted_count))
     listed = alerts[:MAX_LISTED_ALERTS]
     omitted_count = len(alerts) - len(listed) + notification.omitted_count
     render_alert = render_listed_alert if len(listed) + omitted_count > 1 else render_single_alert
@@ -179,11 +179,11 @@ def render_notification(notification: Notification, zone: tzinfo, shows_users: b
 
 def render_single_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
     """Render the only alert of a notification as text, whose title stands above, and for a mail."""
-    lines = [format_sentence(alert.what)] if alert.what else []
+    lines = [format_alert_sentence(alert.what)] if alert.what else []
     lines += [f"{label}: {value}" for label, value in list_alert_facts(alert, zone)]
-    html_lines = [Html(f"<b>{escape_html(clean_line(alert.title))}</b>"), *map(escape_html, lines)]
+    html_lines = [Html(f"<b>{escape_html(clean_notification_line(alert.title))}</b>"), *map(escape_html, lines)]
     if alert.link:
-        lines.append(clean_line(alert.link))
+        lines.append(clean_notification_line(alert.link))
         page = f"The page of {alert.host}" if alert.host else "The board"
         html_lines.append(Html(f'<a href="{escape_html(lines[-1])}">{escape_html(page)}</a>'))
     return "\n".join(lines), Html(f"{PARAGRAPH_START}{'<br>'.join(html_lines)}</p>")
@@ -192,10 +192,10 @@ def render_single_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
 def render_listed_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
     """Render one of several alerts: as a line of text with its link below, and for a mail with its title as link."""
     rest = " ".join(describe_alert(alert, zone))
-    text = f"- {format_sentence(alert.title, capital=False)} {rest}".rstrip()
-    title = escape_html(clean_line(alert.title))
+    text = f"- {format_alert_sentence(alert.title, capital=False)} {rest}".rstrip()
+    title = escape_html(clean_notification_line(alert.title))
     if alert.link:
-        link = clean_line(alert.link)
+        link = clean_notification_line(alert.link)
         text += f"\n{link}"
         title = Html(f'<a href="{escape_html(link)}">{title}</a>')
     return text, Html(f"{TIGHT_PARAGRAPH_START}<b>{title}</b><br>{escape_html(rest)}</p>")
@@ -204,7 +204,7 @@ def render_listed_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
 def describe_alert(alert: Alert, zone: tzinfo) -> Iterator[str]:
     """Yield sentences with what the title does not say."""
     if alert.what:
-        yield format_sentence(alert.what)
+        yield format_alert_sentence(alert.what)
     place = format_alert_place(alert.host, alert.gpus)
     is_in_title = alert.host in alert.title and (len(alert.gpus) < 2 or place in alert.title)
     for label, value in list_alert_facts(alert, zone):
@@ -215,7 +215,7 @@ def describe_alert(alert: Alert, zone: tzinfo) -> Iterator[str]:
 def list_alert_facts(alert: Alert, zone: tzinfo) -> Iterator[tuple[str, str]]:
     """Yield since when, where, and who is affected, as far as known."""
     if alert.since is not None and alert.until is not None:
-        yield "When", format_period(alert.since, alert.until, zone)
+        yield "When", format_alert_period(alert.since, alert.until, zone)
     elif alert.since is not None:
         yield (
             "Since" if alert.step in (model.STEP_BEGUN, model.STEP_OVER) else "When",
@@ -225,16 +225,19 @@ def list_alert_facts(alert: Alert, zone: tzinfo) -> Iterator[tuple[str, str]]:
         yield "Noticed", format_zoned_moment(alert.at, zone)
     if alert.host:
         gpus = ", ".join(alert.gpus)
-        yield "On", clean_line(f"{alert.host}, GPU{'s' * (len(alert.gpus) > 1)} {gpus}" if gpus else alert.host)
+        yield (
+            "On",
+            clean_notification_line(f"{alert.host}, GPU{'s' * (len(alert.gpus) > 1)} {gpus}" if gpus else alert.host),
+        )
     if alert.people:
         names = ", ".join(alert.people[:MAX_LISTED_PEOPLE])
         omitted_count = len(alert.people) - MAX_LISTED_PEOPLE
-        yield "Affected", clean_line(f"{names} and {omitted_count} more" if omitted_count > 0 else names)
+        yield "Affected", clean_notification_line(f"{names} and {omitted_count} more" if omitted_count > 0 else names)
 
 
-def format_period(since: int, until: int, zone: tzinfo) -> str:
+def format_alert_period(since: int, until: int, zone: tzinfo) -> str:
     """Format `Tue 17 Nov 14:02 to 16:02 UTC (2 h)`."""
-    first, last = to_board_zone(since, zone), to_board_zone(until, zone)
+    first, last = to_notification_zone(since, zone), to_notification_zone(until, zone)
     if first.date() == last.date() and first.tzname() == last.tzname():
         begin, end = format_day_and_clock(first), f"{last:%H:%M} {last.tzname()}"
     else:
@@ -244,7 +247,7 @@ def format_period(since: int, until: int, zone: tzinfo) -> str:
 
 def format_zoned_moment(epoch: int, zone: tzinfo) -> str:
     """Format `Tue 17 Nov 14:02 UTC`: the reader may be in another zone."""
-    local = to_board_zone(epoch, zone)
+    local = to_notification_zone(epoch, zone)
     return f"{format_day_and_clock(local)} {local.tzname()}"
 
 
@@ -253,18 +256,18 @@ def format_day_and_clock(local: datetime) -> str:
     return f"{day} {local.day} {month} {local:%H:%M}"
 
 
-def to_board_zone(epoch: int, zone: tzinfo) -> datetime:
+def to_notification_zone(epoch: int, zone: tzinfo) -> datetime:
     return datetime.fromtimestamp(min(max(epoch, 0), 2**33), zone)  # a host can claim any time
 
 
-def format_sentence(text: str, capital: bool = True) -> str:
+def format_alert_sentence(text: str, capital: bool = True) -> str:
     """Make a sentence of a phrase; a name at its begin, such as `atlas:0`, gets no capital."""
-    text = clean_line(text)
+    text = clean_notification_line(text)
     first = text[:1].upper() if capital and ":" not in text.partition(" ")[0] else text[:1]
     return f"{first}{text[1:]}" + ("" if text.endswith((".", "!", "?", "…")) else ".")
 
 
-def clean_line(text: str) -> str:
+def clean_notification_line(text: str) -> str:
     """Make one line of any text, without control characters and of limited length."""
     return shorten_line(replace_unprintable(flatten_text(text)), MAX_LINE_CHARACTERS)
 
@@ -274,7 +277,7 @@ def alert_to_json(alert: Alert) -> bytes:
     document = {
         "schema": ALERT_SCHEMA,
         **alert._asdict(),
-        "title": clean_line(alert.title),
-        "what": clean_line(alert.what),
+        "title": clean_notification_line(alert.title),
+        "what": clean_notification_line(alert.what),
     }
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

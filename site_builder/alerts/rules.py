@@ -147,7 +147,7 @@ class RuleEvaluator:
     def handle_active(self, key: str, condition: Condition, previous: TrackedCondition | None) -> None:
         """Track a condition of this build, and report it once it has lasted long enough."""
         rule = self.rules[condition.rule]
-        start_time = find_start_time(condition, rule)
+        start_time = find_condition_start_time(condition, rule)
         if previous:
             tracked = self.renew(previous, condition)
         else:
@@ -166,8 +166,8 @@ class RuleEvaluator:
             return
         since = tracked.first_seen_at if condition.since is None else condition.since
         if condition.is_lasting:
-            lasted = describe_wait(self.now_s - tracked.first_seen_at)
-            reason = f"rule {rule.name}: it was so {lasted}, and had to be {describe_wait(rule.delay)}"
+            lasted = describe_condition_wait(self.now_s - tracked.first_seen_at)
+            reason = f"rule {rule.name}: it was so {lasted}, and had to be {describe_condition_wait(rule.delay)}"
             self.builder.add_change(ConditionChange(condition, model.STEP_BEGUN, since, None, reason), rule)
             # keep the condition as reported, so that its end names the same
             self.conditions[key] = tracked._replace(condition=condition, reported_at=self.now_s)
@@ -201,7 +201,7 @@ class RuleEvaluator:
         return self.is_first_run and self.now_s >= start_time
 
     def is_muted(self, condition: Condition) -> bool:
-        return bool(explain_muted(condition, self.state.silences, self.context, self.now_s))
+        return bool(explain_muted_condition(condition, self.state.silences, self.context, self.now_s))
 
     def retract_if_muted(self, tracked: TrackedCondition, rule: AlertRule) -> TrackedCondition:
         """Treat a condition as not reported if its alerts still wait and its host has been muted since."""
@@ -240,8 +240,10 @@ class RuleEvaluator:
             self.conditions[key] = tracked._replace(cleared_at=cleared_at)
         elif tracked.reported_at is not None and rule.send_resolved:
             since = tracked.first_seen_at if condition.since is None else condition.since
-            lasted = describe_wait(self.now_s - cleared_at)
-            reason = f"rule {rule.name}: it is over {lasted}, and had to be {describe_wait(rule.resolve_after)}"
+            lasted = describe_condition_wait(self.now_s - cleared_at)
+            reason = (
+                f"rule {rule.name}: it is over {lasted}, and had to be {describe_condition_wait(rule.resolve_after)}"
+            )
             ended = condition._replace(what=f"until then: {condition.what}" if condition.what else "")
             change = ConditionChange(ended, model.STEP_OVER, since, cleared_at, reason, tracked.reported_at)
             self.builder.add_change(change, rule)
@@ -249,7 +251,7 @@ class RuleEvaluator:
             self.builder.withdraw_alert(key)
 
 
-def find_start_time(condition: Condition, rule: AlertRule) -> int:
+def find_condition_start_time(condition: Condition, rule: AlertRule) -> int:
     """Return from when on a condition counts: for a booking, ahead of its begin or end as the rule says."""
     if condition.rule == "booking-begins" and condition.since is not None:
         return condition.since - rule.before
@@ -260,7 +262,7 @@ def find_start_time(condition: Condition, rule: AlertRule) -> int:
     return 0
 
 
-def explain_muted(condition: Condition, silences: Mapping[str, int], context: AlertContext, now: int) -> str:
+def explain_muted_condition(condition: Condition, silences: Mapping[str, int], context: AlertContext, now: int) -> str:
     """Explain why nothing about a host is reported now; empty if it is."""
     if not condition.host or condition.rule == model.WATCH_RULE:
         return ""
@@ -270,7 +272,7 @@ def explain_muted(condition: Condition, silences: Mapping[str, int], context: Al
     return f"{condition.host} is silenced" if is_silenced else ""
 
 
-def describe_wait(seconds: int) -> str:
+def describe_condition_wait(seconds: int) -> str:
     """Format a duration: `at once`, `for 40 s`, `for 2 min`."""
     if seconds <= 0:
         return "at once"

@@ -26,8 +26,8 @@ from site_builder.config.time_zone import find_zone
 from site_builder.consul.leader import load_builder_name
 from site_builder.core import subprocesses
 from site_builder.core.files import BuildLog
-from site_builder.core.parallel import create_shared_file
-from site_builder.core.records import decode_dataclass, list_pairs, simplify
+from site_builder.core.parallel import create_parallel_shared_file
+from site_builder.core.records import decode_dataclass, list_record_pairs, simplify
 from site_builder.reports import collect
 
 SENDER_LOCK = "post.lock"
@@ -157,8 +157,8 @@ def stop_between_notifications(sender: NotificationSender) -> Iterator[None]:
 def start_sender_process(settings: Settings) -> subprocess.Popen[bytes]:
     """Start a sender; it gets the settings on stdin, since they contain passwords."""
     command, environment = subprocesses.build_module_command("site_builder.alerts", "sender", "gpuboard alerts run")
-    with create_shared_file() as stdin:
-        stdin.write(pack_settings(settings))
+    with create_parallel_shared_file() as stdin:
+        stdin.write(pack_sender_settings(settings))
         stdin.seek(0)
         # in a session of its own, or it would end with the builder; without our pipes, or cron would wait for it
         return subprocess.Popen(
@@ -171,16 +171,16 @@ def start_sender_process(settings: Settings) -> subprocess.Popen[bytes]:
         )
 
 
-def pack_settings(settings: Settings) -> bytes:
+def pack_sender_settings(settings: Settings) -> bytes:
     """Serialize the settings; a machine's own time zone has no name, and the other process finds it itself."""
     zone = settings.zone
     zone_name = "UTC" if zone is timezone.utc else getattr(zone, "key", None) or getattr(zone, "_filename", None)
-    values = {name: value for name, value in list_pairs(settings).items() if name != "zone"}
+    values = {name: value for name, value in list_record_pairs(settings).items() if name != "zone"}
     # unlike orjson, json accepts the name of a folder that is not UTF-8
     return json.dumps([values, zone_name if isinstance(zone_name, str) else ""], default=simplify).encode()
 
 
-def unpack_settings(content: bytes) -> Settings:
+def unpack_sender_settings(content: bytes) -> Settings:
     values, zone_name = json.loads(content)
     try:
         zone = timezone.utc if zone_name == "UTC" else find_zone(zone_name, os.environ)
@@ -192,7 +192,7 @@ def unpack_settings(content: bytes) -> Settings:
 def main() -> None:
     """Run the sender process; write to the build log why it failed, without messages that may contain an address."""
     signal.alarm(MAX_LIFETIME_S)  # whatever hangs, the kernel ends it and frees the lock
-    settings = unpack_settings(sys.stdin.buffer.read())
+    settings = unpack_sender_settings(sys.stdin.buffer.read())
     try:
         send_due_notifications(settings)
         return

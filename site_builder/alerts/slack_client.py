@@ -262,7 +262,7 @@ class SlackSocket:
         session = client.current_session if client is not None else None
         if client is None or session is None:
             return False
-        if is_peer_gone(session.sock):
+        if is_slack_peer_gone(session.sock):
             session.disconnect()
             with suppress(Exception):  # the library tries again by itself
                 client.connect_to_new_endpoint()
@@ -280,7 +280,7 @@ class SlackSocket:
             client.close()
 
 
-def is_peer_gone(connection: Any) -> bool:  # noqa: ANN401 # with or without TLS
+def is_slack_peer_gone(connection: Any) -> bool:  # noqa: ANN401 # with or without TLS
     """Return True if the other end has closed a connection, and nothing is left to read."""
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as copy:

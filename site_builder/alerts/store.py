@@ -20,7 +20,7 @@ from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, locks
 from site_builder.core.model import KvAccess
-from site_builder.core.records import Decoder, field_types, make_decoder
+from site_builder.core.records import Decoder, list_field_types, make_record_decoder
 
 STATE_VERSION = 1
 MAX_STATE_BYTES = 32 * 1024 * 1024
@@ -88,7 +88,7 @@ class AlertStore:
     def read(self) -> AlertState:
         """Read the state; return the same object as before if nothing was written since."""
         try:
-            with open_state_folder(self.state_folder) as folder:
+            with open_alert_state_folder(self.state_folder) as folder:
                 signature = files.read_signature(STATE_FILE, folder)
                 if self.cached_state and self.cached_state[0] == signature:
                     return self.cached_state[1]
@@ -135,7 +135,7 @@ class AlertStore:
             if after != before:
                 after, content = self.fit_to_limit(after)
                 self.write(content)
-                with open_state_folder(self.state_folder) as folder:
+                with open_alert_state_folder(self.state_folder) as folder:
                     self.cached_state = files.read_signature(STATE_FILE, folder), after
         return after
 
@@ -159,9 +159,9 @@ class AlertStore:
 
         try:
             path = self.state_folder / STATE_FILE
-            files.write_atomically(files.copy_of(path), content, 0o600)
+            files.write_atomically(files.find_copy_path(path), content, 0o600)
             files.write_atomically(path, write_to_disk, 0o600)
-            with open_state_folder(self.state_folder) as folder:
+            with open_alert_state_folder(self.state_folder) as folder:
                 os.fsync(folder)
         except OSError as error:
             raise AlertStateError(f"{self.where} cannot be written: {error.strerror}") from None
@@ -231,7 +231,7 @@ def shrink_state(state: AlertState) -> AlertState:
     if len(state.reported_once) > MIN_KEPT_ENTRIES:
         by_end = sorted(state.reported_once.items(), key=lambda item: item[1])
         return state._replace(reported_once=dict(by_end[len(by_end) // 2 :]))
-    trimmed = trim_people(state)
+    trimmed = trim_alert_people(state)
     if trimmed != state:
         return trimmed
     # drop conditions of the hosts that have most, so that there is room for others
@@ -245,7 +245,7 @@ def shrink_state(state: AlertState) -> AlertState:
     return state._replace(conditions=kept)
 
 
-def trim_people(state: AlertState) -> AlertState:
+def trim_alert_people(state: AlertState) -> AlertState:
     """Keep only a few people of each condition and alert: a host can claim that anybody is on it."""
     conditions = {}
     for key, tracked in state.conditions.items():
@@ -276,8 +276,8 @@ def parse_alert_state(data: bytes) -> ParsedAlertState:
     if not data:
         return ParsedAlertState(AlertState())
     try:
-        document = orjson.loads(decompress_state(data))
-        if make_decoder(int)(document["gpuboard"]) > STATE_VERSION:
+        document = orjson.loads(decompress_alert_state(data))
+        if make_record_decoder(int)(document["gpuboard"]) > STATE_VERSION:
             return ParsedAlertState(AlertState(), "was written by a newer gpuboard: update this one", is_newer=True)
         if not {STATE_KEYS[AlertState].get(name, name) for name in AlertState._fields} <= document.keys():
             raise DamagedStateError
@@ -286,7 +286,7 @@ def parse_alert_state(data: bytes) -> ParsedAlertState:
         return ParsedAlertState(AlertState(), f"is damaged: {BEGUN_ANEW}")
 
 
-def decompress_state(data: bytes) -> bytes:
+def decompress_alert_state(data: bytes) -> bytes:
     """Decompress if needed, up to what we would write."""
     if not data.startswith(GZIP_MAGIC):
         return data
@@ -312,7 +312,7 @@ def build_tuple(kind: Any, value: Any) -> Any:  # noqa: ANN401 # any of our tupl
 
 @cache
 def make_field_decoders(kind: Any) -> dict[str, Decoder]:  # noqa: ANN401 # the type of one of our tuples
-    return {name: make_field_decoder(field_type) for name, field_type in zip(kind._fields, field_types(kind))}
+    return {name: make_field_decoder(field_type) for name, field_type in zip(kind._fields, list_field_types(kind))}
 
 
 def make_field_decoder(field_type: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
@@ -321,7 +321,7 @@ def make_field_decoder(field_type: Any) -> Decoder:  # noqa: ANN401 # a type or 
         return partial(build_tuple, field_type)
     item_type = next((inner for inner in get_args(field_type) if hasattr(inner, "_fields")), None)
     if item_type is None:
-        return make_decoder(field_type)
+        return make_record_decoder(field_type)
     if get_origin(field_type) is dict:
         return lambda value: {key: build_tuple(item_type, entry) for key, entry in value.items()}
 
@@ -357,7 +357,7 @@ def serialize_alert_state(state: AlertState, packed: bool = False) -> bytes:
 
 
 @contextmanager
-def open_state_folder(state_folder: Path) -> Iterator[int]:
+def open_alert_state_folder(state_folder: Path) -> Iterator[int]:
     """Open the folder, if it is ours alone."""
     try:
         files.check_folder(state_folder)
@@ -378,7 +378,7 @@ def open_state_folder(state_folder: Path) -> Iterator[int]:
 @contextmanager
 def try_state_lock(state_folder: Path, name: str, timeout_s: float) -> Iterator[bool]:
     """Yield whether we hold a lock in the folder; the kernel frees it, however the process ends."""
-    with open_state_folder(state_folder) as folder:
+    with open_alert_state_folder(state_folder) as folder:
         try:
             handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
         except OSError as error:

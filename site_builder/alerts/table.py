@@ -24,7 +24,7 @@ from site_builder.alerts.model import (
 )
 from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.render import format_alert_place, format_epoch
-from site_builder.alerts.rules import explain_muted, find_start_time
+from site_builder.alerts.rules import explain_muted_condition, find_condition_start_time
 from site_builder.core.clock import Now
 from site_builder.core.formatting import join_names
 from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text, wrap_text
@@ -91,16 +91,16 @@ def list_condition_statuses(
         status, reason = UNREPORTED, ""
         at = tracked.first_seen_at if condition.since is None else condition.since
         if notifications := waiting.get(condition.key):
-            status, reason = WAITING, explain_waiting(notifications, now)
+            status, reason = WAITING, explain_waiting_condition(notifications, now)
         elif tracked.reported_at is not None:
             status = REPORTED
-        elif rule and rule.on and (start_time := find_start_time(condition, rule)) > now.epoch:
+        elif rule and rule.on and (start_time := find_condition_start_time(condition, rule)) > now.epoch:
             status, at = UPCOMING, start_time
         elif tracked.is_suppressed:
             reason = "it existed at first start"
         elif rule is None or not rule.on:
             reason = f"the rule {condition.rule} is off"
-        elif muted := explain_muted(condition, state.silences, context, int(now.epoch)):
+        elif muted := explain_muted_condition(condition, state.silences, context, int(now.epoch)):
             reason = muted
         elif (due_at := tracked.first_seen_at + rule.delay) > now.epoch:
             reason = f"it will be reported at {format_epoch(due_at, now)} if it still exists"
@@ -113,19 +113,19 @@ def list_condition_statuses(
     )
 
 
-def explain_waiting(notifications: Iterable[Notification], now: Now) -> str:
+def explain_waiting_condition(notifications: Iterable[Notification], now: Now) -> str:
     """Explain why notifications have not been sent yet."""
     receivers_by_state: dict[str, list[str]] = {}
     for notification in notifications:
         receiver = format_receiver_name(notification.to)
-        receivers_by_state.setdefault(describe_departure(notification, now), []).append(receiver)
+        receivers_by_state.setdefault(describe_departed_condition(notification, now), []).append(receiver)
     return "; ".join(
         f"the notification{'s' * (len(names) > 1)} to {join_names(names)} {'are' if len(names) > 1 else 'is'} {state}"
         for state, names in receivers_by_state.items()
     )
 
 
-def describe_departure(notification: Notification, now: Now) -> str:
+def describe_departed_condition(notification: Notification, now: Now) -> str:
     """Describe when a notification is sent, after `it is`."""
     if notification.claimed_by:
         return "being sent"
@@ -240,16 +240,16 @@ def format_dry_run(dry_run: DryRunList, now: Now, width: int | None) -> list[str
     for notification, message, address in dry_run.notifications:
         reasons = dict.fromkeys(f"why: {alert.why}" for alert in notification.alerts if alert.why)
         text = "\n".join((message.title, message.text.strip()))
-        parts = (f"to {format_receiver_name(notification.to)}", address, describe_departure(notification, now))
+        parts = (f"to {format_receiver_name(notification.to)}", address, describe_departed_condition(notification, now))
         receivers_by_text.setdefault((text, *reasons), []).append(", ".join(filter(None, parts)))
     for (text, *why), receivers in receivers_by_text.items():
         lines.append("")
         for receiver in receivers:
-            lines += wrap_indented(receiver, width, COLUMN_GAP)
+            lines += wrap_alert_table_text(receiver, width, COLUMN_GAP)
         for line in text.splitlines():
-            lines += wrap_indented(line, width, f"{COLUMN_GAP}| ") or [f"{COLUMN_GAP}|"]
+            lines += wrap_alert_table_text(line, width, f"{COLUMN_GAP}| ") or [f"{COLUMN_GAP}|"]
         for reason in why:
-            lines += wrap_indented(reason, width, COLUMN_GAP)
+            lines += wrap_alert_table_text(reason, width, COLUMN_GAP)
     rows = []
     for status in dry_run.conditions:
         if status.state == UNREPORTED:
@@ -276,20 +276,20 @@ def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], width
         return []
     cells = [tuple(map(flatten_text, row.cells)) for row in rows]
     widths = [max(map(measure_width, column)) for column in zip_longest(head, *cells, fillvalue="")]
-    lines = [join_cells(head, widths, width)] if head else []
+    lines = [join_alert_table_cells(head, widths, width)] if head else []
     for row, row_cells in zip(rows, cells):
-        lines.append(join_cells(row_cells, widths, width))
+        lines.append(join_alert_table_cells(row_cells, widths, width))
         for text in row.details:
-            lines += wrap_indented(text, width, COLUMN_GAP * 3)
+            lines += wrap_alert_table_text(text, width, COLUMN_GAP * 3)
     return lines
 
 
-def join_cells(cells: Sequence[str], widths: Sequence[int], width: int | None) -> str:
+def join_alert_table_cells(cells: Sequence[str], widths: Sequence[int], width: int | None) -> str:
     line = COLUMN_GAP + COLUMN_GAP.join(fit_text(cell, size) for cell, size in zip(cells, widths)).rstrip()
     return line if width is None else truncate_text(line, width)
 
 
-def wrap_indented(text: str, width: int | None, indent: str) -> list[str]:
+def wrap_alert_table_text(text: str, width: int | None, indent: str) -> list[str]:
     """Wrap and indent a text; without a width it stays one line."""
     text = flatten_text(text)
     if width is None:
@@ -297,7 +297,7 @@ def wrap_indented(text: str, width: int | None, indent: str) -> list[str]:
     return [indent + line for line in wrap_text(text, max(MIN_TEXT_WIDTH, width - len(indent)))]
 
 
-def format_outcome(to: str, outcome: DeliveryOutcome) -> str:
+def format_delivery_outcome(to: str, outcome: DeliveryOutcome) -> str:
     """Format how a delivery ended: `lab: sent`."""
     line = f"{format_receiver_name(to)}: {OUTCOME_PHRASES.get(outcome.status, outcome.status)}"
     return f"{line}: {outcome.reason}" if outcome.reason and outcome.status != model.SENT else line
@@ -305,7 +305,7 @@ def format_outcome(to: str, outcome: DeliveryOutcome) -> str:
 
 def format_sent_notification(notification: Notification, outcome: DeliveryOutcome) -> list[str]:
     titles = list_alert_titles(notification.alerts, notification.omitted_count)
-    return [format_outcome(notification.to, outcome), *(f"{COLUMN_GAP * 3}{title}" for title in titles)]
+    return [format_delivery_outcome(notification.to, outcome), *(f"{COLUMN_GAP * 3}{title}" for title in titles)]
 
 
 # JSON

@@ -17,7 +17,7 @@ from site_builder.board.pages import HostPageBuilder, HostPageJob
 from site_builder.board.site_writer import SiteWriter, count_gpus_by_state
 from site_builder.bookings.page import CalendarHost
 from site_builder.bookings.store import BookingsFile
-from site_builder.bookings.tokens import check_tokens
+from site_builder.bookings.tokens import check_booking_tokens
 from site_builder.charts.cache import SparklineCache
 from site_builder.config.settings import Settings
 from site_builder.consul.leader import Leadership
@@ -90,7 +90,7 @@ class Builder:
         self.build_interval_s = build_interval_s
         self.is_single_build = not build_interval_s
         data, state = settings.data, settings.state
-        remove_executable_files(state)
+        remove_executable_state_files(state)
         self.snapshots = SnapshotStore(data, state, settings.snapshot_bytes)
         self.discovery = HostDiscovery(data, state, settings.consul)
         self.consul_mirror = ConsulMirror(data, state, settings.kv) if settings.kv else None
@@ -172,7 +172,7 @@ class Builder:
             self.record_history(built_hosts, now)
         if self.builder_state.problem:
             problems.append(Problem("state/memory.json", self.builder_state.problem))
-        problems += check_tokens(self.settings.state) + self.history.problems
+        problems += check_booking_tokens(self.settings.state) + self.history.problems
         problems += self.alert_engine.list_problems(now) if self.alert_engine else []
         problems += self.extra_problems
         shown_problems = self.list_problems(problems)
@@ -384,7 +384,7 @@ class Builder:
             self.leadership.close()
 
 
-def remove_executable_files(state: Path) -> None:
+def remove_executable_state_files(state: Path) -> None:
     """Delete, unread, the files of an older gpuboard that can execute code; they are all rebuilt."""
     with suppress(OSError):
         for name in (host_pipeline.OLD_STORE_NAME, OLD_STORE_FILE, OLD_SUMS_FILE):

@@ -118,7 +118,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         seen = datetime.fromtimestamp(int(host.last_seen), now.zone)
         iso = seen.isoformat(" ")
         last_seen = Html(iso), Html(iso[11:19] if now.days_until(seen) == 0 else iso[:16])
-    fullest_disk = max(facts.disks, key=compute_disk_percent, default=None)
+    fullest_disk = max(facts.disks, key=compute_card_disk_percent, default=None)
     load = memory = ""
     if is_fresh and facts.load is not None:
         load = f"{facts.load[0]:.1f}" if facts.load[0] < 9.95 else f"{facts.load[0]:.0f}"
@@ -135,13 +135,15 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         title=escape_html(host.title),
         tags=[escape_html(tag) for tag in host.tags],
         state=escape_html(host.state),
-        reason=escape_html(format_reason_sentence(host.reason)),
+        reason=escape_html(format_card_reason(host.reason)),
         notes=[escape_html(note) for note in host.notes],
         models=escape_html(format_host_models(host)),
         last_seen=last_seen,
         load=Html(load),
         memory=Html(memory),
-        fullest_disk=escape_html(f"{compute_disk_percent(fullest_disk):.0f} % of {shorten_text(fullest_disk.mount)}")
+        fullest_disk=escape_html(
+            f"{compute_card_disk_percent(fullest_disk):.0f} % of {shorten_text(fullest_disk.mount)}"
+        )
         if fullest_disk
         else EMPTY_HTML,
         disks=[
@@ -149,7 +151,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
                 escape_html(shorten_text(disk.mount)),
                 Html(formatting.format_size(disk.used)),
                 Html(formatting.format_size(disk.total)),
-                Html(f"{compute_disk_percent(disk):.0f}"),
+                Html(f"{compute_card_disk_percent(disk):.0f}"),
             )
             for disk in facts.disks[:MAX_DISKS]
         ],
@@ -163,7 +165,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         ),
         gpu_rows=build_card_rows(host, now, sparklines),
         unmatched_processes=escape_html(
-            ", ".join(filter(None, map(describe_process, host.unmatched_processes[:MAX_PROCESSES])))
+            ", ".join(filter(None, map(describe_card_process, host.unmatched_processes[:MAX_PROCESSES])))
         ),
         host_bookings=build_booking_cells(host.bookings or whole_host_bookings, now),
         has_sparklines=bool(sparklines),
@@ -184,8 +186,8 @@ def adapt_card_to_host_page(card_html: bytes, host: str) -> str:
 def serialize_card_structure(host_card: HostCard) -> bytes:
     """Serialize a card without its numbers: while this stays the same, an open page only replaces the numbers."""
     gpu_rows = host_card.gpu_rows
-    bookings = [drop_time_left(cell) for row in gpu_rows for cell in row.bookings]
-    host_bookings = [drop_time_left(cell) for cell in host_card.host_bookings]
+    bookings = [drop_card_time_left(cell) for row in gpu_rows for cell in row.bookings]
+    host_bookings = [drop_card_time_left(cell) for cell in host_card.host_bookings]
     disks = [(mount, percent) for mount, _, _, percent in host_card.disks]
     missing_values = (
         host_card.last_seen is None,
@@ -197,7 +199,7 @@ def serialize_card_structure(host_card: HostCard) -> bytes:
     return orjson.dumps((list_card_texts(host_card), disks, host_bookings, rows, bookings, missing_values))
 
 
-def drop_time_left(cell: BookingCell) -> tuple[Html, ...]:
+def drop_card_time_left(cell: BookingCell) -> tuple[Html, ...]:
     """Drop the remaining time of a booking, which the page's script computes itself."""
     return tuple(cell._replace(time_left=EMPTY_HTML))
 
@@ -205,7 +207,7 @@ def drop_time_left(cell: BookingCell) -> tuple[Html, ...]:
 # The header of the card
 
 
-def format_reason_sentence(text: str) -> str:
+def format_card_reason(text: str) -> str:
     """Begin a reason with a capital letter, and end it with a full stop."""
     sentence = text if text.startswith("nvidia-smi") else text[:1].upper() + text[1:]
     return sentence if not text or text.endswith((".", "!", "?")) else f"{sentence}."
@@ -222,7 +224,7 @@ def format_host_models(host: HostStatus) -> str:
     return ", ".join(f"{count} × {model}" for model, count in models.items())
 
 
-def compute_disk_percent(disk: Disk) -> float:
+def compute_card_disk_percent(disk: Disk) -> float:
     return disk.used / disk.total * 100 if disk.total else 0
 
 
@@ -230,18 +232,18 @@ def compute_disk_percent(disk: Disk) -> float:
 
 
 @lru_cache(maxsize=4096)
-def format_rounded(value: float | None, unit: str = "") -> Html:
+def format_card_number(value: float | None, unit: str = "") -> Html:
     """Format a number without decimals; an unknown one is a dash."""
     return Html(NO_VALUE_MARK if value is None else f"{value:.0f}{unit}")
 
 
 @lru_cache(maxsize=10_000)
-def format_gib_cached(mib: float | None) -> Html:
+def format_card_gib(mib: float | None) -> Html:
     return Html(formatting.format_gib(mib))
 
 
 @lru_cache(maxsize=10_000)
-def compute_bar_width(value: float | None, maximum: float | None) -> Html:
+def compute_card_bar_width(value: float | None, maximum: float | None) -> Html:
     """Return the width of a bar in percent."""
     return Html(f"{min(100, value / maximum * 100):.0f}" if value and maximum else "0")
 
@@ -265,22 +267,22 @@ def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> GpuRow:
         has_note = False  # the row shows it as a problem, with advice
     omitted_count = len(processes) - MAX_PROCESSES
     return GpuRow(
-        label=format_rounded(gpu.index) if gpu.place is None and gpu.index is not None else escape_html(gpu.label),
+        label=format_card_number(gpu.index) if gpu.place is None and gpu.index is not None else escape_html(gpu.label),
         state=Html(state),
         state_label=Html(CARD_STATE_LABELS.get(state, state)),
         state_title=reason if state == "free" else EMPTY_HTML,
         lost_reason=describe_lost_gpu(gpu_status) if state == "lost" else EMPTY_HTML,
-        use=format_rounded(gpu.utilization_gpu, " %"),
-        use_bar=compute_bar_width(gpu.utilization_gpu, 100),
-        memory_access=EMPTY_HTML if gpu.utilization_memory is None else format_rounded(gpu.utilization_memory),
-        memory_used=format_gib_cached(gpu.memory_used),
-        memory_total=format_gib_cached(gpu.memory_total),
-        memory_bar=compute_bar_width(gpu.memory_used, gpu.memory_total),
-        temperature=format_rounded(gpu.temperature, " °C"),
-        power_draw=format_rounded(gpu.power_draw),
-        power_limit=format_rounded(gpu.power_limit, " W") if gpu.power_limit else EMPTY_HTML,
+        use=format_card_number(gpu.utilization_gpu, " %"),
+        use_bar=compute_card_bar_width(gpu.utilization_gpu, 100),
+        memory_access=EMPTY_HTML if gpu.utilization_memory is None else format_card_number(gpu.utilization_memory),
+        memory_used=format_card_gib(gpu.memory_used),
+        memory_total=format_card_gib(gpu.memory_total),
+        memory_bar=compute_card_bar_width(gpu.memory_used, gpu.memory_total),
+        temperature=format_card_number(gpu.temperature, " °C"),
+        power_draw=format_card_number(gpu.power_draw),
+        power_limit=format_card_number(gpu.power_limit, " W") if gpu.power_limit else EMPTY_HTML,
         processes=Html(
-            "".join([render_process(process, host.users_shown, now.zone) for process in processes[:MAX_PROCESSES]])
+            "".join([render_card_process(process, host.users_shown, now.zone) for process in processes[:MAX_PROCESSES]])
         ),
         omitted_processes=Html(f"and {omitted_count} more processes") if omitted_count > 0 else EMPTY_HTML,
         process_note=reason if has_note or state == "held" else EMPTY_HTML,
@@ -294,7 +296,7 @@ def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> GpuRow:
 def describe_lost_gpu(gpu_status: GpuStatus) -> Html:
     """Say why nothing is known of a GPU, and what to do."""
     advice = gpu_status.problems[0].advice if gpu_status.problems else ""
-    sentences = (format_reason_sentence(gpu_status.reason), format_reason_sentence(advice))
+    sentences = (format_card_reason(gpu_status.reason), format_card_reason(advice))
     return escape_html(" ".join(filter(None, sentences)))
 
 
@@ -318,21 +320,21 @@ def render_visibility_attribute(gpu: Gpu) -> Html:
 # Processes
 
 
-def render_process(process: ProcessStatus, users_shown: bool, zone: tzinfo) -> Html:
+def render_card_process(process: ProcessStatus, users_shown: bool, zone: tzinfo) -> Html:
     user = process.user or ("unknown user" if users_shown else "")
     since = EMPTY_HTML
     if process.started is not None:
         # to the minute, since it may differ by a second from one snapshot to the next, and once for machines and
         # people alike: twice would make the page a tenth larger
         since = Html(datetime.fromtimestamp(process.started // 60 * 60, zone).isoformat(" ", "minutes"))
-    container = describe_container(process) if process.container or process.runs_as else None
-    return render_process_cached(
+    container = describe_card_container(process) if process.container or process.runs_as else None
+    return render_card_process_cached(
         process.pid, user, process.command, process.used_memory, since, container, process.children
     )
 
 
 @lru_cache(maxsize=40_000)
-def render_process_cached(
+def render_card_process_cached(
     pid: int | None,
     user: str,
     command: str | None,
@@ -355,16 +357,16 @@ def render_process_cached(
     return Html(str(html))
 
 
-def describe_process(process: ProcessStatus) -> str:
+def describe_card_process(process: ProcessStatus) -> str:
     pid = None if process.pid is None else f"(pid {process.pid})"
     command = shorten_text(process.command, MAX_COMMAND_CHARACTERS)
     return " ".join(filter(None, (shorten_text(process.user), command, pid)))
 
 
-def describe_container(process: ProcessStatus) -> str:
+def describe_card_container(process: ProcessStatus) -> str:
     """Describe a container as `as root in docker pytorch/pytorch:2.4.0`, as far as it is known."""
     runtime = (process.container or "").partition(":")[0]
-    name = process.pod or (process.image and strip_registry(process.image))
+    name = process.pod or (process.image and strip_image_registry(process.image))
     place = f"{runtime} {name}" if runtime and name else process.container
     return " in ".join(filter(None, (process.runs_as and f"as {process.runs_as}", place)))
 
@@ -373,7 +375,7 @@ def format_full_container(process: ProcessStatus) -> str:
     return " ".join(filter(None, (process.container, process.pod, process.image)))
 
 
-def strip_registry(image: str) -> str:
+def strip_image_registry(image: str) -> str:
     """Remove the registry from the name of an image: a first part with a dot or a port, or localhost."""
     first, slash, rest = image.partition("/")
     return rest if slash and rest and ("." in first or ":" in first or first == "localhost") else image

@@ -18,8 +18,8 @@ from site_builder.consul.kv import KvStore
 from site_builder.core import clock_check, locks
 from site_builder.core.command_options import (
     CommandError,
-    print_message,
-    refuse_foreign,
+    print_command_message,
+    refuse_foreign_board,
     with_loaded_settings,
     with_settings,
 )
@@ -57,7 +57,7 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
     if duration and not every:
         raise click.UsageError("--for needs --every")
     settings = loaded.settings
-    refuse_foreign(settings, loaded.conf.path)
+    refuse_foreign_board(settings, loaded.conf.path)
     if not settings.data.is_dir():
         where = settings.data.absolute()
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
@@ -65,7 +65,7 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
     end = began + duration if duration else float("inf") if every else began
     try:
         settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locks.hold_build_lock(settings.state, end if every else began + LOCK_TIMEOUT_S, print_message):
+        with locks.hold_build_lock(settings.state, end if every else began + LOCK_TIMEOUT_S, print_command_message):
             succeeded = run_builds(Builder(settings, every), every, began, end)
     except locks.LockTimeoutError as error:
         if every:  # the next builder that cron starts continues
@@ -107,7 +107,7 @@ def run_builds(builder: Builder, every: int | None, began: float, end: float) ->
             succeeded, sentences = False, [f"{error}; the page stays as it is"]
         for sentence in sentences:
             if sentence not in printed:
-                print_message(sentence)
+                print_command_message(sentence)
             printed.add(sentence)
         if every is not None:
             # the next tick that is still ahead: ticks that a slow build missed are skipped
@@ -122,13 +122,15 @@ def run_builds(builder: Builder, every: int | None, began: float, end: float) ->
 def print_build_summary(report: BuildReport, seconds: float) -> None:
     gpu_count, free_count = sum(report.gpu_counts.values()), report.gpu_counts.get("free", 0)
     hosts = "1 host" if report.host_count == 1 else f"{report.host_count} hosts"
-    print_message(f"{hosts}, {free_count} of {gpu_count} GPUs free, built in {seconds:.2f} s")
+    print_command_message(f"{hosts}, {free_count} of {gpu_count} GPUs free, built in {seconds:.2f} s")
     if not report.written_files:
-        print_message("nothing was written: another builder leads, and the site is its own")
+        print_command_message("nothing was written: another builder leads, and the site is its own")
     for problem in report.problems[:MAX_PRINTED_PROBLEMS]:
-        print_message(f"{problem.where}: {problem.what}")
+        print_command_message(f"{problem.where}: {problem.what}")
     if len(report.problems) > MAX_PRINTED_PROBLEMS:
-        print_message(f"and {len(report.problems) - MAX_PRINTED_PROBLEMS} more problems, at the end of the page")
+        print_command_message(
+            f"and {len(report.problems) - MAX_PRINTED_PROBLEMS} more problems, at the end of the page"
+        )
 
 
 @click.command()
@@ -146,16 +148,16 @@ def forget(settings: Settings, host: str) -> None:
     """
     if not is_host_name(host):
         raise CommandError(f"{host!r} is not a host name")
-    refuse_foreign(settings)
+    refuse_foreign_board(settings)
     try:
         host_files = {files.name: files for files in SnapshotStore(settings.data, settings.state).read_hosts()[0]}
         listed, _ = HostDiscovery(settings.data, settings.state, None).list_hosts(())
         lists = " and ".join(listed[host].listed_by) if host in listed else ""
         if host not in host_files:
             if lists:
-                print_message(f"{host} never pushed; {lists} list it: take it off there")
+                print_command_message(f"{host} never pushed; {lists} list it: take it off there")
             else:
-                print_message(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
+                print_command_message(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
             sys.exit(1)
         if settings.kv:  # first, or the next build would copy it again
             try:
@@ -168,11 +170,11 @@ def forget(settings: Settings, host: str) -> None:
         settings.state.joinpath("forget", host).touch()
     except OSError as error:
         raise CommandError(f"{error.filename or settings.data} could not be removed: {error.strerror}") from None
-    print_message(f"{host} is gone from the page at the next build")
+    print_command_message(f"{host} is gone from the page at the next build")
     if left:
-        print_message(f"{settings.data / host} stays, since there are other files in it: {', '.join(left[:5])}")
+        print_command_message(f"{settings.data / host} stays, since there are other files in it: {', '.join(left[:5])}")
     last_push = max((file.arrived_at for file in host_files[host].files.values()), default=0)
     if last_push > time.time() - RECENT_PUSH_S:
-        print_message(f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or it comes back")
+        print_command_message(f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or it comes back")
     if lists:
-        print_message(f"{lists} still list it: take it off there, or it is shown as unseen")
+        print_command_message(f"{lists} still list it: take it off there, or it is shown as unseen")

@@ -134,7 +134,7 @@ class ConsulMirror:
             f"{self.kv_store.data_prefix}{kv.format_kv_key(name)[1:-1]} is not copied: {why}"
             for name, why in self.refusals.items()
         ]
-        sentences = truncate_sentences(refusals) + truncate_sentences(failures)
+        sentences = truncate_mirror_sentences(refusals) + truncate_mirror_sentences(failures)
         problems = [Problem(self.access.where, sentence) for sentence in sentences]
         return problems + self.copies.update_changed(self.seen_indexes) + self.save()
 
@@ -208,7 +208,7 @@ class ConsulMirror:
     def write_host_files(self, host: str, contents: dict[str, bytes], written_hashes: dict[str, int]) -> dict[str, int]:
         """Write the files of a host that changed; host.txt is the last, since its time is the host's age."""
         hashes = {name: hash(content) for name, content in contents.items()}
-        with snapshots_store.open_own_folder(self.data_folder, host) as folder:
+        with snapshots_store.open_own_snapshot_folder(self.data_folder, host) as folder:
             for name, content in contents.items():
                 if written_hashes.get(name) != hashes[name]:
                     files.write_atomically_in_folder(folder, name, content)
@@ -230,7 +230,7 @@ class ConsulMirror:
         return []
 
 
-def truncate_sentences(sentences: list[str]) -> list[str]:
+def truncate_mirror_sentences(sentences: list[str]) -> list[str]:
     omitted_count = len(sentences) - MAX_PROBLEMS
     if omitted_count <= 0:
         return sentences

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.alerts.conditions import ConditionInput, find_conditions, list_host_users
+from site_builder.alerts.conditions import ConditionInput, find_conditions, list_condition_host_users
 from site_builder.alerts.model import Condition
 from site_builder.board import card
 from site_builder.board.outputs import detail, live, metrics, term
@@ -29,7 +29,14 @@ from site_builder.core.model import Booking, HostStatus
 from site_builder.core.parallel import map_parallel
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
-from site_builder.core.records import DamagedFileError, Record, dump_json, make_decoder, read_records, write_records
+from site_builder.core.records import (
+    DamagedFileError,
+    Record,
+    dump_json,
+    make_record_decoder,
+    read_records,
+    write_records,
+)
 from site_builder.fleet import status_json
 from site_builder.fleet import summary as fleet_summary
 from site_builder.fleet.build import RETRY_AFTER_S, DecidedHost, HostSources, build_unrendered_status, decide_host
@@ -255,7 +262,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
         packed_health=pack_host_health(host_status, gpus_taken_at),
         waste_marks=waste_rules.find_waste_candidates(host_status),
         conditions=conditions,
-        people=list_host_users(host_status),
+        people=list_condition_host_users(host_status),
         truncated_logins=tuple((login, rules.people.find_full_login(login)) for login in host_status.truncated_logins),
     )
 
@@ -387,7 +394,7 @@ def dump_built_hosts(common_fingerprint: bytes, built_hosts: BuiltHosts) -> Iter
 
 def load_built_hosts(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
     """Load the common fingerprint that the last builder stored, and its built hosts whose types are right."""
-    decode = make_decoder(tuple[str, BuiltHost])
+    decode = make_record_decoder(tuple[str, BuiltHost])
     records = read_records(store, STORE_TITLE)
     common_fingerprint = bytes.fromhex(next(records, (b"", []))[0].decode("ascii"))
     text_count = len(RenderedHost._fields)

@@ -251,14 +251,14 @@ def render_host_page(
         version=assets_version,
         book=f"../{booking_url}" if booking_url and not booking_url.startswith("/") else booking_url,
         card=card.adapt_card_to_host_page(parts.card_html, host.name),
-        facts=list(list_machine_facts(facts, now)),
+        facts=list(list_host_page_machine_facts(facts, now)),
         interfaces=facts.interfaces,
         gpus=gpus,
         wrong=health_page.group_gpu_problems(host),
-        fields=render_field_rows(list_driver_fields(gpus)),
+        fields=render_host_page_field_rows(list_host_page_driver_fields(gpus)),
         processes=[
-            *(build_process_row(gpu.gpu.label, process, now) for gpu, process in processes),
-            *(build_process_row("?", process, now) for process in host.unmatched_processes),
+            *(build_host_page_process_row(gpu.gpu.label, process, now) for gpu, process in processes),
+            *(build_host_page_process_row("?", process, now) for process in host.unmatched_processes),
         ],
         bookings=[
             *((gpu.gpu.label, card.build_booking_cell(booking, now)) for gpu in host.gpus for booking in gpu.bookings),
@@ -272,7 +272,7 @@ def render_host_page(
     return b"".join((before.encode(), parts.charts_html, after.encode()))
 
 
-def list_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
+def list_host_page_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
     """Yield the facts in host.txt as label and value."""
     if facts.load:
         yield "Load", f"{' · '.join(f'{load:.2f}' for load in facts.load)} (1, 5, 15 min)"
@@ -292,13 +292,13 @@ def list_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
-def render_field_rows(fields: Iterable[Sequence[str]]) -> Markup:
+def render_host_page_field_rows(fields: Iterable[Sequence[str]]) -> Markup:
     """Render rows of a field's name and its cells; escaped all at once, since they are hundreds."""
     text = str(escape("".join([ROW_SEPARATOR + CELL_SEPARATOR.join(cells) for cells in fields])))
     return Markup(text.replace(ROW_SEPARATOR, "\n<tr><th scope=row>").replace(CELL_SEPARATOR, "<td>"))  # noqa: S704 # it is escaped
 
 
-def list_driver_fields(gpus: Sequence[GpuStatus]) -> Iterator[Sequence[str]]:
+def list_host_page_driver_fields(gpus: Sequence[GpuStatus]) -> Iterator[Sequence[str]]:
     """Yield each field of nvidia-smi under its own name, with its value for each GPU; omit fields without values."""
     raw_fields = [gpu_status.gpu.raw_fields for gpu_status in gpus]
     for name in dict.fromkeys(chain.from_iterable(raw_fields)):
@@ -306,11 +306,11 @@ def list_driver_fields(gpus: Sequence[GpuStatus]) -> Iterator[Sequence[str]]:
         if name in OMITTED_FIELDS or NO_VALUE_CELLS.issuperset(values):
             continue
         if name.endswith("_reasons.active"):
-            values = [value if value in NO_VALUE_CELLS else describe_clock_reasons(value) for value in values]
+            values = [value if value in NO_VALUE_CELLS else describe_host_page_clock_reasons(value) for value in values]
         yield name, *["–" if value in NO_VALUE_CELLS else value for value in values]
 
 
-def describe_clock_reasons(mask: str) -> str:
+def describe_host_page_clock_reasons(mask: str) -> str:
     """Say why the clocks are not at their highest."""
     try:
         bits = int(mask, 16)
@@ -321,7 +321,7 @@ def describe_clock_reasons(mask: str) -> str:
     return ", ".join([*reasons, hex(unknown_bits)] if unknown_bits else reasons) or "none"
 
 
-def build_process_row(gpu: str, process: ProcessStatus, now: Now) -> ProcessRow:
+def build_host_page_process_row(gpu: str, process: ProcessStatus, now: Now) -> ProcessRow:
     started, user = process.started, process.user or ""
     return ProcessRow(
         gpu=gpu,

@@ -126,7 +126,7 @@ class SiteWriter:
             for host, built_host in built_hosts.items()
         }
         unchanged = {name for name, (digest, _) in fragments.items() if self.published.is_unchanged(name, digest)}
-        now_ms = published_files.to_milliseconds(now.epoch)
+        now_ms = published_files.timestamp_to_milliseconds(now.epoch)
         with self.catch_fault("index.html"):
             page_content = self.build_page_content(built_hosts, problems)
             parts = pages.render_board_parts(page_content, now)
@@ -137,7 +137,9 @@ class SiteWriter:
                     unchanged.add(name)
             # since when each fragment has its content
             revisions = {
-                name: published_files.to_milliseconds(self.find_write_time(name)) if name in unchanged else now_ms
+                name: published_files.timestamp_to_milliseconds(self.find_write_time(name))
+                if name in unchanged
+                else now_ms
                 for name in fragments
             }
             with self.catch_fault("index.html"):
@@ -207,7 +209,7 @@ class SiteWriter:
         )
         header = live.LiveHeader(
             schema=live.LIVE_SCHEMA,
-            built=published_files.to_milliseconds(now.epoch),
+            built=published_files.timestamp_to_milliseconds(now.epoch),
             every=self.build_interval_s,
             version=content.assets_version,
             free=content.free_count,

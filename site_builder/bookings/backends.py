@@ -17,12 +17,12 @@ from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.config.types import is_cleartext_url
 from site_builder.core import board_client
-from site_builder.core.board_client import CHECK_URL_HINT, describe_unexpected_response, parse_origin
-from site_builder.core.command_options import CommandError, print_message
+from site_builder.core.board_client import CHECK_URL_HINT, describe_unexpected_board_response, parse_board_origin
+from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.core.files import find_bookings_file
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.names import fold_login
-from site_builder.snapshots.local_machine import find_login, find_login_by_uid
+from site_builder.snapshots.local_machine import find_local_login_by_uid, find_login
 
 STATUS_FILE = "status.json"
 MAX_STATUS_AGE_S = 600
@@ -71,7 +71,7 @@ class RemoteBookings:
         self.has_open_booking: bool | None = None
         self.was_zone_reported = False
         if self.token and is_cleartext_url(url):
-            print_message(f"your token crosses the network in the clear: {url} should be https")
+            print_command_message(f"your token crosses the network in the clear: {url} should be https")
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         """Send a request; print a note if the board is in another time zone."""
@@ -82,13 +82,13 @@ class RemoteBookings:
         url = self.find_booking_url()
         response = self.request_json(url, json.dumps(request).encode())
         if not isinstance(response.get("said"), str) or not isinstance(response.get("bookings"), list):
-            raise FleetUnavailableError(describe_unexpected_response(url))
+            raise FleetUnavailableError(describe_unexpected_board_response(url))
         if not self.was_zone_reported:
             self.was_zone_reported = True
             for booking in response["bookings"][:1]:
                 moment = datetime.fromisoformat(booking["date"])
                 if moment.utcoffset() != moment.astimezone(self.settings.zone).utcoffset():
-                    print_message(f"the board's clock is at {moment:%z}, and so are the times that it says")
+                    print_command_message(f"the board's clock is at {moment:%z}, and so are the times that it says")
         return response
 
     def list_bookings(self) -> BookingResponse:
@@ -123,7 +123,7 @@ class RemoteBookings:
             message = f"the board at {self.url} takes no bookings: its admin must set GPUBOARD_BOOK_URL there"
             raise FleetUnavailableError(message)
         url = urljoin(self.url, book)
-        if parse_origin(url) != parse_origin(self.url):
+        if parse_board_origin(url) != parse_board_origin(self.url):
             message = f"the board at {self.url} sends bookings to another server, and nothing was sent there"
             raise FleetUnavailableError(message)
         return url
@@ -132,7 +132,7 @@ class RemoteBookings:
         url = self.find_booking_url()
         response = self.request_json(url, None)
         if not isinstance(response.get("bookings"), list):
-            raise FleetUnavailableError(describe_unexpected_response(url))
+            raise FleetUnavailableError(describe_unexpected_board_response(url))
         return response
 
     def request_json(self, url: str, body: bytes | None, with_token: bool = True) -> BookingResponse:
@@ -150,13 +150,13 @@ class RemoteBookings:
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            raise FleetUnavailableError(describe_unexpected_response(url))
+            raise FleetUnavailableError(describe_unexpected_board_response(url))
         return content
 
     def translate_error(self, error: board_client.BoardResponseError, url: str) -> Exception:
         """Return the exception for a response other than 200."""
         if error.is_login_required:
-            return FleetUnavailableError(board_client.describe_login_error(error, url))
+            return FleetUnavailableError(board_client.describe_board_login_error(error, url))
         if error.status == 401:
             message = error.message or "the board does not know who you are: ask its admin for a token"
             hint = "GPUBOARD_TOKEN is what was sent" if self.token else "GPUBOARD_TOKEN is where it belongs"
@@ -168,7 +168,7 @@ class RemoteBookings:
         if error.status == 429:
             message = f"{url} has had too many requests: wait a minute, and try again"
             return FleetUnavailableError(error.message or message)
-        return FleetUnavailableError(board_client.describe_response_error(error, url))
+        return FleetUnavailableError(board_client.describe_board_response_error(error, url))
 
 
 BookingBackend = Union[LocalBookings, RemoteBookings]
@@ -176,7 +176,7 @@ BookingBackend = Union[LocalBookings, RemoteBookings]
 
 def find_own_login() -> str:
     """Return the login of the real user, since $USER may be anything."""
-    login = find_login_by_uid(os.getuid())
+    login = find_local_login_by_uid(os.getuid())
     if login is None:
         message = f"this machine has no login for user {os.getuid()}, and a booking needs a name"
         raise CommandError(f"{message}: book through GPUBOARD_URL with a token")

@@ -21,7 +21,7 @@ from site_builder.core.files import compute_digest
 from site_builder.core.model import Booking, Problem
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT, PublishedFiles
-from site_builder.core.records import make_decoder
+from site_builder.core.records import make_record_decoder
 from site_builder.fleet.build import build_booking_problem
 
 CALENDAR_PAGE, FLEET_FEED, HOST_FEEDS, PEOPLE_FEEDS = (
@@ -59,7 +59,7 @@ class EventTimestampStore:
         self.saved_content = b""
         with suppress(OSError, files.FileRefusedError, ValueError):
             self.saved_content = files.read(self.store_path)
-            self.events = make_decoder(dict[str, EventTimestamps])(orjson.loads(self.saved_content))
+            self.events = make_record_decoder(dict[str, EventTimestamps])(orjson.loads(self.saved_content))
 
     def record_event(self, uid: str, digest: str, now: float) -> EventTimestamps:
         known = self.events.get(uid)
@@ -181,7 +181,7 @@ class CalendarBuilder:
         with suppress(OSError):  # what is not kept is noticed again
             if keep:
                 self.timestamps.save(uids)
-        return {name: build_feed_file(titles[name], feed_events) for name, feed_events in events.items()}
+        return {name: build_ics_feed_file(titles[name], feed_events) for name, feed_events in events.items()}
 
     def build_event(self, booking: page.CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
         """Build an event, stamped with when it was first seen with this content."""
@@ -195,7 +195,7 @@ class CalendarBuilder:
         return ics.build_calendar_event(booking, uid, timestamps.changed_at, default_start)
 
 
-def build_feed_file(title: str, events: Sequence[ics.CalendarEvent]) -> CalendarFile:
+def build_ics_feed_file(title: str, events: Sequence[ics.CalendarEvent]) -> CalendarFile:
     fingerprint = compute_digest(repr((title, events)).encode("utf-8", "replace"), CODE_DIGEST)
     return CalendarFile(fingerprint, lambda _: ics.render_ics_feed(title, events))
 
@@ -222,7 +222,7 @@ def build_calendar_people(calendar: page.Calendar, calendar_input: CalendarInput
     """Return who has bookings in the calendar, by the names in the bookings."""
     people = calendar_input.people
     all_names = {booking.name for host in calendar_input.hosts for booking in host.bookings if booking.name}
-    styles = page.assign_styles({people.resolve_person(name) for name in all_names})
+    styles = page.assign_calendar_styles({people.resolve_person(name) for name in all_names})
     names: dict[str, list[str]] = {person: [person] for person in styles}
     for alias in people.aliases:
         names.get(people.resolve_person(alias), []).append(alias)
@@ -270,7 +270,7 @@ def find_stale_feeds(
         if not name.startswith((HOST_FEEDS, PEOPLE_FEEDS)) or name in files:
             continue
         owner = name.rpartition("/")[2][: -len(".ics")]
-        empty_feed = build_feed_file(f"GPU bookings: {owner}", ())
+        empty_feed = build_ics_feed_file(f"GPU bookings: {owner}", ())
         is_kept = users_shown if name.startswith(PEOPLE_FEEDS) else owner in hosts
         is_expired = now.epoch - written > EMPTY_FEED_RETENTION_S
         if is_expired and published.is_unchanged(name, empty_feed.fingerprint):

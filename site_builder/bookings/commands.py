@@ -27,18 +27,18 @@ from site_builder.bookings.backends import (
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.json_edit import EntryPlacementError
 from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
-from site_builder.bookings.request import UnclearRequestError, parse_end_fields, parse_time_field
+from site_builder.bookings.request import UnclearRequestError, parse_request_end_fields, parse_request_time_field
 from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
-from site_builder.core.board_client import describe_unexpected_response
+from site_builder.core.board_client import describe_unexpected_board_response
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
-    print_message,
+    print_command_message,
     with_loaded_settings,
     with_settings,
 )
@@ -82,7 +82,7 @@ def translate_booking_errors(place: object = None) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         if not isinstance(place, RemoteBookings):
             raise
-        raise CommandError(describe_unexpected_response(place.url)) from None
+        raise CommandError(describe_unexpected_board_response(place.url)) from None
 
 
 def with_booking_backend(
@@ -109,14 +109,14 @@ def with_confirmation_options(command: Callable[..., None]) -> Callable[..., Non
 
 def confirm_and_send(place: BookingBackend, request: Mapping[str, Any], question: str, yes: bool) -> BookingResponse:
     """Print what was understood, ask if somebody is there to answer, and do exactly that."""
-    if yes or not is_interactive():
+    if yes or not is_interactive_booking():
         response = place.send(request)
-        print_warnings(response)
+        print_booking_warnings(response)
         return response
     checked = place.send({**request, "check": True})
-    print_message(clean_text(checked["said"]))
-    print_warnings(checked)
-    if not ask_confirmation(question):
+    print_command_message(clean_text(checked["said"]))
+    print_booking_warnings(checked)
+    if not ask_booking_confirmation(question):
         raise NegativeResultError("nothing was changed")
     if request["do"] == "undo":
         return place.send({**request, "undoes": checked["undoes"]})
@@ -126,17 +126,17 @@ def confirm_and_send(place: BookingBackend, request: Mapping[str, Any], question
     return place.send(request)
 
 
-def print_warnings(response: BookingResponse) -> None:
+def print_booking_warnings(response: BookingResponse) -> None:
     for warning in response.get("warnings") or ():
-        print_message(f"note: {clean_text(str(warning))}")
+        print_command_message(f"note: {clean_text(str(warning))}")
 
 
-def is_interactive() -> bool:
+def is_interactive_booking() -> bool:
     """Return whether somebody is there who can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def ask_confirmation(question: str) -> bool:
+def ask_booking_confirmation(question: str) -> bool:
     """Ask a question; Ctrl-C means no."""
     try:
         return click.confirm(question, default=True, err=True)
@@ -147,7 +147,7 @@ def ask_confirmation(question: str) -> bool:
 
 def print_booking_result(response: BookingResponse, message: str, as_json: bool) -> None:
     """Print what was done; the data go to stdout."""
-    print_message(message)
+    print_command_message(message)
     if as_json:
         click.echo(json.dumps(response, indent=1))
 
@@ -183,10 +183,10 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
     check_book_options(gpus, options)
     request: dict[str, Any] = {"do": "book", **({"gpus": list(gpus)} if gpus else {"any": options["count"]})}
     now = Now(time.time(), place.settings.zone)
-    since = parse_time_field({"from": options["since"]}, "from", now)
+    since = parse_request_time_field({"from": options["since"]}, "from", now)
     if options["repeat"] and since:
-        request["rrule"], since = parse_repeat_options(options, since, now)
-    request |= build_time_fields(options, since, now.local.replace(second=0, microsecond=0), now)
+        request["rrule"], since = parse_booking_repeat_options(options, since, now)
+    request |= build_booking_time_fields(options, since, now.local.replace(second=0, microsecond=0), now)
     request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
     response = confirm_and_send(place, request, "Book it?", yes)
     ids = list(dict.fromkeys(clean_text(str(booking["id"])) for booking in response["bookings"]))
@@ -211,25 +211,25 @@ def check_book_options(gpus: tuple[str, ...], options: Mapping[str, Any]) -> Non
             raise click.UsageError(message)
 
 
-def parse_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, datetime]:
+def parse_booking_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, datetime]:
     """Return the rule and its first time: `mon`, for a booking that repeats on Tuesdays, means the Tuesday after."""
-    last = parse_time_field({"from": options["last"]}, "from", now)
+    last = parse_request_time_field({"from": options["last"]}, "from", now)
     try:
         last_moment = last and recurrence.extend_to_day_end(last, now.zone)
         rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
     except moments.UnclearTimeError as error:
         raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
-    first = policy.find_first_occurrence(rule, since)
+    first = policy.find_first_booking_occurrence(rule, since)
     if first is None:
         raise UnclearRequestError(f"by {rule} it would not happen once within a year")
     return rule, first
 
 
-def build_time_fields(
+def build_booking_time_fields(
     options: Mapping[str, Any], since: datetime | None, default_start: datetime, now: Now
 ) -> dict[str, str]:
     """Return the exact times of a request: what `fri` means is decided here, in the zone of the user."""
-    until = parse_end_fields({"until": options["until"], "for": options["length"]}, since or default_start, now)
+    until = parse_request_end_fields({"until": options["until"], "for": options["length"]}, since or default_start, now)
     return {key: moment.isoformat() for key, moment in (("from", since), ("until", until)) if moment}
 
 
@@ -261,10 +261,10 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
     request = {"do": "change", "id": booking}
     if options["since"] or options["until"] or options["length"]:  # an end counts from the booking's own start
         now = Now(time.time(), place.settings.zone)
-        since = parse_time_field({"from": options["since"]}, "from", now)
+        since = parse_request_time_field({"from": options["since"]}, "from", now)
         starts = [listed["from"] for listed in place.list_bookings()["bookings"] if listed["id"] == booking]
         old_since = datetime.fromisoformat(starts[0]) if starts and starts[0] else now.local
-        request |= build_time_fields(options, since, old_since, now)
+        request |= build_booking_time_fields(options, since, old_since, now)
     request |= {key: options[key] for key in ("comment", "name") if options[key] is not None}
     response = confirm_and_send(place, request, "Change it?", yes)
     print_booking_result(response, f"changed {booking}: {clean_text(response['said'])}", as_json)
@@ -367,14 +367,14 @@ def bookings(
         click.echo("\n".join(format_booking_table(shown, place)))
     else:
         where = f" on {clean_text(host)}" if host else ""
-        print_message(f"{'you have' if mine else 'there are'} no bookings{where}")
+        print_command_message(f"{'you have' if mine else 'there are'} no bookings{where}")
     if hidden_count:
-        print_message(f"and {hidden_count} that left earlier: --json has them all")
+        print_command_message(f"and {hidden_count} that left earlier: --json has them all")
     problems = place.list_problems()
     for problem in problems[:MAX_PROBLEMS]:
-        print_message(clean_text(problem))
+        print_command_message(clean_text(problem))
     if len(problems) > MAX_PROBLEMS:
-        print_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
+        print_command_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
 
 
 class ArchivedBookings(LocalBookings):
@@ -486,16 +486,16 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     columns = list(zip(TABLE_HEAD[:-1], *(row[:-1] for row in rows)))
     widths = [min(max(map(len, column)), max_width) for column, max_width in zip(columns, MAX_COLUMN_WIDTHS)]
     widths.append(width - sum(widths) - len(COLUMN_GAP) * len(widths))
-    lines = [join_table_cells(TABLE_HEAD, widths)]
+    lines = [join_booking_table_cells(TABLE_HEAD, widths)]
     is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for booking, row in zip(listed, rows):
         is_conflict = booking["used_by_since"] is not None or booking["unused_since"] is not None
         use = clean_text(describe_booking_use(booking, now))
         use_and_notes = "; ".join(filter(None, (use, row[-1])))
         if len(use_and_notes) <= widths[-1]:
-            booking_lines = [join_table_cells((*row[:-1], use_and_notes), widths)]
+            booking_lines = [join_booking_table_cells((*row[:-1], use_and_notes), widths)]
         else:  # the use is never cut: it has a line of its own
-            booking_lines = [join_table_cells(row, widths), *([f"{COLUMN_GAP * 2}{use}"] if use else [])]
+            booking_lines = [join_booking_table_cells(row, widths), *([f"{COLUMN_GAP * 2}{use}"] if use else [])]
         for line in map(replace_unencodable, booking_lines):
             lines.append(click.style(line, fg="yellow") if is_coloured and is_conflict else line)
     return lines
@@ -514,7 +514,7 @@ def format_booking_time(booking: BookingResponse, now: Now) -> str:
     return f"{formatting.format_moment(since, now)} to {end}"
 
 
-def join_table_cells(cells: Sequence[str], widths: Sequence[int]) -> str:
+def join_booking_table_cells(cells: Sequence[str], widths: Sequence[int]) -> str:
     cut_cells = (cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(cells, widths))
     return COLUMN_GAP.join(f"{cell:{width}}" for cell, width in zip(cut_cells, widths)).rstrip()
 
@@ -545,14 +545,14 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
     try:
         if name is not None:
             new_token = tokens.create_token(validate_user_name(name), time.time())
-            print_message(f"{name} sets GPUBOARD_TOKEN to this; it is not shown again")
+            print_command_message(f"{name} sets GPUBOARD_TOKEN to this; it is not shown again")
             click.echo(new_token)
         elif revoke is not None:
             count = tokens.revoke_tokens(revoke)
             if not count:
-                print_message(f"there is no token of {revoke}")
+                print_command_message(f"there is no token of {revoke}")
                 sys.exit(1)
-            print_message(f"{count} {'token' if count == 1 else 'tokens'} of {revoke} counted until now")
+            print_command_message(f"{count} {'token' if count == 1 else 'tokens'} of {revoke} counted until now")
         elif as_json:  # names and dates, nothing with which anybody could book
             rows = [{"name": entry.name, "made": entry.created_at} for entry in tokens.list_tokens()]
             click.echo(orjson.dumps(rows).decode())
@@ -562,6 +562,6 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
             for entry in entries:
                 click.echo(f"{entry.name:<{width}}  {datetime.fromtimestamp(entry.created_at):%Y-%m-%d %H:%M}")
         if tokens.problem:
-            print_message(f"{tokens.path} {tokens.problem}")
+            print_command_message(f"{tokens.path} {tokens.problem}")
     except (StorageError, InvalidNameError) as error:
         raise CommandError(str(error)) from None

@@ -23,13 +23,13 @@ import click
 from site_builder.bookings import consul_store, parser, store
 from site_builder.bookings.backends import BookingBackend, LocalBookings
 from site_builder.bookings.commands import (
-    ask_confirmation,
-    is_interactive,
+    ask_booking_confirmation,
+    is_interactive_booking,
     translate_booking_errors,
     with_booking_backend,
 )
 from site_builder.bookings.operations import EditOperation
-from site_builder.core.command_options import CommandError, print_message
+from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.core.files import find_booking_folder, find_bookings_file
 from site_builder.core.terminal_text import clean_text
 
@@ -65,22 +65,24 @@ def edit(place: BookingBackend) -> None:
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise CommandError(message)
     booking_folder = find_booking_folder(place.settings.data)
-    with store.open_data_folder(booking_folder) as folder:  # refused before the work, not after it
+    with store.open_booking_data_folder(booking_folder) as folder:  # refused before the work, not after it
         store.BookingStore(place.settings.data).check_owner(folder)
     if not os.access(booking_folder, os.W_OK):
         raise CommandError(f"{booking_folder.absolute()} cannot be written: {store.ASK_ADMIN_HINT}")
     original = consul_store.open_booking_store(place.settings.data, place.settings.kv).read()
-    remove_left_copies()
-    with exit_on_signals(), hold_edit_copy(original) as (copy, lock):
-        if is_interactive():
-            print_message(f"this is a copy, {copy}; it counts when you leave the editor")
+    remove_left_edit_copies()
+    with exit_edit_on_signals(), hold_edit_copy(original) as (copy, lock):
+        if is_interactive_booking():
+            print_command_message(f"this is a copy, {copy}; it counts when you leave the editor")
         edited = edit_until_valid(copy, original, place.settings.zone, lock)
         if edited == original:
-            print_message("nothing was changed")
+            print_command_message("nothing was changed")
             return
         with translate_booking_errors():
             transaction = place.service.execute(place.user, EditOperation(original, edited))
-        print_message(f"{find_bookings_file(place.settings.data)} is written: {clean_text(transaction.message)}")
+        print_command_message(
+            f"{find_bookings_file(place.settings.data)} is written: {clean_text(transaction.message)}"
+        )
 
 
 @contextmanager
@@ -101,22 +103,22 @@ def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
     except BaseException as error:
         os.close(lock)
         is_open = True
-        with suppress(OSError), lock_left_folder(copy.parent):
+        with suppress(OSError), lock_left_edit_folder(copy.parent):
             is_open = False
-        if not is_open and not has_edits(copy, original):
+        if not is_open and not has_edited_copy(copy, original):
             shutil.rmtree(copy.parent, ignore_errors=True)
             raise
         where = f"nothing was written, and what you edited is in {copy}"
         if isinstance(error, CommandError):
             raise type(error)(f"{error.message}; {where}") from None
         with suppress(OSError):  # the terminal may be gone
-            print_message(where)
+            print_command_message(where)
         raise
     os.close(lock)
     shutil.rmtree(copy.parent, ignore_errors=True)
 
 
-def has_edits(copy: Path, original: bytes | None) -> bool:
+def has_edited_copy(copy: Path, original: bytes | None) -> bool:
     """Return whether there is something to lose: a copy that differs, or what an editor saved beside it."""
     try:
         if {path.name for path in copy.parent.iterdir()} - {copy.name, ORIGINAL_FILE, NAMED_FILE}:
@@ -127,7 +129,7 @@ def has_edits(copy: Path, original: bytes | None) -> bool:
 
 
 @contextmanager
-def exit_on_signals() -> Iterator[None]:
+def exit_edit_on_signals() -> Iterator[None]:
     """Exit by an exception when we are ended or the terminal is closed, so that `hold_edit_copy` can clean up."""
 
     def exit_with_code(number: int, _: object) -> None:
@@ -144,10 +146,10 @@ def exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def remove_left_copies() -> None:
+def remove_left_edit_copies() -> None:
     """Remove copies of ours that are not open any more; name one with edits, once, and remove it a day later."""
     for folder in Path(tempfile.gettempdir()).glob(f"{COPY_FOLDER_PREFIX}*"):
-        with suppress(OSError), lock_left_folder(folder) as is_left:
+        with suppress(OSError), lock_left_edit_folder(folder) as is_left:
             if not is_left:
                 continue
             copy, original_path, named_path = (
@@ -156,15 +158,17 @@ def remove_left_copies() -> None:
             original = original_path.read_bytes() if original_path.exists() else None
             is_named = named_path.exists()
             is_expired = is_named and time.time() - named_path.stat().st_mtime > NAMED_RETENTION_S
-            if is_expired or not has_edits(copy, original):
+            if is_expired or not has_edited_copy(copy, original):
                 shutil.rmtree(folder, ignore_errors=True)
             elif not is_named:
                 named_path.touch(0o600)
-                print_message(f"what you edited before and never put in place is in {copy}; it is removed after a day")
+                print_command_message(
+                    f"what you edited before and never put in place is in {copy}; it is removed after a day"
+                )
 
 
 @contextmanager
-def lock_left_folder(folder: Path) -> Iterator[bool]:
+def lock_left_edit_folder(folder: Path) -> Iterator[bool]:
     """Lock a folder, and yield whether it is ours and not open."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -200,10 +204,10 @@ def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> by
         if not problems:
             return edited
         for problem in problems[:MAX_PROBLEMS]:
-            print_message(clean_text(problem))
+            print_command_message(clean_text(problem))
         if len(problems) > MAX_PROBLEMS:
-            print_message(f"and {len(problems) - MAX_PROBLEMS} more problems")
-        if not is_interactive() or not ask_confirmation("Edit again?"):
+            print_command_message(f"and {len(problems) - MAX_PROBLEMS} more problems")
+        if not is_interactive_booking() or not ask_booking_confirmation("Edit again?"):
             raise CommandError("a file with new problems does not count")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from site_builder.bookings import policy
-from site_builder.bookings.policy import BookingRefusedError, has_ended, is_starting_soon
+from site_builder.bookings.policy import BookingRefusedError, has_ended, is_booking_starting_soon
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.transaction import BookingTransaction, StoredBooking
 from site_builder.core.clock import Now
@@ -25,7 +25,7 @@ Place = tuple[str, str]  # a host, and the key of a GPU or `*`
 
 def find_own_booking(transaction: BookingTransaction, targets: Sequence[str]) -> list[StoredBooking]:
     """Find the user's booking of some GPUs, which must be one per host; for an admin, anybody's."""
-    places = resolve_targets(transaction, targets)
+    places = resolve_booking_targets(transaction, targets)
     keys_by_host = {host: policy.GpuKeyMap(transaction.hosts.list_gpus(host)) for host, _ in places}
     current = [
         stored
@@ -56,7 +56,7 @@ def find_own_booking(transaction: BookingTransaction, targets: Sequence[str]) ->
     return matches
 
 
-def resolve_targets(transaction: BookingTransaction, targets: Sequence[str]) -> list[Place]:
+def resolve_booking_targets(transaction: BookingTransaction, targets: Sequence[str]) -> list[Place]:
     """Resolve what people write: `atlas`, `atlas:0,1`, `atlas:0-3`, `atlas:GPU-5a1b`, `atlas:0:1` for an instance."""
     places: dict[Place, None] = {}
     for target in targets:
@@ -65,7 +65,7 @@ def resolve_targets(transaction: BookingTransaction, targets: Sequence[str]) -> 
             raise UnclearRequestError(f'"{clean_text(target)[:80]}" is no GPU: write a host, or atlas:0,1')
         host = transaction.hosts.find_host(match[1])
         for text in (match[2] or "*").split(","):
-            places.update(dict.fromkeys((host, key) for key in resolve_gpu_keys(transaction, host, text)))
+            places.update(dict.fromkeys((host, key) for key in resolve_booking_gpu_keys(transaction, host, text)))
         if len(places) > MAX_GPUS:
             raise UnclearRequestError(f"that is more than {MAX_GPUS} GPUs at once")
     whole_hosts = {host for host, key in places if key == "*"}
@@ -81,7 +81,7 @@ def resolve_targets(transaction: BookingTransaction, targets: Sequence[str]) -> 
     ]
 
 
-def resolve_gpu_keys(transaction: BookingTransaction, host: str, text: str) -> list[str]:
+def resolve_booking_gpu_keys(transaction: BookingTransaction, host: str, text: str) -> list[str]:
     """Return the keys that `*`, an index, a range or (the beginning of) a UUID means; refuse GPUs the host lacks."""
     if text == "*":
         return ["*"]
@@ -111,14 +111,14 @@ def resolve_gpu_keys(transaction: BookingTransaction, host: str, text: str) -> l
     return keys
 
 
-def choose_free_gpus(transaction: BookingTransaction, wanted: Booking, count: int, model: str) -> list[Place]:
+def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count: int, model: str) -> list[Place]:
     """Choose GPUs of one host that are free when `wanted` is; the host with the fewest to spare is preferred.
 
     Instances are chosen if there are not enough whole GPUs: of the requested profile, or if one is enough.
     """
     now = transaction.now
     bookings = [stored.booking for stored in transaction.list_bookings()]
-    is_later = not is_starting_soon(wanted.since, now)
+    is_later = not is_booking_starting_soon(wanted.since, now)
     statuses = transaction.hosts.decide_hosts(transaction.hosts.list_hosts().keys(), bookings, now).statuses
     whole_gpus: dict[str, list[str]] = {}
     instances: dict[str, list[str]] = {}

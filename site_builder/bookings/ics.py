@@ -49,7 +49,7 @@ def build_calendar_event(booking: CalendarBooking, uid: str, changed_at: int, de
     begins, ends, rrule, zone = first_booking.since or default_start, first_booking.until, "", ""
     if bounds and bounds.first and first_booking.since:
         begins, ends = bounds.first, bounds.first + (first_booking.until - first_booking.since)
-        rrule, zone = first_booking.rrule or "", find_zone_name(begins)
+        rrule, zone = first_booking.rrule or "", find_ics_zone_name(begins)
     title = " ".join(filter(None, (booking.where, booking.name or "booked")))
     summary = f"{title}: {shorten_text(booking.comment)}" if booking.comment else title
     by = f"Booked by {booking.booked_by}" if booking.booked_by else ""
@@ -67,7 +67,7 @@ def build_calendar_event(booking: CalendarBooking, uid: str, changed_at: int, de
     )
 
 
-def find_zone_name(moment: datetime) -> str:
+def find_ics_zone_name(moment: datetime) -> str:
     """Return the name of a moment's zone, empty for UTC."""
     zone, offset = moment.tzinfo, moment.strftime("%z")
     name = getattr(zone, "key", None)
@@ -89,7 +89,7 @@ def render_ics_feed(title: str, events: Iterable[CalendarEvent]) -> bytes:
         if event.zone and event.begins.tzinfo:
             year = min(event.begins.year, zones.get(event.zone, (None, LAST_ZONE_YEAR))[1])
             zones[event.zone] = event.begins.tzinfo, max(MIN_MOMENT.year, year)
-    title_line = Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_surrogates(title))).to_ical()
+    title_line = Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_ics_surrogates(title))).to_ical()
     parts = [render_ics_head(), title_line, b"\r\n"]
     parts += [render_ics_zone(NamedZone(name, zone), year) for name, (zone, year) in sorted(zones.items())]
     parts += map(render_ics_event, event_list)
@@ -154,9 +154,9 @@ def render_ics_event(event: CalendarEvent) -> bytes:
     add_ics_moment(component, "dtend", event.ends, event.zone)
     if event.rrule:
         component.add("rrule", vRecur.from_ical(event.rrule))
-    component.add("summary", replace_surrogates(event.summary))
+    component.add("summary", replace_ics_surrogates(event.summary))
     if event.description:
-        component.add("description", replace_surrogates(event.description))
+        component.add("description", replace_ics_surrogates(event.description))
     component.add("location", event.host)
     component.add("transp", "TRANSPARENT")  # a GPU that is booked keeps nobody from a meeting
     return bytes(component.to_ical())
@@ -170,6 +170,6 @@ def add_ics_moment(component: Component, name: str, moment: datetime, zone: str)
         component.add(name, min(max(moment, MIN_MOMENT), MAX_MOMENT).astimezone(timezone.utc))
 
 
-def replace_surrogates(text: str) -> str:
+def replace_ics_surrogates(text: str) -> str:
     """Replace what cannot be written as UTF-8."""
     return text.encode("utf-8", "replace").decode()

@@ -33,7 +33,7 @@ class BookingDocument:
         encoding = "utf-8"
         if text.encode("utf-8", "replace") != data:
             encoding = "utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else "latin-1"
-        return BookingDocument(text, parser.to_plain_json(text, []), encoding)
+        return BookingDocument(text, parser.booking_members_to_json(text, []), encoding)
 
     @property
     def content(self) -> bytes:
@@ -42,17 +42,17 @@ class BookingDocument:
         return data if parser.decode_bookings_file(data) == self.text else self.text.encode()
 
     def list_entries(self) -> list[BookingEntry]:
-        return list(parser.iterate_entries(self.plain_json, []))
+        return list(parser.iterate_booking_entries(self.plain_json, []))
 
     def list_hosts(self) -> list[JsonMember]:
-        return parser.list_members(self.plain_json, self.root_position)
+        return parser.list_json_members(self.plain_json, self.root_position)
 
     def index_hosts(self) -> dict[str, JsonMember]:
         return parser.index_members(self.plain_json, self.root_position)
 
     @property
     def root_position(self) -> int:
-        return parser.skip_whitespace(self.plain_json, 0)
+        return parser.skip_json_whitespace(self.plain_json, 0)
 
     def format_value(self, content: object) -> str:
         """Return a value as JSON that the encoding of this file can hold."""
@@ -68,21 +68,21 @@ class BookingDocument:
         text = self.text
         for start, end, new in sorted(changes, reverse=True):
             text = text[:start] + new + text[end:]
-        return BookingDocument(text, parser.to_plain_json(text, []), self.encoding)
+        return BookingDocument(text, parser.booking_members_to_json(text, []), self.encoding)
 
 
 def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[str, EntryContent]]) -> BookingDocument:
     """Add entries under the key of a host, those of GPUs without an entry all at once; begin what is missing."""
     host_member = document.index_hosts().get(host)
     if host_member is None:
-        document = insert_members(document, document.root_position, f"{document.format_value(host)}: {{}}")
+        document = insert_json_members(document, document.root_position, f"{document.format_value(host)}: {{}}")
     elif isinstance(host_member.content, list):
         if all(gpu.isdecimal() and int(gpu) < MAX_LISTED_GPUS for gpu, _ in entries):
             for gpu, content in entries:
-                document = add_to_host_list(document, document.index_hosts()[host], int(gpu), content)
+                document = add_entry_to_host_list(document, document.index_hosts()[host], int(gpu), content)
             return document
         # only an object by index can hold `*` and UUIDs
-        members = parser.list_members(document.plain_json, host_member.value_start)
+        members = parser.list_json_members(document.plain_json, host_member.value_start)
         keys = [(member.value_start, member.value_start, f'"{member.key}": ') for member in members]
         start, end = host_member.value_start, host_member.end
         document = document.splice((start, start + 1, "{"), (end - 1, end, "}"), *keys)
@@ -94,10 +94,10 @@ def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[st
     host_member = document.index_hosts()[host]
     new_gpus: dict[str, list[str]] = {}
     for gpu, content in entries:
-        members = parser.list_members(document.plain_json, host_member.value_start)
+        members = parser.list_json_members(document.plain_json, host_member.value_start)
         same_gpu = [member for member in members if member.key.strip().lower() == gpu.lower()]
         if same_gpu:  # of several the last counts
-            document = add_to_gpu(document, same_gpu[-1], document.format_value(content))
+            document = add_entry_to_gpu(document, same_gpu[-1], document.format_value(content))
             host_member = document.index_hosts()[host]
         else:
             new_gpus.setdefault(gpu, []).append(document.format_value(content))
@@ -105,23 +105,25 @@ def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[st
         f"{document.format_value(gpu)}: " + (new[0] if len(new) == 1 else f"[{', '.join(new)}]")
         for gpu, new in new_gpus.items()
     ]
-    return insert_members(document, host_member.value_start, *texts) if texts else document
+    return insert_json_members(document, host_member.value_start, *texts) if texts else document
 
 
-def add_to_host_list(document: BookingDocument, host: JsonMember, gpu: int, content: EntryContent) -> BookingDocument:
+def add_entry_to_host_list(
+    document: BookingDocument, host: JsonMember, gpu: int, content: EntryContent
+) -> BookingDocument:
     """Add an entry to a list with a place for each GPU; places without a booking are {}."""
-    members = parser.list_members(document.plain_json, host.value_start)
+    members = parser.list_json_members(document.plain_json, host.value_start)
     text = document.format_value(content)
     if gpu < len(members):
-        return add_to_gpu(document, members[gpu], text)
-    return insert_members(document, host.value_start, *["{}"] * (gpu - len(members)), text)
+        return add_entry_to_gpu(document, members[gpu], text)
+    return insert_json_members(document, host.value_start, *["{}"] * (gpu - len(members)), text)
 
 
-def add_to_gpu(document: BookingDocument, gpu_member: JsonMember, new_text: str) -> BookingDocument:
+def add_entry_to_gpu(document: BookingDocument, gpu_member: JsonMember, new_text: str) -> BookingDocument:
     """Add an entry to a GPU: to its list, in place of an empty one, or in a new list with the present one."""
     if isinstance(gpu_member.content, list):
-        return insert_members(document, gpu_member.value_start, new_text)
-    if is_empty_content(gpu_member.content):
+        return insert_json_members(document, gpu_member.value_start, new_text)
+    if is_empty_json_content(gpu_member.content):
         return document.splice((gpu_member.value_start, gpu_member.end, new_text))
     return document.splice(
         (gpu_member.value_start, gpu_member.value_start, "["), (gpu_member.end, gpu_member.end, f", {new_text}]")
@@ -130,14 +132,14 @@ def add_to_gpu(document: BookingDocument, gpu_member: JsonMember, new_text: str)
 
 def remove_entry(document: BookingDocument, entry: BookingEntry) -> BookingDocument:
     """Remove an entry; the GPUs behind it in a list keep their places."""
-    host = find_enclosing_member(document.list_hosts(), entry)
-    gpu = find_enclosing_member(parser.list_members(document.plain_json, host.value_start), entry)
+    host = find_enclosing_json_member(document.list_hosts(), entry)
+    gpu = find_enclosing_json_member(parser.list_json_members(document.plain_json, host.value_start), entry)
     if isinstance(gpu.content, list) and len(gpu.content) > 1:
-        member = find_enclosing_member(parser.list_members(document.plain_json, gpu.value_start), entry)
-        return remove_member(document, gpu.value_start, member)
+        member = find_enclosing_json_member(parser.list_json_members(document.plain_json, gpu.value_start), entry)
+        return remove_json_member(document, gpu.value_start, member)
     if isinstance(host.content, list):
         return document.splice((gpu.value_start, gpu.end, "{}"))
-    return remove_member(document, host.value_start, gpu)
+    return remove_json_member(document, host.value_start, gpu)
 
 
 def update_entry(document: BookingDocument, entry: BookingEntry, content: EntryContent) -> BookingDocument:
@@ -145,24 +147,24 @@ def update_entry(document: BookingDocument, entry: BookingEntry, content: EntryC
     for key, value in content.items():
         member = parser.index_members(document.plain_json, entry.start).get(key)
         if member and value is None:
-            document = remove_member(document, entry.start, member)
+            document = remove_json_member(document, entry.start, member)
         elif member and member.content != value:
             document = document.splice((member.value_start, member.end, document.format_value(value)))
         elif member is None and value is not None:
             text = f"{document.format_value(key)}: {document.format_value(value)}"
-            document = insert_members(document, entry.start, text)
+            document = insert_json_members(document, entry.start, text)
     return document
 
 
-def insert_members(document: BookingDocument, position: int, *texts: str) -> BookingDocument:
+def insert_json_members(document: BookingDocument, position: int, *texts: str) -> BookingDocument:
     """Insert members at the end of the object or list at a position, on lines of their own if others are."""
-    members = parser.list_members(document.plain_json, position)
+    members = parser.list_json_members(document.plain_json, position)
     new = ", ".join(texts)
     if not members:
         return document.splice((position + 1, position + 1, new))
     end, start = members[-1].end, members[-1].start
-    closing_position = parser.skip_whitespace(document.plain_json, end)
-    comma = parser.blank_comments(document.text).find(",", end, closing_position)
+    closing_position = parser.skip_json_whitespace(document.plain_json, end)
+    comma = parser.blank_json_comments(document.text).find(",", end, closing_position)
     line_start = document.text.rfind("\n", 0, start) + 1
     line_end = document.text.find("\n", max(end, comma), closing_position)
     if line_end < 0 or document.text[line_start:start].strip() or "/*" in document.text[end:closing_position]:
@@ -177,12 +179,12 @@ def insert_members(document: BookingDocument, position: int, *texts: str) -> Boo
     return document.splice((end, end, ","), new_lines)
 
 
-def remove_member(document: BookingDocument, position: int, member: JsonMember) -> BookingDocument:
+def remove_json_member(document: BookingDocument, position: int, member: JsonMember) -> BookingDocument:
     """Remove a member with its comma, and with its line if nothing else is on it."""
-    members = parser.list_members(document.plain_json, position)
+    members = parser.list_json_members(document.plain_json, position)
     index = [sibling.start for sibling in members].index(member.start)
-    text_without_comments, text = parser.blank_comments(document.text), document.text
-    next_start = parser.skip_whitespace(document.plain_json, member.end)
+    text_without_comments, text = parser.blank_json_comments(document.text), document.text
+    next_start = parser.skip_json_whitespace(document.plain_json, member.end)
     if index + 1 < len(members):
         next_start = members[index + 1].start
     comma = text_without_comments.find(",", member.end, next_start)
@@ -206,11 +208,11 @@ def remove_member(document: BookingDocument, position: int, member: JsonMember) 
     return document.splice((start, end, ""), *removed)
 
 
-def find_enclosing_member(members: list[JsonMember], entry: BookingEntry) -> JsonMember:
+def find_enclosing_json_member(members: list[JsonMember], entry: BookingEntry) -> JsonMember:
     (enclosing,) = (member for member in members if member.value_start <= entry.start and entry.end <= member.end)
     return enclosing
 
 
-def is_empty_content(content: object) -> bool:
+def is_empty_json_content(content: object) -> bool:
     """Return whether nothing is lost if another content takes its place."""
     return not content or (isinstance(content, dict) and not any(content.values()))

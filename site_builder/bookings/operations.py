@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Protocol
 
 from site_builder.bookings import json_edit, parser, policy
-from site_builder.bookings.gpu_selection import choose_free_gpus, find_own_booking, resolve_targets
+from site_builder.bookings.gpu_selection import choose_bookable_gpus, find_own_booking, resolve_booking_targets
 from site_builder.bookings.json_edit import BookingDocument
 from site_builder.bookings.parser import BookingEntry
-from site_builder.bookings.policy import BookingRefusedError, format_place, has_ended
-from site_builder.bookings.request import UnclearRequestError, parse_end_fields, parse_time_field
+from site_builder.bookings.policy import BookingRefusedError, format_booking_place, has_ended
+from site_builder.bookings.request import UnclearRequestError, parse_request_end_fields, parse_request_time_field
 from site_builder.bookings.store import BOOKINGS_FILE
 from site_builder.bookings.transaction import BookingTransaction
 from site_builder.core import formatting
@@ -50,9 +50,9 @@ class BookOperation:
     def apply(self, transaction: BookingTransaction) -> str:
         wanted, user, now = self.wanted, transaction.user, transaction.now
         if self.count:
-            places = choose_free_gpus(transaction, wanted, self.count, self.model)
+            places = choose_bookable_gpus(transaction, wanted, self.count, self.model)
         else:
-            places = resolve_targets(transaction, self.targets)
+            places = resolve_booking_targets(transaction, self.targets)
         transaction.check_may_book_for(wanted.name)
         refuse_past_start(wanted.since or now.local, now)
         is_own_name = transaction.resolve_person(wanted.name) == transaction.resolve_person(user.name)
@@ -61,7 +61,7 @@ class BookOperation:
         ids = {host: transaction.create_id(self.run_id) for host in dict.fromkeys(host for host, _ in places)}
         new = [replace(wanted, host=host, gpu=gpu, id=ids[host], booked_by=booked_by) for host, gpu in places]
         if wanted.rrule:
-            spans = policy.list_spans(wanted, wanted.since or now.local, policy.CONFLICT_HORIZON)
+            spans = policy.list_booking_spans(wanted, wanted.since or now.local, policy.CONFLICT_HORIZON)
             if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
                 raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
             bounds, ahead = policy.find_recurrence_bounds(wanted), transaction.limits.max_ahead_s
@@ -95,8 +95,8 @@ class ChangeOperation:
         now = transaction.now
         entries = transaction.find_by_id(self.booking_id, self.host)
         booking = entries[0].booking
-        since = parse_time_field(self.times, "from", now)
-        until = parse_end_fields(self.times, since or booking.since or now.local, now)
+        since = parse_request_time_field(self.times, "from", now)
+        until = parse_request_end_fields(self.times, since or booking.since or now.local, now)
         values = {"since": since, "until": until, "name": self.name, "comment": self.comment}
         changes: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
         if not changes:
@@ -167,7 +167,7 @@ class ReleaseOperation:
             booking = stored.booking
             new_id = new_ids.get((booking.host, booking.id))
             changed_id = {"id": new_id} if new_id else {}
-            if booking.since and policy.to_epoch(booking.since) > now.epoch - formatting.MINUTE:
+            if booking.since and policy.booking_time_to_epoch(booking.since) > now.epoch - formatting.MINUTE:
                 transaction.remove_booking(stored)
             elif booking.rrule:
                 transaction.update_booking(stored, {"rrule": end_rrule(booking.rrule, now), **changed_id})
@@ -181,7 +181,7 @@ class ReleaseOperation:
         if booking.rrule:
             return f"{what} is not booked again; what has begun goes on to its end"
         since = "what is left"
-        if booking.since is not None and policy.to_epoch(booking.since) > now.epoch:
+        if booking.since is not None and policy.booking_time_to_epoch(booking.since) > now.epoch:
             since = f"the booking from {moments.format_full_moment(booking.since, now.local)}"
         return f"{what}: {since} until {moments.format_full_moment(booking.until, now.local)} is released"
 
@@ -229,7 +229,7 @@ class UndoOperation:
                 groups.setdefault((booking.name, booking.since, booking.until, booking.rrule), []).append(booking)
             result = "; ".join(describe_booking(group, transaction) for group in groups.values())
         else:
-            places = format_places((host, gpu) for host, gpu, _ in transaction.entries_before)
+            places = format_operation_places((host, gpu) for host, gpu, _ in transaction.entries_before)
             result = f"the booking of {places} is gone again"
         whose = line["who"] if transaction.can_see_names else "somebody"
         return f"taken back what {whose} did at {line['when'][:16]} ({line['what']}): {result}"
@@ -302,17 +302,17 @@ class EditOperation:
     def apply(self, transaction: BookingTransaction) -> str:
         merged = replace(transaction, content=self.edited)
         if transaction.content != self.original:
-            if not is_readable_content(self.original):
+            if not is_readable_bookings_content(self.original):
                 path = transaction.store.folder / BOOKINGS_FILE
                 raise BookingRefusedError(f"{path} was repaired by somebody else meanwhile")
             merge_edits(merged, replace(transaction, content=self.original), transaction)
-        entries = transaction.list_logged_entries() if is_readable_content(transaction.content) else []
+        entries = transaction.list_logged_entries() if is_readable_bookings_content(transaction.content) else []
         before, after = (Counter(map(json.dumps, side)) for side in (entries, merged.list_logged_entries()))
         transaction.document = merged.document
         transaction.entries_before = [json.loads(entry) for entry in (before - after).elements()]
         transaction.entries_after = [json.loads(entry) for entry in (after - before).elements()]
         removed, added = (
-            {format_place(host, gpu): None for host, gpu, _ in side}
+            {format_booking_place(host, gpu): None for host, gpu, _ in side}
             for side in (transaction.entries_before, transaction.entries_after)
         )
         changes = [
@@ -323,7 +323,7 @@ class EditOperation:
         return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
 
 
-def is_readable_content(content: bytes) -> bool:
+def is_readable_bookings_content(content: bytes) -> bool:
     try:
         return bool(BookingDocument.from_bytes(content))
     except parser.BookingFileError:
@@ -332,7 +332,7 @@ def is_readable_content(content: bytes) -> bool:
 
 def merge_edits(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
     """Change in my copy what others changed since the original; refuse what both changed."""
-    before, my_entries, their_entries = (count_entries(side.document) for side in (original, mine, theirs))
+    before, my_entries, their_entries = (count_edited_entries(side.document) for side in (original, mine, theirs))
     for changed_entry in (before - my_entries) & (before - their_entries):
         host, gpu, _ = json.loads(changed_entry)
         my_changes, their_changes = (
@@ -340,11 +340,11 @@ def merge_edits(mine: BookingTransaction, original: BookingTransaction, theirs: 
             for side in (my_entries, their_entries)
         )
         if my_changes != their_changes:
-            place = format_place(host, gpu)
+            place = format_booking_place(host, gpu)
             raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
     document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
-    if count_remarks(theirs.document) != count_remarks(original.document):
-        if count_remarks(mine.document) != count_remarks(original.document):
+    if count_edit_remarks(theirs.document) != count_edit_remarks(original.document):
+        if count_edit_remarks(mine.document) != count_edit_remarks(original.document):
             raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
         document, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
     for key in removed.elements():
@@ -370,14 +370,16 @@ def build_entry_key(entry: BookingEntry) -> str:
     return json.dumps([entry.host, entry.gpu, entry.content])
 
 
-def count_entries(document: BookingDocument) -> Counter[str]:
+def count_edited_entries(document: BookingDocument) -> Counter[str]:
     """Count the entries of a file by their keys; two that are equal are two."""
     return Counter(
-        build_entry_key(entry) for entry in document.list_entries() if not json_edit.is_empty_content(entry.content)
+        build_entry_key(entry)
+        for entry in document.list_entries()
+        if not json_edit.is_empty_json_content(entry.content)
     )
 
 
-def count_remarks(document: BookingDocument) -> Counter[str]:
+def count_edit_remarks(document: BookingDocument) -> Counter[str]:
     """Count the comments and other values that people wrote beside the entries."""
     tokens = (match[0] for match in parser.STRING_OR_COMMENT.finditer(document.text))
     comments = [token.strip() for token in tokens if not token.startswith('"')]
@@ -429,20 +431,20 @@ def describe_booking(bookings: Sequence[Booking], transaction: BookingTransactio
     if booking.rrule and since:
         rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
         return f"{what} {rule}, first {moments.format_full_moment(since, now.local)}"
-    if since is None or policy.to_epoch(since) <= now.epoch:
+    if since is None or policy.booking_time_to_epoch(since) <= now.epoch:
         start, start_text = now.epoch, "now"
     else:
-        start, start_text = policy.to_epoch(since), moments.format_full_moment(since, now.local)
-    length = formatting.format_duration(policy.to_epoch(booking.until) - start)
+        start, start_text = policy.booking_time_to_epoch(since), moments.format_full_moment(since, now.local)
+    length = formatting.format_duration(policy.booking_time_to_epoch(booking.until) - start)
     return f"{what} from {start_text} until {moments.format_full_moment(booking.until, now.local)} ({length})"
 
 
 def format_booking_places(bookings: Sequence[Booking]) -> str:
     """Format the GPUs of bookings: `atlas:0,1 and zeus`."""
-    return format_places((booking.host, booking.gpu) for booking in bookings)
+    return format_operation_places((booking.host, booking.gpu) for booking in bookings)
 
 
-def format_places(places: Iterable[tuple[str, str]]) -> str:
+def format_operation_places(places: Iterable[tuple[str, str]]) -> str:
     gpus_by_host: dict[str, list[str]] = {}
     for host, gpu in places:
         gpus_by_host.setdefault(host, []).append(gpu)

@@ -206,7 +206,7 @@ def build_host_calendar(
     for number, occurrence in enumerate(occurrences):
         for row in occurrence.booking.rows:
             occurrences_by_row.setdefault(row, {})[number] = occurrence
-    lanes = {row: assign_lanes(occurrences_by_row[row]) for row in sorted(occurrences_by_row)}
+    lanes = {row: assign_calendar_lanes(occurrences_by_row[row]) for row in sorted(occurrences_by_row)}
     tops, bottoms, top = {}, {}, HEAD_HEIGHT_PX
     for row, row_lanes in lanes.items():
         tops[row] = top
@@ -240,7 +240,7 @@ def build_host_calendar(
     )
 
 
-def assign_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[int, int]:
+def assign_calendar_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[int, int]:
     """Assign a lane to each occurrence of a row that overlaps another: the first that is free again."""
     free_from: list[float] = []
     lane_of: dict[int, int] = {}
@@ -266,7 +266,7 @@ def has_left_calendar(booking: Booking, now: Now) -> bool:
     return now.has_passed(compute_final_end(booking) + booking_use.SHOWN_AFTER_END_S)
 
 
-def assign_styles(people: Iterable[str]) -> dict[str, int]:
+def assign_calendar_styles(people: Iterable[str]) -> dict[str, int]:
     """Assign a style to each person by their name; if two would have the same, one takes the next."""
     taken: dict[int, str] = {}
     style_by_person = {
@@ -289,11 +289,11 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
         version=version,
         built_ms=int(now.epoch * 1000),
         built_iso=now.local.isoformat(" ", "minutes"),
-        built=f"{format_weekday_date(now.local)} {now.local:%H:%M}",
-        first_day=format_weekday_date(first),
-        last_day=format_weekday_date(calendar.midnights[CALENDAR_DAYS - 1]),
+        built=f"{format_calendar_weekday(now.local)} {now.local:%H:%M}",
+        first_day=format_calendar_weekday(first),
+        last_day=format_calendar_weekday(calendar.midnights[CALENDAR_DAYS - 1]),
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
-        days=build_day_columns(calendar.midnights),
+        days=build_calendar_day_columns(calendar.midnights),
         now_x=f"{compute_position_percent(now.epoch, first.timestamp(), calendar.midnights[-1].timestamp()):.3f}",
         host_calendars=calendar.host_calendars,
         head_height=HEAD_HEIGHT_PX,
@@ -309,7 +309,7 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
     return content.encode("utf-8", "replace")
 
 
-def build_day_columns(midnights: Sequence[datetime]) -> list[tuple[str, str, str, str]]:
+def build_calendar_day_columns(midnights: Sequence[datetime]) -> list[tuple[str, str, str, str]]:
     """Return for each day its position, width (clocks may change in it), CSS classes and name."""
     columns = []
     epochs = [midnight.timestamp() for midnight in midnights]
@@ -317,7 +317,7 @@ def build_day_columns(midnights: Sequence[datetime]) -> list[tuple[str, str, str
         left, right = (compute_position_percent(epochs[edge], epochs[0], epochs[-1]) for edge in (number, number + 1))
         kind = " ".join(filter(None, ("today" if number == 0 else "", "weekend" if midnight.weekday() >= 5 else "")))
         name = (
-            format_weekday_date(midnight)
+            format_calendar_weekday(midnight)
             if number == 0 or midnight.day == 1
             else f"{WEEKDAYS[midnight.weekday()]} {midnight.day}"
         )
@@ -330,7 +330,7 @@ def compute_position_percent(moment: float, first: float, last: float) -> float:
     return round(min(100.0, max(0.0, (moment - first) / (last - first) * 100)), 3)
 
 
-def format_weekday_date(moment: datetime) -> str:
+def format_calendar_weekday(moment: datetime) -> str:
     """Format a date: `Mon 16 Nov`."""
     return f"{WEEKDAYS[moment.weekday()]} {moment.day} {MONTH_NAMES[moment.month - 1]}"
 
@@ -340,13 +340,13 @@ def format_occurrence(occurrence: BookingOccurrence, now: Now) -> str:
     end = now.to_local(occurrence.ends)
     end_time = f"{end.hour:02}:{end.minute:02}"
     if occurrence.begins is None:
-        return f"until {format_dated_time(end, now)}"
+        return f"until {format_calendar_time(end, now)}"
     start = now.to_local(occurrence.begins)
     is_same_day = start.date() == end.date()
-    return f"{format_dated_time(start, now)} – {end_time if is_same_day else format_dated_time(end, now)}"
+    return f"{format_calendar_time(start, now)} – {end_time if is_same_day else format_calendar_time(end, now)}"
 
 
-def format_dated_time(moment: datetime, now: Now) -> str:
+def format_calendar_time(moment: datetime, now: Now) -> str:
     """Format a time with its day, and with its year if it is another."""
     year = "" if moment.year == now.local.year else f" {moment.year}"
-    return f"{format_weekday_date(moment)}{year} {moment.hour:02}:{moment.minute:02}"
+    return f"{format_calendar_weekday(moment)}{year} {moment.hour:02}:{moment.minute:02}"

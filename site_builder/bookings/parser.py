@@ -41,25 +41,25 @@ class JsonMember(NamedTuple):
     content: object
 
 
-def list_members(text: str, position: int) -> list[JsonMember]:
+def list_json_members(text: str, position: int) -> list[JsonMember]:
     """List the values of the object or list that begins at a position, in valid JSON."""
     members: list[JsonMember] = []
     closing_bracket = {"{": "}", "[": "]"}[text[position]]
-    start = skip_whitespace(text, position + 1)
+    start = skip_json_whitespace(text, position + 1)
     while text[start] != closing_bracket:
         key, value_start = str(len(members)), start
         if closing_bracket == "}":
             key, value_start = scanstring(text, start + 1, False)
-            value_start = skip_whitespace(text, skip_whitespace(text, value_start) + 1)
+            value_start = skip_json_whitespace(text, skip_json_whitespace(text, value_start) + 1)
         content, end = JSON_DECODER.raw_decode(text, value_start)
         members.append(JsonMember(key, start, value_start, end, content))
-        start = skip_whitespace(text, end)
+        start = skip_json_whitespace(text, end)
         if text[start] == ",":
-            start = skip_whitespace(text, start + 1)
+            start = skip_json_whitespace(text, start + 1)
     return members
 
 
-def skip_whitespace(text: str, position: int) -> int:
+def skip_json_whitespace(text: str, position: int) -> int:
     match = WHITESPACE.match(text, position)
     return match.end() if match else position
 
@@ -86,7 +86,7 @@ def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
     """Parse every booking that can be understood; not complete if the file cannot be read at all."""
     problems: list[str] = []
     try:
-        text = to_plain_json(decode_bookings_file(data), problems)
+        text = booking_members_to_json(decode_bookings_file(data), problems)
     except BookingFileError as error:
         return ParsedFile(is_complete=False, problems=(str(error),))
     bookings = [booking for _, booking in iterate_bookings(text, zone, problems)]
@@ -96,7 +96,7 @@ def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
 def iterate_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[BookingEntry, Booking]]:
     """Yield every valid booking of a plain text, with its entry."""
     facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
-    for number, entry in enumerate(iterate_entries(text, problems)):
+    for number, entry in enumerate(iterate_booking_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
             problems.append(f"there are more than {MAX_BOOKINGS} bookings; the rest does not count")
             return
@@ -132,11 +132,11 @@ def decode_bookings_file(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def to_plain_json(text: str, problems: list[str]) -> str:
+def booking_members_to_json(text: str, problems: list[str]) -> str:
     """Return plain JSON, with comments and trailing commas blanked out, so that every position stays the same."""
     if not text.strip():  # an editor may be about to write it
         raise BookingFileError(EMPTY_FILE_MESSAGE)
-    text = blank_comments(text)
+    text = blank_json_comments(text)
     if TRAILING_COMMA.search(text):
         text = STRING_OR_COMMA.sub(lambda match: f" {match[0][1:]}" if match["end"] else match[0], text)
 
@@ -161,15 +161,15 @@ def to_plain_json(text: str, problems: list[str]) -> str:
     return text
 
 
-def blank_comments(text: str) -> str:
+def blank_json_comments(text: str) -> str:
     if "//" not in text and "/*" not in text:  # which is soon seen, and mostly so
         return text
     return STRING_OR_COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else NON_NEWLINE.sub(" ", match[0]), text)
 
 
-def iterate_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
+def iterate_booking_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
     """Yield every entry of a plain text, under its host and GPU: an index, a UUID, or `*`; null and empty are none."""
-    for host in index_members(text, skip_whitespace(text, 0)).values():
+    for host in index_members(text, skip_json_whitespace(text, 0)).values():
         name = clean_text(host.key)[:MAX_NAME_CHARACTERS]
         if not host.content:
             continue
@@ -178,7 +178,7 @@ def iterate_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
             continue
         for gpu in index_members(text, host.value_start).values():
             key = clean_text(gpu.key).strip()[:MAX_NAME_CHARACTERS]
-            for member in list_members(text, gpu.value_start) if isinstance(gpu.content, list) else (gpu,):
+            for member in list_json_members(text, gpu.value_start) if isinstance(gpu.content, list) else (gpu,):
                 if isinstance(member.content, dict):
                     yield BookingEntry(name, key, member.content, member.value_start, member.end)
                 elif member.content:
@@ -188,7 +188,7 @@ def iterate_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
 
 def index_members(text: str, position: int) -> dict[str, JsonMember]:
     """Return the members of an object or list by their keys; of those with the same key the last."""
-    return {member.key: member for member in list_members(text, position)}
+    return {member.key: member for member in list_json_members(text, position)}
 
 
 def parse_booking(entry: BookingEntry, zone: tzinfo) -> tuple[Booking | None, str]:

@@ -16,7 +16,7 @@ from site_builder.core.model import Booking, BookingPolicy, Gpu
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet import booking_use
-from site_builder.fleet.booking_use import MAX_REPEATED_DURATION, list_repeat_starts
+from site_builder.fleet.booking_use import MAX_REPEATED_DURATION, list_booking_repeat_starts
 
 TimeSpan = tuple[float, float]
 # How far ahead a repeating booking is examined: for conflicts, and for the GPU-hours of a person.
@@ -59,7 +59,7 @@ def validate_user_name(name: str) -> str:
 # When a booking holds
 
 
-def to_epoch(moment: datetime) -> float:
+def booking_time_to_epoch(moment: datetime) -> float:
     """Return a moment in seconds; the first and last year there are have hours that cannot be converted."""
     try:
         return moment.timestamp()
@@ -67,35 +67,37 @@ def to_epoch(moment: datetime) -> float:
         return -math.inf if moment.year < 2 else MAX_EPOCH
 
 
-def list_spans(booking: Booking, first: datetime, ahead: timedelta) -> list[TimeSpan]:
+def list_booking_spans(booking: Booking, first: datetime, ahead: timedelta) -> list[TimeSpan]:
     """List when a booking holds, in seconds; a repeating one each time from `first` on, as far as `ahead`."""
     since, until = booking.since, booking.until
-    single = [(to_epoch(since) if since else -math.inf, to_epoch(until))]
+    single = [(booking_time_to_epoch(since) if since else -math.inf, booking_time_to_epoch(until))]
     if not booking.rrule or since is None or until - since > MAX_REPEATED_DURATION:
         return single
     length = until - since
-    starts = list_repeat_starts(booking.rrule, since, first - length, first + ahead)
+    starts = list_booking_repeat_starts(booking.rrule, since, first - length, first + ahead)
     if starts is None:
         return single
     return [(start.timestamp(), (start + length).timestamp()) for start in starts]
 
 
-def list_remaining_spans(booking: Booking, now: Now) -> list[TimeSpan]:
+def list_remaining_booking_spans(booking: Booking, now: Now) -> list[TimeSpan]:
     """List when a booking holds from now on, in seconds since 1970."""
     # the same all day, so that the times of a rule are computed once
     today = datetime.combine(now.today, datetime.min.time(), now.zone)
-    return [(since, until) for since, until in list_spans(booking, today, CONFLICT_HORIZON) if until > now.epoch]
+    return [
+        (since, until) for since, until in list_booking_spans(booking, today, CONFLICT_HORIZON) if until > now.epoch
+    ]
 
 
-def compute_phase(booking: Booking, now: Now) -> str:
+def compute_booking_phase(booking: Booking, now: Now) -> str:
     """Return now, coming or ended; a repeating booking is coming between two of its times."""
-    spans = list_remaining_spans(booking, now)
+    spans = list_remaining_booking_spans(booking, now)
     return "ended" if not spans else "now" if spans[0][0] <= now.epoch else "coming"
 
 
-def find_first_occurrence(rrule: str, since: datetime) -> datetime | None:
+def find_first_booking_occurrence(rrule: str, since: datetime) -> datetime | None:
     """Return the first time that a rule gives within a year: on Monday, what repeats on Tuesdays begins tomorrow."""
-    starts = list_repeat_starts(rrule, since, since, since + CONFLICT_HORIZON)
+    starts = list_booking_repeat_starts(rrule, since, since, since + CONFLICT_HORIZON)
     return starts[0] if starts else None
 
 
@@ -127,7 +129,7 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
         if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
             weeks = booking_use.RRULE_INTERVAL.search(rule)
             period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-            start = booking_use.advance_repeat_start(since, rule, end - 2 * period)
+            start = booking_use.advance_booking_repeat(since, rule, end - 2 * period)
         repeats = iter(rrulestr(rule, dtstart=start))
     except ValueError:  # one that repeats until the 32nd, say
         return None
@@ -142,15 +144,15 @@ def compute_final_end(booking: Booking) -> float:
     """Return when a booking ends with its last repeat; infinity if it goes on for ever."""
     bounds = find_recurrence_bounds(booking)
     if bounds is None or booking.since is None or bounds.first is None:
-        return to_epoch(booking.until)
-    return to_epoch(bounds.last + (booking.until - booking.since)) if bounds.last else math.inf
+        return booking_time_to_epoch(booking.until)
+    return booking_time_to_epoch(bounds.last + (booking.until - booking.since)) if bounds.last else math.inf
 
 
 def has_ended(booking: Booking, now: Now) -> bool:
     return compute_final_end(booking) <= now.epoch
 
 
-def is_starting_soon(since: datetime | None, now: Now) -> bool:
+def is_booking_starting_soon(since: datetime | None, now: Now) -> bool:
     """Return whether it matters for a booking who uses the GPU now."""
     return since is None or since.timestamp() <= now.epoch + formatting.HOUR
 
@@ -163,7 +165,7 @@ def format_booking_moment(seconds: float, now: Now) -> str:
 # Conflicts
 
 
-def find_overlap(spans: Sequence[TimeSpan], other_spans: Sequence[TimeSpan]) -> TimeSpan | None:
+def find_booking_overlap(spans: Sequence[TimeSpan], other_spans: Sequence[TimeSpan]) -> TimeSpan | None:
     """Return the first of the other spans that overlaps one of `spans`; both are in order."""
     index, other_index = 0, 0
     while index < len(spans) and other_index < len(other_spans):
@@ -210,16 +212,22 @@ def find_conflict(
     new_start = new.since or now.local
     counts_from = now.epoch if given_up is None else min(given_up, now.epoch)
     for other in others:
-        if not keys.is_overlapping(new.gpu, other.gpu) or (not other.rrule and to_epoch(other.until) <= counts_from):
+        if not keys.is_overlapping(new.gpu, other.gpu) or (
+            not other.rrule and booking_time_to_epoch(other.until) <= counts_from
+        ):
             continue
-        first = max(new_start, other.since or new_start, key=to_epoch) if new.rrule and other.rrule else new_start
+        first = (
+            max(new_start, other.since or new_start, key=booking_time_to_epoch)
+            if new.rrule and other.rrule
+            else new_start
+        )
         # as far as the one that ends, and where neither does, a year from where both have begun
         ends = [booking.until for booking in (new, other) if not booking.rrule]
-        last = max([first + CONFLICT_HORIZON, *ends], key=to_epoch)
-        ahead = timedelta(seconds=max(0.0, min(to_epoch(last), MAX_EPOCH) - to_epoch(first)))
+        last = max([first + CONFLICT_HORIZON, *ends], key=booking_time_to_epoch)
+        ahead = timedelta(seconds=max(0.0, min(booking_time_to_epoch(last), MAX_EPOCH) - booking_time_to_epoch(first)))
         # the past does not count, though the new booking begins with the minute
-        new_spans = [(max(since, counts_from), until) for since, until in list_spans(new, first, ahead)]
-        overlap = find_overlap(new_spans, list_spans(other, first, ahead))
+        new_spans = [(max(since, counts_from), until) for since, until in list_booking_spans(new, first, ahead)]
+        overlap = find_booking_overlap(new_spans, list_booking_spans(other, first, ahead))
         if overlap:
             return other, overlap
     return None
@@ -238,7 +246,7 @@ def check_conflicts(
     conflict = find_conflict(new, others, keys, now, given_up)
     if conflict:
         other, (start, end) = conflict
-        place = format_place(new.host, other.gpu if new.gpu == "*" else new.gpu)
+        place = format_booking_place(new.host, other.gpu if new.gpu == "*" else new.gpu)
         since = "" if start == -math.inf else f"from {format_booking_moment(start, now)} "
         by = f" by {other.name}" if other.name and names_shown else ""
         when = f"{since}until {format_booking_moment(end, now)}"
@@ -246,7 +254,7 @@ def check_conflicts(
         raise BookingRefusedError(f"{place} {verb} booked{by} {when} (booking {other.id})")
 
 
-def format_place(host: str, gpu: str) -> str:
+def format_booking_place(host: str, gpu: str) -> str:
     """Format a GPU as `atlas:0`, or a whole host as `atlas`."""
     return host if gpu == "*" else f"{host}:{gpu}"
 
@@ -260,7 +268,7 @@ def check_booking_times(since: datetime, until: datetime, limits: BookingPolicy,
         fault = dates.fault(moment, now.zone)
         if fault:
             raise BookingRefusedError(f"{moment.date()} {fault}")
-    start, end = to_epoch(since), to_epoch(until)
+    start, end = booking_time_to_epoch(since), booking_time_to_epoch(until)
     start_text, end_text = format_booking_moment(start, now), format_booking_moment(end, now)
     if end <= start:
         raise BookingRefusedError(f"it would end {end_text}, before it begins {start_text}")
@@ -283,12 +291,12 @@ def check_share(
 ) -> None:
     """Refuse bookings that give one person more GPUs at a time, or more GPU-hours, than the limits allow."""
     if limits.max_gpus:
-        first = max(now.local, new[0].since or now.local, key=to_epoch)
+        first = max(now.local, new[0].since or now.local, key=booking_time_to_epoch)
         new_spans, other_spans = (
             [
                 (start, end, count_gpus(booking))
                 for booking in bookings
-                for start, end in list_spans(booking, first, SHARE_HORIZON)
+                for start, end in list_booking_spans(booking, first, SHARE_HORIZON)
             ]
             for bookings in (new, person_bookings)
         )
@@ -303,8 +311,8 @@ def check_share(
     if limits.max_gpu_hours:
         gpu_seconds = 0.0
         for booking in (*new, *person_bookings):
-            first = max(now.local, booking.since or now.local, key=to_epoch)
-            for start, end in list_spans(booking, first, SHARE_HORIZON):
+            first = max(now.local, booking.since or now.local, key=booking_time_to_epoch)
+            for start, end in list_booking_spans(booking, first, SHARE_HORIZON):
                 gpu_seconds += count_gpus(booking) * max(0.0, end - max(start, now.epoch))
         if gpu_seconds > limits.max_gpu_hours * formatting.HOUR:
             hours = gpu_seconds / formatting.HOUR

@@ -18,7 +18,7 @@ class UnclearRequestError(Exception):
     """Why a request cannot be understood, in one sentence."""
 
 
-def check_request(request: JsonRequest, known_keys: Mapping[str, Collection[str]]) -> str:
+def check_booking_request(request: JsonRequest, known_keys: Mapping[str, Collection[str]]) -> str:
     """Return what a request wants done (`do`), or refuse one that has unknown keys."""
     kind = request.get("do")
     if not isinstance(kind, str) or kind not in known_keys:
@@ -35,7 +35,7 @@ def is_check_only(request: JsonRequest) -> bool:
     return request.get("check") is True
 
 
-def parse_text_field(request: JsonRequest, key: str, max_characters: int) -> str:
+def parse_request_text_field(request: JsonRequest, key: str, max_characters: int) -> str:
     """Return a text of the request, without characters that control a terminal; "" if it is not there."""
     value = request.get(key)
     if value is None:
@@ -48,7 +48,7 @@ def parse_text_field(request: JsonRequest, key: str, max_characters: int) -> str
     return text
 
 
-def parse_text_list_field(request: JsonRequest, key: str) -> list[str]:
+def parse_request_text_list(request: JsonRequest, key: str) -> list[str]:
     texts = request.get(key) or []
     if isinstance(texts, str):
         texts = [texts]
@@ -57,9 +57,11 @@ def parse_text_list_field(request: JsonRequest, key: str) -> list[str]:
     return texts
 
 
-def parse_time_field(request: JsonRequest, key: str, now: Now, since: datetime | None = None) -> datetime | None:
+def parse_request_time_field(
+    request: JsonRequest, key: str, now: Now, since: datetime | None = None
+) -> datetime | None:
     """Parse a time as people write it, to the second; None for an empty text."""
-    text = parse_text_field(request, key, MAX_TIME_CHARACTERS)
+    text = parse_request_text_field(request, key, MAX_TIME_CHARACTERS)
     if not text:
         return None
     try:
@@ -68,10 +70,10 @@ def parse_time_field(request: JsonRequest, key: str, now: Now, since: datetime |
         raise UnclearRequestError(f'"{text}" {error}') from None
 
 
-def parse_end_fields(request: JsonRequest, since: datetime, now: Now) -> datetime | None:
+def parse_request_end_fields(request: JsonRequest, since: datetime, now: Now) -> datetime | None:
     """Parse the end of a booking: `until`, a time, or `for`, a duration from its start."""
-    until = parse_time_field(request, "until", now, since)
-    duration = parse_text_field(request, "for", MAX_TIME_CHARACTERS)
+    until = parse_request_time_field(request, "until", now, since)
+    duration = parse_request_text_field(request, "for", MAX_TIME_CHARACTERS)
     if not duration:
         return until
     if until:

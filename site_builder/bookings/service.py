@@ -18,17 +18,17 @@ from site_builder.bookings.operations import (
     UndoOperation,
     format_booking_places,
 )
-from site_builder.bookings.policy import MAX_NAME_CHARACTERS, is_starting_soon
+from site_builder.bookings.policy import MAX_NAME_CHARACTERS, is_booking_starting_soon
 from site_builder.bookings.request import (
     MAX_TIME_CHARACTERS,
     JsonRequest,
     UnclearRequestError,
-    check_request,
+    check_booking_request,
     is_check_only,
-    parse_end_fields,
-    parse_text_field,
-    parse_text_list_field,
-    parse_time_field,
+    parse_request_end_fields,
+    parse_request_text_field,
+    parse_request_text_list,
+    parse_request_time_field,
 )
 from site_builder.bookings.store import BookingStore
 from site_builder.bookings.transaction import BookingTransaction, BookingUser
@@ -79,7 +79,7 @@ class BookingService:
             transaction.message = operation.apply(transaction)
             return transaction
         for _ in range(MAX_ATTEMPTS):
-            with consul_store.hold_booking_lock(self.settings.data, self.settings.kv) as booking_store:
+            with consul_store.hold_consul_booking_lock(self.settings.data, self.settings.kv) as booking_store:
                 transaction = self.begin_transaction(booking_store, booking_store.read(), user)
                 transaction.message = operation.apply(transaction)
                 if transaction.commit(operation.kind):
@@ -100,7 +100,9 @@ def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
             warnings.append(f"{host} is {status.state}: {status.reason}")
             continue
         keys = {
-            booking.gpu.lower() for booking in affected if booking.host == host and is_starting_soon(booking.since, now)
+            booking.gpu.lower()
+            for booking in affected
+            if booking.host == host and is_booking_starting_soon(booking.since, now)
         }
         for gpu_status in status.gpus:
             if gpu_status.state in WARNING_STATES and keys & {"*", *gpu_status.gpu.booking_keys}:
@@ -110,7 +112,7 @@ def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
 
 def handle_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Do what a request asks for, or with `check` say what would be done."""
-    operation = parse_operation(request, service.now(), user)
+    operation = parse_booking_operation(request, service.now(), user)
     transaction = service.execute(user, operation, is_check_only(request))
     response = {
         "said": transaction.message,
@@ -120,17 +122,17 @@ def handle_request(service: BookingService, request: JsonRequest, user: BookingU
     return {**response, "undoes": transaction.undone_change} if transaction.undone_change else response
 
 
-def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
+def parse_booking_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
     """Turn a request into the operation that it asks for."""
-    kind = check_request(request, REQUEST_KEYS)
+    kind = check_booking_request(request, REQUEST_KEYS)
     if kind == "book":
         return parse_book_operation(request, now, user)
     if kind == "undo":
-        return UndoOperation(parse_text_field(request, "undoes", MAX_NAME_CHARACTERS) or None)
-    booking_id = parse_text_field(request, "id", MAX_NAME_CHARACTERS)
-    host = parse_text_field(request, "host", MAX_NAME_CHARACTERS) or None
+        return UndoOperation(parse_request_text_field(request, "undoes", MAX_NAME_CHARACTERS) or None)
+    booking_id = parse_request_text_field(request, "id", MAX_NAME_CHARACTERS)
+    host = parse_request_text_field(request, "host", MAX_NAME_CHARACTERS) or None
     if kind == "release":
-        targets = parse_text_list_field(request, "gpus")
+        targets = parse_request_text_list(request, "gpus")
         if bool(booking_id) == bool(targets):
             raise UnclearRequestError("which booking? Give its `id`, or the GPUs")
         return ReleaseOperation(booking_id, host, targets)
@@ -138,30 +140,30 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
     return ChangeOperation(
         booking_id=booking_id,
         host=host,
-        times={key: parse_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")},
-        name=parse_text_field(request, "name", MAX_NAME_CHARACTERS) or None,
-        comment=parse_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None,
+        times={key: parse_request_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")},
+        name=parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or None,
+        comment=parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None,
     )
 
 
 def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> BookOperation:
-    since = parse_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
-    until = parse_end_fields(request, since, now)
+    since = parse_request_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
+    until = parse_request_end_fields(request, since, now)
     if until is None:
         raise UnclearRequestError("until when? Give `until` or `for`")
-    rrule = parse_text_field(request, "rrule", MAX_COMMENT_CHARACTERS)
+    rrule = parse_request_text_field(request, "rrule", MAX_COMMENT_CHARACTERS)
     if rrule:
         rrule, fault = recurrence.parse_rrule(rrule, now.zone)
         if fault:
             raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
-        first = policy.find_first_occurrence(rrule, since)
+        first = policy.find_first_booking_occurrence(rrule, since)
         if first is None:
             raise UnclearRequestError("it would not happen once within a year")
         since, until = first, first + (until - since)
-    run_id = parse_text_field(request, "run", MAX_NAME_CHARACTERS)
+    run_id = parse_request_text_field(request, "run", MAX_NAME_CHARACTERS)
     if run_id and not RUN_ID.fullmatch(run_id):
         raise UnclearRequestError(f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4")
-    targets = parse_text_list_field(request, "gpus")
+    targets = parse_request_text_list(request, "gpus")
     count = request.get("any")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_GPUS):
         raise UnclearRequestError("`any` must be a number of GPUs")
@@ -170,13 +172,13 @@ def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> B
     wanted = Booking(
         host="",
         gpu="",
-        name=parse_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name,
+        name=parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name,
         until=until,
         since=since,
-        comment=parse_text_field(request, "comment", MAX_COMMENT_CHARACTERS),
+        comment=parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS),
         rrule=rrule or None,
     )
-    model = parse_text_field(request, "model", MAX_NAME_CHARACTERS)
+    model = parse_request_text_field(request, "model", MAX_NAME_CHARACTERS)
     return BookOperation(wanted, targets, count or 0, model, run_id or None)
 
 
@@ -190,7 +192,8 @@ def build_booking_list(transaction: BookingTransaction, host: str | None = None)
     current = [
         stored.booking
         for stored in transaction.list_bookings()
-        if (host is None or stored.booking.host == host) and policy.compute_phase(stored.booking, now) != "ended"
+        if (host is None or stored.booking.host == host)
+        and policy.compute_booking_phase(stored.booking, now) != "ended"
     ]
     bookings = show_bookings(current, transaction)
     bookings.sort(key=lambda booking: (booking["phase"] != "now", booking["from"] or "", booking["where"]))
@@ -220,8 +223,8 @@ def booking_to_json(group: Sequence[Booking], now: Now) -> dict[str, Any]:
         "rrule": rrule,
         "repeats": recurrence.describe_recurrence_hours(rrule, since, until, now.zone) if rrule and since else None,
         "by": booking.booked_by,
-        "phase": policy.compute_phase(booking, now),
-        **({"spans": policy.list_remaining_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
+        "phase": policy.compute_booking_phase(booking, now),
+        **({"spans": policy.list_remaining_booking_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
     }
 
 

@@ -59,13 +59,13 @@ class BookingStore:
         """
         deadline = time.monotonic() + EMPTY_FILE_GRACE_S
         while True:
-            self.signature, content = read_data_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
+            self.signature, content = read_booking_data_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
             if content.strip():
                 return content
             if self.signature is None or time.monotonic() > deadline:
                 break
             time.sleep(LOCK_POLL_INTERVAL_S)
-        if has_bookings(self.folder / LAST_GOOD_FILE):
+        if has_any_bookings(self.folder / LAST_GOOD_FILE):
             fault = "is not there" if self.signature is None else "is empty"
             message = f"{self.folder / BOOKINGS_FILE} {fault}, though {LAST_GOOD_FILE} beside it has bookings"
             raise StorageError(f"{message}: copy that back, or write {{}}")
@@ -73,7 +73,7 @@ class BookingStore:
 
     def write(self, content: bytes) -> bool:
         """Replace the content that was read; return False if the file has changed since."""
-        with open_data_folder(self.folder) as folder:
+        with open_booking_data_folder(self.folder) as folder:
             owner_status = self.check_owner(folder)
             with os.scandir(folder) as entries:  # nobody else writes: what is left is of killed processes
                 for entry in entries:
@@ -84,11 +84,11 @@ class BookingStore:
             def is_unchanged() -> bool:
                 return files.read_signature(BOOKINGS_FILE, folder) == self.signature
 
-            if not replace_data_file(folder, self.folder / BOOKINGS_FILE, content, owner_status, is_unchanged):
+            if not replace_booking_data_file(folder, self.folder / BOOKINGS_FILE, content, owner_status, is_unchanged):
                 return False
             self.signature = files.read_signature(BOOKINGS_FILE, folder)
             with suppress(StorageError):
-                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
+                replace_booking_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return True
 
     def check_owner(self, folder: int) -> os.stat_result:
@@ -98,7 +98,7 @@ class BookingStore:
         except FileNotFoundError:
             return os.fstat(folder)
         if not os.access(BOOKINGS_FILE, os.W_OK, dir_fd=folder):
-            message = f"{self.folder / BOOKINGS_FILE} belongs to {files.login_of(owner_status.st_uid)}"
+            message = f"{self.folder / BOOKINGS_FILE} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
             raise StorageError(f"{message}, and you may not write it: {ASK_ADMIN_HINT}")
         return owner_status
 
@@ -111,7 +111,7 @@ class BookingStore:
             text = json.dumps(line).encode()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS
         try:
-            with open_data_folder(self.folder) as folder:
+            with open_booking_data_folder(self.folder) as folder:
                 owner_status = self.check_owner(folder)
                 with suppress(FileNotFoundError):
                     if path.stat().st_size > MAX_LOG_BYTES:
@@ -119,7 +119,7 @@ class BookingStore:
                 handle = os.open(LOG_FILE, flags, 0o600, dir_fd=folder)
                 with os.fdopen(handle, "rb+") as file:
                     if os.fstat(handle).st_size == 0:
-                        copy_ownership(handle, owner_status)
+                        copy_booking_file_ownership(handle, owner_status)
                     else:
                         file.seek(-1, os.SEEK_END)
                         if file.read(1) != b"\n":  # somebody was killed while writing
@@ -135,15 +135,17 @@ class BookingStore:
         lines: list[dict[str, Any]] = []
         for name in (f"{LOG_FILE}.1", LOG_FILE):
             with suppress(StorageError):
-                for line in read_data_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[1].splitlines():
+                for line in read_booking_data_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[
+                    1
+                ].splitlines():
                     with suppress(ValueError):
                         parsed = json.loads(line)
-                        if is_log_line(parsed):
+                        if is_booking_log_line(parsed):
                             lines.append(parsed)
         return lines[::-1]
 
 
-def is_log_line(line: object) -> bool:
+def is_booking_log_line(line: object) -> bool:
     """Return whether a line of the log has our form; anybody may have written another."""
     return (
         isinstance(line, dict)
@@ -156,17 +158,17 @@ def is_log_line(line: object) -> bool:
     )
 
 
-def has_bookings(path: Path) -> bool:
+def has_any_bookings(path: Path) -> bool:
     """Return whether a file can be read and has entries."""
     try:
-        text = parser.to_plain_json(parser.decode_bookings_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
+        text = parser.booking_members_to_json(parser.decode_bookings_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
     except (OSError, parser.BookingFileError):
         return False
-    return any(True for _ in parser.iterate_entries(text, []))
+    return any(True for _ in parser.iterate_booking_entries(text, []))
 
 
 @contextmanager
-def open_data_folder(data: Path) -> Iterator[int]:
+def open_booking_data_folder(data: Path) -> Iterator[int]:
     """Open the folder, so that it cannot be replaced by another meanwhile."""
     try:
         folder = os.open(data, files.ROOT_FOLDER_FLAGS)
@@ -178,9 +180,9 @@ def open_data_folder(data: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def read_data_file(data: Path, name: str, limit: int) -> tuple[files.FileSignature | None, bytes]:
+def read_booking_data_file(data: Path, name: str, limit: int) -> tuple[files.FileSignature | None, bytes]:
     """Read a file with its signature; nothing if there is none."""
-    with open_data_folder(data) as folder:
+    with open_booking_data_folder(data) as folder:
         try:
             return files.read_file(name, folder, limit) if files.read_signature(name, folder) else (None, b"")
         except files.FileRefusedError as error:
@@ -188,13 +190,13 @@ def read_data_file(data: Path, name: str, limit: int) -> tuple[files.FileSignatu
 
 
 @contextmanager
-def hold_data_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[BookingStore]:
+def hold_booking_data_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[BookingStore]:
     """Hold the lock on the bookings; the kernel frees it however we end."""
     deadline = time.monotonic() + timeout_s
     while True:
         booking_folder = find_booking_folder(data)
-        with open_data_folder(booking_folder) as folder:
-            handle = open_lock_file(folder, booking_folder)
+        with open_booking_data_folder(booking_folder) as folder:
+            handle = open_booking_lock_file(folder, booking_folder)
             try:
                 try:
                     if not locks.acquire_lock(handle, deadline, LOCK_POLL_INTERVAL_S):
@@ -211,7 +213,7 @@ def hold_data_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Bo
                 os.close(handle)
 
 
-def open_lock_file(folder: int, data: Path) -> int:
+def open_booking_lock_file(folder: int, data: Path) -> int:
     """Open the lock file, or create it for all who may write in the folder."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -219,7 +221,7 @@ def open_lock_file(folder: int, data: Path) -> int:
             return os.open(LOCK_FILE, flags, dir_fd=folder)
         except FileNotFoundError:
             handle = os.open(LOCK_FILE, flags | os.O_CREAT, 0o600, dir_fd=folder)
-            copy_ownership(handle, os.fstat(folder))
+            copy_booking_file_ownership(handle, os.fstat(folder))
             return handle
         except PermissionError:  # where it is a local file, one that can be read can be locked
             return os.open(LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -227,7 +229,7 @@ def open_lock_file(folder: int, data: Path) -> int:
         raise StorageError(f"{data / LOCK_FILE} cannot be opened: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
 
-def replace_data_file(
+def replace_booking_data_file(
     folder: int,
     path: Path,
     content: bytes,
@@ -242,8 +244,8 @@ def replace_data_file(
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
-                if not copy_ownership(handle, owner_status):
-                    message = f"{path} belongs to {files.login_of(owner_status.st_uid)}"
+                if not copy_booking_file_ownership(handle, owner_status):
+                    message = f"{path} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
                     raise StorageError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
                 with suppress(
                     OSError, AttributeError
@@ -264,7 +266,7 @@ def replace_data_file(
     return True
 
 
-def copy_ownership(handle: int, owner_status: os.stat_result) -> bool:
+def copy_booking_file_ownership(handle: int, owner_status: os.stat_result) -> bool:
     """Copy owner, group and mode of a file or folder; return whether all who could write that still can."""
     mode = owner_status.st_mode & 0o777
     if stat.S_ISDIR(owner_status.st_mode):
@@ -310,7 +312,10 @@ class BookingsFile(SharedBookingFile[Booking]):
     def store_content(self, content: bytes | None) -> list[Problem]:
         """Keep the last good content in state/, and beside the file, where people look for it."""
         if self.state_folder and content is not None:
-            with suppress(OSError, StorageError), open_data_folder(self.folder) as folder:  # if we may write there
+            with (
+                suppress(OSError, StorageError),
+                open_booking_data_folder(self.folder) as folder,
+            ):  # if we may write there
                 owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
-                replace_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
+                replace_booking_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return super().store_content(content)

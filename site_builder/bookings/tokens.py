@@ -55,7 +55,7 @@ class TokenStore:
                 raise StorageError(message)
             self.problem = f"is empty: {files.USED}"
         try:
-            return parse_tokens(content) if content else []
+            return parse_booking_tokens(content) if content else []
         except files.WRONG_SHAPE:
             raise StorageError(f"{self.path} is damaged: mend it, or remove it and make all tokens anew") from None
 
@@ -63,7 +63,7 @@ class TokenStore:
         """Create a token, and return it; it is stored only as a hash."""
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
         with locks.hold_file_lock(self.path):
-            self.write_tokens([*self.list_tokens(), BookingToken(name, int(now), hash_token(token))])
+            self.write_tokens([*self.list_tokens(), BookingToken(name, int(now), hash_booking_token(token))])
         return token
 
     def revoke_tokens(self, name: str) -> int:
@@ -77,7 +77,7 @@ class TokenStore:
 
     def find_token_owner(self, token: str) -> str | None:
         """Return whose token it is; the comparison takes the same time however wrong it is."""
-        digest = hash_token(token).encode()
+        digest = hash_booking_token(token).encode()
         names = [entry.name for entry in self.list_tokens() if hmac.compare_digest(entry.digest.encode(), digest)]
         return names[0] if names else None
 
@@ -85,11 +85,11 @@ class TokenStore:
         rows = [{"name": token.name, "made": token.created_at, "sha256": token.digest} for token in tokens]
         content = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         # the copy first: one that is older than the file would bring back a token that was taken away
-        locks.write_locked_file(files.copy_of(self.path), content)
+        locks.write_locked_file(files.find_copy_path(self.path), content)
         locks.write_locked_file(self.path, content)
 
 
-def check_tokens(state: Path) -> list[Problem]:
+def check_booking_tokens(state: Path) -> list[Problem]:
     """Return what is wrong with the file, for the page, and keep a copy of a good one."""
     tokens = TokenStore(state)
     if not tokens.path.exists():
@@ -105,15 +105,15 @@ def check_tokens(state: Path) -> list[Problem]:
         content = locks.read_locked_file(tokens.path, MAX_TOKENS_BYTES)
         if content.strip() and content != files.read_copy(tokens.path, MAX_TOKENS_BYTES):
             with locks.hold_file_lock(tokens.path):
-                parse_tokens(content := locks.read_locked_file(tokens.path, MAX_TOKENS_BYTES))
-                locks.write_locked_file(files.copy_of(tokens.path), content)
+                parse_booking_tokens(content := locks.read_locked_file(tokens.path, MAX_TOKENS_BYTES))
+                locks.write_locked_file(files.find_copy_path(tokens.path), content)
     return []
 
 
-def parse_tokens(content: bytes) -> list[BookingToken]:
+def parse_booking_tokens(content: bytes) -> list[BookingToken]:
     """Parse the tokens of a file; raises files.WRONG_SHAPE."""
     return [BookingToken(str(row["name"]), int(row["made"]), str(row["sha256"])) for row in orjson.loads(content)]
 
 
-def hash_token(token: str) -> str:
+def hash_booking_token(token: str) -> str:
     return sha256(token.encode("utf-8", "replace")).hexdigest()

@@ -22,7 +22,7 @@ from site_builder.core.html import Html
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
-from site_builder.core.records import dump_json, make_decoder
+from site_builder.core.records import dump_json, make_record_decoder
 from site_builder.history.block_format import HOST_COLUMNS
 from site_builder.history.reader import HistoryReader
 
@@ -120,7 +120,7 @@ class ChartCache:
         return HOUR * max(1.0, len(self.hosts) / LARGE_FLEET_HOSTS)
 
     def draw_window(self, window: str, request: ChartRequest, now: Now) -> bytes:
-        grid = time_windows.build_grid(window, now.epoch, now.zone)
+        grid = time_windows.build_time_grid(window, now.epoch, now.zone)
         host_history = self.history.read_host(
             request.host, grid.since, grid.until, grid.step, time_windows.CHART_COLUMNS
         )
@@ -159,7 +159,7 @@ class SparklineCache:
         self.is_changed = False
         self.faults = FaultLog()
         with suppress(OSError, files.FileRefusedError, ValueError):
-            stored: StoredSparklines = make_decoder(StoredSparklines)(orjson.loads(files.read(self.store_path)))
+            stored: StoredSparklines = make_record_decoder(StoredSparklines)(orjson.loads(files.read(self.store_path)))
             if stored.code == CODE_DIGEST.hex():
                 self.cached = {
                     host: HostSparklines(drawn_at, {key: Html(line) for key, line in lines.items()})

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from site_builder.charts import svg
 from site_builder.charts.svg import BucketRange
-from site_builder.charts.time_windows import ChartSeries, GpuChartSeries, TimeGrid, list_range_names
+from site_builder.charts.time_windows import ChartSeries, GpuChartSeries, TimeGrid, list_bucket_range_names
 from site_builder.core.formatting import format_gib
 from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_compact_template
 
@@ -81,12 +81,14 @@ def render_charts(
         "use": 100.0,
         "temperature": 100.0,
         "power": round_up_to_hundreds(
-            max((find_highest_value(gpu.chart_series.values["power"]) for gpu in gpus), default=0)
+            max((find_highest_chart_value(gpu.chart_series.values["power"]) for gpu in gpus), default=0)
         ),
-        "load": round_up_to_hundreds(find_highest_value(host_series.values["load"])),
+        "load": round_up_to_hundreds(find_highest_chart_value(host_series.values["load"])),
         "own_memory": 100.0,
     }
-    figures = [build_gpu_figure(grid, gpu, rows, axis_ends, gpu.series.key in gpu_keys) for gpu in gpus[:MAX_GPUS]]
+    figures = [
+        build_gpu_chart_figure(grid, gpu, rows, axis_ends, gpu.series.key in gpu_keys) for gpu in gpus[:MAX_GPUS]
+    ]
     figures = [gpu._replace(id=Html(f"_{grid.window}-{place}")) for place, gpu in enumerate(figures)]
     if not host_series.is_empty:
         figures.append(build_figure(grid, host_series, HOST_PANELS, rows, axis_ends))
@@ -97,7 +99,7 @@ def render_charts(
         sentence="",
         figures=figures,
         left_out=len(gpus[MAX_GPUS:]),
-        grids={gpu.panels: render_grid(grid, gpu.panels, gpu.height) for gpu in figures},
+        grids={gpu.panels: render_chart_grid(grid, gpu.panels, gpu.height) for gpu in figures},
     )
     return text.encode("utf-8", "replace")
 
@@ -111,7 +113,7 @@ def render_charts_message(name: str, message: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def find_highest_value(values: Iterable[float | None]) -> float:
+def find_highest_chart_value(values: Iterable[float | None]) -> float:
     return max((value for value in values if value is not None), default=0)
 
 
@@ -119,15 +121,15 @@ def round_up_to_hundreds(value: float) -> float:
     return max(100.0, math.ceil(value / 100) * 100.0)
 
 
-def build_gpu_figure(
+def build_gpu_chart_figure(
     grid: TimeGrid, gpu: GpuChartSeries, rows: Sequence[str], axis_ends: dict[str, float], is_here: bool
 ) -> ChartFigure:
     series, chart_series = gpu.series, gpu.chart_series
-    highest_gib = find_highest_value(chart_series.values["memory"]) / MIB_PER_GIB
-    gpu_axis_ends = {**axis_ends, "memory": series.memory_total or svg.round_up_axis(highest_gib) * MIB_PER_GIB}
+    highest_gib = find_highest_chart_value(chart_series.values["memory"]) / MIB_PER_GIB
+    gpu_axis_ends = {**axis_ends, "memory": series.memory_total or svg.round_up_svg_axis(highest_gib) * MIB_PER_GIB}
     people_columns = [
         [
-            ", ".join(escape_html(name) or hidden_name for name in list_range_names(people, row.buckets))
+            ", ".join(escape_html(name) or hidden_name for name in list_bucket_range_names(people, row.buckets))
             for row in grid.rows
         ]
         for people, hidden_name in ((gpu.owners, "in use"), (gpu.bookers, "booked"))
@@ -137,7 +139,7 @@ def build_gpu_figure(
         title=escape_html(f"GPU {'?' if series.index is None else series.index}"),
         model=escape_html(series.model),
         note=EMPTY_HTML if is_here else Html("not on this host now"),
-        drawing=Html(render_bands(gpu, grid.window) + figure.drawing),
+        drawing=Html(render_chart_bands(gpu, grid.window) + figure.drawing),
         heads=[*figure.heads, Html("Used by"), Html("Booked by")],
     )
 
@@ -155,7 +157,7 @@ def build_figure(
     columns = [format_chart_values(chart_series.row_values[panel.column], panel) for panel in panels]
     rendered_rows = [head + "<td>".join(cells) for head, cells in zip(rows, zip(*columns, *people_columns))]
     rendered_rows[-1] = rendered_rows[-1].replace("tabindex=-1", "tabindex=0", 1)  # focus comes first to the newest
-    drawing = render_panels(chart_series, panels, axis_ends, first_y)
+    drawing = render_chart_panels(chart_series, panels, axis_ends, first_y)
     return ChartFigure(
         id=Html(f"_{grid.window}-machine"),
         title=Html("Machine"),
@@ -182,7 +184,7 @@ def format_chart_value(number: float | None, panel: ChartPanel) -> str:
     return f"{format_gib(number) if panel.unit == 'GiB' else f'{number:.0f}'} {panel.unit}"
 
 
-def render_panels(
+def render_chart_panels(
     chart_series: ChartSeries, panels: Sequence[ChartPanel], axis_ends: dict[str, float], first_y: int
 ) -> Html:
     """Render panels one below the other, each with its name, mean, highest value and axis."""
@@ -190,11 +192,11 @@ def render_panels(
     for position, panel in enumerate(panels):
         y = first_y + position * PANEL_HEIGHT
         values, axis_end = chart_series.values[panel.column], axis_ends[panel.column]
-        line = svg.build_path(svg.compute_heights(values, PLOT_HEIGHT, axis_end), range(len(values) + 1))
+        line = svg.build_svg_path(svg.compute_svg_heights(values, PLOT_HEIGHT, axis_end), range(len(values) + 1))
         axis_end_label = format_gib(axis_end) if panel.unit == "GiB" else f"{axis_end:.0f}"
         parts.append(
             f"<text y={y + 13}>{panel.name} <tspan class=unit>{panel.unit}</tspan></text>"
-            f"<text class=sum x=100% y={y + 13}>{summarize_values(values, panel)}</text>"
+            f"<text class=sum x=100% y={y + 13}>{summarize_chart_values(values, panel)}</text>"
             f"<text class=axis x=-4 y={y + LABEL_HEIGHT + 8}>{axis_end_label}</text>"
             f"<text class=axis x=-4 y={y + LABEL_HEIGHT + PLOT_HEIGHT}>0</text>"
             f'<svg y={y + LABEL_HEIGHT} width=100% height={PLOT_HEIGHT} viewBox="0 0 {len(values)} {PLOT_HEIGHT}"'
@@ -204,7 +206,7 @@ def render_panels(
     return Html("".join(parts))
 
 
-def summarize_values(values: Sequence[float | None], panel: ChartPanel) -> str:
+def summarize_chart_values(values: Sequence[float | None], panel: ChartPanel) -> str:
     """Format `mean 41 %, highest 100 %`."""
     known = [value for value in values if value is not None]
     if not known:
@@ -213,43 +215,47 @@ def summarize_values(values: Sequence[float | None], panel: ChartPanel) -> str:
     return f"{mean}highest {format_chart_value(max(known), panel)}"
 
 
-def render_bands(gpu: GpuChartSeries, window: str) -> str:
+def render_chart_bands(gpu: GpuChartSeries, window: str) -> str:
     """Render what is behind the panels: a tint where somebody had it, hatching where it was booked, and gaps."""
     count, height = len(gpu.is_seen), NAMES_HEIGHT + len(GPU_PANELS) * PANEL_HEIGHT
-    owner_runs, booker_runs = list(svg.group_runs(gpu.owners)), list(svg.group_runs(gpu.bookers))
-    missing = [run for is_true, run in svg.group_runs(gpu.is_seen) if not is_true]
+    owner_runs, booker_runs = list(svg.group_svg_runs(gpu.owners)), list(svg.group_svg_runs(gpu.bookers))
+    missing = [run for is_true, run in svg.group_svg_runs(gpu.is_seen) if not is_true]
     tints: dict[str, list[BucketRange]] = {"gap": missing} if missing else {}
     for name, run in owner_runs:
         if name is not None:
             tint = zlib.crc32(name.encode("utf-8", "replace")) % TINT_COUNT  # the same on all hosts and at all times
             tints.setdefault(f'"who t{tint}"', []).append(run)
-    blocks = "".join(f'<path class={css_class} d="{build_blocks_path(runs)}"/>' for css_class, runs in tints.items())
+    blocks = "".join(
+        f'<path class={css_class} d="{build_svg_blocks_path(runs)}"/>' for css_class, runs in tints.items()
+    )
     hatching = "".join(
         f"<rect x={format_svg_percent(run.start, count)} width={format_svg_percent(run.length, count)}"
         f' y={LANE_HEIGHT} height={height - LANE_HEIGHT} fill="url(#_{window}-hatch)" />'
-        for is_true, run in svg.group_runs([booker is not None for booker in gpu.bookers])
+        for is_true, run in svg.group_svg_runs([booker is not None for booker in gpu.bookers])
         if is_true
     )
     return (
         f'<svg width=100% height={height} viewBox="0 0 {count} 1" preserveAspectRatio=none>{blocks}</svg>{hatching}'
-        + "".join(render_band_label(run, count, 0, "no data", NO_VALUE_MARK) for run in missing)
-        + "".join(render_band_label(run, count, 0, name or "in use") for name, run in owner_runs if name is not None)
+        + "".join(render_chart_band_label(run, count, 0, "no data", NO_VALUE_MARK) for run in missing)
+        + "".join(
+            render_chart_band_label(run, count, 0, name or "in use") for name, run in owner_runs if name is not None
+        )
         + "".join(
             # where there is little room, the hatching alone says that it is a booking
-            render_band_label(run, count, LANE_HEIGHT, *((f"booked: {name}", name) if name else ("booked",)))
+            render_chart_band_label(run, count, LANE_HEIGHT, *((f"booked: {name}", name) if name else ("booked",)))
             for name, run in booker_runs
             if name is not None
         )
     )
 
 
-def build_blocks_path(ranges: Sequence[BucketRange]) -> str:
+def build_svg_blocks_path(ranges: Sequence[BucketRange]) -> str:
     """Build the path around some ranges; long ones, which may be of two people, have a small gap between."""
     blocks = ((block.start, block.length - (0.8 if block.length > 4 else 0)) for block in ranges)
     return "".join(f"M{start} 0h{length:g}v1h-{length:g}z" for start, length in blocks)
 
 
-def render_band_label(bucket_range: BucketRange, count: int, y: int, *texts: str) -> str:
+def render_chart_band_label(bucket_range: BucketRange, count: int, y: int, *texts: str) -> str:
     """Render the first text that has room at the top of a range, else the last one cut; none if that is too short."""
     room = int(bucket_range.length / count / LETTER_WIDTH)
     if room < 2:
@@ -264,7 +270,7 @@ def format_svg_percent(part: int, whole: int) -> str:
     return f"{part / whole * 100:.2f}".rstrip("0").rstrip(".") + "%"
 
 
-def render_grid(grid: TimeGrid, panel_count: int, height: int) -> Html:
+def render_chart_grid(grid: TimeGrid, panel_count: int, height: int) -> Html:
     """Render what charts with the same number of panels share: lines, and the labels of time below them."""
     bottom = height - AXIS_HEIGHT
     first_y = bottom - panel_count * PANEL_HEIGHT

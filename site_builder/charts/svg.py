@@ -69,7 +69,7 @@ class HeatmapRow(NamedTuple):
     cells: Sequence[HeatmapCell]
 
 
-def group_runs(values: Sequence[Item]) -> Iterator[tuple[Item, BucketRange]]:
+def group_svg_runs(values: Sequence[Item]) -> Iterator[tuple[Item, BucketRange]]:
     """Yield each value, and the range of positions in a row that have it."""
     start = 0
     for value, run in groupby(values):
@@ -78,12 +78,12 @@ def group_runs(values: Sequence[Item]) -> Iterator[tuple[Item, BucketRange]]:
         start = end
 
 
-def compute_edges(count: int, width: int) -> list[int]:
+def compute_svg_edges(count: int, width: int) -> list[int]:
     """Return where each position begins across a width, and where the last one ends."""
     return [round(position * width / count) for position in range(count + 1)] if count else [0]
 
 
-def compute_heights(values: Sequence[float | None], height: int, top: float) -> list[int | None]:
+def compute_svg_heights(values: Sequence[float | None], height: int, top: float) -> list[int | None]:
     """Return the y of each value, with `top` at the upper edge and 0 at the lower one."""
     scale = height / top if top > 0 else 0
     y_by_value = {
@@ -92,44 +92,44 @@ def compute_heights(values: Sequence[float | None], height: int, top: float) -> 
     return [y_by_value[value] for value in values]  # most values come again and again
 
 
-def build_line_path(values: Sequence[float | None], width: int, height: int, top: float) -> Html:
+def build_svg_line_path(values: Sequence[float | None], width: int, height: int, top: float) -> Html:
     """Build the path through values; None breaks it, and a single value is a dash."""
-    return build_path(compute_heights(values, height, top), compute_edges(len(values), width))
+    return build_svg_path(compute_svg_heights(values, height, top), compute_svg_edges(len(values), width))
 
 
-def build_path(heights: Sequence[int | None], edges: Sequence[int]) -> Html:
+def build_svg_path(heights: Sequence[int | None], edges: Sequence[int]) -> Html:
     """Build the path through heights; `edges` are where each position begins, and where the last one ends."""
     parts: list[str] = []
     pen = y = -1  # where it is, in places and in height; at first, and in a gap, it is lifted
     for position, next_y in enumerate(heights):
         if next_y is None:
             if pen >= 0:
-                parts.append(format_flat_stroke(edges[position] - edges[pen]))
+                parts.append(format_svg_flat_stroke(edges[position] - edges[pen]))
             pen = y = -1
         elif next_y != y:
             if pen < 0:
                 parts.append(f"M{edges[position]} {next_y}")
             else:
                 if pen < position - 1:
-                    parts.append(format_flat_stroke(edges[position - 1] - edges[pen]))
-                parts.append(format_sloped_stroke(edges[position] - edges[position - 1], next_y - y))
+                    parts.append(format_svg_flat_stroke(edges[position - 1] - edges[pen]))
+                parts.append(format_svg_sloped_stroke(edges[position] - edges[position - 1], next_y - y))
             pen, y = position, next_y
     if pen >= 0:
-        parts.append(format_flat_stroke(edges[len(heights)] - edges[pen]))
+        parts.append(format_svg_flat_stroke(edges[len(heights)] - edges[pen]))
     return Html("".join(parts))
 
 
 @cache
-def format_flat_stroke(width: int) -> str:
+def format_svg_flat_stroke(width: int) -> str:
     return f"h{width}"
 
 
 @lru_cache(maxsize=4096)
-def format_sloped_stroke(width: int, height: int) -> str:
+def format_svg_sloped_stroke(width: int, height: int) -> str:
     return f"l{width}{height}" if height < 0 else f"l{width} {height}"
 
 
-def round_up_axis(value: float) -> float:
+def round_up_svg_axis(value: float) -> float:
     """Return the next round number, for the end of an axis."""
     if value <= 0:
         return 1
@@ -138,7 +138,7 @@ def round_up_axis(value: float) -> float:
     return int(rounded) if rounded >= 1 and rounded == int(rounded) else rounded
 
 
-def render_rect(box: SvgBox, extra_attributes: str = "", title: str = "") -> Html:
+def render_svg_rect(box: SvgBox, extra_attributes: str = "", title: str = "") -> Html:
     """Render a rectangle with further attributes, and a title that is shown on hover."""
     attributes = (
         f"x={box.x} y={box.y} width={box.width} height={box.height}{' ' if extra_attributes else ''}{extra_attributes}"
@@ -154,14 +154,14 @@ def render_sparkline(values: Sequence[float | None]) -> Html:
     words = f"24 h: mean {sum(known) / len(known):.0f} %, highest {max(known):.0f} %"
     return Html(
         f'<svg role=img viewBox="0 0 {len(values)} {SPARKLINE_HEIGHT}" preserveAspectRatio=none><title>{words}</title>'
-        f'<path d="{build_line_path(values, len(values), SPARKLINE_HEIGHT, 100)}"/></svg>'
+        f'<path d="{build_svg_line_path(values, len(values), SPARKLINE_HEIGHT, 100)}"/></svg>'
     )
 
 
 # Heat maps
 
 
-def build_hourly_rows(
+def build_heatmap_hourly_rows(
     days: Sequence[date], cells: Sequence[Sequence[UsageCell]], until: datetime | None = None
 ) -> list[HeatmapRow]:
     """Build rows of days; `until` is the local time up to which they have come."""
@@ -170,22 +170,25 @@ def build_hourly_rows(
     for day, row in zip(days, cells):
         start = datetime.combine(day, datetime.min.time())
         has_begun = [start.replace(hour=hour) < end for hour in range(HOURS_PER_DAY)]
-        row_cells = [build_hour_cell(day, hour, row[hour], has_begun[hour]) for hour in range(HOURS_PER_DAY)]
-        rows.append(HeatmapRow(format_day_label(day), row_cells))
+        row_cells = [build_heatmap_hour_cell(day, hour, row[hour], has_begun[hour]) for hour in range(HOURS_PER_DAY)]
+        rows.append(HeatmapRow(format_heatmap_day_label(day), row_cells))
     return rows
 
 
-def build_daily_rows(cells_by_name: Mapping[str, Sequence[UsageCell]], days: Sequence[date]) -> list[HeatmapRow]:
+def build_heatmap_daily_rows(
+    cells_by_name: Mapping[str, Sequence[UsageCell]], days: Sequence[date]
+) -> list[HeatmapRow]:
     return [
         HeatmapRow(
-            name, [build_heatmap_cell(f"{name}, {format_day_label(day)}", cell) for day, cell in zip(days, cells)]
+            name,
+            [build_heatmap_cell(f"{name}, {format_heatmap_day_label(day)}", cell) for day, cell in zip(days, cells)],
         )
         for name, cells in cells_by_name.items()
     ]
 
 
-def build_hour_cell(day: date, hour: int, cell: UsageCell, has_begun: bool) -> HeatmapCell:
-    when = f"{format_day_label(day)} {hour:02}:00"
+def build_heatmap_hour_cell(day: date, hour: int, cell: UsageCell, has_begun: bool) -> HeatmapCell:
+    when = f"{format_heatmap_day_label(day)} {hour:02}:00"
     if not cell.hour_count:
         return HeatmapCell("", "", f"{when}: the clocks left this hour out")
     if not has_begun and cell.share is None:
@@ -207,6 +210,6 @@ def build_heatmap_cell(when: str, cell: UsageCell) -> HeatmapCell:
     )
 
 
-def format_day_label(day: date) -> str:
+def format_heatmap_day_label(day: date) -> str:
     """Format `Mon 16 Nov`."""
     return f"{DAY_NAMES[day.weekday()]} {day.day} {MONTH_NAMES[day.month - 1]}"

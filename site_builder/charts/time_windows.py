@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import mul
 from typing import NamedTuple
 
-from site_builder.charts.svg import BucketRange, format_day_label
+from site_builder.charts.svg import BucketRange, format_heatmap_day_label
 from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MONTH_NAMES
 from site_builder.history.block_format import HOST_COLUMNS, NO_CODE, NO_VALUE, Columns, decode_number
 from site_builder.history.buckets import GPU_BUCKET_COLUMNS, VALUE_COLUMNS
@@ -67,16 +67,16 @@ class GpuChartSeries(NamedTuple):
     is_seen: list[bool]
 
 
-def build_grid(window: str, epoch: float, zone: tzinfo) -> TimeGrid:
+def build_time_grid(window: str, epoch: float, zone: tzinfo) -> TimeGrid:
     """Build the window that ends now; all hosts that are drawn at a time share it, if the zone can be a key."""
     step = WINDOW_STEPS_S[window]
     until = int(-(-epoch // step)) * step
-    build = build_grid_until if isinstance(zone, Hashable) else build_grid_until.__wrapped__
+    build = build_time_grid_until if isinstance(zone, Hashable) else build_time_grid_until.__wrapped__
     return build(window, until, zone)
 
 
 @lru_cache(maxsize=16)
-def build_grid_until(window: str, until: int, zone: tzinfo) -> TimeGrid:
+def build_time_grid_until(window: str, until: int, zone: tzinfo) -> TimeGrid:
     step = WINDOW_STEPS_S[window]
     starts = list_bucket_starts(window, until, zone)
     positions = [-(-(start - starts[0]) // step) for start in starts]
@@ -89,8 +89,8 @@ def build_grid_until(window: str, until: int, zone: tzinfo) -> TimeGrid:
         until,
         step,
         buckets,
-        tuple(build_grid_rows(window, buckets, moments, end)),
-        tuple(build_ticks(window, moments)),
+        tuple(build_time_grid_rows(window, buckets, moments, end)),
+        tuple(build_time_ticks(window, moments)),
     )
 
 
@@ -108,26 +108,28 @@ def list_bucket_starts(window: str, until: int, zone: tzinfo) -> list[int]:
     return [*(start for start in starts if start < until), until]
 
 
-def build_grid_rows(
+def build_time_grid_rows(
     window: str, buckets: Sequence[BucketRange], moments: Sequence[datetime], end: datetime
 ) -> Iterator[GridRow]:
     """Yield rows of an hour of the day, six hours of the week, a day of the month, or a week of the year."""
     has_clock_change = window == "day" and moments[0].utcoffset() != end.utcoffset()
     starts = [
         next(positions)
-        for _, positions in groupby(range(len(buckets)), key=lambda position: build_row_key(window, moments[position]))
+        for _, positions in groupby(
+            range(len(buckets)), key=lambda position: build_grid_row_key(window, moments[position])
+        )
     ]
     for start, next_start in zip(starts, [*starts[1:], len(buckets)]):
         until = moments[next_start] if next_start < len(buckets) else end
         history_range = BucketRange(buckets[start].start, buckets[next_start - 1].end)
         yield GridRow(
-            format_row_label(window, moments[start], until, has_clock_change),
+            format_grid_row_label(window, moments[start], until, has_clock_change),
             BucketRange(start, next_start),
             history_range,
         )
 
 
-def build_row_key(window: str, moment: datetime) -> tuple[object, ...]:
+def build_grid_row_key(window: str, moment: datetime) -> tuple[object, ...]:
     """Return what the buckets of a row have in common."""
     day = moment.date()
     if window == "day":
@@ -137,23 +139,23 @@ def build_row_key(window: str, moment: datetime) -> tuple[object, ...]:
     return (day if window == "month" else day - timedelta(days=moment.weekday()),)
 
 
-def format_row_label(window: str, start: datetime, end: datetime, has_clock_change: bool) -> str:
+def format_grid_row_label(window: str, start: datetime, end: datetime, has_clock_change: bool) -> str:
     """Format `Sun 15 Nov 14:00 – 15:00`, with the zone's name if the clock changes."""
     if window == "month":
-        return format_day_label(start)
+        return format_heatmap_day_label(start)
     if window == "year":
-        return f"{format_day_label(start)} – {format_day_label(end - timedelta(hours=1))}"
+        return f"{format_heatmap_day_label(start)} – {format_heatmap_day_label(end - timedelta(hours=1))}"
     zone = f" {start.tzname()}" if has_clock_change else ""
-    return f"{format_day_label(start)} {format_clock(start)} – {format_clock(end)}{zone}"
+    return f"{format_heatmap_day_label(start)} {format_tick_clock(start)} – {format_tick_clock(end)}{zone}"
 
 
-def build_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple[int, str]]:
+def build_time_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple[int, str]]:
     """Yield the labels of time: each six hours, each day, each Monday, each month."""
     before = moments[0]
     for position, moment in enumerate(moments[1:], 1):
         new_day = moment.date() != before.date()
         if window == "day" and moment.hour != before.hour and moment.hour % 6 == 0:
-            yield position, format_day_label(moment) if moment.hour == 0 else format_clock(moment)
+            yield position, format_heatmap_day_label(moment) if moment.hour == 0 else format_tick_clock(moment)
         elif window == "week" and new_day:
             yield position, f"{DAY_NAMES[moment.weekday()]} {moment.day}"
         elif window == "month" and new_day and moment.weekday() == 0:
@@ -163,7 +165,7 @@ def build_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple[int,
         before = moment
 
 
-def format_clock(moment: datetime) -> str:
+def format_tick_clock(moment: datetime) -> str:
     """Format `14:00`."""
     return f"{moment.hour:02}:{moment.minute:02}"
 
@@ -174,7 +176,7 @@ def build_gpu_chart_series(
     """Build the series of a GPU; `find_name` returns the name under which a person is shown."""
     shown = [find_name(name) for name in names]
     seen = columns["seen"]
-    first_seen = find_first_seen(seen)
+    first_seen = find_first_seen_bucket(seen)
     is_seen = [bucket.end > first_seen and any(seen[bucket.start : bucket.end]) for bucket in grid.buckets]
     owners, bookers = (find_range_people(columns, column, shown, grid.buckets) for column in ("owner", "booker"))
     return GpuChartSeries(series, build_chart_series(columns, VALUE_COLUMNS, grid), owners, bookers, is_seen)
@@ -183,19 +185,21 @@ def build_gpu_chart_series(
 def build_chart_series(bucket_columns: Columns, columns: Collection[str], grid: TimeGrid) -> ChartSeries:
     """Build the series of some columns of a GPU, or of a host."""
     row_ranges = [row.history_range for row in grid.rows]
-    values = {column: aggregate_ranges(bucket_columns, column, grid.buckets) for column in columns}
-    return ChartSeries(values, {column: aggregate_ranges(bucket_columns, column, row_ranges) for column in columns})
+    values = {column: aggregate_bucket_ranges(bucket_columns, column, grid.buckets) for column in columns}
+    return ChartSeries(
+        values, {column: aggregate_bucket_ranges(bucket_columns, column, row_ranges) for column in columns}
+    )
 
 
-def aggregate_ranges(columns: Columns, column: str, ranges: Sequence[BucketRange]) -> list[float | None]:
+def aggregate_bucket_ranges(columns: Columns, column: str, ranges: Sequence[BucketRange]) -> list[float | None]:
     """Return a value for each range: the mean over the minutes that were seen, or the highest temperature."""
     kind, step = (GPU_BUCKET_COLUMNS if column in GPU_BUCKET_COLUMNS else HOST_COLUMNS)[column]
     numbers, no_value = columns[column], NO_VALUE[kind]
-    if are_single_buckets(ranges):
+    if are_single_bucket_ranges(ranges):
         decoded = {number: decode_number(number, kind, step) for number in set(numbers)}
         return [decoded[numbers[bucket.start]] for bucket in ranges]
     seen = columns.get("seen") or array("B", [number != no_value for number in numbers])
-    first_seen = find_first_seen(seen)
+    first_seen = find_first_seen_bucket(seen)
     seen_ranges = [bucket for bucket in ranges if bucket.end > first_seen] if first_seen else ranges
     unseen: list[float | None] = [None] * (len(ranges) - len(seen_ranges))
     if column == "temperature":
@@ -208,13 +212,13 @@ def aggregate_ranges(columns: Columns, column: str, ranges: Sequence[BucketRange
     return unseen + [None if mean is None else round(mean * step, 1) for mean in means]
 
 
-def find_first_seen(seen: array[int]) -> int:
+def find_first_seen_bucket(seen: array[int]) -> int:
     """Return where something was seen first: most of a year lies before that while history is young."""
     content = seen.tobytes()
     return (len(content) - len(content.lstrip(b"\0"))) // seen.itemsize
 
 
-def are_single_buckets(ranges: Sequence[BucketRange]) -> bool:
+def are_single_bucket_ranges(ranges: Sequence[BucketRange]) -> bool:
     """Return True if each of these ranges, which follow on one another, is one position."""
     return len(ranges) == ranges[-1].end - ranges[0].start
 
@@ -241,7 +245,7 @@ def find_range_people(
     if codes.count(NO_CODE) == len(codes):
         return [None] * len(ranges)
     name_by_code: dict[int, str | None] = dict(enumerate(names))
-    if are_single_buckets(ranges):
+    if are_single_bucket_ranges(ranges):
         return [name_by_code.get(codes[bucket.start]) for bucket in ranges]
     return [name_by_code.get(find_most_frequent(codes[bucket.start : bucket.end])) for bucket in ranges]
 
@@ -253,7 +257,7 @@ def find_most_frequent(codes: array[int]) -> int:
     return max(sorted(set(codes)), key=codes.count)
 
 
-def list_range_names(people: Sequence[str | None], buckets: BucketRange) -> list[str]:
+def list_bucket_range_names(people: Sequence[str | None], buckets: BucketRange) -> list[str]:
     """List the people in some buckets, in the order in which they come."""
     return [name for name in dict.fromkeys(people[buckets.start : buckets.end]) if name is not None]
 
@@ -261,6 +265,6 @@ def list_range_names(people: Sequence[str | None], buckets: BucketRange) -> list
 def compute_sparkline_values(columns: Columns) -> list[float | None]:
     count = len(columns["use"])
     width = max(1, count // SPARKLINE_BUCKETS)
-    return aggregate_ranges(
+    return aggregate_bucket_ranges(
         columns, "use", [BucketRange(start, min(start + width, count)) for start in range(0, count, width)]
     )

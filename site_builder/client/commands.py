@@ -20,13 +20,13 @@ from site_builder.client import picker as gpu_picker
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
 from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult
 from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import sanitize_text
+from site_builder.config.settings import sanitize_setting_text
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
-    print_message,
+    print_command_message,
     translate_fleet_errors,
     with_loaded_settings,
 )
@@ -77,7 +77,7 @@ def parse_duration_option(_: click.Context, __: click.Parameter, value: str | No
     return float(days * 86400 + seconds)
 
 
-def build_shortage_error(result: PickResult, request: GpuRequest, count: int) -> NegativeResultError:
+def build_gpu_shortage_error(result: PickResult, request: GpuRequest, count: int) -> NegativeResultError:
     """Build the error that there are not enough GPUs, and why."""
     what = request.model or ("GPU" if count == 1 else "GPUs")
     size = f" with {request.memory / 1024:.3g} GiB free" if request.memory else ""
@@ -89,7 +89,7 @@ def build_shortage_error(result: PickResult, request: GpuRequest, count: int) ->
     return NegativeResultError(f"{shortage}: {result.reason}")
 
 
-def format_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
+def format_gpu_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
     """Format choices as `atlas:2 hydra:amd0`, or as the numbers of one host that CUDA or HIP takes."""
     if everywhere:
         return " ".join(f"{choice.host.name}:{choice.gpu.label}" for choice in choices)
@@ -182,7 +182,7 @@ def refresh_forever(
             size = shutil.get_terminal_size()
             if size != old_size:
                 lines = [truncate_text(head, size.columns), *(draw(fleet) if is_current else ())]
-                write_terminal(build_frame(lines, size.columns, size.lines))
+                write_terminal(build_live_frame(lines, size.columns, size.lines))
                 old_size = size
             time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
         try:
@@ -193,7 +193,7 @@ def refresh_forever(
             message = f"{age_text} old: {error}"
 
 
-def build_frame(lines: Sequence[str], width: int, height: int) -> str:
+def build_live_frame(lines: Sequence[str], width: int, height: int) -> str:
     """Build the text that draws as many lines as there is room for over the old ones."""
     if len(lines) > height:
         hint = f"… and {len(lines) - height + 1} more lines: a higher terminal shows them, or words find them"
@@ -279,7 +279,7 @@ def build_empty_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
         return EmptyFleetError(f"there are no hosts yet: {fleet.source} has none")
     count = formatting.format_count(len(fleet.hosts), "host")
     return NegativeResultError(
-        f"nothing fits {sanitize_text(' '.join(words))}: {fleet.source} has {count}, and none of them does"
+        f"nothing fits {sanitize_setting_text(' '.join(words))}: {fleet.source} has {count}, and none of them does"
     )
 
 
@@ -309,11 +309,11 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     with translate_fleet_errors():
         result = picker.find_gpus(everywhere)
     if not everywhere and any(choice.gpu.parent_keys for choice in result.choices):
-        choices = gpu_picker.select_for_one_process(result.choices, picker.request)
+        choices = gpu_picker.select_gpus_for_one_process(result.choices, picker.request)
         result = result._replace(choices=choices, reason=f"{result.reason}; {ONE_INSTANCE_HINT}")
     if len(result.choices) < at_least:
-        raise build_shortage_error(result, picker.request, at_least)
-    click.echo(format_choices(result.choices[:limit], everywhere))
+        raise build_gpu_shortage_error(result, picker.request, at_least)
+    click.echo(format_gpu_choices(result.choices[:limit], everywhere))
 
 
 @click.command()
@@ -339,7 +339,7 @@ def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None,
     """
     check_host_options(picker, everywhere)
     choices = wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count, WaitPolicy(timeout, every))
-    click.echo(format_choices(choices, everywhere))
+    click.echo(format_gpu_choices(choices, everywhere))
 
 
 class WaitPolicy:
@@ -354,7 +354,7 @@ class WaitPolicy:
     def report(self, message: str) -> None:
         """Print a message if stderr is a terminal; anything else would fill a log."""
         if message != self.last_message and sys.stderr and sys.stderr.isatty():
-            print_message(message)
+            print_command_message(message)
         self.last_message = message
 
     def wait_for_next(self) -> bool:
@@ -374,9 +374,9 @@ def wait_for_gpus(
         try:
             with translate_fleet_errors():
                 result = find_gpus()
-            if choices := gpu_picker.select_on_one_host(result.choices, count, request):
+            if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request):
                 return choices
-            error: CommandError = build_shortage_error(result, request, count)
+            error: CommandError = build_gpu_shortage_error(result, request, count)
         except CommandError as command_error:
             if not wait_policy.has_checked:
                 raise

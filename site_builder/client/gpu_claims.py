@@ -13,11 +13,11 @@ SOCKET_PREFIX = "gpuboard/run/"
 SOCKET_TABLE = Path("/proc/net/unix")
 
 
-def claim_gpu(uuid: str) -> int | None:
+def claim_gpu_for_run(uuid: str) -> int | None:
     """Claim a GPU for as long as the returned handle is open in any process; None if another has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim_socket:
         try:
-            claim_socket.bind(f"\0{build_socket_name(uuid)}")
+            claim_socket.bind(f"\0{build_run_socket_name(uuid)}")
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return None
@@ -26,7 +26,7 @@ def claim_gpu(uuid: str) -> int | None:
         return claim_socket.detach()
 
 
-def build_socket_name(uuid: str) -> str:
+def build_run_socket_name(uuid: str) -> str:
     """Return a short plain name for a GPU, whatever a board calls it."""
     return f"{SOCKET_PREFIX}{blake2b(uuid.encode('utf-8', 'replace'), digest_size=16).hexdigest()}"
 
@@ -43,4 +43,4 @@ class ClaimedGpus:
         self.socket_names = frozenset(name[1:] for name in names if name.startswith(f"@{SOCKET_PREFIX}"))
 
     def __contains__(self, uuid: object) -> bool:
-        return isinstance(uuid, str) and build_socket_name(uuid) in self.socket_names
+        return isinstance(uuid, str) and build_run_socket_name(uuid) in self.socket_names

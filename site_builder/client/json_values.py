@@ -11,7 +11,7 @@ NUMBER_TYPES = (int, float)
 MAX_NUMBER = 1e15
 
 
-def suggest_update(schema: object) -> str:
+def suggest_board_update(schema: object) -> str:
     """Say whether gpuboard here or the board is too old."""
     return "update gpuboard here" if type(schema) is int and schema > STATUS_SCHEMA else "update the board"
 

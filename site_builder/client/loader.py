@@ -14,7 +14,7 @@ import orjson
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, as_text, suggest_update
+from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, as_text, suggest_board_update
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
@@ -90,7 +90,7 @@ def read_machine_name() -> str:
     return os.uname().nodename or "localhost"
 
 
-def find_wanted_host(fleet: Fleet, name: str | None, loaded: LoadedSettings) -> FleetHost:
+def find_wanted_fleet_host(fleet: Fleet, name: str | None, loaded: LoadedSettings) -> FleetHost:
     """Return the named host, or else this machine."""
     if name is None and choose_fleet_source(loaded) == "machine":
         return fleet.hosts[0]
@@ -123,7 +123,7 @@ def load_board_fleet(url: str, login: str | None = None) -> Fleet:
     try:
         response = board_client.send_board_request(status_url, login=login)
     except board_client.BoardResponseError as error:
-        raise FleetUnavailableError(board_client.describe_response_error(error, status_url)) from None
+        raise FleetUnavailableError(board_client.describe_board_response_error(error, status_url)) from None
     fleet, fault = parse_status(response.content)
     if fleet is None:
         hint = f": {board_client.CHECK_URL_HINT}" if fault == NOT_STATUS_MESSAGE else ""
@@ -232,7 +232,7 @@ def parse_status(content: bytes) -> tuple[Fleet | None, str]:
     schema = status.get("schema")
     if schema != status_json.STATUS_SCHEMA:
         fault = f"has schema {clean_text(str(schema))[:20]}, but {status_json.STATUS_SCHEMA} is what is read here"
-        return None, f"{fault}: {suggest_update(schema)}"
+        return None, f"{fault}: {suggest_board_update(schema)}"
     is_clean = content.isascii() and not any(unclean in content for unclean in UNCLEAN_BYTES)
     text = as_text if is_clean else as_clean_text
     hosts = tuple(host for fields in status["hosts"] if (host := parse_fleet_host(fields, text)))

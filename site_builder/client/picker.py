@@ -13,7 +13,7 @@ from site_builder.client.gpu_claims import ClaimedGpus
 from site_builder.client.model import Fleet, FleetGpu, FleetHost
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, PrivacySettings
-from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_profile, rank_gpu
+from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_profile, rank_gpu_model
 
 
 class GpuRequest(NamedTuple):
@@ -72,13 +72,13 @@ def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
         for host in hosts
         if host.state == "fresh"
         for gpu in host.gpus
-        if is_available(gpu, requester) and is_matching_request(gpu, request)
+        if is_available(gpu, requester) and is_gpu_matching_request(gpu, request)
     ]
     return sorted(
         choices,
         key=lambda choice: (
             bool(choice.gpu.parent_keys),
-            rank_gpu(choice.gpu.name, compute_free_memory(choice.gpu), compute_load_per_cpu(choice.host)),
+            rank_gpu_model(choice.gpu.name, compute_free_memory(choice.gpu), compute_load_per_cpu(choice.host)),
         ),
     )
 
@@ -92,10 +92,10 @@ def is_available(gpu: FleetGpu, requester: GpuRequester) -> bool:
         or (gpu.parent_keys and gpu.uuid is None)
     ):
         return False
-    return gpu.state in {"free", "booked"} and is_free_for(gpu, requester)
+    return gpu.state in {"free", "booked"} and is_gpu_free_for(gpu, requester)
 
 
-def is_free_for(gpu: FleetGpu, requester: GpuRequester) -> bool:
+def is_gpu_free_for(gpu: FleetGpu, requester: GpuRequester) -> bool:
     """Return whether nobody else has booked it now; if its state is booked, it must be the requester's."""
     current = [booking for booking in gpu.bookings if booking.is_current(requester.now)]
     return bool(current or gpu.state == "free") and all(
@@ -106,7 +106,7 @@ def is_free_for(gpu: FleetGpu, requester: GpuRequester) -> bool:
     )
 
 
-def is_matching_request(gpu: FleetGpu, request: GpuRequest) -> bool:
+def is_gpu_matching_request(gpu: FleetGpu, request: GpuRequest) -> bool:
     """Return whether a GPU has the model and the memory; one whose memory is not known has too little."""
     has_memory = not request.memory or (compute_free_memory(gpu) or 0) >= request.memory
     return has_memory and is_matching_vendor_and_model(gpu, request)
@@ -124,7 +124,7 @@ def restrict_to_one_vendor(host: FleetHost, request: GpuRequest) -> GpuRequest:
     return request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
 
 
-def select_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
+def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
     """Select what CUDA_VISIBLE_DEVICES takes of one host: whole GPUs, or else one instance, as a process sees only one.
 
     A request for a profile gets all instances of it, for as many processes.
@@ -134,7 +134,7 @@ def select_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) ->
     return of_profile or whole_gpus or list(choices[:1])
 
 
-def select_on_one_host(choices: Iterable[GpuChoice], count: int, request: GpuRequest = ANY_GPU) -> list[GpuChoice]:
+def select_gpus_on_one_host(choices: Iterable[GpuChoice], count: int, request: GpuRequest = ANY_GPU) -> list[GpuChoice]:
     """Select GPUs of one host and maker: the best of the first host that has enough; none if no host has.
 
     If several are wanted, instances count only if their profile is wanted: a process sees only one.
@@ -150,7 +150,7 @@ def select_on_one_host(choices: Iterable[GpuChoice], count: int, request: GpuReq
     return []
 
 
-def explain_none_available(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> str:
+def explain_no_available_gpu(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> str:
     """Explain in a line why no more GPUs can be had."""
     gpus = [gpu for host in hosts for gpu in host.gpus]
     matching_gpus = [gpu for gpu in gpus if is_matching_vendor_and_model(gpu, request)]
@@ -168,11 +168,11 @@ def explain_unavailable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuRe
         return "in trouble"
     if gpu.identifier in requester.taken_keys:
         return "taken by another run"
-    if not is_free_for(gpu, requester):
+    if not is_gpu_free_for(gpu, requester):
         return "booked"
     if gpu.parent_keys and gpu.uuid is None:
         return "without a UUID"
-    return "free" if is_matching_request(gpu, request) else "with too little memory"
+    return "free" if is_gpu_matching_request(gpu, request) else "with too little memory"
 
 
 class PickResult(NamedTuple):
@@ -203,7 +203,7 @@ class GpuPicker:
     def find_gpus(self, everywhere: bool = False, for_run: bool = False) -> PickResult:
         """Find what can be had now, on all hosts or on one; a run is on this machine, whatever the board calls it."""
         fleet = self.load_fleet()
-        hosts = fleet.hosts if everywhere else (loader.find_wanted_host(fleet, self.host, self.loaded),)
+        hosts = fleet.hosts if everywhere else (loader.find_wanted_fleet_host(fleet, self.host, self.loaded),)
         source = fleet.source if everywhere else hosts[0].name
         if not any(host.state == "fresh" for host in hosts):
             reason = "".join(f": {host.name} is {host.state}: {host.reason}" for host in hosts[:1])
@@ -213,7 +213,7 @@ class GpuPicker:
             hosts = (self.merge_local_view(hosts[0]),)
         request = self.request if everywhere else restrict_to_one_vendor(hosts[0], self.request)
         choices = find_available_gpus(hosts, request, requester)
-        return PickResult(fleet, hosts, choices, source, explain_none_available(hosts, request, requester))
+        return PickResult(fleet, hosts, choices, source, explain_no_available_gpu(hosts, request, requester))
 
     def merge_local_view(self, host: FleetHost) -> FleetHost:
         """Merge a host with what its driver reports here, under its own numbers: a container may see only some GPUs."""

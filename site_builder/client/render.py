@@ -116,23 +116,23 @@ def format_gpu_table(
     Without `heads` only a host that is not fresh has a line of its own.
     """
     is_short = width is not None and width < WIDE_TERMINAL
-    rows = [build_host_rows(host, now, is_short) for host in fleet.hosts]
-    layout = compute_layout([row.cells for host_rows in rows for row in host_rows], width)
+    rows = [build_host_table_rows(host, now, is_short) for host in fleet.hosts]
+    layout = compute_column_layout([row.cells for host_rows in rows for row in host_rows], width)
     lines = []
     if any(rows):
         title = "command" if layout.command_width is None else truncate_text("command", layout.command_width)
-        lines.append(f"{join_row_cells(COLUMN_TITLES, layout)}{layout.gap}{title}")
+        lines.append(f"{join_table_row_cells(COLUMN_TITLES, layout)}{layout.gap}{title}")
     for host, host_rows in zip(fleet.hosts, rows):
         if heads or host.state != "fresh":
             text = format_host_line(host) if width is None else truncate_text(format_host_line(host), width)
-            lines.append(colour_line(text, HEAD_COLOUR if host.state == "fresh" else BAD_HEAD_COLOUR, colour))
+            lines.append(colour_table_line(text, HEAD_COLOUR if host.state == "fresh" else BAD_HEAD_COLOUR, colour))
         for row in host_rows:
             row_lines = format_gpu_lines(row, layout)
-            lines += [colour_line(text, STATE_COLOURS.get(row.state), colour) for text in row_lines]
+            lines += [colour_table_line(text, STATE_COLOURS.get(row.state), colour) for text in row_lines]
     return lines
 
 
-def colour_line(text: str, code: str | None, colour: bool) -> str:
+def colour_table_line(text: str, code: str | None, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
 
 
@@ -152,14 +152,14 @@ def format_host_line(host: FleetHost) -> str:
 # The cells of a GPU
 
 
-def build_host_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableRow]:
+def build_host_table_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableRow]:
     """Build the rows of a host; a GPU with instances stands above them."""
     rows = []
     mig_gpus = {gpu.label.lower(): gpu for gpu in host.mig_gpus}
     for gpu in host.gpus:
         parent = mig_gpus.pop(gpu.parent_keys[0], None) if gpu.parent_keys else None
         if parent:
-            parent_row = build_gpu_row(parent._replace(state="free", processes=(), bookings=()), now, is_short)
+            parent_row = build_gpu_table_row(parent._replace(state="free", processes=(), bookings=()), now, is_short)
             notes = TEXT_SEPARATOR.join(filter(None, (parent.reason, parent_row.notes)))
             rows.append(
                 parent_row._replace(
@@ -167,11 +167,11 @@ def build_host_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableR
                 )
             )
         # the problems of its GPU stand in the row of the GPU
-        rows.append(build_gpu_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, is_short))
+        rows.append(build_gpu_table_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, is_short))
     return rows
 
 
-def build_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
+def build_gpu_table_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
     """Build the row of a GPU; the columns of processes are empty if there are none."""
     processes = gpu.processes
     users = ",".join(dict.fromkeys(process.user or UNKNOWN_CELL for process in processes))
@@ -260,7 +260,7 @@ def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
 # The columns
 
 
-def compute_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> ColumnLayout:
+def compute_column_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> ColumnLayout:
     """Share the line between the columns: each as wide as it needs, until the command has too little."""
     natural_widths = [max(map(measure_width, column)) for column in zip(COLUMN_TITLES, *cells)]
     widths = [
@@ -286,7 +286,7 @@ def compute_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> Colum
     )
 
 
-def join_row_cells(cells: Sequence[str], layout: ColumnLayout, end_column: int = len(COLUMN_TITLES)) -> str:
+def join_table_row_cells(cells: Sequence[str], layout: ColumnLayout, end_column: int = len(COLUMN_TITLES)) -> str:
     """Join the cells of a row, up to a column."""
     shown_cells = []
     for number, width in zip(layout.columns, layout.widths):
@@ -308,14 +308,14 @@ def format_gpu_lines(row: GpuTableRow, layout: ColumnLayout) -> list[str]:
         text = TEXT_SEPARATOR.join(filter(None, (row.notes, row.booking_text)))
         if layout.command_width is not None:
             text = truncate_text(text, layout.command_width + measure_columns(layout, USERS))
-        return [f"{join_row_cells(row.cells, layout, USERS)}{layout.gap}{text}".rstrip()]
-    cells = join_row_cells(row.cells, layout)
+        return [f"{join_table_row_cells(row.cells, layout, USERS)}{layout.gap}{text}".rstrip()]
+    cells = join_table_row_cells(row.cells, layout)
     text = TEXT_SEPARATOR.join(filter(None, (row.notes, *row.commands, row.booking_text)))
     if layout.command_width is None or measure_width(text) <= layout.command_width:
         return [f"{cells}{layout.gap}{text}"]
     has_notes_line = measure_width(row.notes) > layout.command_width
     text = TEXT_SEPARATOR.join(
-        filter(None, ("" if has_notes_line else row.notes, *map(shorten_command, row.commands), row.booking_text))
+        filter(None, ("" if has_notes_line else row.notes, *map(shorten_table_command, row.commands), row.booking_text))
     )
     line = f"{cells}{layout.gap}{truncate_text(text, layout.command_width)}"
     if not has_notes_line:
@@ -330,6 +330,6 @@ def measure_columns(layout: ColumnLayout, first_column: int) -> int:
     )
 
 
-def shorten_command(command: str) -> str:
+def shorten_table_command(command: str) -> str:
     """Shorten a command to begin with what tells most: no folders, no interpreter."""
     return PROGRAM_FOLDER.sub("", INTERPRETER_PATTERN.sub("", PROGRAM_FOLDER.sub("", command)))

@@ -30,12 +30,17 @@ from site_builder.client.commands import (
     wait_for_gpus,
     with_gpu_picker,
 )
-from site_builder.client.gpu_claims import claim_gpu
+from site_builder.client.gpu_claims import claim_gpu_for_run
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
 from site_builder.client.picker import GpuChoice, GpuPicker, PickResult
 from site_builder.client.run_reservation import GpusBookedError, ReservedGpu, RunReservation
 from site_builder.core import command_options, formatting
-from site_builder.core.command_options import CommandError, NegativeResultError, print_message, translate_fleet_errors
+from site_builder.core.command_options import (
+    CommandError,
+    NegativeResultError,
+    print_command_message,
+    translate_fleet_errors,
+)
 from site_builder.core.subprocesses import end_with_parent
 from site_builder.core.terminal_text import clean_text
 from site_builder.fleet import gpu_models
@@ -98,7 +103,7 @@ def run(
     if program is None:
         exists = "/" in command[0] and Path(command[0]).exists()
         name = clean_text(command[0])
-        print_message(f"{name} is no program" if exists else f"there is no command {name}")
+        print_command_message(f"{name} is no program" if exists else f"there is no command {name}")
         raise SystemExit(EXIT_NOT_STARTED if exists else EXIT_NOT_FOUND)
     wait_policy = WaitPolicy(None if patient else 0, POLL_INTERVAL_S)
     acquisition = GpuAcquisition(picker, count, length, None if no_book else comment, wait_policy)
@@ -157,7 +162,7 @@ class GpuAcquisition:
         if source == "url":
             with translate_booking_errors(backend):
                 if not backend.read_status().get("book"):
-                    print_message("the board takes no bookings, so that this run is not booked")
+                    print_command_message("the board takes no bookings, so that this run is not booked")
                     return None
         return backend
 
@@ -244,7 +249,7 @@ class GpuAcquisition:
         claims: list[int] = []
         for choice in self.choices:
             with translate_fleet_errors():
-                claim = claim_gpu(choice.gpu.identifier)
+                claim = claim_gpu_for_run(choice.gpu.identifier)
             if claim is None:
                 self.mark_lost(choice.gpu.identifier)
                 for handle in claims:
@@ -270,8 +275,8 @@ def run_supervised(
             os.kill(child, received.si_signo)
         for message in connection.read_messages():
             with suppress(OSError, ValueError):  # stderr may be closed
-                print_message(message)
-        status = reap_children(child)
+                print_command_message(message)
+        status = reap_run_children(child)
     connection.release_and_close(RELEASE_TIMEOUT_S)
     if os.WIFSIGNALED(status):
         # end as the command did, so that a shell sees the same; the first process of a container cannot be killed so
@@ -294,11 +299,11 @@ def exec_command(program: str, command: Sequence[str], environment: dict[str, st
     try:
         os.execve(program, list(command), environment)  # noqa: S606 # no shell is the point
     except OSError as error:
-        print_message(f"{clean_text(program)} cannot be started: {error.strerror}")
+        print_command_message(f"{clean_text(program)} cannot be started: {error.strerror}")
     os._exit(EXIT_NOT_STARTED)
 
 
-def reap_children(child: int) -> int | None:
+def reap_run_children(child: int) -> int | None:
     """Return how the command ended, if it has; also reap other children, as the first process of a container must."""
     child_status = None
     with suppress(ChildProcessError):
@@ -329,13 +334,13 @@ class SupervisorConnection(NamedTuple):
 
     def read_messages(self) -> Iterator[str]:
         """Yield the messages of the supervisor."""
-        while is_readable_within(self.read_fd, 0) and (content := os.read(self.read_fd, 65536)):
+        while is_run_readable_within(self.read_fd, 0) and (content := os.read(self.read_fd, 65536)):
             yield from map(json.loads, content.splitlines())
 
     def release_and_close(self, timeout_s: float) -> None:
         """Have the booking released, and wait for that for a short time."""
         os.close(self.write_fd)
-        is_readable_within(self.read_fd, timeout_s)
+        is_run_readable_within(self.read_fd, timeout_s)
         os.close(self.read_fd)
 
 
@@ -358,7 +363,7 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[ReservationOutcome, Sup
         try:
             os.setsid()
             if os.fork() == 0:
-                detach_process({*supervised.claims, run_ended, send_messages})
+                detach_supervisor({*supervised.claims, run_ended, send_messages})
                 supervise_run(supervised, run_ended, send_messages)
         finally:
             os._exit(0)
@@ -375,7 +380,7 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[ReservationOutcome, Sup
     return ReservationOutcome(code, message, tuple(booked_gpus)), SupervisorConnection(end_run, messages)
 
 
-def detach_process(kept_handles: set[int]) -> None:
+def detach_supervisor(kept_handles: set[int]) -> None:
     """Close everything of the caller: a pipe or a lock that we hold would be held beyond the run."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -392,7 +397,7 @@ def supervise_run(supervised: SupervisedRun, run_ended: int, messages: int) -> N
     """Book, report it, keep the booking alive until the run ends, and release it."""
     try:
         outcome = begin_reservation(supervised)
-        send_to_run(messages, outcome)
+        send_to_supervised_run(messages, outcome)
         if not outcome.exit_code:
             extend_until_end(supervised, run_ended, messages)
     finally:
@@ -401,13 +406,13 @@ def supervise_run(supervised: SupervisedRun, run_ended: int, messages: int) -> N
         release_reservation(supervised)
 
 
-def send_to_run(messages: int, message: object) -> None:
+def send_to_supervised_run(messages: int, message: object) -> None:
     """Send a message to `gpuboard run`, which may be gone by now."""
     with suppress(OSError):
         os.write(messages, json.dumps(message).encode() + b"\n")
 
 
-def is_readable_within(handle: int, timeout_s: float) -> bool:
+def is_run_readable_within(handle: int, timeout_s: float) -> bool:
     """Return whether there is something to read, or the other end was closed, within the timeout."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
@@ -440,13 +445,13 @@ def extend_until_end(supervised: SupervisedRun, run_ended: int, messages: int) -
     interval_s = reservation.duration.total_seconds() / 4 if reservation else MAX_CHECK_INTERVAL_S
     interval_s = max(MIN_INTERVAL_S, min(interval_s, MAX_CHECK_INTERVAL_S))
     pause_s, last_message = interval_s, ""
-    while not is_readable_within(run_ended, pause_s):
+    while not is_run_readable_within(run_ended, pause_s):
         if reservation is None:
             continue
         is_done, message = extend_reservation(reservation, supervised.backend)
         pause_s = interval_s if is_done else min(interval_s, RETRY_INTERVAL_S)
         if message and message != last_message:
-            send_to_run(messages, message)
+            send_to_supervised_run(messages, message)
             last_message = message
 
 

@@ -157,7 +157,7 @@ class RunReservation:
             for booking in listed["bookings"]
             if {"*", str(gpu.number), gpu.uuid.lower(), *gpu.parent_keys}
             & {str(key).lower() for key in booking["gpus"]}
-            for since, until in iterate_booking_times(booking)
+            for since, until in iterate_reservation_booking_times(booking)
         ]
 
     def is_own_booking(self, booking: BookingsResponse, user_name: str | None) -> bool:
@@ -176,7 +176,7 @@ class RunReservation:
         return end, last_booking
 
 
-def iterate_booking_times(booking: BookingsResponse) -> Iterator[tuple[datetime, datetime]]:
+def iterate_reservation_booking_times(booking: BookingsResponse) -> Iterator[tuple[datetime, datetime]]:
     """Yield from when until when a booking is; each listed time of one that repeats."""
     if booking.get("spans"):
         for since, until in booking["spans"]:

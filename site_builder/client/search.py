@@ -78,37 +78,39 @@ def search_fleet(fleet: Fleet, arguments: Sequence[str]) -> Fleet:
         else:
             words.append(word)
     hosts = tuple(host for host in fleet.hosts if host.name in names) if names else fleet.hosts
-    return match_fleet(fleet._replace(hosts=hosts), parse_search_arguments(words))
+    return match_fleet_search(fleet._replace(hosts=hosts), parse_search_arguments(words))
 
 
-def match_fleet(fleet: Fleet, terms: Sequence[SearchTerm]) -> Fleet:
+def match_fleet_search(fleet: Fleet, terms: Sequence[SearchTerm]) -> Fleet:
     """Return the hosts with the GPUs that all terms fit; a host without GPUs may fit by itself."""
     if not terms:
         return fleet
     hosts = []
     for host in fleet.hosts:
-        texts = {term.key: build_host_text(host, term.key) for term in terms}
+        texts = {term.key: build_host_search_text(host, term.key) for term in terms}
         # a term that fits the host need not be checked for each GPU
-        open_terms = [term for term in terms if not is_host_match(host, texts[term.key], term)]
-        gpus = tuple(gpu for gpu in host.gpus if all(is_gpu_match(gpu, term, fleet.built) for term in open_terms))
+        open_terms = [term for term in terms if not is_host_search_match(host, texts[term.key], term)]
+        gpus = tuple(
+            gpu for gpu in host.gpus if all(is_gpu_search_match(gpu, term, fleet.built) for term in open_terms)
+        )
         if gpus or not (host.gpus or open_terms):
             hosts.append(host._replace(gpus=gpus))
     return fleet._replace(hosts=tuple(hosts))
 
 
-def build_host_text(host: FleetHost, key: str) -> str:
+def build_host_search_text(host: FleetHost, key: str) -> str:
     """Return all that can be searched of a host under a key."""
     if key == "host":
         return host.name.lower()
     if key == "model":
-        return describe_models(host).lower()
+        return describe_searched_models(host).lower()
     if key == "any":
         state = () if host.state == "fresh" else (host.state, host.reason)
-        return "\n".join((host.name, host.title or "", describe_models(host), *host.tags, *state)).lower()
+        return "\n".join((host.name, host.title or "", describe_searched_models(host), *host.tags, *state)).lower()
     return ""
 
 
-def describe_models(host: FleetHost) -> str:
+def describe_searched_models(host: FleetHost) -> str:
     """Describe the models of a host: `4 × H100 80 GB, 1 × T4 16 GB`."""
     if not host.mig_gpus:
         return format_name_counts(gpu.model for gpu in host.gpus if gpu.name)
@@ -127,7 +129,7 @@ def format_name_counts(names: Iterable[str], alone: str = "1 × ") -> str:
     return ", ".join(f"{alone if count == 1 else f'{count} × '}{name}" for name, count in Counter(names).items())
 
 
-def is_host_match(host: FleetHost, text: str, term: SearchTerm) -> bool:
+def is_host_search_match(host: FleetHost, text: str, term: SearchTerm) -> bool:
     """Return whether a term fits a host, and so all of its GPUs; GPUs of a fresh host have states of their own."""
     if term.key == "state":
         return (host.state != "fresh" or not host.gpus) and host.state.startswith(term.word)
@@ -136,7 +138,7 @@ def is_host_match(host: FleetHost, text: str, term: SearchTerm) -> bool:
     return term.word in text
 
 
-def is_gpu_match(gpu: FleetGpu, term: SearchTerm, now: float) -> bool:
+def is_gpu_search_match(gpu: FleetGpu, term: SearchTerm, now: float) -> bool:
     """Return whether a term fits a GPU, whatever its host is."""
     if term.key == "state":
         return gpu.state.startswith(term.word)
@@ -145,21 +147,21 @@ def is_gpu_match(gpu: FleetGpu, term: SearchTerm, now: float) -> bool:
             return False
         memory = float(formatting.format_gib(gpu.memory_total))  # as it is shown
         return memory > term.number if term.key == "mem>" else memory < term.number
-    return term.word in build_gpu_text(gpu, term.key, now).lower()
+    return term.word in build_gpu_search_text(gpu, term.key, now).lower()
 
 
-def build_gpu_text(gpu: FleetGpu, key: str, now: float) -> str:
+def build_gpu_search_text(gpu: FleetGpu, key: str, now: float) -> str:
     """Return all that can be searched of a GPU under a key."""
     if key == "any":
-        return build_full_gpu_text(gpu, now)
+        return build_full_gpu_search_text(gpu, now)
     if key == "user":
         return "\n".join(process.user or UNKNOWN_USER for process in gpu.processes)
     if key == "command":
         return "\n".join(process.command or "" for process in gpu.processes)
-    return "\n".join(build_booking_text(booking, now) for booking in gpu.bookings) if key == "booking" else ""
+    return "\n".join(build_booking_search_text(booking, now) for booking in gpu.bookings) if key == "booking" else ""
 
 
-def build_booking_text(booking: FleetBooking, now: float) -> str:
+def build_booking_search_text(booking: FleetBooking, now: float) -> str:
     """Return a booking in the words of the board, without its times, which everybody sees in their own zone."""
     if booking.until.timestamp() <= now:
         phase = "until , ended"
@@ -176,14 +178,14 @@ def build_booking_text(booking: FleetBooking, now: float) -> str:
     return f"{booking.name or ''} {phase} · {booking.comment or ''}"
 
 
-def build_full_gpu_text(gpu: FleetGpu, now: float) -> str:
+def build_full_gpu_search_text(gpu: FleetGpu, now: float) -> str:
     """Return all texts of a GPU, and its state with the reason where the board shows it."""
     texts = [STATE_LABELS.get(gpu.state, gpu.state), gpu.profile or ""]
     for process in gpu.processes:
         size = "" if process.used_memory is None else formatting.format_size(process.used_memory)
         pid_text = f"pid {process.pid}" if not process.user and process.pid is not None else ""
         texts.append(f"{process.user or UNKNOWN_USER} {process.command or ''} {pid_text} {size}")
-    texts.append(build_gpu_text(gpu, "booking", now))
+    texts.append(build_gpu_search_text(gpu, "booking", now))
     if gpu.problems and gpu.state == "lost":
         texts.append(gpu.problems[0].advice)
     else:

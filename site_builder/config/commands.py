@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem, ShellComplete, add_completion
 from site_builder import __version__
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.schema import HOST_SETTINGS, SETTINGS
-from site_builder.config.settings import SECRET_MASK, mask_credentials
+from site_builder.config.settings import SECRET_MASK, mask_setting_credentials
 from site_builder.core.command_options import with_loaded_settings
 from site_builder.core.terminal_text import replace_unencodable
 
@@ -53,14 +53,16 @@ def config(loaded: LoadedSettings, as_json: bool) -> None:
     rows = []
     for name, setting in SETTINGS.items():
         value = loaded.given[name]
-        text = mask_credentials(setting.value_type.format_value(value.text))
+        text = mask_setting_credentials(setting.value_type.format_value(value.text))
         if setting.is_secret and value.text:
             text = SECRET_MASK
         if name == "GPUBOARD_ZONE" and not text:
             text = str(getattr(loaded.settings.zone, "key", None) or "this machine's")
         rows.append((name, text, value))
     web_count, in_file = len(rows), loaded.conf.values
-    rows += [(name, mask_credentials(in_file[name].text), in_file[name]) for name in HOST_SETTINGS if name in in_file]
+    rows += [
+        (name, mask_setting_credentials(in_file[name].text), in_file[name]) for name in HOST_SETTINGS if name in in_file
+    ]
     if as_json:
         records = [{"name": name, "value": text or None, "from": value.where} for name, text, value in rows]
         click.echo(json.dumps(records, indent=1))
@@ -96,7 +98,7 @@ def completion(shell: str) -> None:
     click.echo((Path(__file__).parent / f"completions/gpuboard.{shell}").read_text("utf-8"), nl=False)
 
 
-def register_completion() -> None:
+def register_shell_completion() -> None:
     """Let click answer completion requests of our scripts."""
     for shell in SHELLS:
         add_completion_class(GpuboardShellComplete, shell)
@@ -122,56 +124,56 @@ def render_manpage(group: click.Group) -> str:
     lines = [
         f'.TH GPUBOARD 1 "{PAGE_DATE}" "gpuboard {__version__}" "User Commands"',
         *(".SH NAME", r"gpuboard \- a board of shared GPUs: free, used, promised"),
-        *(".SH SYNOPSIS", ".B gpuboard", escape_roff(" ".join(group.collect_usage_pieces(ctx)))),
-        *(".SH DESCRIPTION", *render_command_help(group, ctx)),
+        *(".SH SYNOPSIS", ".B gpuboard", escape_manpage_text(" ".join(group.collect_usage_pieces(ctx)))),
+        *(".SH DESCRIPTION", *render_manpage_help(group, ctx)),
         ".SH COMMANDS",
     ]
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
         if command:
-            lines += render_command(command, click.Context(command, info_name=name, parent=ctx))
-    lines += [".SH EXIT STATUS", *render_definitions(EXIT_CODES)]
-    lines += [".PP", escape_roff("gpuboard run ends with the code of what it ran.")]
+            lines += render_manpage_command(command, click.Context(command, info_name=name, parent=ctx))
+    lines += [".SH EXIT STATUS", *render_manpage_definitions(EXIT_CODES)]
+    lines += [".PP", escape_manpage_text("gpuboard run ends with the code of what it ran.")]
     lines += [".SH ENVIRONMENT"]
-    lines += [escape_roff("Each counts in the environment and, as a line KEY=value, in the settings file.")]
+    lines += [escape_manpage_text("Each counts in the environment and, as a line KEY=value, in the settings file.")]
     for name, setting in SETTINGS.items():
         default = f" Default: {setting.default}." if setting.default else ""
         sentence = f"{setting.description[:1].upper()}{setting.description[1:]}.{default}"
-        lines += render_definitions({name: sentence})
-    lines += [".SH FILES", *render_definitions(FILE_DESCRIPTIONS)]
+        lines += render_manpage_definitions({name: sentence})
+    lines += [".SH FILES", *render_manpage_definitions(FILE_DESCRIPTIONS)]
     lines += [".SH SEE ALSO", r".BR nvidia\-smi (1)"]
     return "\n".join(lines) + "\n"
 
 
-def render_command(command: click.Command, ctx: click.Context) -> Iterator[str]:
+def render_manpage_command(command: click.Command, ctx: click.Context) -> Iterator[str]:
     """Yield usage, help, examples and options of a command."""
-    yield f".SS {escape_roff(' '.join((ctx.command_path, *command.collect_usage_pieces(ctx))))}"
-    yield from render_command_help(command, ctx)
+    yield f".SS {escape_manpage_text(' '.join((ctx.command_path, *command.collect_usage_pieces(ctx))))}"
+    yield from render_manpage_help(command, ctx)
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
-        yield from render_command(inner, click.Context(inner, info_name=name, parent=ctx))
+        yield from render_manpage_command(inner, click.Context(inner, info_name=name, parent=ctx))
 
 
-def render_command_help(command: click.Command, ctx: click.Context) -> Iterator[str]:
+def render_manpage_help(command: click.Command, ctx: click.Context) -> Iterator[str]:
     """Yield paragraphs, preformatted blocks and options."""
     for number, part in enumerate(cleandoc(command.help or "").split("\n\n")):
         first, *rest = part.split("\n")
         if first == "\b":
-            yield from (".PP", ".RS 4", ".nf", *map(escape_roff, rest), ".fi", ".RE")
+            yield from (".PP", ".RS 4", ".nf", *map(escape_manpage_text, rest), ".fi", ".RE")
         else:
             yield from ((".PP",) if number else ())
-            yield escape_roff(" ".join(part.split()))
+            yield escape_manpage_text(" ".join(part.split()))
     for param in command.get_params(ctx):
         record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
         if record:
-            yield from render_definitions({record[0]: " ".join(record[1].split())})
+            yield from render_manpage_definitions({record[0]: " ".join(record[1].split())})
 
 
-def render_definitions(rows: dict[str, str]) -> Iterator[str]:
+def render_manpage_definitions(rows: dict[str, str]) -> Iterator[str]:
     for word, meaning in rows.items():
-        yield from (".TP", f".B {escape_roff(word)}", escape_roff(meaning))
+        yield from (".TP", f".B {escape_manpage_text(word)}", escape_manpage_text(meaning))
 
 
-def escape_roff(text: str) -> str:
+def escape_manpage_text(text: str) -> str:
     """Escape text so that roff prints it as it is, also at the beginning of a line."""
     escaped = "".join(
         ROFF_ESCAPES.get(character, character if character.isascii() else rf"\[u{ord(character):04X}]")

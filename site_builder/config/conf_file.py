@@ -18,7 +18,7 @@ from site_builder.config.settings import (
     SettingValue,
     build_settings,
     resolve_setting_values,
-    sanitize_text,
+    sanitize_setting_text,
 )
 
 CONF_FILE_NAME = "gpuboard.conf"
@@ -50,11 +50,11 @@ def load_settings(path: str | None, flags: Mapping[str, str], environment: Mappi
     """Load the settings in force; raise SettingsError for wrong ones."""
     file = load_conf_file(path, environment)
     values = resolve_setting_values(flags, environment, file.values)
-    settings = drop_foreign_secrets(build_settings(values, environment), values, file)
+    settings = drop_foreign_conf_secrets(build_settings(values, environment), values, file)
     return LoadedSettings(settings, values, file)
 
 
-def drop_foreign_secrets(settings: Settings, values: Mapping[str, SettingValue], file: ConfFile) -> Settings:
+def drop_foreign_conf_secrets(settings: Settings, values: Mapping[str, SettingValue], file: ConfFile) -> Settings:
     """Use a login and a token from the file only for the board that the file names, not for one given elsewhere."""
     url_in_file = file.values.get("GPUBOARD_URL")
     if url_in_file is None or not url_in_file.text:
@@ -79,9 +79,8 @@ def load_conf_file(
     values, file_warnings = parse_conf_file(data, str(path))
     has_secret = any(value.text for key, value in values.items() if key in SETTINGS and SETTINGS[key].is_secret)
     if has_secret and mode & stat.S_IROTH:
-        file_warnings.append(
-            f"{sanitize_text(str(path))} has a token or a password in it, and everybody here can read it: chmod o-r"
-        )
+        name = sanitize_setting_text(str(path))
+        file_warnings.append(f"{name} has a token or a password in it, and everybody here can read it: chmod o-r")
     return ConfFile(path, values, (*warnings, *file_warnings))
 
 
@@ -108,7 +107,7 @@ def find_conf_file(candidates: Sequence[Path | None], warnings: list[str]) -> Pa
         if not stat.S_ISREG(status.st_mode):
             continue
         if path == candidates[0] and status.st_uid != os.geteuid():
-            warnings.append(f"{sanitize_text(str(path))} is another user's, and left alone")
+            warnings.append(f"{sanitize_setting_text(str(path))} is another user's, and left alone")
             continue
         return path
     return None
@@ -121,17 +120,16 @@ def read_conf_file(path: Path) -> tuple[bytes, int]:
             data, mode = file.read(MAX_CONF_BYTES + 1), os.fstat(file.fileno()).st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "that is not the name of a file"
-        raise SettingsError(f"cannot read the settings file {sanitize_text(str(path))}: {reason}") from error
+        raise SettingsError(f"cannot read the settings file {sanitize_setting_text(str(path))}: {reason}") from error
     if len(data) > MAX_CONF_BYTES:
-        raise SettingsError(
-            f"the settings file {sanitize_text(str(path))} has more than {MAX_CONF_BYTES // 1024} KB, and is not read"
-        )
+        name = sanitize_setting_text(str(path))
+        raise SettingsError(f"the settings file {name} has more than {MAX_CONF_BYTES // 1024} KB, and is not read")
     return data, mode
 
 
 def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], list[str]]:
     """Return the values, and warnings that never quote a value: it may be a token."""
-    name = sanitize_text(path)
+    name = sanitize_setting_text(path)
     if b"\0" in data:
         raise SettingsError(f"the settings file {name} is not a text file")
     values: dict[str, SettingValue] = {}
@@ -143,17 +141,17 @@ def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], li
         if (not key.strip() and not equals) or key.lstrip().startswith("#"):
             continue
         if key.startswith(SETTING_PREFIXES) and key.endswith((" ", "\t")):
-            raise build_blanks_error(where, key)
+            raise build_conf_blanks_error(where, key)
         if len(warnings) >= MAX_WARNINGS and key not in KNOWN_SETTINGS:
             continue  # nobody reads more warnings
         if key not in KNOWN_SETTINGS:
-            warnings.append(f"{where}: {describe_unknown_line(key, equals)}")
+            warnings.append(f"{where}: {describe_unknown_conf_line(key, equals)}")
         elif key in values:
             warnings.append(f"{where}: {key} stands in line {values[key].line} already, and the first one counts")
         elif not equals:
             raise SettingsError(f"{where}: {key} has no =; write {key}=value")
         elif value.startswith((" ", "\t")):
-            raise build_blanks_error(where, key)
+            raise build_conf_blanks_error(where, key)
         else:
             values[key] = SettingValue(value[:-1] if value.endswith("\r") else value, path, number)
             value = values[key].text
@@ -164,25 +162,25 @@ def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], li
     return values, warnings[:MAX_WARNINGS]
 
 
-def build_blanks_error(where: str, key: str) -> SettingsError:
-    key = sanitize_text(key.split(maxsplit=1)[0])
+def build_conf_blanks_error(where: str, key: str) -> SettingsError:
+    key = sanitize_setting_text(key.split(maxsplit=1)[0])
     return SettingsError(f"{where}: blanks around = are not allowed; write {key}=value")
 
 
-def describe_unknown_line(key: str, equals: str) -> str:
+def describe_unknown_conf_line(key: str, equals: str) -> str:
     """Explain why a line is ignored."""
     if key in ENVIRONMENT_ONLY:
         return f"{key} counts in the environment only, and is left out"
     if not equals or not key.startswith(SETTING_PREFIXES):
         return "it is no KEY=value line of ours, and is left out"
     similar = difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1)
-    return f"there is no setting {sanitize_text(key)}" + (f"; is it {similar[0]}?" if similar else "")
+    return f"there is no setting {sanitize_setting_text(key)}" + (f"; is it {similar[0]}?" if similar else "")
 
 
 def find_misspelt_variables(environment: Mapping[str, str]) -> list[str]:
     """Warn of variables that resemble a setting: one meant to hide something would go unnoticed."""
     return [
-        f"the environment has {sanitize_text(key)}, which is no setting; is it {similar}?"
+        f"the environment has {sanitize_setting_text(key)}, which is no setting; is it {similar}?"
         for key in sorted(environment)
         if key.startswith("GPUBOARD_") and key not in KNOWN_SETTINGS and key not in ENVIRONMENT_ONLY
         for similar in difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1, 0.85)

@@ -25,7 +25,7 @@ from site_builder.config.types import (
     duration_between,
     number_between,
     parse_consul_address,
-    parse_folder,
+    parse_folder_setting,
     text_matching,
 )
 
@@ -305,7 +305,7 @@ SETTINGS = {
     ),
     "GPUBOARD_HOOKS": Setting(
         "",
-        SettingType(FOLDER.refusal, lambda text: parse_folder(text) if text else None),
+        SettingType(FOLDER.refusal, lambda text: parse_folder_setting(text) if text else None),
         "a folder of programs that get each alert as JSON; only the builder's user may write there",
         "a way to tell people that gpuboard does not know",
     ),

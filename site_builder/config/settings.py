@@ -100,16 +100,16 @@ def resolve_setting_values(
 
 def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str, str]) -> Settings:
     """Parse the values, and find the time zone; raise SettingsError for the first that is wrong."""
-    parsed = {name: parse_value(name, values[name]) for name in values if not name.startswith("CONSUL_")}
+    parsed = {name: parse_setting_value(name, values[name]) for name in values if not name.startswith("CONSUL_")}
     try:
         zone = find_zone(parsed["GPUBOARD_ZONE"] or "", environment)
     except ValueError as error:
         raise build_settings_error("GPUBOARD_ZONE", values["GPUBOARD_ZONE"]) from error
     folders = ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
-    check_folders(values, {name: resolve_folder(parsed[name]) for name in folders})
+    check_setting_folders(values, {name: resolve_conf_folder(parsed[name]) for name in folders})
     limits = StateLimits(**{limit.name: parsed[f"GPUBOARD_{limit.name.upper()}"] for limit in fields(StateLimits)})
     if limits.down_after <= limits.stale_after:
-        stale, down = (describe_value(values, name) for name in ("GPUBOARD_STALE_AFTER", "GPUBOARD_DOWN_AFTER"))
+        stale, down = (describe_setting_value(values, name) for name in ("GPUBOARD_STALE_AFTER", "GPUBOARD_DOWN_AFTER"))
         raise SettingsError(f"{down} must be longer than {stale}: a host is first stale, then down")
     consul, kv = None, None
     # without a service or a KV store, CONSUL_ variables in the environment belong to other programs, and are not parsed
@@ -164,11 +164,13 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
 
 
 def parse_consul_variables(values: Mapping[str, SettingValue], service: str, datacenter: str | None) -> ConsulAccess:
-    parsed = {name: parse_value(name, values[name]) for name in values if name.startswith("CONSUL_")}
+    parsed = {name: parse_setting_value(name, values[name]) for name in values if name.startswith("CONSUL_")}
     if (parsed["CONSUL_CLIENT_CERT"] is None) != (parsed["CONSUL_CLIENT_KEY"] is None):
         names = ("CONSUL_CLIENT_CERT", "CONSUL_CLIENT_KEY")
         present, absent = names if parsed[names[0]] else names[::-1]
-        raise SettingsError(f"{describe_value(values, present)} is of no use without {absent}: set both, or none")
+        raise SettingsError(
+            f"{describe_setting_value(values, present)} is of no use without {absent}: set both, or none"
+        )
     address, is_https = parsed["CONSUL_HTTP_ADDR"]
     return ConsulAccess(
         service,
@@ -183,28 +185,32 @@ def parse_consul_variables(values: Mapping[str, SettingValue], service: str, dat
     )
 
 
-def check_folders(values: Mapping[str, SettingValue], places: Mapping[str, Path]) -> None:
+def check_setting_folders(values: Mapping[str, SettingValue], places: Mapping[str, Path]) -> None:
     """Refuse two folders that are one, and folders inside www that must not be served."""
     for name, other_name in combinations(places, 2):
         if places[name] == places[other_name]:
-            both = f"{describe_value(values, name)} and {describe_value(values, other_name)}"
+            both = f"{describe_setting_value(values, name)} and {describe_setting_value(values, other_name)}"
             raise SettingsError(f"{both} are one folder, but must be two")
     for name, reason in (("GPUBOARD_STATE", "it holds tokens"), ("GPUBOARD_DATA", "it names people and what they run")):
         if places["GPUBOARD_WWW"] in places[name].parents:
-            inside = f"{describe_value(values, name)} lies inside {describe_value(values, 'GPUBOARD_WWW')}"
+            inside = (
+                f"{describe_setting_value(values, name)} lies inside {describe_setting_value(values, 'GPUBOARD_WWW')}"
+            )
             raise SettingsError(f"{inside} and would be served: {reason}")
 
 
-def resolve_folder(folder: Path) -> Path:
+def resolve_conf_folder(folder: Path) -> Path:
     """Resolve links, so that no link hides that two folders are one."""
     try:
         return Path(os.path.realpath(folder))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "that is not the name of a folder"
-        raise SettingsError(f"cannot tell where the folder {sanitize_text(str(folder))} is: {reason}") from error
+        raise SettingsError(
+            f"cannot tell where the folder {sanitize_setting_text(str(folder))} is: {reason}"
+        ) from error
 
 
-def parse_value(name: str, value: SettingValue) -> Any:  # noqa: ANN401 # each type has its own
+def parse_setting_value(name: str, value: SettingValue) -> Any:  # noqa: ANN401 # each type has its own
     try:
         return SETTINGS[name].value_type.parse(value.text)
     except ValueError:
@@ -214,21 +220,21 @@ def parse_value(name: str, value: SettingValue) -> Any:  # noqa: ANN401 # each t
 def build_settings_error(name: str, value: SettingValue) -> SettingsError:
     """Name the setting and its value, unless it is a secret."""
     setting = SETTINGS[name]
-    what = "is set" if setting.is_secret else f"is '{mask_credentials(value.text)}'"
-    return SettingsError(f"{name} {what} ({sanitize_text(value.where)}), {setting.value_type.refusal}")
+    what = "is set" if setting.is_secret else f"is '{mask_setting_credentials(value.text)}'"
+    return SettingsError(f"{name} {what} ({sanitize_setting_text(value.where)}), {setting.value_type.refusal}")
 
 
-def describe_value(values: Mapping[str, SettingValue], name: str) -> str:
+def describe_setting_value(values: Mapping[str, SettingValue], name: str) -> str:
     """Describe a setting with its value and origin, for a sentence."""
-    return f"{name}={mask_credentials(values[name].text)} ({sanitize_text(values[name].where)})"
+    return f"{name}={mask_setting_credentials(values[name].text)} ({sanitize_setting_text(values[name].where)})"
 
 
-def mask_credentials(text: str) -> str:
+def mask_setting_credentials(text: str) -> str:
     """Make text safe, and hide the password of a URL."""
-    return URL_CREDENTIALS.sub(f"//{SECRET_MASK}@", sanitize_text(text))
+    return URL_CREDENTIALS.sub(f"//{SECRET_MASK}@", sanitize_setting_text(text))
 
 
-def sanitize_text(text: str) -> str:
+def sanitize_setting_text(text: str) -> str:
     """Make text safe for a terminal, and not too long."""
     text = replace_unprintable(text)
     return text if len(text) <= 200 else f"{text[:199]}…"

@@ -52,7 +52,7 @@ def match_whole(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     return match
 
 
-def parse_seconds(text: str) -> int:
+def parse_seconds_setting(text: str) -> int:
     """Parse `90`, `90s`, `10m`, `2h` or `1d`."""
     match = match_whole(DURATION_PATTERN, text)
     return int(match[1]) * DURATION_UNITS[match[2] or "s"]
@@ -67,7 +67,7 @@ def format_short_duration(seconds: int) -> str:
     return f"{seconds // DURATION_UNITS[unit]}{unit}"
 
 
-def check_range(value: float, least: float, most: float) -> float:
+def check_setting_range(value: float, least: float, most: float) -> float:
     if not least <= value <= most:
         raise ValueError(value)
     return value
@@ -77,8 +77,8 @@ def duration_between(least: int, most: int) -> SettingType:
     return SettingType(
         f"but must be a time from {format_short_duration(least)} to {format_short_duration(most)}, "
         "such as 30s, 10m, 2h or 1d",
-        lambda text: check_range(parse_seconds(text), least, most),
-        lambda text: format_short_duration(parse_seconds(text)),
+        lambda text: check_setting_range(parse_seconds_setting(text), least, most),
+        lambda text: format_short_duration(parse_seconds_setting(text)),
     )
 
 
@@ -86,7 +86,7 @@ def number_between(least: int, most: int) -> SettingType:
     return SettingType(
         f"but must be a number from {least} to {most}",
         # float() itself accepts nan, inf, 1e3 and 1_0
-        lambda text: check_range(float(match_whole(NUMBER_PATTERN, text)[0]), least, most),
+        lambda text: check_setting_range(float(match_whole(NUMBER_PATTERN, text)[0]), least, most),
     )
 
 
@@ -107,14 +107,14 @@ def text_matching(pattern: re.Pattern[str], allowed: str) -> SettingType:
     return SettingType(f"but must be {allowed}", lambda text: match_whole(pattern, text)[0] if text else None)
 
 
-def parse_folder(text: str) -> Path:
+def parse_folder_setting(text: str) -> Path:
     """Accept a folder as written; `~` and `$` would never be expanded."""
-    if not parse_file_path(text) or text[0] in "~$":
+    if not parse_file_setting(text) or text[0] in "~$":
         raise ValueError(text)
     return Path(text)
 
 
-def parse_file_path(text: str) -> str | None:
+def parse_file_setting(text: str) -> str | None:
     """Accept a path; empty is None."""
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise ValueError(text)
@@ -124,7 +124,7 @@ def parse_file_path(text: str) -> str | None:
 def parse_consul_address(text: str) -> tuple[str, bool]:
     """Return `host:port`, and whether https:// stands before it."""
     match = match_whole(ADDRESS_PATTERN, text)
-    check_range(int(match[3]), 1, 65535)
+    check_setting_range(int(match[3]), 1, 65535)
     return match[2], match[1] == "https"
 
 
@@ -133,14 +133,14 @@ def parse_kv_url(text: str) -> tuple[str, str] | None:
     if not text:
         return None
     match = match_whole(KV_PATTERN, text)
-    check_range(int(match[2] or DEFAULT_CONSUL_PORT), 1, 65535)
+    check_setting_range(int(match[2] or DEFAULT_CONSUL_PORT), 1, 65535)
     return match[1] if match[2] else f"{match[1]}:{DEFAULT_CONSUL_PORT}", match[3]
 
 
 def parse_listen_address(text: str) -> tuple[str, int]:
     """Return address and port of `address:port`, or of a port on this machine; IPv6 loses its brackets."""
     match = match_whole(LISTEN_PATTERN, text)
-    check_range(int(match[2]), 1, 65535)
+    check_setting_range(int(match[2]), 1, 65535)
     return (match[1] or "127.0.0.1").strip("[]"), int(match[2])
 
 
@@ -161,7 +161,7 @@ def is_cleartext_url(url: str) -> bool:
         return True
 
 
-def parse_channels(text: str) -> tuple[tuple[str, str], ...]:
+def parse_channels_setting(text: str) -> tuple[tuple[str, str], ...]:
     """Return names and URLs of `name=url name=url`; a URL without a name is called lab."""
     channels: dict[str, str] = {}
     for word in text.split():
@@ -172,7 +172,7 @@ def parse_channels(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(channels.items())
 
 
-def parse_logins(text: str) -> frozenset[str]:
+def parse_logins_setting(text: str) -> frozenset[str]:
     """Split at commas or blanks, in lower case."""
     return frozenset(fold_login(text).replace(",", " ").split())
 
@@ -185,7 +185,7 @@ def parse_server_names(text: str) -> frozenset[str]:
     return names
 
 
-def parse_boolean(text: str) -> bool:
+def parse_boolean_setting(text: str) -> bool:
     """Accept what Consul's own programs accept, since it may be in the environment already."""
     if text.lower() not in ("true", "t", "1", "false", "f", "0"):
         raise ValueError(text)
@@ -193,8 +193,8 @@ def parse_boolean(text: str) -> bool:
 
 
 KV_URL = SettingType("but must be an address and a prefix such as consul://127.0.0.1:8500/gpuboard", parse_kv_url)
-FOLDER = SettingType("but must be a folder, without ~ or $: nothing is expanded in a setting", parse_folder)
-FILE = SettingType("but must be the path of a file", parse_file_path)
+FOLDER = SettingType("but must be a folder, without ~ or $: nothing is expanded in a setting", parse_folder_setting)
+FILE = SettingType("but must be the path of a file", parse_file_setting)
 PERCENT = number_between(0, 100)
 ZONE_NAME = SettingType("which is not a time zone; write one as Europe/Paris", text_matching(ZONE_PATTERN, "").parse)
 LISTEN = SettingType(
@@ -208,7 +208,7 @@ BOARD_URL = SettingType(
 CHANNELS = SettingType(
     "but must be addresses such as slack://…, each with a name before it where there are several: "
     "lab=slack://… ops=mailto://…",
-    parse_channels,
+    parse_channels_setting,
 )
 MAIL_URL = SettingType(
     "but must be the address of a mail server such as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
@@ -218,9 +218,9 @@ SLACK_URL = SettingType(
     "but must be an address such as https://slack.com/api/",
     lambda text: match_whole(SLACK_PATTERN, text)[0].rstrip("/") + "/",
 )
-LOGINS = SettingType("but must be logins with commas between them", parse_logins)
+LOGINS = SettingType("but must be logins with commas between them", parse_logins_setting)
 SERVER_NAMES = SettingType(
     f"but must be names such as gpus.lab.org, without a port, at most {MOST_SERVER_NAMES}, with commas between them",
     parse_server_names,
 )
-BOOLEAN = SettingType("but must be true or false", parse_boolean)
+BOOLEAN = SettingType("but must be true or false", parse_boolean_setting)

@@ -98,7 +98,7 @@ class ConsulRequest:
 
     def run(self) -> None:
         try:
-            self.response = perform_request(self)
+            self.response = perform_consul_request(self)
         except Exception as error:
             self.failure = describe_consul_error(error, self.has_response).replace(
                 "CONSUL_HTTP_ADDR", self.access.address_setting
@@ -142,7 +142,7 @@ def call_consul(access: ConsulAccess, call: ConsulCall, expected: ExpectedRespon
     return request.response
 
 
-def perform_request(request: ConsulRequest) -> object:
+def perform_consul_request(request: ConsulRequest) -> object:
     """Build a client from the settings, and call it."""
     access = request.access
     try:
@@ -178,12 +178,12 @@ def perform_request(request: ConsulRequest) -> object:
         client.token = access.token
         return request.call(client)
     with session:
-        restrict_session(session, request)
+        restrict_consul_session(session, request)
         response = request.call(client)
     return request.body if request.is_raw else response
 
 
-def restrict_session(session: Any, consul_request: ConsulRequest) -> None:  # noqa: ANN401 # a session of requests
+def restrict_consul_session(session: Any, consul_request: ConsulRequest) -> None:  # noqa: ANN401 # a session of requests
     """Make the library's requests short, small, without redirects, and cancellable."""
     request = session.request
 
@@ -202,7 +202,7 @@ def restrict_session(session: Any, consul_request: ConsulRequest) -> None:  # no
 
     session.request = send_request
     session.trust_env = False  # no proxy, no .netrc
-    session.hooks["response"] = [lambda response, **_: read_whole_response(response, consul_request)]
+    session.hooks["response"] = [lambda response, **_: read_whole_consul_response(response, consul_request)]
     session.headers["Accept-Encoding"] = "identity"
     if consul_request.access.token:
         # as a header: python-consul would write it into the URL, and so into logs and messages
@@ -212,7 +212,7 @@ def restrict_session(session: Any, consul_request: ConsulRequest) -> None:  # no
         adapter.poolmanager.pool_classes_by_scheme = {scheme: wrap_pool(pool) for scheme, pool in pools.items()}
 
 
-def read_whole_response(response: Any, request: ConsulRequest) -> object:  # noqa: ANN401 # of requests
+def read_whole_consul_response(response: Any, request: ConsulRequest) -> object:  # noqa: ANN401 # of requests
     """Read the body and check it; return a response that holds it."""
     status, body = response.status_code, bytearray()
     try:
@@ -224,7 +224,7 @@ def read_whole_response(response: Any, request: ConsulRequest) -> object:  # noq
                 break
     finally:
         response.close()
-    problem = describe_bad_response(status, response.headers, body, request.access, request.expected)
+    problem = describe_bad_consul_response(status, response.headers, body, request.access, request.expected)
     if problem:
         raise ConsulUnavailableError(problem)
     request.has_response = True
@@ -236,14 +236,14 @@ def read_whole_response(response: Any, request: ConsulRequest) -> object:  # noq
     return new_response
 
 
-def describe_bad_response(
+def describe_bad_consul_response(
     status: int, headers: Mapping[str, str], body: bytearray, access: ConsulAccess, expected: ExpectedResponse
 ) -> str:
     """Say why a response is unusable, without the token; empty if it is usable."""
     text = body[:10_000].decode("utf-8", "replace").lstrip()
     if access.token:
         text = text.replace(access.token, "(token)")
-    message = "" if text.startswith("<") else clean_json_value(text, 100)
+    message = "" if text.startswith("<") else clean_consul_json_value(text, 100)
     has_index = "X-Consul-Index" in headers or not expected.has_index
     if 300 <= status < 400:
         return f"answers with a redirect ({status}), which is not followed; set CONSUL_HTTP_ADDR to where it leads"
@@ -264,7 +264,7 @@ def describe_bad_response(
 
 def describe_consul_error(error: BaseException, has_response: bool) -> str:
     """Describe the first cause that has a message."""
-    for cause in iterate_causes(error):
+    for cause in iterate_error_causes(error):
         for error_type in type(cause).__mro__:
             meaning = ERROR_MEANINGS.get(f"{error_type.__module__}.{error_type.__name__}")
             if meaning:
@@ -276,7 +276,7 @@ def describe_consul_error(error: BaseException, has_response: bool) -> str:
     return f"cannot be asked, or not be understood ({type(error).__name__})"
 
 
-def iterate_causes(error: BaseException) -> Iterator[BaseException]:
+def iterate_error_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, wherever requests and urllib3 hide them."""
     seen: set[int] = set()
     candidates: list[object] = [error]
@@ -290,10 +290,10 @@ def iterate_causes(error: BaseException) -> Iterator[BaseException]:
 
 def format_agent_address(text: str) -> str:
     """Remove a name and password from an address."""
-    return clean_json_value(text.rpartition("@")[2], 200)
+    return clean_consul_json_value(text.rpartition("@")[2], 200)
 
 
-def clean_json_value(value: object, max_characters: int) -> str:
+def clean_consul_json_value(value: object, max_characters: int) -> str:
     """Return a text in one line, safe to write anywhere; empty for other types."""
     if not isinstance(value, str):
         return ""

@@ -234,12 +234,12 @@ def main() -> None:
         KvStore(KvAccess(ConsulAccess(**request["consul"]), request["prefix"])), request["name"]
     )
     try:
-        run_candidate(candidate, sys.stdin.fileno(), sys.stdout.fileno())
+        run_leader_candidate(candidate, sys.stdin.fileno(), sys.stdout.fileno())
     finally:
         candidate.release()
 
 
-def run_candidate(candidate: LeaderCandidate, input_fd: int, output_fd: int) -> None:
+def run_leader_candidate(candidate: LeaderCandidate, input_fd: int, output_fd: int) -> None:
     """Attempt to lead until the builder ends."""
     last_build = time.monotonic()
     was_reported = False

@@ -68,7 +68,7 @@ def send_board_request(
     """Send a request and return the response; `login` is `name:password` for a board that asks for them."""
     own_headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "gpuboard"}
     own_headers["Cache-Control"] = "no-cache"  # the board behind a cache may be long gone
-    own_headers.update(build_auth_header(login))
+    own_headers.update(build_board_auth_header(login))
     request = urllib.request.Request(url, body, {**own_headers, **(headers or {})})  # noqa: S310 # the setting takes http and https
     try:
         with urllib.request.build_opener(SameOriginRedirectHandler).open(
@@ -92,17 +92,17 @@ def send_board_request(
     except (OSError, http.client.HTTPException, zlib.error) as error:
         if body and not isinstance(error, urllib.error.URLError):  # urllib wraps what fails before the request is sent
             raise OutcomeUnknownError(
-                f"{describe_connection_error(error, url)}; `gpuboard bookings` tells whether it was done"
+                f"{describe_board_connection_error(error, url)}; `gpuboard bookings` tells whether it was done"
             ) from None
-        raise FleetUnavailableError(describe_connection_error(error, url)) from None
+        raise FleetUnavailableError(describe_board_connection_error(error, url)) from None
 
 
-def probe_url(url: str, max_bytes: int | None = None, login: str | None = None) -> BoardResponse:
+def probe_board_url(url: str, max_bytes: int | None = None, login: str | None = None) -> BoardResponse:
     """Get a URL: all of it, compressed if possible, or its first bytes."""
     headers = {
         "User-Agent": "gpuboard",
         **({} if max_bytes else {"Accept-Encoding": "gzip"}),
-        **build_auth_header(login),
+        **build_board_auth_header(login),
     }
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 # the same
     try:
@@ -115,7 +115,7 @@ def probe_url(url: str, max_bytes: int | None = None, login: str | None = None) 
     except ForeignRedirectError as redirect:
         raise FleetUnavailableError(f"{url} leads to {clean_text(str(redirect))[:200]}: {CHECK_URL_HINT}") from None
     except (OSError, http.client.HTTPException, zlib.error) as error:
-        raise FleetUnavailableError(describe_connection_error(error, url)) from None
+        raise FleetUnavailableError(describe_board_connection_error(error, url)) from None
 
 
 class SameOriginRedirectHandler(urllib.request.HTTPRedirectHandler):
@@ -131,12 +131,12 @@ class SameOriginRedirectHandler(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         """Return the new request, or raise ForeignRedirectError."""
-        if req.data is not None or parse_origin(newurl) != parse_origin(req.full_url):
+        if req.data is not None or parse_board_origin(newurl) != parse_board_origin(req.full_url):
             raise ForeignRedirectError(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def build_auth_header(login: str | None) -> dict[str, str]:
+def build_board_auth_header(login: str | None) -> dict[str, str]:
     if not login:
         return {}
     return {"Authorization": f"Basic {base64.b64encode(login.encode('utf-8', 'surrogateescape')).decode()}"}
@@ -153,7 +153,7 @@ def build_board_response(response: Any, content: bytes) -> BoardResponse:  # noq
     return BoardResponse(response.status, headers, content, ahead_s if abs(ahead_s) > CLOCK_TOLERANCE_S else 0.0)
 
 
-def parse_origin(url: str) -> tuple[str, str | None, int | None]:
+def parse_board_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
@@ -172,7 +172,7 @@ def read_response(response: Any) -> bytes:  # noqa: ANN401 # urllib has no type 
     return bytes(content)
 
 
-def describe_unexpected_response(url: str) -> str:
+def describe_unexpected_board_response(url: str) -> str:
     return f"{url} did not answer as a gpuboard does: {CHECK_URL_HINT}"
 
 
@@ -186,7 +186,7 @@ def parse_error_message(error: urllib.error.HTTPError) -> str:
     return " ".join(clean_text(message).split())[:1000] if isinstance(message, str) else ""
 
 
-def describe_connection_error(error: Exception, url: str) -> str:
+def describe_board_connection_error(error: Exception, url: str) -> str:
     """Say why no response came, and what to do."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     server = urlsplit(url).netloc
@@ -198,8 +198,8 @@ def describe_connection_error(error: Exception, url: str) -> str:
         (TimeoutError, f"{server} did not answer in time: try again later"),
         (socket.gaierror, f"{server} is not known on this network: {CHECK_URL_HINT}"),
         (ConnectionRefusedError, f"nothing answers at {server}: is the board being served there?"),
-        (http.client.HTTPException, describe_unexpected_response(url)),
-        (zlib.error, describe_unexpected_response(url)),
+        (http.client.HTTPException, describe_unexpected_board_response(url)),
+        (zlib.error, describe_unexpected_board_response(url)),
     )
     for error_type, sentence in sentences:
         if isinstance(cause, error_type):
@@ -207,10 +207,10 @@ def describe_connection_error(error: Exception, url: str) -> str:
     return f"{server} cannot be reached: {getattr(cause, 'strerror', None) or clean_text(str(cause))[:200]}"
 
 
-def describe_response_error(error: BoardResponseError, url: str) -> str:
+def describe_board_response_error(error: BoardResponseError, url: str) -> str:
     """Say what a response other than 200 means."""
     if error.is_login_required:
-        return describe_login_error(error, url)
+        return describe_board_login_error(error, url)
     if error.status == 421:
         server = urlsplit(url).netloc
         return f"the board does not answer as {server}: its admin can add that name to GPUBOARD_SERVER_NAMES"
@@ -219,7 +219,7 @@ def describe_response_error(error: BoardResponseError, url: str) -> str:
     return error.message or f"{url} answered {error.status} {error.reason}: try again later"
 
 
-def describe_login_error(error: BoardResponseError, url: str) -> str:
+def describe_board_login_error(error: BoardResponseError, url: str) -> str:
     server = urlsplit(url).netloc
     if error.was_login_sent:
         return f"{server} does not take the name and the password in GPUBOARD_LOGIN"

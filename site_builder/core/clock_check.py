@@ -49,16 +49,16 @@ def check_clock(state: Path, now: float, offsets: Iterable[float]) -> str:
     """Return why the clock is not trusted, or nothing; `offsets` say how far ahead of it the hosts' clocks are."""
     history = read_clock_history(state)
     new_history = judge(history, read_clock(now), list(offsets))
-    if needs_writing(history, new_history):
+    if needs_clock_history_write(history, new_history):
         with suppress(OSError):  # the next build judges by the older file
             files.write_atomically(state / FILE, json.dumps(new_history).encode(), 0o600)
     return new_history.doubt
 
 
-def is_believed(state: Path, now: float) -> bool:
+def is_clock_believed(state: Path, now: float) -> bool:
     """Return True if the clock is still the one that the builder trusts; for other programs of the same board."""
     history = read_clock_history(state)
-    return history.believed is not None and not history.doubt and is_even(history.believed, read_clock(now))
+    return history.believed is not None and not history.doubt and is_clock_even(history.believed, read_clock(now))
 
 
 def advice(doubt: str, what: str) -> str:
@@ -72,22 +72,22 @@ def advice(doubt: str, what: str) -> str:
 
 def judge(history: ClockHistory, reading: Reading, offsets: Sequence[float]) -> ClockHistory:
     """Decide whether a reading is trusted."""
-    even = history.believed is not None and is_even(history.believed, reading)
+    even = history.believed is not None and is_clock_even(history.believed, reading)
     offset = sorted(offsets)[len(offsets) // 2] if offsets else None  # the median: one wrong host must not decide
     if offset is not None and abs(offset) > AGREES:
         which = "behind" if offset > 0 else "ahead of"
-        doubt = f"the clock of this machine is {format_rounded_duration(offset)} {which} those of its hosts"
+        doubt = f"the clock of this machine is {format_clock_jump_duration(offset)} {which} those of its hosts"
         return ClockHistory(reading if even else history.believed, None if even else reading, 0, doubt)
     if even or (history.believed is None and offset is not None):
         return ClockHistory(reading)
-    goes_on = history.since and history.doubted and is_even(history.doubted, reading)
+    goes_on = history.since and history.doubted and is_clock_even(history.doubted, reading)
     since = history.since if goes_on else reading.at
     if reading.at - since >= (WITHOUT_HOSTS if offset is None else WITH_HOSTS):
         return ClockHistory(reading)
-    return ClockHistory(history.believed, reading, since, describe_jump(history.believed, reading))
+    return ClockHistory(history.believed, reading, since, describe_clock_jump(history.believed, reading))
 
 
-def is_even(before: Reading, after: Reading) -> bool:
+def is_clock_even(before: Reading, after: Reading) -> bool:
     """Return True if the clock ran from one reading to the other without a jump."""
     passed = after.at - before.at
     if before.booted is None or after.booted is None:
@@ -106,7 +106,7 @@ def read_clock(now: float) -> Reading:
         return Reading(int(now))
 
 
-def needs_writing(before: ClockHistory, after: ClockHistory) -> bool:
+def needs_clock_history_write(before: ClockHistory, after: ClockHistory) -> bool:
     """Return True if the file must be written; not at every build."""
     if (before.since, before.doubt) != (after.since, after.doubt):
         return True
@@ -116,7 +116,7 @@ def needs_writing(before: ClockHistory, after: ClockHistory) -> bool:
     return False
 
 
-def describe_jump(before: Reading | None, after: Reading) -> str:
+def describe_clock_jump(before: Reading | None, after: Reading) -> str:
     """Say why a reading is not trusted though no host contradicts it."""
     if before is None:
         return "no host has confirmed the clock of this machine yet"
@@ -124,13 +124,13 @@ def describe_jump(before: Reading | None, after: Reading) -> str:
     if before.boot_id == after.boot_id and before.booted is not None and after.booted is not None:
         seconds = after.booted - before.booted
     elif seconds >= 0:
-        passed = format_rounded_duration(seconds)
+        passed = format_clock_jump_duration(seconds)
         return f"the last build was {passed} ago by the clock of this machine, which may have leapt"
     direction = "back" if seconds < 0 else "ahead"
-    return f"the clock of this machine leapt by {format_rounded_duration(seconds)} {direction}"
+    return f"the clock of this machine leapt by {format_clock_jump_duration(seconds)} {direction}"
 
 
-def format_rounded_duration(seconds: float) -> str:
+def format_clock_jump_duration(seconds: float) -> str:
     """Round to ten minutes: the seconds between two readings are not part of a jump."""
     return formatting.format_duration(round(abs(seconds) / SMALL) * SMALL)
 
@@ -139,12 +139,12 @@ def read_clock_history(state: Path) -> ClockHistory:
     """Read what the last builder stored; a damaged file counts as none."""
     try:
         believed, doubted, since, doubt = json.loads((state / FILE).read_bytes())
-        return ClockHistory(decode_reading(believed), decode_reading(doubted), int(since), str(doubt))
+        return ClockHistory(decode_clock_reading(believed), decode_clock_reading(doubted), int(since), str(doubt))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return ClockHistory()
 
 
-def decode_reading(fields: Any) -> Reading | None:  # noqa: ANN401 # a file may hold anything
+def decode_clock_reading(fields: Any) -> Reading | None:  # noqa: ANN401 # a file may hold anything
     if fields is None:
         return None
     at, booted, boot_id = fields

@@ -39,7 +39,7 @@ class CommandError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 # click's signature
         """Print the sentence to stderr."""
-        print_message(self.message)
+        print_command_message(self.message)
 
 
 class NegativeResultError(CommandError):
@@ -48,7 +48,7 @@ class NegativeResultError(CommandError):
     exit_code = 1
 
 
-def print_message(sentence: str) -> None:
+def print_command_message(sentence: str) -> None:
     """Print a sentence to stderr."""
     click.echo(f"gpuboard: {sentence}", err=True)
 
@@ -103,14 +103,14 @@ def load_command_settings(conf: str | None, options: dict[str, str | None]) -> L
     except SettingsError as error:
         raise CommandError(str(error)) from None
     for warning in loaded.conf.warnings:
-        print_message(warning)
+        print_command_message(warning)
     url = loaded.settings.url
     if url and loaded.settings.login and is_cleartext_url(url):
-        print_message(f"your password crosses the network in the clear: {url} should be https")
+        print_command_message(f"your password crosses the network in the clear: {url} should be https")
     return loaded
 
 
-def refuse_foreign(settings: Settings, conf: Path | None = None) -> None:
+def refuse_foreign_board(settings: Settings, conf: Path | None = None) -> None:
     """Refuse a state folder that is another user's or that others may write; and as root, another user's settings.
 
     Root must run nobody else's board: it would leave files there that its owner cannot replace.

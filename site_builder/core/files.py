@@ -127,7 +127,7 @@ def check_file(status: os.stat_result) -> None:
     """Refuse a file that is not plain, that is another user's, or that others may write to."""
     check_regular_file(status)
     if status.st_uid not in (0, os.geteuid()):
-        raise FileRefusedError(f"it belongs to {login_of(status.st_uid)}")
+        raise FileRefusedError(f"it belongs to {find_file_owner_login(status.st_uid)}")
     if status.st_mode & OTHERS_WRITE:
         raise FileRefusedError("others can write it: check it, then close it with chmod 600")
 
@@ -157,11 +157,11 @@ def load(path: Path, parse: Callable[[bytes], Value], limit: int = LIMIT) -> tup
 def read_copy(path: Path, limit: int = LIMIT) -> bytes:
     """Read the last good copy of a file; empty if there is none that may be read."""
     with suppress(OSError, FileRefusedError):
-        return read(copy_of(path), limit)
+        return read(find_copy_path(path), limit)
     return b""
 
 
-def copy_of(path: Path) -> Path:
+def find_copy_path(path: Path) -> Path:
     """Return the path of a file's last good copy."""
     return path.with_name(path.name + COPY)
 
@@ -218,11 +218,11 @@ def write_atomically_in_folder(folder: int, name: str, content: bytes, mode: int
 
 def replace(path: Path, content: bytes) -> None:
     """Write a small file that cannot be rebuilt, and its copy first: so the copy is never older than the file."""
-    write_atomically(copy_of(path), content, 0o600)
+    write_atomically(find_copy_path(path), content, 0o600)
     write_atomically(path, content, 0o600)
 
 
-def make_closed(folder: Path) -> None:
+def make_closed_folder(folder: Path) -> None:
     """Create a missing folder so that nobody else can write to it, whatever the umask."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -265,7 +265,7 @@ def refuse_other_owner(folder: Path) -> None:
     owner = folder.stat().st_uid
     if owner in (0, os.geteuid()):
         return
-    name = login_of(owner)
+    name = find_file_owner_login(owner)
     if os.geteuid() == 0:
         sudo_name = f"'#{owner}'" if name == f"user {owner}" else name  # sudo wants ids in this form
         message = f"{folder} belongs to {name}: run this as {name}, with sudo -u {sudo_name}"
@@ -274,7 +274,7 @@ def refuse_other_owner(folder: Path) -> None:
     raise ForeignFolderError(message)
 
 
-def login_of(uid: int) -> str:
+def find_file_owner_login(uid: int) -> str:
     """Return the login of an account, or its number if this machine has no name for it."""
     try:
         return pwd.getpwuid(uid).pw_name
@@ -315,7 +315,7 @@ def list_problems(data: Path) -> list[Problem]:
     """List wrong permissions in data/, each with the command that corrects it."""
     problems = []
     try:
-        writers = name_writers(data)
+        writers = name_folder_writers(data)
         if writers:
             help_ = CORRECT if is_ours(data) else "its owner must call `chmod go-w` for it"
             what = f"{writers} can put links into it, and so redirect what is written there: {help_}"
@@ -334,7 +334,7 @@ def list_problems(data: Path) -> list[Problem]:
     return problems
 
 
-def name_writers(data: Path) -> str:
+def name_folder_writers(data: Path) -> str:
     """Name the other accounts that can replace files in data/; empty if none can.
 
     In a sticky folder none can. A group that has its owner's name and no other members is private; with an access list,
@@ -350,7 +350,7 @@ def name_writers(data: Path) -> str:
     with suppress(OSError):
         if os.getxattr(data, "system.posix_acl_access"):  # set by setfacl
             return "somebody in its access list"
-    owner = login_of(status.st_uid)
+    owner = find_file_owner_login(status.st_uid)
     try:
         group = grp.getgrgid(status.st_gid)
     except KeyError:

@@ -14,7 +14,7 @@ from site_builder.core import files
 from site_builder.core.clock import Now
 from site_builder.core.files import PACKAGE_FOLDER, compute_digest, find_assets_folder
 from site_builder.core.model import REWRITE_INTERVAL_S
-from site_builder.core.records import make_decoder
+from site_builder.core.records import make_record_decoder
 
 # Names the builder that wrote the site last, where several builders share it.
 WRITER_FILE = ".builder"
@@ -32,7 +32,7 @@ class PublishedFiles:
         self.saved_content = b""
         try:
             self.saved_content = files.read(self.store_path)
-            self.files = make_decoder(dict[str, tuple[str, float, int, int]])(orjson.loads(self.saved_content))
+            self.files = make_record_decoder(dict[str, tuple[str, float, int, int]])(orjson.loads(self.saved_content))
         except (OSError, files.FileRefusedError, ValueError):
             self.files = {}
 
@@ -135,12 +135,12 @@ def claim_site(www: Path, name: str, now: float) -> None:
     files.write_atomically(www / WRITER_FILE, f"{name}\n".encode())
 
 
-def to_milliseconds(epoch: float) -> int:
+def timestamp_to_milliseconds(epoch: float) -> int:
     """Convert to the unit of times in pages and revisions."""
     return int(epoch * 1000)
 
 
-def compute_code_fingerprint() -> tuple[object, ...]:
+def compute_site_code_fingerprint() -> tuple[object, ...]:
     """Return the version, and the name, size and time of every module and template."""
     paths = [*PACKAGE_FOLDER.rglob("*.py"), *PACKAGE_FOLDER.rglob("*.html")]
     stats = {str(path.relative_to(PACKAGE_FOLDER)): path.stat() for path in paths}
@@ -149,4 +149,4 @@ def compute_code_fingerprint() -> tuple[object, ...]:
 
 # After an update of gpuboard, everything cached is made again. Computed once: this process builds with the code that
 # it has loaded, whatever is installed meanwhile.
-CODE_FINGERPRINT = compute_code_fingerprint()
+CODE_FINGERPRINT = compute_site_code_fingerprint()

@@ -60,21 +60,21 @@ def simplify(value: Any) -> object:  # noqa: ANN401 # anything that orjson canno
     raise TypeError(type(value).__name__)
 
 
-def list_pairs(value: Any) -> Any:  # noqa: ANN401 # any value to encode
-    """Replace every dict with keys other than text by a list of pairs, at any depth, as `make_decoder` expects."""
+def list_record_pairs(value: Any) -> Any:  # noqa: ANN401 # any value to encode
+    """Replace every dict with keys other than text by a list of pairs, as `make_record_decoder` expects."""
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
-            return {key: list_pairs(entry) for key, entry in value.items()}
-        return [[list_pairs(key), list_pairs(entry)] for key, entry in value.items()]
+            return {key: list_record_pairs(entry) for key, entry in value.items()}
+        return [[list_record_pairs(key), list_record_pairs(entry)] for key, entry in value.items()]
     if isinstance(value, (list, tuple)):
-        return [list_pairs(entry) for entry in value]
+        return [list_record_pairs(entry) for entry in value]
     if is_dataclass(value):
-        return {field.name: list_pairs(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: list_record_pairs(getattr(value, field.name)) for field in fields(value)}
     return value
 
 
 @cache
-def make_decoder(kind: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
+def make_record_decoder(kind: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
     """Return a function that turns parsed JSON into `kind` or raises MismatchError."""
     if kind in SIMPLE:
         return SIMPLE[kind]
@@ -88,13 +88,13 @@ def make_decoder(kind: Any) -> Decoder:  # noqa: ANN401 # a type or a typing con
     if origin is dict:
         return decode_mapping(*inner)
     if isinstance(kind, type) and issubclass(kind, tuple):
-        return decode_row(field_types(kind), kind._make)  # type: ignore[attr-defined]
+        return decode_row(list_field_types(kind), kind._make)  # type: ignore[attr-defined]
     if is_dataclass(kind):
         return decode_dataclass(kind)
     raise TypeError(f"no decoder for {kind!r}")
 
 
-def check_type(*types: type) -> Decoder:
+def check_record_type(*types: type) -> Decoder:
     """Return a decoder of JSON's own types; a bool is not an int here."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
@@ -105,7 +105,7 @@ def check_type(*types: type) -> Decoder:
     return decode
 
 
-def convert_text(convert: Callable[[str], Any]) -> Decoder:
+def convert_record_text(convert: Callable[[str], Any]) -> Decoder:
     """Return a decoder of types that JSON has as text."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
@@ -117,25 +117,25 @@ def convert_text(convert: Callable[[str], Any]) -> Decoder:
 
 
 SIMPLE: dict[Any, Decoder] = {
-    **{kind: check_type(*types) for kind, types in LEAVES.items()},
-    bytes: convert_text(bytes.fromhex),
-    date: convert_text(date.fromisoformat),
-    Path: convert_text(Path),
+    **{kind: check_record_type(*types) for kind, types in LEAVES.items()},
+    bytes: convert_record_text(bytes.fromhex),
+    date: convert_record_text(date.fromisoformat),
+    Path: convert_record_text(Path),
 }
 
 
 @cache
-def leaf_types(kind: Any) -> frozenset[type]:  # noqa: ANN401
+def list_leaf_types(kind: Any) -> frozenset[type]:  # noqa: ANN401
     """Return the JSON types that `kind` allows; none if it is not made of these alone."""
     if get_origin(kind) is Union:
-        inner = [leaf_types(part) for part in get_args(kind)]
+        inner = [list_leaf_types(part) for part in get_args(kind)]
         return frozenset().union(*inner) if all(inner) else frozenset()
     return LEAVES.get(kind, frozenset())
 
 
 def decode_union(kinds: tuple[Any, ...]) -> Decoder:
     """Return a decoder for the first type that fits."""
-    decoders = [make_decoder(kind) for kind in kinds if kind is not type(None)]
+    decoders = [make_record_decoder(kind) for kind in kinds if kind is not type(None)]
     is_optional = len(decoders) < len(kinds)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
@@ -153,7 +153,7 @@ def decode_union(kinds: tuple[Any, ...]) -> Decoder:
 
 def decode_many(kind: Any, build: Callable[[Any], Any]) -> Decoder:  # noqa: ANN401
     """Return a decoder for a collection of one type."""
-    decode_item, leaves = make_decoder(kind), leaf_types(kind)
+    decode_item, leaves = make_record_decoder(kind), list_leaf_types(kind)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not list:
@@ -167,8 +167,8 @@ def decode_many(kind: Any, build: Callable[[Any], Any]) -> Decoder:  # noqa: ANN
 
 def decode_row(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Decoder:
     """Return a decoder for a tuple with these types."""
-    decoders, count = [make_decoder(kind) for kind in kinds], len(kinds)
-    is_flat = all(map(leaf_types, kinds))
+    decoders, count = [make_record_decoder(kind) for kind in kinds], len(kinds)
+    is_flat = all(map(list_leaf_types, kinds))
     valid_types: set[tuple[type, ...]] = set()  # of the cells in rows decoded before
 
     def decode(value: Any) -> Any:  # noqa: ANN401
@@ -189,7 +189,7 @@ def decode_mapping(key_type: Any, value_type: Any) -> Decoder:  # noqa: ANN401
     if key_type is not str:
         decode_pairs = decode_many(tuple[key_type, value_type], dict)
         return lambda value: {} if value == {} else decode_pairs(value)
-    decode_item = make_decoder(value_type)
+    decode_item = make_record_decoder(value_type)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not dict:
@@ -201,8 +201,8 @@ def decode_mapping(key_type: Any, value_type: Any) -> Decoder:  # noqa: ANN401
 
 def decode_dataclass(kind: Any, **fixed_fields: object) -> Decoder:  # noqa: ANN401
     """Return a decoder for a dataclass; all fields must be there except the fixed ones, and no others."""
-    types = dict(zip([field.name for field in fields(kind)], field_types(kind)))
-    decoders = {name: make_decoder(field_type) for name, field_type in types.items() if name not in fixed_fields}
+    types = dict(zip([field.name for field in fields(kind)], list_field_types(kind)))
+    decoders = {name: make_record_decoder(field_type) for name, field_type in types.items() if name not in fixed_fields}
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not dict or value.keys() != decoders.keys():
@@ -212,7 +212,7 @@ def decode_dataclass(kind: Any, **fixed_fields: object) -> Decoder:  # noqa: ANN
     return decode
 
 
-def field_types(kind: type) -> list[Any]:
+def list_field_types(kind: type) -> list[Any]:
     names = {**vars(sys.modules[kind.__module__]), "Union": Union}
     return [
         evaluate(getattr(annotation, "__forward_arg__", annotation), names)
@@ -273,10 +273,10 @@ def read_records(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
 
 def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[bytes]]]:
     left = os.fstat(file.fileno()).st_size
-    if left > LIMIT or read_line(file) != title.encode():
+    if left > LIMIT or read_record_line(file) != title.encode():
         raise DamagedFileError(title)
     total = count = 0
-    while not (line := read_line(file)).startswith(b"end "):
+    while not (line := read_record_line(file)).startswith(b"end "):
         if not SIZES.fullmatch(line):
             raise DamagedFileError(title)
         ends = list(accumulate(map(int, line.split())))
@@ -293,7 +293,7 @@ def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[byt
         raise DamagedFileError(title)
 
 
-def read_line(file: IO[bytes]) -> bytes:
+def read_record_line(file: IO[bytes]) -> bytes:
     """Return a line without its end; raise if the file ends within it."""
     line = file.readline(LONGEST_LINE)
     if not line.endswith(b"\n"):

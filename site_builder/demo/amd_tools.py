@@ -59,7 +59,7 @@ def build_amd_value(number: float, unit: str) -> dict[str, object]:
     return {"value": number, "unit": unit}
 
 
-def build_bus_id(unit: DemoGpu) -> str:
+def build_demo_bus_id(unit: DemoGpu) -> str:
     return f"0000:{0x83 + 3 * unit.index:02x}:00.0"
 
 
@@ -67,7 +67,7 @@ def build_amd_list_entry(unit: DemoGpu, uuid: str) -> dict[str, object]:
     own, device = uuid[4:], BOARD_IDS[unit.model.name][0][2:]
     return {
         "gpu": unit.index,
-        "bdf": build_bus_id(unit),
+        "bdf": build_demo_bus_id(unit),
         "uuid": f"{own[:2]}ff{device}-0000-1000-80{own[2:4]}-{own[4:]}",
         "kfd_id": 1000 + int(own[:4], 16),
         "node_id": FIRST_NODE_ID + unit.index,
@@ -94,7 +94,7 @@ def build_amd_static(unit: DemoGpu, uuid: str) -> dict[str, object]:
             "target_graphics_version": architecture,
         },
         "bus": {
-            "bdf": build_bus_id(unit),
+            "bdf": build_demo_bus_id(unit),
             "max_pcie_width": 16,
             "max_pcie_speed": build_amd_value(16, "GT/s"),
             "slot_type": "PCIE",
@@ -157,7 +157,7 @@ def build_rocm_names(unit: DemoGpu, uuid: str) -> dict[str, str]:
         "VBIOS version": firmware,
         "Max Graphics Package Power (W)": f"{unit.model.max_watts}.0",
         "Serial Number": NOT_AVAILABLE,
-        "PCI Bus": build_bus_id(unit).upper(),
+        "PCI Bus": build_demo_bus_id(unit).upper(),
         "Card Series": unit.model.name,
         "Card Model": device,
         "Card Vendor": "Advanced Micro Devices, Inc. [AMD/ATI]",

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from site_builder.config.conf_file import load_settings
-from site_builder.config.types import LISTEN, parse_seconds
-from site_builder.core.command_options import CommandError, complete_folders, print_message
+from site_builder.config.types import LISTEN, parse_seconds_setting
+from site_builder.core.command_options import CommandError, complete_folders, print_command_message
 from site_builder.demo.history import fill_history
 from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
 from site_builder.web.commands import (
     build_environment,
-    create_spool_folder,
+    create_live_spool_folder,
     run_live_board,
     start_builder,
     stop_on_signals,
@@ -27,7 +27,7 @@ DEMO_MARK_FILE = ".gpuboard-demo"
 
 def parse_start_option(_: click.Context, __: click.Parameter, value: str) -> int:
     try:
-        return parse_seconds(value)
+        return parse_seconds_setting(value)
     except ValueError:
         message = f"'{value}' is not a time, such as 30s, 10m, 9h or 2d"
         raise click.BadParameter(message) from None
@@ -68,7 +68,7 @@ def demo(
     if once and not folder:
         message = "--once needs --folder"
         raise click.UsageError(message)
-    with stop_on_signals(), create_spool_folder() as hidden, prepare_demo_folder(folder, hidden) as place:
+    with stop_on_signals(), create_live_spool_folder() as hidden, prepare_demo_folder(folder, hidden) as place:
         try:
             lab = SimulatedLab(DemoOptions(hosts, seed, speed, after), place, hidden)
             run_demo(lab, place, listen, once)
@@ -89,12 +89,14 @@ def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None, onc
         return lab.interval_s
 
     def report_ready(url: str) -> None:
-        print_message(f"a simulated lab is at {url} until Ctrl-C")
-        print_message(f"to book a GPU in it, use the page, or edit {place / 'data/comments.json'}")
+        print_command_message(f"a simulated lab is at {url} until Ctrl-C")
+        print_command_message(f"to book a GPU in it, use the page, or edit {place / 'data/comments.json'}")
 
     options = lab.options
     if not once:
-        print_message(f"starting {options.host_count} simulated {'host' if options.host_count == 1 else 'hosts'}")
+        print_command_message(
+            f"starting {options.host_count} simulated {'host' if options.host_count == 1 else 'hosts'}"
+        )
     zone = load_settings(None, {}, build_environment(build_settings())).settings.zone
     fill_history(place / "state", zone, lab.started_at, options.host_count, options.seed, options.start_offset_s)
     if not once:

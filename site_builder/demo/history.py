@@ -29,7 +29,7 @@ from site_builder.history.buckets import COUNT_COLUMNS, PERSON_COLUMNS, HostBuck
 from site_builder.history.database import begin_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
 from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_host_part
-from site_builder.history.writer import HistoryWriter, store_chunk
+from site_builder.history.writer import HistoryWriter, store_history_chunk
 
 MINUTES_PER_SLOT, SLOTS_PER_HOUR = SLOT_S // MINUTE, HOUR // SLOT_S
 # What becomes of the use in each minute of a slot, in half percents: its mean stays; near to none or all, all of it.
@@ -122,7 +122,7 @@ class DemoHostHistory:
         sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(build_demo_samples(host.machine))))
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
         self.occupancies = tuple(host.occupancies)
-        self.load, self.memory = simulate_host_load(host)
+        self.load, self.memory = simulate_demo_host_load(host)
         self.host_by_minute = [
             interleave_minutes([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
         ]
@@ -140,15 +140,15 @@ class DemoHostHistory:
         connection.execute("INSERT INTO due VALUES(?,?)", (self.today, self.shape))
         for at in range(self.today - RETENTION_DAYS[MINUTE] * DAY, self.today + DAY, HOUR):
             if self.find_position(at, MINUTE) < len(self.host_by_minute[0]):
-                store_chunk(connection, MINUTE, at, self.shape, block_format.pack_hour(self.build_hour(at)))
-        fine = slice_buckets(self.build_buckets(), 0, self.find_position(self.today, SLOT_S))
+                store_history_chunk(connection, MINUTE, at, self.shape, block_format.pack_hour(self.build_hour(at)))
+        fine = slice_demo_buckets(self.build_buckets(), 0, self.find_position(self.today, SLOT_S))
         for step, host_buckets in ((SLOT_S, fine), (HOUR, build_hourly_buckets(fine, self.host))):
             length = CHUNK_LENGTH_S[step]
             for at in range(self.start // length * length, self.today, length):
                 first, last = self.find_position(at, step), self.find_position(at + length, step)
                 chunk = buckets.create_empty_buckets(length // step, len(self.host.tracks))
-                buckets.merge_buckets(chunk, max(0, -first), slice_buckets(host_buckets, max(0, first), last))
-                store_chunk(connection, step, at, self.shape, buckets.pack_buckets(chunk))
+                buckets.merge_buckets(chunk, max(0, -first), slice_demo_buckets(host_buckets, max(0, first), last))
+                store_history_chunk(connection, step, at, self.shape, buckets.pack_buckets(chunk))
 
     def find_position(self, at: int, step: int) -> int:
         return (at - self.start) // step
@@ -178,9 +178,9 @@ class DemoHostHistory:
             codes = track.state_codes.tobytes()
             columns: Columns = {
                 "use": track.use_values,
-                "memory": convert_unit(track.memory_values, 8),
+                "memory": convert_demo_unit(track.memory_values, 8),
                 "temperature": track.temperatures,
-                "power": convert_unit(track.power_values, 10),
+                "power": convert_demo_unit(track.power_values, 10),
             }
             for name, table in zip(COUNT_COLUMNS, count_tables):
                 columns[name] = array("B", codes.translate(table))
@@ -199,7 +199,7 @@ def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
         yield GpuSample(series, None, None, None, None, Occupancy("free"))
 
 
-def simulate_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
+def simulate_demo_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
     """Return load and memory of the host itself, which follow from how many of its GPUs work."""
     machine = host.machine
     is_working = bytes([0]) + bytes([1]) * 200 + bytes(55)
@@ -220,14 +220,14 @@ def interleave_minutes(columns: Sequence[array[int]], count: int) -> array[int]:
     return joined[:count] + array(kind, [NO_VALUE[kind]]) * (-count % MINUTES_PER_HOUR)
 
 
-def convert_unit(numbers: array[int], unit: int) -> array[int]:
+def convert_demo_unit(numbers: array[int], unit: int) -> array[int]:
     """Return numbers in a unit that is worth so many of theirs."""
     no_value = NO_VALUE[numbers.typecode]
     table = {value: NO_VALUE["H"] if value == no_value else int(value / unit + 0.5) for value in set(numbers)}
     return array("H", map(table.__getitem__, numbers))
 
 
-def slice_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
+def slice_demo_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
     gpus = [{name: values[first:last] for name, values in columns.items()} for columns in source.gpu_columns]
     return HostBuckets({name: values[first:last] for name, values in source.host_columns.items()}, gpus, source.names)
 

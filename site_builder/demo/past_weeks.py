@@ -224,7 +224,7 @@ def build_host_tracks(weeks: PastWeeks, count: int) -> HostTracks:
     for gpu in range(weeks.machine.gpu_count):
         track = create_track(count, GAP_CODE)
         simulation = GpuSimulation(weeks, gpu)
-        for first, last, activities in split_at_changes(weeks, gpu, count):
+        for first, last, activities in split_track_at_changes(weeks, gpu, count):
             track.replace_slots(first, simulation.simulate_slots(first, last, activities, host))
         for begins, ends in weeks.silent_spans:
             first, last = (min(count, max(0, weeks.find_slot(moment))) for moment in (begins, ends))
@@ -233,7 +233,7 @@ def build_host_tracks(weeks: PastWeeks, count: int) -> HostTracks:
     return host
 
 
-def split_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[tuple[int, int, list[GpuActivity]]]:
+def split_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[tuple[int, int, list[GpuActivity]]]:
     """Yield spans of slots in which nothing about a GPU changes, with what goes on in them."""
     begin: dict[int, list[GpuActivity]] = defaultdict(list)
     end: dict[int, list[GpuActivity]] = defaultdict(list)
@@ -245,7 +245,7 @@ def split_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[tuple[i
             end[last].append(activity)
             edges |= {first, last}
             if isinstance(activity, DemoJob):
-                idle_start = find_idle_start(activity)
+                idle_start = find_track_idle_start(activity)
                 edges |= {weeks.find_slot(turn) for turn in (idle_start, idle_start + HELD_AFTER_S) if turn < ends}
     current: list[GpuActivity] = []
     sorted_edges = sorted(edge for edge in edges if 0 <= edge <= count)
@@ -256,7 +256,7 @@ def split_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[tuple[i
         yield first, last, current
 
 
-def find_idle_start(job: DemoJob) -> float:
+def find_track_idle_start(job: DemoJob) -> float:
     return job.starts_at if job.is_orphaned else job.idle_since
 
 
@@ -284,18 +284,18 @@ class GpuSimulation:
         if None in activities:
             return create_track(count, host.find_state_code(Occupancy("lost", GpuPeople((), bookers, bookers))))
         absent = tuple(name for name in bookers if name not in users)
-        at_work = [job for job in jobs if first < find_slot(find_idle_start(job))]
+        at_work = [job for job in jobs if first < find_slot(find_track_idle_start(job))]
         if users and bookers and len(absent) == len(bookers):
             state = "conflict"
         elif users:
-            is_held = all(first >= find_slot(find_idle_start(job) + HELD_AFTER_S) for job in jobs)
+            is_held = all(first >= find_slot(find_track_idle_start(job) + HELD_AFTER_S) for job in jobs)
             state = "held" if is_held and not self.is_instance else "busy"
         else:
             state = "booked" if bookers else "free"
         use = bytes(count)
         if at_work:
             start = self.rng.randrange(NOISE_LENGTH)
-            use = generate_use_noise(at_work[0].kind)[start : start + count]
+            use = generate_demo_use_noise(at_work[0].kind)[start : start + count]
         memory = 4 + sum(int(self.memory_mib * job.memory_share) for job in jobs)
         code = host.find_state_code(Occupancy(state, GpuPeople(users, bookers, absent)))
         track = create_track(count, code, min(memory, self.memory_mib - RESERVED_MIB - 20))
@@ -310,6 +310,6 @@ class GpuSimulation:
 
 
 @cache
-def generate_use_noise(kind: str) -> bytes:
+def generate_demo_use_noise(kind: str) -> bytes:
     low, high = USE_RANGES[kind]
     return bytes(Random(kind).choices(range(low, high), k=NOISE_LENGTH)) * 2  # noqa: S311

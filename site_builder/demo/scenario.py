@@ -336,11 +336,15 @@ def create_fixed_job(
 ) -> DemoJob:
     begins, ends = (hour * HOUR_S for hour in hours)
     rng = Random(f"{person} {hours} {gpus}")  # noqa: S311
-    details: dict[str, object] = {"memory_share": 0.88, "command": choose_command(kind, person, rng), **details_given}
+    details: dict[str, object] = {
+        "memory_share": 0.88,
+        "command": choose_demo_command(kind, person, rng),
+        **details_given,
+    }
     return DemoJob(kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), **details)  # type: ignore[arg-type]
 
 
-def choose_command(kind: str, person: str, rng: Random) -> str:
+def choose_demo_command(kind: str, person: str, rng: Random) -> str:
     uid = FIRST_UID + PEOPLE.index(person) if person in PEOPLE else 0
     words = {"n": rng.randrange(10, 99), "lr": rng.choice(LEARNING_RATES), "uid": uid, "person": person}
     return rng.choice(JOB_COMMANDS[kind]).format(**words)
@@ -456,7 +460,7 @@ class HostScenario:
         share = rng.uniform(0.1, 0.5) if kind in ("debug", "notebook") else rng.uniform(0.5, 0.94)
         active, pid = rng.uniform(0.2, 2) * HOUR_S, rng.randrange(2000, 4_000_000)
         container = "docker" if rng.random() < 0.2 else ""
-        command = choose_command(kind, person, rng)
+        command = choose_demo_command(kind, person, rng)
         taken = [*self.reserved_spans, *((gpu, now, job.ends_at) for job in self.jobs for gpu in job.gpus)]
         free = [gpu for gpu in range(gpu_count) if is_gpu_available(gpu, now, ends, taken)]
         if gpus := self.machine.choose_gpus(free, count):

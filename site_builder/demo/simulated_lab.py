@@ -223,7 +223,7 @@ class SimulatedLab:
             if scenario.machine.name != LEGACY_HOST
         ]
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
-        files.make_closed(self.data_folder)
+        files.make_closed_folder(self.data_folder)
         self.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_lists()
         self.write_bookings()

@@ -243,19 +243,19 @@ def parse_host_inspection(output: bytes) -> HostInspection:
     return inspection
 
 
-def process_host(job: DeployJob, plan: DeployPlan) -> None:
+def process_deploy_host(job: DeployJob, plan: DeployPlan) -> None:
     """Connect to a host, inspect it, and install, check or remove."""
     plan.begin_step(job, "connect")
     with connect_ssh(job.target.address, plan.connect_timeout_s, plan.config_file) as host:
         job.connection = host
         try:
-            process = {"deploy": install_host, "check": check_host, "remove": remove_from_host}[plan.action]
-            process(job, plan, host, inspect_host(job, plan, host))
+            process = {"deploy": install_deploy_host, "check": check_host, "remove": remove_from_host}[plan.action]
+            process(job, plan, host, inspect_deploy_host(job, plan, host))
         finally:
             job.connection = None
 
 
-def inspect_host(job: DeployJob, plan: DeployPlan, host: SshConnection) -> HostInspection:
+def inspect_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection) -> HostInspection:
     plan.begin_step(job, "look")
     command = " ".join(["exec sh -s --", job.target.given_name or "-", *plan.web_host.host_names])
     result = host.run(command, plan.inspect_program.encode(), INSPECT_TIMEOUT_S)
@@ -274,13 +274,13 @@ def inspect_host(job: DeployJob, plan: DeployPlan, host: SshConnection) -> HostI
     return inspection
 
 
-def install_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> None:
+def install_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> None:
     """Install gpuboard, or what is missing of it, and wait for its first snapshot."""
     check_host_name(job, plan, inspection)
     name, previous_name = inspection.name, inspection.installed_name
-    destination = plan.destination or choose_destination(plan, host, inspection)
+    destination = plan.destination or choose_host_destination(plan, host, inspection)
     address, known_hosts_lines = build_known_hosts_lines(destination, plan.web_host.host_keys)
-    if not list_outdated_parts(plan, inspection, destination, known_hosts_lines):
+    if not list_outdated_host_parts(plan, inspection, destination, known_hosts_lines):
         job.result = UP_TO_DATE
         return
     key = inspection.public_key
@@ -352,7 +352,7 @@ def check_host_name(job: DeployJob, plan: DeployPlan, inspection: HostInspection
         plan.pause(POLL_INTERVAL_S)
 
 
-def choose_destination(plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> str:
+def choose_host_destination(plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> str:
     """Choose where this host reaches the web host; keep its present destination if it can be right."""
     web_host = plan.web_host
     is_direct = web_host.is_local and not host.host.jumps and not host.host.proxy_command
@@ -382,7 +382,7 @@ def is_loopback(address: str) -> bool:
         return True
 
 
-def list_outdated_parts(
+def list_outdated_host_parts(
     plan: DeployPlan, inspection: HostInspection, destination: str, known_hosts_lines: list[str]
 ) -> list[str]:
     name = inspection.name
@@ -451,9 +451,9 @@ def check_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection
         "enrolled": is_enrolled(plan, inspection),
         "age": web_state.clock_s - web_state.arrival_times[name] if name in web_state.arrival_times else None,
     }
-    destination = plan.destination or choose_destination(plan, host, inspection)
+    destination = plan.destination or choose_host_destination(plan, host, inspection)
     _, known_hosts_lines = build_known_hosts_lines(destination, plan.web_host.host_keys)
-    outdated_parts = list_outdated_parts(plan, inspection, destination, known_hosts_lines)
+    outdated_parts = list_outdated_host_parts(plan, inspection, destination, known_hosts_lines)
     if outdated_parts and inspection.installed_name:
         detail = f" ({inspection.loop_status})" if inspection.loop_status not in ("", "ok") else ""
         job.reason = f"not as it should be: {', '.join(outdated_parts)}{detail}"

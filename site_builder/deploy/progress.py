@@ -46,7 +46,7 @@ class LineDisplay(ProgressDisplay):
     """Print a line for each host that has ended."""
 
     def show_result(self, job: DeployJob) -> None:
-        values = format_job_cells(job, time.monotonic())
+        values = format_deploy_job_cells(job, time.monotonic())
         line = "  ".join(f"{values[title]:<{COLUMN_WIDTHS.get(title, self.name_width)}}" for title in self.columns)
         sys.stdout.write(f"{line}  {job.reason}".rstrip() + "\n")
         sys.stdout.flush()
@@ -93,14 +93,14 @@ class LiveDisplay(ProgressDisplay):
             table.add_column(title, no_wrap=True, min_width=COLUMN_WIDTHS.get(title), justify=justify)
         clock = time.monotonic()
         for job in self.choose_rows(is_final):
-            values = format_job_cells(job, clock)
+            values = format_deploy_job_cells(job, clock)
             result_colour = RESULT_COLOURS.get(job.result, "green" if job.result in GOOD_RESULTS else "")
             colours = {"result": result_colour, "step": "dim"}
             table.add_row(*(Text(values[title], colours.get(title, "")) for title in self.columns))
         return table
 
 
-def format_job_cells(job: DeployJob, clock: float) -> dict[str, str]:
+def format_deploy_job_cells(job: DeployJob, clock: float) -> dict[str, str]:
     cells = {
         **dict.fromkeys(CHECK_COLUMN_TITLES, ""),
         "host": job.display_name,
@@ -119,7 +119,7 @@ def format_job_cells(job: DeployJob, clock: float) -> dict[str, str]:
     return cells
 
 
-def jobs_to_json(jobs: list[DeployJob]) -> str:
+def deploy_jobs_to_json(jobs: list[DeployJob]) -> str:
     rows = [
         {
             "host": job.target.address,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from site_builder.core.command_options import CommandError, print_message
+from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.core.files import find_installer
 from site_builder.deploy.host_steps import (
     FAILED,
@@ -29,9 +29,9 @@ from site_builder.deploy.host_steps import (
     build_install_program,
     build_known_hosts_lines,
     compute_scripts_digest,
-    process_host,
+    process_deploy_host,
 )
-from site_builder.deploy.progress import LineDisplay, LiveDisplay, ProgressDisplay, jobs_to_json
+from site_builder.deploy.progress import LineDisplay, LiveDisplay, ProgressDisplay, deploy_jobs_to_json
 from site_builder.deploy.web_host import WebHostError, open_web_host
 from site_builder.remote.ssh_config import SshError, extract_last_line
 from site_builder.remote.targets import Target
@@ -49,14 +49,14 @@ UNFINISHED_MESSAGES = {
 }
 
 
-def run_job(job: DeployJob, plan: DeployPlan) -> None:
+def run_deploy_job(job: DeployJob, plan: DeployPlan) -> None:
     """Work on one host until it has a result, whatever happens."""
     if plan.stop_event.is_set():
         job.result, job.reason = STOPPED, "stopped before it began: call it again"
         return
     job.started_at = time.monotonic()
     try:
-        process_host(job, plan)
+        process_deploy_host(job, plan)
     except DeployStoppedError:
         job.result, job.reason = STOPPED, f"stopped at the step '{job.step}': call it again to finish"
     except (HostDeployError, SshError, WebHostError) as error:
@@ -67,27 +67,27 @@ def run_job(job: DeployJob, plan: DeployPlan) -> None:
     job.ended_at = time.monotonic()
 
 
-def run_jobs(jobs: list[DeployJob], plan: DeployPlan, display: ProgressDisplay) -> None:
+def run_deploy_jobs(jobs: list[DeployJob], plan: DeployPlan, display: ProgressDisplay) -> None:
     """Run all jobs, and show each that ends; after Ctrl-C, let those that run come to an end."""
     pool: WorkerPool[int, None] = WorkerPool()
     for number, job in enumerate(jobs):
-        pool.add(number, partial(run_job, job, plan))
+        pool.add(number, partial(run_deploy_job, job, plan))
     with display:
         try:
-            show_finished_jobs(pool, jobs, display)
+            show_finished_deploy_jobs(pool, jobs, display)
         except KeyboardInterrupt:
             plan.stop_event.set()
             for job in jobs:
                 if job.connection:
                     job.connection.close()
-            show_finished_jobs(pool, jobs, display, time.monotonic() + STOP_TIMEOUT_S)
+            show_finished_deploy_jobs(pool, jobs, display, time.monotonic() + STOP_TIMEOUT_S)
             for job in jobs:
                 if not job.result:  # its thread waits for a host that does not answer, and ends with us
                     job.result, job.reason, job.ended_at = STOPPED, STOPPED_REASON, time.monotonic()
                     display.show_result(job)
 
 
-def show_finished_jobs(
+def show_finished_deploy_jobs(
     pool: WorkerPool[int, None], jobs: list[DeployJob], display: ProgressDisplay, deadline: float = math.inf
 ) -> None:
     """Show each job that ends, until all have or the deadline has passed."""
@@ -132,18 +132,18 @@ def deploy_hosts(
         jobs = [DeployJob(target) for target in targets]
         can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         display = ProgressDisplay if as_json else LiveDisplay if can_redraw else LineDisplay
-        run_jobs(jobs, plan, display(jobs, action == "check"))
+        run_deploy_jobs(jobs, plan, display(jobs, action == "check"))
     if as_json:
-        click.echo(jobs_to_json(jobs))
+        click.echo(deploy_jobs_to_json(jobs))
     elif can_redraw:
         for job in jobs:
             if job.reason and job.result != STOPPED:
                 click.echo(f"{job.display_name}: {job.reason}")
     unfinished = [job for job in jobs if job.result not in GOOD_RESULTS]
     if unfinished:
-        print_message(f"{len(unfinished)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[action]}")
+        print_command_message(f"{len(unfinished)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[action]}")
     elif action == "remove" and any(job.result in (REMOVED, NOT_INSTALLED) for job in jobs):
-        print_message(
+        print_command_message(
             "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
         )
     return not unfinished

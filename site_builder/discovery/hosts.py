@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from site_builder.consul import client
-from site_builder.consul.client import MAX_RESPONSE_BYTES, TIMEOUT_MESSAGE, ConsulRequest, clean_json_value
+from site_builder.consul.client import MAX_RESPONSE_BYTES, TIMEOUT_MESSAGE, ConsulRequest, clean_consul_json_value
 from site_builder.core import files
 from site_builder.core.files import CachedFile, read_with_signature
 from site_builder.core.formatting import format_local_time
@@ -87,7 +87,7 @@ class HostDiscovery:
         consul_nodes = None
         if self.consul_list:
             consul_nodes, consul_problems = self.consul_list.read()
-            nodes, match_problems = match_nodes_to_hosts(consul_nodes or (), names)
+            nodes, match_problems = match_consul_nodes_to_hosts(consul_nodes or (), names)
             problems += consul_problems + [Problem(self.consul_list.where, what) for what in match_problems]
         return {
             name: merge_host_sources(
@@ -165,19 +165,19 @@ def parse_hosts_json(data: bytes) -> ParsedFile[ListedHost]:
     hosts: list[ListedHost] = []
     problems: list[str] = []
     for name, full_name in content.items():
-        shown_name = clean_json_text(name)[:80]
+        shown_name = clean_hosts_json_text(name)[:80]
         if not is_host_name(name):
             problems.append(f"'{shown_name}' is not a host name")
         elif full_name is not None and not isinstance(full_name, str):
             problems.append(f"the full name of {shown_name} is not a text")
         else:
-            hosts.append(ListedHost(name, title=clean_json_text(full_name or "")[:MAX_TITLE_CHARACTERS] or None))
+            hosts.append(ListedHost(name, title=clean_hosts_json_text(full_name or "")[:MAX_TITLE_CHARACTERS] or None))
     if len(hosts) > MAX_HOSTS:
         problems.append(f"it has {len(hosts)} hosts; only the first {MAX_HOSTS} count")
     return ParsedFile(tuple(hosts[:MAX_HOSTS]), problems=limit_problems(problems))
 
 
-def clean_json_text(text: str) -> str:
+def clean_hosts_json_text(text: str) -> str:
     """Return one line without control characters and lone surrogates, which JSON can hold as escapes."""
     return " ".join(decode_text(text.encode("utf-8", "replace")).split())
 
@@ -255,7 +255,7 @@ class ConsulHostList:
                     os.utime(self.store_path, (now, now))
                     return []
             service, datacenter = self.query
-            content = {"service": service, "datacenter": datacenter, "nodes": nodes_to_json(nodes)}
+            content = {"service": service, "datacenter": datacenter, "nodes": consul_nodes_to_json(nodes)}
             self.stored_nodes = None
             files.write_atomically(self.store_path, json.dumps(content).encode(), 0o600)
             self.stored_nodes = nodes
@@ -283,7 +283,7 @@ def parse_service_nodes(response: object) -> ParsedFile[ConsulNode]:
             problems.append(f"entry {number} of its answer does not count: {error}")
             continue
         key = node.node, node.host
-        nodes[key] = merge_nodes(nodes[key], node) if key in nodes else node
+        nodes[key] = merge_consul_nodes(nodes[key], node) if key in nodes else node
     if problems and not nodes:
         return ParsedFile(is_complete=False, problems=("none of its entries is that of a service",))
     hidden_count = len(problems) - MAX_PROBLEMS
@@ -296,20 +296,23 @@ def parse_service_nodes(response: object) -> ParsedFile[ConsulNode]:
 
 def parse_service_node(entry: object) -> ConsulNode:
     """Parse a node, its service, and the checks of both."""
-    record = require_json_object(entry, "it")
-    node = require_json_object(record.get("Node"), "Node")
-    service = require_json_object(record.get("Service"), "Service")
-    meta = require_json_object(service.get("Meta") or {}, "Service.Meta")
-    tags = [clean_json_value(tag, MAX_TAG_CHARACTERS) for tag in require_json_list(service.get("Tags"), "Service.Tags")]
-    name = clean_json_value(node.get("Node"), MAX_NAME_CHARACTERS + 1)
+    record = require_consul_object(entry, "it")
+    node = require_consul_object(record.get("Node"), "Node")
+    service = require_consul_object(record.get("Service"), "Service")
+    meta = require_consul_object(service.get("Meta") or {}, "Service.Meta")
+    tags = [
+        clean_consul_json_value(tag, MAX_TAG_CHARACTERS)
+        for tag in require_consul_list(service.get("Tags"), "Service.Tags")
+    ]
+    name = clean_consul_json_value(node.get("Node"), MAX_NAME_CHARACTERS + 1)
     if not name or len(name) > MAX_NAME_CHARACTERS:
         raise MalformedEntryError("its node has no name" if not name else "the name of its node is too long")
     checks, maintenance = [], None
-    for item in require_json_list(record.get("Checks"), "Checks"):
-        check = require_json_object(item, "a check")
+    for item in require_consul_list(record.get("Checks"), "Checks"):
+        check = require_consul_object(item, "a check")
         # by these checks Consul marks its maintenance mode
         if check.get("Status") == "critical" and MAINTENANCE_CHECK.fullmatch(str(check.get("CheckID"))):
-            note = clean_json_value(check.get("Notes"), MAX_MESSAGE_CHARACTERS)
+            note = clean_consul_json_value(check.get("Notes"), MAX_MESSAGE_CHARACTERS)
             reason = "no reason given" if not note or DEFAULT_MAINTENANCE_NOTE.match(note) else note
             maintenance = maintenance or reason
         else:
@@ -317,8 +320,8 @@ def parse_service_node(entry: object) -> ConsulNode:
     status, message = find_worst_status(checks)
     return ConsulNode(
         name,
-        host=clean_json_value(meta.get("host"), MAX_NAME_CHARACTERS) or None,
-        title=clean_json_value(meta.get("title"), MAX_TITLE_CHARACTERS) or None,
+        host=clean_consul_json_value(meta.get("host"), MAX_NAME_CHARACTERS) or None,
+        title=clean_consul_json_value(meta.get("title"), MAX_TITLE_CHARACTERS) or None,
         tags=tuple(dict.fromkeys(tag for tag in tags if tag))[:MAX_TAGS],
         status=status,
         message=message,
@@ -326,13 +329,13 @@ def parse_service_node(entry: object) -> ConsulNode:
     )
 
 
-def require_json_object(value: object, what: str) -> dict[object, object]:
+def require_consul_object(value: object, what: str) -> dict[object, object]:
     if not isinstance(value, dict):
         raise MalformedEntryError(f"{what} is not an object")
     return value
 
 
-def require_json_list(value: object, what: str) -> list[object]:
+def require_consul_list(value: object, what: str) -> list[object]:
     """Return the list; Consul writes null for an empty one."""
     if value is not None and not isinstance(value, list):
         raise MalformedEntryError(f"{what} is not a list")
@@ -346,12 +349,14 @@ def find_worst_status(checks: Iterable[dict[object, object]]) -> tuple[str, str 
         reported = check.get("Status")
         check_status = reported if isinstance(reported, str) and reported in STATUSES_WORST_FIRST else "critical"
         if STATUSES_WORST_FIRST.index(check_status) < STATUSES_WORST_FIRST.index(status):
-            messages = (clean_json_value(check.get(key), MAX_MESSAGE_CHARACTERS) for key in ("Output", "Notes", "Name"))
+            messages = (
+                clean_consul_json_value(check.get(key), MAX_MESSAGE_CHARACTERS) for key in ("Output", "Notes", "Name")
+            )
             status, message = check_status, next(filter(None, messages), None)
     return status, message
 
 
-def merge_nodes(node: ConsulNode, second: ConsulNode) -> ConsulNode:
+def merge_consul_nodes(node: ConsulNode, second: ConsulNode) -> ConsulNode:
     """Merge two instances of the service on one node: the worse state counts."""
     worse = min(node, second, key=lambda instance: STATUSES_WORST_FIRST.index(instance.status))
     return replace(
@@ -364,7 +369,7 @@ def merge_nodes(node: ConsulNode, second: ConsulNode) -> ConsulNode:
     )
 
 
-def nodes_to_json(nodes: Iterable[ConsulNode]) -> list[object]:
+def consul_nodes_to_json(nodes: Iterable[ConsulNode]) -> list[object]:
     """Return the nodes in the form that `parse_service_nodes` reads."""
     entries: list[object] = []
     for node in nodes:
@@ -376,7 +381,7 @@ def nodes_to_json(nodes: Iterable[ConsulNode]) -> list[object]:
     return entries
 
 
-def match_nodes_to_hosts(
+def match_consul_nodes_to_hosts(
     nodes: Iterable[ConsulNode], known_hosts: Iterable[str]
 ) -> tuple[dict[str, ConsulNode], list[str]]:
     """Return the node of each host, known or new, and what is ambiguous."""
@@ -395,7 +400,7 @@ def match_nodes_to_hosts(
         for name in candidates:
             holder = hosts.setdefault(name, node)
             if holder.node == node.node:
-                hosts[name] = node if holder is node else merge_nodes(holder, node)
+                hosts[name] = node if holder is node else merge_consul_nodes(holder, node)
                 break
             problems.append(f"the nodes {holder.node} and {node.node} are both the host {name}: {holder.node} counts")
         else:

@@ -12,7 +12,13 @@ from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT
 from site_builder.alerts.queue import describe_delivery_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
-from site_builder.doctor.model import CheckResult, DoctorContext, format_first_of, format_first_problem, format_plural
+from site_builder.doctor.model import (
+    CheckResult,
+    DoctorContext,
+    format_first_check_message,
+    format_first_check_problem,
+    format_plural,
+)
 
 NO_RECEIVERS_MESSAGE = (
     "nobody is told anything: neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL, GPUBOARD_HOOKS or GPUBOARD_CONTACTS is set"
@@ -27,7 +33,7 @@ def check_alert_rules(context: DoctorContext) -> CheckResult:
     rules, problems = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
     if problems:
         advice = "correct it; what it does not say is as in alerts.conf.example"
-        return CheckResult.warn(format_first_problem(problems), advice)
+        return CheckResult.warn(format_first_check_problem(problems), advice)
     if not settings.alerts.is_enabled:
         message = "GPUBOARD_ALERTS is set, but no way to tell anybody"
         return CheckResult.warn(
@@ -53,9 +59,9 @@ def check_contacts(context: DoctorContext) -> CheckResult:
     contacts_result, problems = AlertConfigFiles(alerts, context.settings.data, context.settings.www).read_contacts()
     if not contacts_result.is_complete:
         advice = "mend the file, or its owner and mode; until then people are told nothing"
-        return CheckResult.fail(format_first_problem(problems), advice)
+        return CheckResult.fail(format_first_check_problem(problems), advice)
     if problems:
-        return CheckResult.warn(format_first_problem(problems), "correct the line; the others count")
+        return CheckResult.warn(format_first_check_problem(problems), "correct the line; the others count")
     if alerts.contacts_file and Path(alerts.contacts_file).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         message = f"others can read {alerts.contacts_file}, which holds addresses of people and may hold passwords"
         return CheckResult.warn(message, f"chmod 600 {alerts.contacts_file}")
@@ -70,7 +76,7 @@ def check_contacts(context: DoctorContext) -> CheckResult:
         if channel.problem
     ]
     if unusable:
-        return CheckResult.warn(format_first_of(unusable), "correct that line of the contacts")
+        return CheckResult.warn(format_first_check_message(unusable), "correct that line of the contacts")
     if contacts.mail_domain and not contacts.contacts_by_login:
         return CheckResult.passed(f"everybody has LOGIN@{contacts.mail_domain}")
     summary = f"{format_plural(len(contacts.contacts_by_login), 'person')} in the contacts".replace("persons", "people")
@@ -90,7 +96,7 @@ def check_channels(context: DoctorContext) -> CheckResult:
         name = unusable[0].name.replace(CHANNEL_PREFIX, "channel ")
         problems = [f"{name}: {receiver.problem}" for receiver in unusable]
         return CheckResult.fail(
-            format_first_of(problems), "correct it; what should go there waits, for a day at the most"
+            format_first_check_message(problems), "correct it; what should go there waits, for a day at the most"
         )
     routes = []
     for receiver in receivers:
@@ -135,7 +141,7 @@ def check_notifications(context: DoctorContext) -> CheckResult:
     now = context.read_clock()
     if problems := describe_delivery_problems(alert_state, int(now)):
         advice = "`gpuboard alerts list` shows all of them, `gpuboard alerts test` tries anew"
-        return CheckResult.warn(format_first_of(problems), advice)
+        return CheckResult.warn(format_first_check_message(problems), advice)
     sent = sum(delivery.status == SENT and now - delivery.at < DAY_S for delivery in alert_state.history)
     waiting = len(alert_state.notifications) or "none"
     return CheckResult.passed(f"{format_plural(sent, 'letter')} sent in the last day; {waiting} on the way")

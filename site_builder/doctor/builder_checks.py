@@ -19,7 +19,7 @@ from site_builder.client import loader
 from site_builder.core import files, locks
 from site_builder.core.formatting import format_size, join_names
 from site_builder.core.model import FleetUnavailableError
-from site_builder.doctor.model import CheckResult, DoctorContext, format_first_of
+from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message
 from site_builder.history import database
 
 # By the names under which they are imported, and those that pip knows.
@@ -88,7 +88,9 @@ def check_settings(context: DoctorContext) -> CheckResult:
         return CheckResult.fail(context.settings_error, advice)
     conf = context.loaded_settings.conf
     if conf.warnings:
-        return CheckResult.warn(format_first_of(conf.warnings), "correct it: `gpuboard config` shows what is in force")
+        return CheckResult.warn(
+            format_first_check_message(conf.warnings), "correct it: `gpuboard config` shows what is in force"
+        )
     if conf.path is None:
         return CheckResult.passed("there is no gpuboard.conf: environment and defaults count")
     relative_folders = [
@@ -285,7 +287,7 @@ def check_history(context: DoctorContext) -> CheckResult:
     if not path.exists():
         return CheckResult.skip("there is no history yet: the first builds begin it")
     try:
-        outcome = run_quick_check(path)
+        outcome = run_history_quick_check(path)
     except database.HistoryUnusableError as error:
         return CheckResult.warn(f"{path}: {error}", "update gpuboard here, or let `gpuboard build` bring it up to date")
     except sqlite3.Error as error:
@@ -300,7 +302,7 @@ def check_history(context: DoctorContext) -> CheckResult:
     return CheckResult.passed(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")
 
 
-def run_quick_check(path: Path) -> str:
+def run_history_quick_check(path: Path) -> str:
     """Run SQLite's quick_check for a limited time; return `ok` if nothing is wrong."""
     connection = database.open_database(path, read_only=True)
     deadline = time.monotonic() + QUICK_CHECK_TIMEOUT_S

@@ -19,7 +19,13 @@ from site_builder.core.files import find_booking_folder
 from site_builder.core.formatting import format_duration, join_names
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import HostDiscovery, request_service_nodes
-from site_builder.doctor.model import CheckResult, DoctorContext, format_first_of, format_first_problem, format_plural
+from site_builder.doctor.model import (
+    CheckResult,
+    DoctorContext,
+    format_first_check_message,
+    format_first_check_problem,
+    format_plural,
+)
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.snapshots.store import SnapshotStore
 
@@ -175,7 +181,7 @@ def check_bookings_file(context: DoctorContext) -> CheckResult:
     if problems and file.content is None:
         return CheckResult.fail(f"{name}: {problems[0].what}", "correct it: the last good bookings stay on the board")
     if problems:
-        first = format_first_of([problem.what for problem in problems])
+        first = format_first_check_message([problem.what for problem in problems])
         return CheckResult.warn(f"{name}: {first}", "correct the entry; the others count")
     if not file.content:
         return CheckResult.passed("nobody has booked yet")
@@ -186,7 +192,7 @@ def check_name_lists(context: DoctorContext) -> CheckResult:
     _, problems = HostDiscovery(context.settings.data, None, None).list_hosts(())
     problems += NameFiles(context.settings.data, None).read_names()[2]
     if problems:
-        return CheckResult.warn(format_first_problem(problems), "correct the line; the others count")
+        return CheckResult.warn(format_first_check_problem(problems), "correct the line; the others count")
     return CheckResult.passed("hosts.txt, aliases.csv and gpu-names.csv, where they are there, can be read")
 
 
@@ -231,5 +237,5 @@ def check_host_problems(context: DoctorContext) -> CheckResult:
     problems = [problem for problem in fleet.problems if "the clock of this host" not in problem]
     if problems:
         advice = "all of them stand at the end of the page; docs/troubleshooting.md tells more"
-        return CheckResult.warn(format_first_of(problems), advice)
+        return CheckResult.warn(format_first_check_message(problems), advice)
     return CheckResult.passed("all that the hosts push is understood")

@@ -104,7 +104,7 @@ class DoctorContext:
         """Fetch a file of the board once; return the reason if that fails."""
         if name not in self.responses:
             try:
-                self.responses[name] = board_client.probe_url(urljoin(self.url, name), login=self.settings.login)
+                self.responses[name] = board_client.probe_board_url(urljoin(self.url, name), login=self.settings.login)
             except FleetUnavailableError as error:
                 self.responses[name] = str(error)
         return self.responses[name]
@@ -180,10 +180,10 @@ def format_plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def format_first_of(texts: Sequence[str]) -> str:
+def format_first_check_message(texts: Sequence[str]) -> str:
     """Return the first text, and how many more there are."""
     return f"{texts[0]} (and {len(texts) - 1} more)" if len(texts) > 1 else texts[0]
 
 
-def format_first_problem(problems: Sequence[Problem]) -> str:
-    return format_first_of([f"{problem.where}: {problem.what}" for problem in problems])
+def format_first_check_problem(problems: Sequence[Problem]) -> str:
+    return format_first_check_message([f"{problem.where}: {problem.what}" for problem in problems])

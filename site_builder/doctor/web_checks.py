@@ -153,7 +153,7 @@ def check_served_age(context: DoctorContext) -> CheckResult:
     return CheckResult.passed(f"what is served was built {max(0, now - built_at):.0f} s ago")
 
 
-def list_private_files(context: DoctorContext) -> Iterator[tuple[str, Path]]:
+def list_private_web_files(context: DoctorContext) -> Iterator[tuple[str, Path]]:
     """Yield files that must not be served, with the addresses they would have if a wrong folder were served."""
     settings = context.settings
     for folder in (settings.data, settings.state):
@@ -170,7 +170,7 @@ def list_private_files(context: DoctorContext) -> Iterator[tuple[str, Path]]:
 def check_private_files(context: DoctorContext) -> CheckResult:
     fetch_served_file(context, "")
     probed_urls = set()
-    for address, file in list_private_files(context):
+    for address, file in list_private_web_files(context):
         url = urljoin(context.url, address)
         if url in probed_urls or urlsplit(url).path.startswith("/.."):
             continue
@@ -178,7 +178,7 @@ def check_private_files(context: DoctorContext) -> CheckResult:
         with file.open("rb") as opened:
             beginning = opened.read(COMPARED_BYTES)
         try:
-            response = board_client.probe_url(url, COMPARED_BYTES, context.settings.login)
+            response = board_client.probe_board_url(url, COMPARED_BYTES, context.settings.login)
         except FleetUnavailableError as error:
             return CheckResult.fail(str(error), "see the check url")
         if response.status == 200 and beginning and response.content == beginning:

@@ -152,7 +152,7 @@ def list_booking_times(booking: Booking, now: Now) -> list[tuple[datetime | None
     today = datetime.combine(now.today, datetime.min.time(), now.zone)
     now.days_until(now.local)
     first, last = today - REPEAT_LOOKBACK - duration, today + REPEAT_LOOKAHEAD
-    starts = list_repeat_starts(booking.rrule, booking.since, first, last)
+    starts = list_booking_repeat_starts(booking.rrule, booking.since, first, last)
     if starts is None:
         return [(booking.since, booking.until)]
     past_count = sum(start < today for start in starts)
@@ -162,19 +162,21 @@ def list_booking_times(booking: Booking, now: Now) -> list[tuple[datetime | None
 
 # The same for each GPU and each build of a day.
 @lru_cache(maxsize=4096)
-def list_repeat_starts(rule: str, since: datetime, first: datetime, last: datetime) -> tuple[datetime, ...] | None:
+def list_booking_repeat_starts(
+    rule: str, since: datetime, first: datetime, last: datetime
+) -> tuple[datetime, ...] | None:
     """Return the starts between two days of a booking that repeats; None where its rule is impossible."""
     from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
 
     try:
-        repeats = rrulestr(rule, dtstart=advance_repeat_start(since, rule, first))
+        repeats = rrulestr(rule, dtstart=advance_booking_repeat(since, rule, first))
     except ValueError:  # one that repeats until the 32nd, say
         return None
     starts = takewhile(lambda start: start < last and is_year(start.year), islice(repeats, MAX_EXAMINED_REPEATS))
     return tuple(start for start in starts if start >= first)
 
 
-def advance_repeat_start(since: datetime, rule: str, first: datetime) -> datetime:
+def advance_booking_repeat(since: datetime, rule: str, first: datetime) -> datetime:
     """Return a later start of the same repeats, near `first`: to count the days of years would take long."""
     if since >= first or not DAILY_OR_WEEKLY.search(rule) or "COUNT" in rule.upper():
         return since

@@ -108,7 +108,7 @@ def build_failed_status(
     status = build_unknown_status(discovered, f"{what}, {FAULT_NOTE}", problem)
     rows = (
         GpuStatus(
-            gpu=host_state.drop_readings(gpu),
+            gpu=host_state.drop_gpu_readings(gpu),
             model=(gpu.name or "GPU")[: host_state.MAX_MODEL_CHARACTERS],
             state="unknown",
             reason=FAILED_HOST_REASON,

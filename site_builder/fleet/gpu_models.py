@@ -53,7 +53,7 @@ def find_model_year(name: str | None) -> int:
     return next((year for year, names in MODEL_YEAR_PATTERNS if name and names.search(name)), 0)
 
 
-def rank_gpu(model_name: str | None, free: float | None, load: float | None) -> tuple[int, int, float]:
+def rank_gpu_model(model_name: str | None, free: float | None, load: float | None) -> tuple[int, int, float]:
     """Rank by free memory in whole GiB, then by the model's year, then by the load of the host; the best is lowest."""
     return -round((free or 0) / MIB_PER_GIB), -find_model_year(model_name), UNKNOWN_LOAD if load is None else load
 

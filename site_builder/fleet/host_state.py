@@ -244,7 +244,7 @@ def build_outdated_gpus(
         lost = gpu_state.explain_lost(gpu, problem_finder.find_problems(gpu))
         gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu)
         status = GpuStatus(
-            gpu=drop_readings(gpu),
+            gpu=drop_gpu_readings(gpu),
             model=format_gpu_model(gpu, models, inputs.gpu_names),
             state="lost" if lost else "unknown",
             reason=f"{lost}; {host_reason}" if lost else host_reason,
@@ -256,7 +256,7 @@ def build_outdated_gpus(
     return statuses
 
 
-def drop_readings(gpu: Gpu) -> Gpu:
+def drop_gpu_readings(gpu: Gpu) -> Gpu:
     """Return a GPU without its readings, which are of another time."""
     return Gpu(
         index=gpu.index,
@@ -266,7 +266,7 @@ def drop_readings(gpu: Gpu) -> Gpu:
         vendor=gpu.vendor,
         place=gpu.place,
         profile=gpu.profile if gpu.parent else None,
-        parent=drop_readings(gpu.parent) if gpu.parent else None,
+        parent=drop_gpu_readings(gpu.parent) if gpu.parent else None,
     )
 
 
@@ -361,15 +361,15 @@ def mark_unclear_gpu(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[s
 def find_gpu_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:
     """Return who is on a GPU and who has booked it, each under one of the reported names."""
     names = (login or process.user for login, process in zip(gpu_input.logins, gpu_input.processes))
-    users = dedupe_people({name for name in names if name}, people)
-    bookers = dedupe_people(set(gpu_input.bookers), people)
+    users = dedupe_gpu_people({name for name in names if name}, people)
+    bookers = dedupe_gpu_people(set(gpu_input.bookers), people)
     if not bookers:
         return GpuPeople(users)
     present = {people.find_person(login) for login in gpu_input.logins}
     return GpuPeople(users, bookers, tuple(name for name in bookers if people.resolve_person(name) not in present))
 
 
-def dedupe_people(names: set[str], people: PeopleDirectory) -> tuple[str, ...]:
+def dedupe_gpu_people(names: set[str], people: PeopleDirectory) -> tuple[str, ...]:
     """Return one name of each person: with two logins they would have two shares of a GPU."""
     ordered = sorted(names)
     if len(ordered) > 1:

@@ -187,7 +187,7 @@ def list_available_gpus(host: HostStatus) -> Iterator[AvailableGpu]:
         free_memory = None
         if gpu.memory_used is not None and gpu.memory_total is not None:
             free_memory = max(0, gpu.memory_total - gpu.memory_used)
-        rank = (int(is_instance), *gpu_models.rank_gpu(gpu.name, free_memory, load))
+        rank = (int(is_instance), *gpu_models.rank_gpu_model(gpu.name, free_memory, load))
         uuid = gpu.uuid if has_mig and gpu.vendor == gpu_models.DEFAULT_VENDOR else None
         yield AvailableGpu(rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index)
 

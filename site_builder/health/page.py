@@ -154,7 +154,7 @@ def build_health_section(host: HostStatus, timelines: HostTimelines, now: Now) -
     urgent = [event for event in urgent if event.ended_at is None or event.ended_at >= now.epoch - RECENT_S]
     urgent.sort(key=lambda event: (event.ended_at is not None, -event.began_at))
     return HealthSection(
-        urgent_events=[build_event_row(event, titles, host.name, now) for event in urgent[:MAX_URGENT_EVENTS]],
+        urgent_events=[build_report_event_row(event, titles, host.name, now) for event in urgent[:MAX_URGENT_EVENTS]],
         gpu_titles=list(titles.values()),
         count_rows=count_rows,
         timelines=[build_timeline_section(timeline, titles, host.name, now) for timeline in timelines.timelines],
@@ -170,11 +170,11 @@ def build_timeline_section(timeline: EventTimeline, titles: Mapping[str, str], h
         index = timeline.events[0].index
         title = f"GPU {'?' if index is None else index}, which is gone" if timeline.gpu_key else "The host"
     key = "" if timeline.gpu_key.startswith(UNNAMED_KEY_PREFIX) else timeline.gpu_key
-    rows = [build_event_row(event, titles, host, now) for event in timeline.events]
+    rows = [build_report_event_row(event, titles, host, now) for event in timeline.events]
     return TimelineSection(title, key, rows, timeline.event_count - len(timeline.events))
 
 
-def build_event_row(event: HealthEvent, titles: Mapping[str, str], host: str, now: Now) -> EventRow:
+def build_report_event_row(event: HealthEvent, titles: Mapping[str, str], host: str, now: Now) -> EventRow:
     severity = "critical" if event.kind in CRITICAL_KINDS else "warning" if event.kind in WARNING_KINDS else ""
     return EventRow(
         gpu=titles.get(event.gpu_key) or f"GPU {'?' if event.index is None else event.index}",

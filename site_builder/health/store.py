@@ -345,7 +345,7 @@ class EventLog(EventReader):
 def find_previous_hosts(connection: sqlite3.Connection, host: str, keys: Sequence[str]) -> dict[str, str]:
     """Return the other host that had each GPU last, by its history or its events."""
     named_keys = [key for key in keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
-    hosts = {key: run.host for key, run in idle_runs.read_runs(connection, named_keys).items()}
+    hosts = {key: run.host for key, run in idle_runs.read_idle_runs(connection, named_keys).items()}
     query = "SELECT host FROM event WHERE gpu=? ORDER BY at DESC LIMIT 1"
     for key in named_keys:
         if key not in hosts and (row := connection.execute(query, (key,)).fetchone()):

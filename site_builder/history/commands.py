@@ -12,7 +12,12 @@ from typing import NamedTuple, TypeVar
 import click
 
 from site_builder.config.conf_file import LoadedSettings
-from site_builder.core.command_options import CommandError, NegativeResultError, print_message, with_loaded_settings
+from site_builder.core.command_options import (
+    CommandError,
+    NegativeResultError,
+    print_command_message,
+    with_loaded_settings,
+)
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.timeparse import moments
@@ -118,7 +123,7 @@ def parse_export_period(since: str, until: str | None, step: str | None, now: da
     finest = choose_finest_step(start, now.timestamp())
     wanted = int(step or finest)
     if wanted < finest:
-        print_message(
+        print_command_message(
             f"{STEP_NAMES[wanted]} are kept for {RETENTION_DAYS[wanted]} days: "
             f"since {since} these are {STEP_NAMES[finest]}"
         )
@@ -145,7 +150,7 @@ def load_people_and_hosts(
     names = check_query(history, history.list_people)
     aliases, problems = NameFiles(loaded.settings.data, None).alias_file.read()
     for problem in problems:
-        print_message(f"{problem.where}: {problem.what}")
+        print_command_message(f"{problem.where}: {problem.what}")
     return PeopleNames(PeopleDirectory(dict(aliases), names), names), list(dict.fromkeys(hosts or known_hosts))
 
 

@@ -234,7 +234,7 @@ def create_database(path: Path) -> None:
         return
     with hold_folder_lock(path.parent):
         if not path.exists():
-            remove_side_files(path)
+            remove_database_side_files(path)
             new = path.with_name(f".{path.name}.new")
             for suffix in FILE_SUFFIXES:
                 new.with_name(new.name + suffix).unlink(missing_ok=True)
@@ -253,7 +253,7 @@ def remove_replaced_log(path: Path, opened: DatabaseIdentity) -> None:
     with hold_folder_lock(path.parent):
         current = read_database_identity(path)
         if current.inode != opened.inode and current.log_inode == opened.log_inode:
-            remove_side_files(path)
+            remove_database_side_files(path)
 
 
 @contextmanager
@@ -270,6 +270,6 @@ def hold_folder_lock(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def remove_side_files(path: Path) -> None:
+def remove_database_side_files(path: Path) -> None:
     for suffix in FILE_SUFFIXES[1:]:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

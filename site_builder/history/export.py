@@ -126,7 +126,7 @@ def build_gpu_export_rows(  # the same
     people_names: PeopleNames,
 ) -> Iterator[ExportRow]:
     """Build the rows of a GPU, also where it was not seen; column by column, since there may be millions."""
-    states = [summarize_states(counts) for counts in zip(*(columns[state] for state in GPU_STATES))]
+    states = [summarize_export_states(counts) for counts in zip(*(columns[state] for state in GPU_STATES))]
     people = {code: (people_names.find_display_name(name),) for code, name in enumerate(names)}
     nobody: tuple[str, ...] = ()
     values = {name: block_format.decode_numbers(columns[name], *encoding) for name, encoding in VALUE_COLUMNS.items()}
@@ -153,7 +153,7 @@ def build_gpu_export_rows(  # the same
 
 
 @lru_cache(maxsize=4096)
-def summarize_states(counts: tuple[int, ...]) -> tuple[str, int]:
+def summarize_export_states(counts: tuple[int, ...]) -> tuple[str, int]:
     """Return the state of most minutes, the worse of two, and how many minutes the GPU was taken."""
     by_state = dict(zip(GPU_STATES, counts))
     return max(GPU_STATES, key=by_state.__getitem__), sum(by_state[state] for state in TAKEN_STATES)
@@ -162,23 +162,23 @@ def summarize_states(counts: tuple[int, ...]) -> tuple[str, int]:
 def render_export_csv(rows: Iterable[ExportRow]) -> Iterator[str]:
     yield format_csv_row(ExportRow._fields)
     for row in rows:
-        gpu = format_fixed_cells(row.host, row.gpu, row.uuid, row.model, row.memory_total)
+        gpu = format_fixed_export_cells(row.host, row.gpu, row.uuid, row.model, row.memory_total)
         use, memory, temperature, power = (
             "" if value is None else value for value in (row.use, row.memory_used, row.temperature, row.power)
         )
         counts = f"{row.seen},{row.taken},{row.held},{row.booked}"
-        people = format_people_cells(row.users, row.bookers)
+        people = format_people_export_cells(row.users, row.bookers)
         yield f"{row.time},{gpu},{row.state},{use},{memory},{temperature},{power},{counts},{people}"
 
 
 @lru_cache(maxsize=4096)
-def format_fixed_cells(*cells: CsvCell) -> str:
+def format_fixed_export_cells(*cells: CsvCell) -> str:
     """Format cells that many rows share."""
     return format_csv_row(cells)[:-1]
 
 
 @lru_cache(maxsize=4096)
-def format_people_cells(users: tuple[str, ...], bookers: tuple[str, ...]) -> str:
+def format_people_export_cells(users: tuple[str, ...], bookers: tuple[str, ...]) -> str:
     return format_csv_row((NAME_SEPARATOR.join(users), NAME_SEPARATOR.join(bookers)))
 
 

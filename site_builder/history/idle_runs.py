@@ -126,12 +126,12 @@ def are_different_people(before: Iterable[str], now: Iterable[str]) -> bool:
 # Runs, hour by hour
 
 
-def update_run(
+def update_idle_run(
     before: GpuRun | None, host: str, series: GpuSeries, at: int, hour: HostHour, number: int, idle_percent: float
 ) -> tuple[GpuRun | None, list[UnusedBooking]]:
     """Return the run of a host's GPU of that number after an hour, and unused bookings that ended in it."""
     ended: list[UnusedBooking] = []
-    run, run_before_jump = choose_base_run(before, at)
+    run, run_before_jump = choose_base_idle_run(before, at)
     for stretch in split_into_stretches(hour, number, at, idle_percent):
         if run is None:
             run = GpuRun(
@@ -144,7 +144,7 @@ def update_run(
                 minutes=0,
             )
         if stretch.start <= run.last_seen:
-            run, stretch = correct_run(run, stretch), stretch.clip_after(run.last_seen)  # noqa: PLW2901
+            run, stretch = correct_idle_run(run, stretch), stretch.clip_after(run.last_seen)  # noqa: PLW2901
             if not stretch.count:
                 continue
         booked_run, previous = extend_booked_run(run.booked_run, stretch), run.booked_run
@@ -162,11 +162,11 @@ def update_run(
                     minutes=previous.minutes,
                 )
             )
-        run = extend_run(run, host, stretch, booked_run)
+        run = extend_idle_run(run, host, stretch, booked_run)
     return (before if run is None else run._replace(run_before_jump=run_before_jump)), ended
 
 
-def choose_base_run(before: GpuRun | None, at: int) -> tuple[GpuRun | None, GpuRun | None]:
+def choose_base_idle_run(before: GpuRun | None, at: int) -> tuple[GpuRun | None, GpuRun | None]:
     """Return the run that an hour continues, and the one to keep in case the clock jumps back."""
     if before is None:
         return None, None
@@ -177,7 +177,7 @@ def choose_base_run(before: GpuRun | None, at: int) -> tuple[GpuRun | None, GpuR
     return max(not_ahead, key=lambda base: base.last_seen, default=None), run
 
 
-def find_current_run(run: GpuRun | None, now: float) -> GpuRun | None:
+def find_current_idle_run(run: GpuRun | None, now: float) -> GpuRun | None:
     """Return the run as of now, without what a clock that ran ahead recorded."""
     while run and run.last_seen > now + CLOCK_JUMP_S:
         run = run.run_before_jump
@@ -227,7 +227,7 @@ def classify_occupancy(text: str) -> tuple[int | None, tuple[str, ...], tuple[st
     return kind, people.users, people.bookers
 
 
-def correct_run(run: GpuRun, stretch: MinuteStretch) -> GpuRun:
+def correct_idle_run(run: GpuRun, stretch: MinuteStretch) -> GpuRun:
     """Apply minutes that were counted before, perhaps from another host: they may end a run, but count only once."""
     moment = min(stretch.last, run.last_seen)
     booked_run = run.booked_run
@@ -242,7 +242,7 @@ def correct_run(run: GpuRun, stretch: MinuteStretch) -> GpuRun:
     return run._replace(since=since, minutes=max(0, min(run.minutes, (run.last_seen - since) // MINUTE + 1)))
 
 
-def extend_run(before: GpuRun, host: str, stretch: MinuteStretch, booked_run: BookedRun | None) -> GpuRun:
+def extend_idle_run(before: GpuRun, host: str, stretch: MinuteStretch, booked_run: BookedRun | None) -> GpuRun:
     kind, count = stretch.kind, stretch.count
     if kind == RUN_USE_UNKNOWN:
         kind, count = (RUN_USED if before.kind == RUN_EMPTY else before.kind), 0
@@ -275,7 +275,7 @@ def extend_booked_run(before: BookedRun | None, stretch: MinuteStretch) -> Booke
 # Runs in history.db
 
 
-def unpack_run(data: bytes) -> GpuRun:
+def unpack_idle_run(data: bytes) -> GpuRun:
     try:
         return run_from_list(orjson.loads(data))
     except (ValueError, TypeError, KeyError) as error:
@@ -287,7 +287,9 @@ def run_from_list(values: Any) -> GpuRun:  # noqa: ANN401 # a file may hold anyt
     booked_run, run_before_jump = run.booked_run, run.run_before_jump
     if booked_run is not None:
         since, last_seen, minutes, taken_minutes, people = booked_run
-        booked_run = BookedRun(int(since), int(last_seen), int(minutes), int(taken_minutes), parse_names(people))
+        booked_run = BookedRun(
+            int(since), int(last_seen), int(minutes), int(taken_minutes), parse_idle_run_names(people)
+        )
     return GpuRun(
         host=str(run.host),
         first_seen=int(run.first_seen),
@@ -296,13 +298,13 @@ def run_from_list(values: Any) -> GpuRun:  # noqa: ANN401 # a file may hold anyt
         kind=int(run.kind),
         since=int(run.since),
         minutes=int(run.minutes),
-        people=parse_names(run.people),
+        people=parse_idle_run_names(run.people),
         booked_run=booked_run,
         run_before_jump=None if run_before_jump is None else run_from_list(run_before_jump),
     )
 
 
-def parse_names(values: Iterable[object]) -> tuple[str, ...]:
+def parse_idle_run_names(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
@@ -315,10 +317,10 @@ def roll_up_idle_runs(
         for host, packed_series in connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)):
             for number, series in enumerate(parse_gpu_series(packed_series)[: hour.gpu_count]):
                 gpu_hours.append((build_fleet_gpu_key(host, series.key), host, series, at, hour, number))
-    runs = read_runs(connection, {gpu_key for gpu_key, *_ in gpu_hours})
+    runs = read_idle_runs(connection, {gpu_key for gpu_key, *_ in gpu_hours})
     ended: list[UnusedBooking] = []
     for gpu_key, host, series, at, hour, number in gpu_hours:
-        run, unused_bookings = update_run(runs.get(gpu_key), host, series, at, hour, number, idle_percent)
+        run, unused_bookings = update_idle_run(runs.get(gpu_key), host, series, at, hour, number, idle_percent)
         ended += unused_bookings
         if run:
             runs[gpu_key] = run
@@ -341,7 +343,7 @@ def roll_up_idle_runs(
     connection.executemany("DELETE FROM unkept WHERE card=? AND since=?", going_on)
 
 
-def read_runs(connection: sqlite3.Connection, gpu_keys: Iterable[str]) -> dict[str, GpuRun]:
+def read_idle_runs(connection: sqlite3.Connection, gpu_keys: Iterable[str]) -> dict[str, GpuRun]:
     keys = sorted(gpu_keys)
     runs: dict[str, GpuRun] = {}
     for start in range(0, len(keys), MAX_SQL_PARAMETERS):
@@ -357,7 +359,7 @@ def query_runs(
     sql = f"SELECT key, told FROM card WHERE {condition}"  # noqa: S608 # our words
     for gpu_key, packed_run in connection.execute(sql, parameters):
         with suppress(DamagedBlockError):
-            yield gpu_key, unpack_run(packed_run)
+            yield gpu_key, unpack_idle_run(packed_run)
 
 
 def read_idle_history(
@@ -373,9 +375,9 @@ def read_idle_history(
         sql = f"SELECT {UNUSED_BOOKING_COLUMNS} FROM unkept WHERE until>? AND until<=? ORDER BY until"  # noqa: S608 # our words
         for booking in map(UnusedBooking._make, connection.execute(sql, (since, until))):
             with suppress(ValueError, TypeError):
-                ended.append(booking._replace(people=parse_names(orjson.loads(booking.people))))  # type: ignore[arg-type] # as stored
+                ended.append(booking._replace(people=parse_idle_run_names(orjson.loads(booking.people))))  # type: ignore[arg-type] # as stored
         ended_keys = (build_fleet_gpu_key(booking.host, booking.gpu_key) for booking in ended)
-        runs = read_runs(connection, {*gpu_keys, *ended_keys})
+        runs = read_idle_runs(connection, {*gpu_keys, *ended_keys})
         runs.update(query_runs(connection, "run=? AND minutes>=?", (RUN_EMPTY, empty_minutes)))
         (first,) = connection.execute("SELECT min(at) FROM rolled").fetchone()
         return IdleHistory(first, runs, tuple(ended))

@@ -21,7 +21,7 @@ from site_builder.history import block_format, buckets, database, usage_sums
 from site_builder.history.block_format import Columns, DamagedBlockError, HostHour, MinutePart, unpack_hour
 from site_builder.history.buckets import GPU_BUCKET_COLUMNS, HostBuckets
 from site_builder.history.model import GpuSeries, HostSample
-from site_builder.history.usage_sums import StateMinutes, UsageShare, UsageTally, add_to_sums
+from site_builder.history.usage_sums import StateMinutes, UsageShare, UsageTally, add_to_usage_sums
 
 SHARE_SUMS_SQL = ", ".join(f"sum({name})" for name in UsageShare._fields)
 QueryResult = TypeVar("QueryResult")
@@ -207,10 +207,10 @@ class HistoryReader:
             for (_, host), tally in tally_pending_hours(connection, 0, int(now) + 1, self.zone).items():
                 for (day, model, person), share in tally.shares.items():
                     if first <= day <= last:
-                        add_to_sums(shares, (day, host, model, person), share)
+                        add_to_usage_sums(shares, (day, host, model, person), share)
                 for (day, model), minutes in tally.seen.items():
                     if first <= day <= last:
-                        add_to_sums(seen, (day, host, model), minutes)
+                        add_to_usage_sums(seen, (day, host, model), minutes)
             return DailyUsage(
                 [UsageShareRow(*key, share) for key, share in sorted(shares.items())],
                 [StateMinutesRow(*key, minutes) for key, minutes in sorted(seen.items())],
@@ -232,9 +232,9 @@ class HistoryReader:
             seen = query_hourly_minutes(connection, start, end)
             for (at, _), tally in tally_pending_hours(connection, start, end, self.zone).items():
                 for (_, model, person), share in tally.shares.items():
-                    add_to_sums(shares, (at, model, person), share)
+                    add_to_usage_sums(shares, (at, model, person), share)
                 for (_, model), minutes in tally.seen.items():
-                    add_to_sums(seen, (at, model), minutes)
+                    add_to_usage_sums(seen, (at, model), minutes)
             return HourlyUsage(shares, seen)
 
         return self.query(run_query, HourlyUsage({}, {}))
@@ -286,11 +286,11 @@ class HostHistoryBuilder:
         """Yield what is rolled up of a GPU set, the longest chunks first."""
         step = self.step
         if step > MINUTE:
-            for at in list_chunk_starts(self.start, self.end, CHUNK_LENGTH_S[step]):
+            for at in list_history_chunk_starts(self.start, self.end, CHUNK_LENGTH_S[step]):
                 if chunk := read_chunk(connection, step, at, gpu_set_id, buckets.unpack_buckets):
                     yield at, chunk
         due_days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (gpu_set_id,))}
-        for at in list_chunk_starts(self.start, self.end, HOUR):
+        for at in list_history_chunk_starts(self.start, self.end, HOUR):
             is_wanted = step == MINUTE or at // DAY * DAY in due_days
             if is_wanted and (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)):
                 yield at, buckets.build_buckets(hour, step // MINUTE)
@@ -326,7 +326,7 @@ class HostHistoryBuilder:
         return HostHistory(self.host, self.start, self.step, self.bucket_count, self.host_columns, tuple(gpus))
 
 
-def list_chunk_starts(start: int, end: int, length: int) -> range:
+def list_history_chunk_starts(start: int, end: int, length: int) -> range:
     return range(start // length * length, end, length)
 
 
@@ -371,7 +371,7 @@ def read_last_samples(
     last = int(now) // MINUTE * MINUTE
     for at, gpu_set_id, hour in read_pending_hours(connection, compute_host_part(host), first, last + 1, gpu_sets):
         pending[at].append((gpu_set_id, hour))
-    for at in reversed(list_chunk_starts(first, last + 1, HOUR)):
+    for at in reversed(list_history_chunk_starts(first, last + 1, HOUR)):
         hours = pending[at]
         for gpu_set_id in gpu_sets:
             if rolled_up := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour):
@@ -388,7 +388,7 @@ def read_last_samples(
                 return
 
 
-def tally_hours(
+def tally_history_hours(
     connection: sqlite3.Connection, hours: Iterable[tuple[int, int, HostHour]], zone: tzinfo
 ) -> Mapping[tuple[int, str], UsageTally]:
     """Add up hours, by their beginnings and hosts."""
@@ -407,7 +407,7 @@ def tally_pending_hours(
     connection: sqlite3.Connection, start: int, end: int, zone: tzinfo
 ) -> Mapping[tuple[int, str], UsageTally]:
     hours = (hour for part in range(PART_COUNT) for hour in read_pending_hours(connection, part, start, end))
-    return tally_hours(connection, hours, zone)
+    return tally_history_hours(connection, hours, zone)
 
 
 def query_hourly_minutes(connection: sqlite3.Connection, since: int, until: int) -> dict[tuple[int, str], StateMinutes]:

@@ -18,13 +18,13 @@ import orjson
 from site_builder.core import files, formatting
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
-from site_builder.core.records import dump_json, list_pairs, make_decoder
+from site_builder.core.records import dump_json, list_record_pairs, make_record_decoder
 from site_builder.history import block_format
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.database import DATABASE_WHERE, SEEN_COLUMNS
 from site_builder.history.model import GpuSeries
 from site_builder.history.reader import RETENTION_DAYS, SHARE_SUMS_SQL, HistoryReader, query_person_shares
-from site_builder.history.usage_sums import SeenMinutes, StateMinutes, UsageShare, account_minutes, add_to_sums
+from site_builder.history.usage_sums import SeenMinutes, StateMinutes, UsageShare, account_minutes, add_to_usage_sums
 from site_builder.history.writer import EPOCH_ORDINAL
 
 SUMS_FILE = "sums.json"
@@ -185,7 +185,8 @@ class UsageRollup:
 
     def load_recent_usage(self) -> RecentUsage:
         months = [
-            load_month(month.packed_month) for _, month in sorted(self.state.finished_months.items(), reverse=True)
+            load_rollup_month(month.packed_month)
+            for _, month in sorted(self.state.finished_months.items(), reverse=True)
         ]
         return RecentUsage(self.state.windows, tuple(months))
 
@@ -202,7 +203,7 @@ class UsageRollup:
         """Keep the sums for the next builder: cron starts one each minute."""
         if self.is_changed:
             with suppress(TypeError):  # a text that JSON cannot hold: it is added up again
-                files.write_atomically(self.store_path, dump_json([SUMS_VERSION, list_pairs(self.state)]), 0o600)
+                files.write_atomically(self.store_path, dump_json([SUMS_VERSION, list_record_pairs(self.state)]), 0o600)
             self.is_changed = False
 
     def advance_in_steps(self, connection: sqlite3.Connection, now: float) -> Iterator[None]:
@@ -271,13 +272,13 @@ class UsageRollup:
                 later.append(pending_hour)
         shares, seen = dict(window_sums.shares), {"": window_sums.seen}
         for sums in later:
-            add_to_sums(seen, "", sums.seen)
+            add_to_usage_sums(seen, "", sums.seen)
             for person, share in sums.shares.items():
-                add_to_sums(shares, person, share)
+                add_to_usage_sums(shares, person, share)
         return UsageWindow(
             since=since,
             until=int(now),
-            seen_minutes=window_sums.minutes + count_bits(bits),
+            seen_minutes=window_sums.minutes + count_rolled_up_bits(bits),
             shares=shares,
             state_minutes=StateMinutes(**seen[""]._asdict()),
         )
@@ -301,9 +302,9 @@ class UsageRollup:
                 yield from self.add_month(connection, first, month_end, following)
             finished_month = self.state.finished_months[first]
             if position >= DETAILED_MONTHS and not finished_month.is_condensed:
-                condensed = condense_month(load_month(finished_month.packed_month))
+                condensed = condense_rollup_month(load_rollup_month(finished_month.packed_month))
                 self.state.finished_months[first] = FinishedMonth(
-                    finished_month.until, dump_month(condensed), is_condensed=True
+                    finished_month.until, dump_rollup_month(condensed), is_condensed=True
                 )
 
     def add_month(self, connection: sqlite3.Connection, first: date, until: int, next_first: date) -> Iterator[None]:
@@ -313,7 +314,7 @@ class UsageRollup:
             days = [first + timedelta(days=number) for number in range((next_first - first).days)]
             month = self.state.unfinished_month = UnfinishedMonth(first, until, days)
         while month.remaining_days:
-            add_day(connection, month.remaining_days.pop(), month)
+            add_rollup_day(connection, month.remaining_days.pop(), month)
             yield
         seen_by_place = {key: StateMinutes(**seen._asdict()) for key, seen in month.seen_by_place.items()}
         month_usage = MonthUsage(
@@ -325,7 +326,7 @@ class UsageRollup:
             seen_by_place=seen_by_place,
             unseen_by_place=self.count_unseen(query_gpu_set_changes(connection), first, until, seen_by_place),
         )
-        self.state.finished_months[first] = FinishedMonth(until, dump_month(month_usage))
+        self.state.finished_months[first] = FinishedMonth(until, dump_rollup_month(month_usage))
         self.state.late_months.discard(first)
         self.state.unfinished_month = None
         yield
@@ -337,9 +338,9 @@ def load_rollup_state(path: Path) -> RollupState:
         version, stored = orjson.loads(files.read(path, MAX_SUMS_BYTES))
         if version != SUMS_VERSION:
             return RollupState()
-        state: RollupState = make_decoder(RollupState)(stored)
+        state: RollupState = make_record_decoder(RollupState)(stored)
         for month in state.finished_months.values():
-            load_month(month.packed_month)
+            load_rollup_month(month.packed_month)
     except (OSError, files.FileRefusedError, ValueError, TypeError):  # anything may stand in a damaged file
         return RollupState()
     times = [moment for window in state.windows for moment in (window.since, window.until)]
@@ -348,13 +349,13 @@ def load_rollup_state(path: Path) -> RollupState:
     return state if all(0 <= moment < MAX_EPOCH for moment in times) else RollupState()
 
 
-def dump_month(month: MonthUsage) -> bytes:
-    return dump_json(list_pairs(month))
+def dump_rollup_month(month: MonthUsage) -> bytes:
+    return dump_json(list_record_pairs(month))
 
 
-def load_month(content: bytes) -> MonthUsage:
+def load_rollup_month(content: bytes) -> MonthUsage:
     """Unpack a month; raise ValueError if it is none."""
-    month: MonthUsage = make_decoder(MonthUsage)(orjson.loads(content))
+    month: MonthUsage = make_record_decoder(MonthUsage)(orjson.loads(content))
     return month
 
 
@@ -399,7 +400,7 @@ def read_hour_range_sums(connection: sqlite3.Connection, since: int, until: int)
     row = connection.execute(sql, (since, until)).fetchone()
     return HourRangeSums(
         hours=(since, until),
-        minutes=count_bits(read_rolled_up_bits(connection, since, until)),
+        minutes=count_rolled_up_bits(read_rolled_up_bits(connection, since, until)),
         shares=query_person_shares(connection, since, until),
         seen=SeenMinutes() if row[0] is None else SeenMinutes._make(row),
     )
@@ -413,11 +414,11 @@ def read_rolled_up_bits(connection: sqlite3.Connection, since: int, until: int) 
     return bits
 
 
-def count_bits(bits: dict[int, int]) -> int:
+def count_rolled_up_bits(bits: dict[int, int]) -> int:
     return sum(bin(hour_bits).count("1") for hour_bits in bits.values())
 
 
-def add_day(connection: sqlite3.Connection, day: date, month: UnfinishedMonth) -> None:
+def add_rollup_day(connection: sqlite3.Connection, day: date, month: UnfinishedMonth) -> None:
     by_person = f"SELECT text, {SHARE_SUMS_SQL} FROM share JOIN name ON name.id=person WHERE day=? GROUP BY person"  # noqa: S608 # our words
     by_place = (
         "SELECT hosts.text, models.text, {} FROM {} JOIN name hosts ON hosts.id=host "
@@ -425,14 +426,14 @@ def add_day(connection: sqlite3.Connection, day: date, month: UnfinishedMonth) -
     )
     parameters = (day.toordinal(),)
     for person, *row in connection.execute(by_person, parameters):
-        add_to_sums(month.shares, person, UsageShare._make(row))
+        add_to_usage_sums(month.shares, person, UsageShare._make(row))
     for host, model, *row in connection.execute(by_place.format(SHARE_SUMS_SQL, "share"), parameters):
-        add_to_sums(month.shares_by_place, (host, model), UsageShare._make(row))
+        add_to_usage_sums(month.shares_by_place, (host, model), UsageShare._make(row))
     for host, model, *row in connection.execute(by_place.format(SEEN_SUMS_SQL, "seen"), parameters):
-        add_to_sums(month.seen_by_place, (host, model), SeenMinutes._make(row))
+        add_to_usage_sums(month.seen_by_place, (host, model), SeenMinutes._make(row))
 
 
-def condense_month(month: MonthUsage) -> MonthUsage:
+def condense_rollup_month(month: MonthUsage) -> MonthUsage:
     """Reduce an old month to its sums."""
     if not month.seen_by_place:
         return month._replace(shares={}, shares_by_place={}, unseen_by_place={})

@@ -71,7 +71,7 @@ Key = TypeVar("Key")
 Sums = TypeVar("Sums", UsageShare, SeenMinutes, StateMinutes)
 
 
-def add_to_sums(sums: dict[Key, Sums], key: Key, more: Sums) -> None:
+def add_to_usage_sums(sums: dict[Key, Sums], key: Key, more: Sums) -> None:
     known = sums.get(key)
     sums[key] = more if known is None else type(more)._make(map(add, known, more))
 
@@ -105,7 +105,7 @@ class UsageTally:
             state_minutes[state] += minutes
             unowned_minutes += unowned
             for person, share in shares:
-                add_to_sums(self.shares, (*key, person), share)
+                add_to_usage_sums(self.shares, (*key, person), share)
             if state in TAKEN_STATES:
                 taken_codes.add(code)
         taken_use = use
@@ -121,7 +121,7 @@ class UsageTally:
             taken_told=len(taken_use) - taken_missing,
             taken_use=sum(taken_use) - taken_missing * NO_USE,
         )
-        add_to_sums(self.seen, key, minutes_by_state)
+        add_to_usage_sums(self.seen, key, minutes_by_state)
 
 
 @lru_cache(maxsize=65536)

@@ -25,9 +25,9 @@ from site_builder.history.reader import (
     compute_host_part,
     read_chunk,
     read_pending_hours,
-    tally_hours,
+    tally_history_hours,
 )
-from site_builder.history.usage_sums import StateMinutes, UsageShare, add_to_sums
+from site_builder.history.usage_sums import StateMinutes, UsageShare, add_to_usage_sums
 
 # Rows that are deleted in one transaction.
 ROWS_PER_TRANSACTION = 500
@@ -196,7 +196,7 @@ class HistoryWriter(HistoryReader):
                 for day, gpu_set_id in due_days:
                     roll_up_day(connection, day, gpu_set_id)
             yield
-        for _ in prune_in_steps(connection, now):
+        for _ in prune_history_in_steps(connection, now):
             self.gpu_set_ids = {gpu_set_id for (gpu_set_id,) in connection.execute("SELECT id FROM shape")}
             yield
 
@@ -206,7 +206,7 @@ class HistoryWriter(HistoryReader):
         for _, gpu_set_id, hour in hours:
             stored = read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)
             whole = block_format.merge_hours(stored, hour) if stored else hour
-            store_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour(whole))
+            store_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour(whole))
         due_days = [(at // DAY * DAY, gpu_set_id) for _, gpu_set_id, _ in hours]
         connection.executemany("INSERT OR IGNORE INTO due VALUES(?,?)", due_days)
         self.add_hours(connection, hours)
@@ -223,15 +223,15 @@ class HistoryWriter(HistoryReader):
         shares, seen = [], []
         hour_shares: dict[tuple[int, int, int], UsageShare] = {}
         hour_seen: dict[tuple[int, int], StateMinutes] = {}
-        for (at, host), tally in tally_hours(connection, hours, self.zone).items():
+        for (at, host), tally in tally_history_hours(connection, hours, self.zone).items():
             for (day, model, person), share in tally.shares.items():
                 host_id, model_id, person_id = (self.find_name_id(connection, name) for name in (host, model, person))
                 shares.append((day.toordinal(), host_id, model_id, person_id, *share))
-                add_to_sums(hour_shares, (at, model_id, person_id), share)
+                add_to_usage_sums(hour_shares, (at, model_id, person_id), share)
             for (day, model), minutes in tally.seen.items():
                 host_id, model_id = (self.find_name_id(connection, name) for name in (host, model))
                 seen.append((day.toordinal(), host_id, model_id, *minutes))
-                add_to_sums(hour_seen, (at, model_id), minutes)
+                add_to_usage_sums(hour_seen, (at, model_id), minutes)
         tables: list[tuple[str, str, Sequence[str], Sequence[tuple[int, ...]]]] = [
             ("share", "day, host, model, person", UsageShare._fields, shares),
             ("seen", "day, host, model", database.SEEN_COLUMNS, seen),
@@ -253,7 +253,7 @@ class HistoryWriter(HistoryReader):
         return self.name_ids[text]
 
 
-def store_chunk(connection: sqlite3.Connection, step: int, at: int, gpu_set_id: int, block: bytes) -> None:
+def store_history_chunk(connection: sqlite3.Connection, step: int, at: int, gpu_set_id: int, block: bytes) -> None:
     connection.execute("INSERT OR REPLACE INTO chunk VALUES(?,?,?,?)", (step, at, gpu_set_id, block))
 
 
@@ -272,20 +272,20 @@ def roll_up_day(connection: sqlite3.Connection, day: int, gpu_set_id: int) -> No
         ) or buckets.create_empty_buckets(length // step, hours[0][1].gpu_count)
         for at, hour in hours:
             buckets.merge_buckets(host_buckets, (at - start) // step, buckets.build_buckets(hour, step // MINUTE))
-        store_chunk(connection, step, start, gpu_set_id, buckets.pack_buckets(host_buckets))
+        store_history_chunk(connection, step, start, gpu_set_id, buckets.pack_buckets(host_buckets))
     connection.execute("DELETE FROM due WHERE at=? AND shape=?", (day, gpu_set_id))
 
 
 # Deletion of what is too old
 
 
-def prune_in_steps(connection: sqlite3.Connection, now: float) -> Iterator[None]:
+def prune_history_in_steps(connection: sqlite3.Connection, now: float) -> Iterator[None]:
     """Delete what is too old, once an hour."""
     hour = int(now) // HOUR * HOUR
     last_run = connection.execute("SELECT at FROM done WHERE what='prune'").fetchone()
     if last_run and last_run[0] == hour:
         return
-    for table, where, limit in list_expired(connection, now):
+    for table, where, limit in list_expired_history(connection, now):
         statement = f"DELETE FROM {table} WHERE {where}"  # noqa: S608 # all words are ours
         while True:
             with begin_transaction(connection):
@@ -302,7 +302,7 @@ def prune_in_steps(connection: sqlite3.Connection, now: float) -> Iterator[None]
     yield
 
 
-def list_expired(connection: sqlite3.Connection, now: float) -> Iterator[tuple[str, str, int]]:
+def list_expired_history(connection: sqlite3.Connection, now: float) -> Iterator[tuple[str, str, int]]:
     """Yield tables, what to delete from each, and before which limit."""
     all_days = {HOURLY_RETENTION_DAYS, *RETENTION_DAYS.values()}
     limits = {days: find_retention_start(connection, now, days) for days in all_days}

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from site_builder.config.settings import Settings
-from site_builder.core.command_options import CommandError, complete_files, print_message, with_settings
+from site_builder.core.command_options import CommandError, complete_files, print_command_message, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.remote import targets
 from site_builder.remote.fetch import HttpFetcher, SnapshotFetcher, SshFetcher
@@ -72,7 +72,7 @@ def pull(
         failed = loop.run(every, began, end)
     if sys.stderr.isatty():
         counts = f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived"
-        print_message(f"{counts}, in {time.monotonic() - began:.1f} s")
+        print_command_message(f"{counts}, in {time.monotonic() - began:.1f} s")
     if failed:
         sys.exit(1)
 
@@ -83,7 +83,9 @@ def choose_pull_targets(
     try:
         in_consul = []
         if consul:
-            in_consul = targets.read_consul_targets(settings.consul, settings.state, settings.data, print_message)
+            in_consul = targets.read_consul_targets(
+                settings.consul, settings.state, settings.data, print_command_message
+            )
         in_file = targets.read_targets_file(Path(hosts_file)) if hosts_file else []
         typed = targets.parse_typed_targets(hosts)
     except targets.UnclearTargetsError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from site_builder.core.command_options import print_message
+from site_builder.core.command_options import print_command_message
 from site_builder.core.terminal_text import clean_excerpt
 from site_builder.remote.fetch import PullError, SnapshotFetcher, write_pulled_files
 from site_builder.remote.targets import Target
@@ -91,7 +91,7 @@ class PullLoop:
             threading.Thread(target=fetcher.close, daemon=True).start()
         sentence = "; ".join(problems)
         if (name, sentence) not in self.printed:
-            print_message(sentence if sentence.startswith((f"{name} ", f"{name}:")) else f"{name}: {sentence}")
+            print_command_message(sentence if sentence.startswith((f"{name} ", f"{name}:")) else f"{name}: {sentence}")
         self.printed.add((name, sentence))
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from site_builder.core.model import ConsulAccess
 from site_builder.core.names import is_host_name
 from site_builder.core.terminal_text import clean_text, decode_text
-from site_builder.discovery.hosts import NUMERIC_NAME, ConsulHostList, match_nodes_to_hosts
+from site_builder.discovery.hosts import NUMERIC_NAME, ConsulHostList, match_consul_nodes_to_hosts
 
 URL_PREFIXES = ("http://", "https://")
 # What stands at the place of a port and is none: a password of which a `#` or a comma has cut the rest.
@@ -137,7 +137,7 @@ def read_consul_targets(
         data_folders = [path.name for path in data.iterdir() if path.is_dir()]
     except OSError:
         data_folders = []
-    nodes_by_host, unclear = match_nodes_to_hosts(nodes or (), data_folders)
+    nodes_by_host, unclear = match_consul_nodes_to_hosts(nodes or (), data_folders)
     # whoever registers a service chooses its words: here they are no URL, no other user, no other port
     for name in [name for name, node in nodes_by_host.items() if not MACHINE_NAME.fullmatch(node.node)]:
         node = nodes_by_host.pop(name).node

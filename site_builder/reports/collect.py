@@ -28,7 +28,14 @@ from site_builder.history.reader import DailyUsage, GpuHistory, HistoryReader, c
 from site_builder.history.usage_sums import StateMinutes
 from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseSummary, ValueChange
-from site_builder.usage.totals import DatePeriod, GpuStay, UsageRow, UsageTable, compute_percent_seen, find_midnight
+from site_builder.usage.totals import (
+    DatePeriod,
+    GpuStay,
+    UsageRow,
+    UsageTable,
+    compute_usage_percent_seen,
+    find_usage_midnight,
+)
 from site_builder.waste import rules as waste_rules
 
 WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
@@ -85,7 +92,7 @@ class WeekUsage(NamedTuple):
 
     @property
     def seen_percent(self) -> int | None:
-        return compute_percent_seen(self.people.total)
+        return compute_usage_percent_seen(self.people.total)
 
 
 class WeeklyReport(NamedTuple):
@@ -105,7 +112,7 @@ class WeeklyReport(NamedTuple):
 
     @property
     def days(self) -> list[date]:
-        return list_week_days(self.first)
+        return list_report_week_days(self.first)
 
     @property
     def compared_usage(self) -> WeekUsage | None:
@@ -138,8 +145,8 @@ def find_last_whole_week(today: date) -> date:
     return today - timedelta(days=today.weekday() + DAYS_PER_WEEK)
 
 
-def list_week_days(first: date) -> list[date]:
-    return fleet_page.list_days_until(first + timedelta(days=DAYS_PER_WEEK - 1), DAYS_PER_WEEK)
+def list_report_week_days(first: date) -> list[date]:
+    return fleet_page.list_fleet_days_until(first + timedelta(days=DAYS_PER_WEEK - 1), DAYS_PER_WEEK)
 
 
 # Sums
@@ -213,17 +220,17 @@ class WeekTally:
 
 def compare_weeks(report: WeeklyReport) -> PeriodComparison:
     previous = report.compared_usage
-    return fleet_page.compare_periods(
-        summarize_week(report.usage),
-        summarize_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
+    return fleet_page.compare_usage_periods(
+        summarize_report_week(report.usage),
+        summarize_report_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
     )
 
 
-def summarize_week(usage: WeekUsage) -> PeriodUse:
+def summarize_report_week(usage: WeekUsage) -> PeriodUse:
     return PeriodUse(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
 
 
-def compare_model(report: WeeklyReport, model: str) -> ValueChange:
+def compare_report_model(report: WeeklyReport, model: str) -> ValueChange:
     """Compare the GPU-hours of a model with the week before."""
     before = report.compared_usage.models.get(model) if report.compared_usage else None
     use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
@@ -232,7 +239,7 @@ def compare_model(report: WeeklyReport, model: str) -> ValueChange:
     )
 
 
-def list_models(report: WeeklyReport) -> dict[str, UseSummary]:
+def list_report_models(report: WeeklyReport) -> dict[str, UseSummary]:
     """Return the models of the week, and those that were seen only in the week before."""
     models = dict(report.usage.models)
     for model in report.previous_usage.models if report.previous_usage else ():
@@ -241,9 +248,9 @@ def list_models(report: WeeklyReport) -> dict[str, UseSummary]:
     return models
 
 
-def list_unseen_hosts(report: WeeklyReport) -> list[UsageRow]:
+def list_unseen_report_hosts(report: WeeklyReport) -> list[UsageRow]:
     """List the hosts that were not seen all the time, the least seen first."""
-    rows = [row for row in report.usage.hosts.rows if (compute_percent_seen(row.sums) or 0) < 99]
+    rows = [row for row in report.usage.hosts.rows if (compute_usage_percent_seen(row.sums) or 0) < 99]
     return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))
 
 
@@ -257,7 +264,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
     usage = read_week_usage(history, first, now)
     if not usage.seen:
         return None
-    start, end = find_midnight(first, zone), find_midnight(first + timedelta(days=DAYS_PER_WEEK), zone)
+    start, end = find_usage_midnight(first, zone), find_usage_midnight(first + timedelta(days=DAYS_PER_WEEK), zone)
     until = min(end, now)
     previous_first = first - timedelta(days=DAYS_PER_WEEK)
     previous = read_week_usage(history, previous_first, now)
@@ -291,7 +298,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
         previous_usage=(
             sum_week_usage(previous, {}, stays, people, previous_period, history_start) if previous.seen else None
         ),
-        cells=fleet_page.build_cells_from_sums(tally.minutes_by_hour, list_week_days(first), zone),
+        cells=fleet_page.build_fleet_cells_from_sums(tally.minutes_by_hour, list_report_week_days(first), zone),
         waste=tally.sort_waste(),
         current_waste=read_current_waste(settings, now) if now - until < MAX_REPORT_AGE_S else (),
         events=[event for event in EventReader(history).read_events(start, until) if event.host not in hidden],
@@ -331,13 +338,13 @@ def sum_week_usage(
         minutes_by_key[row.day, row.model].append(row.seen)
     sums = {key: fleet_page.sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
     days = {}
-    for day in list_week_days(period.first):
+    for day in list_report_week_days(period.first):
         days[day] = fleet_page.summarize_use(
             fleet_page.sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
             sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
         )
     models = {}
-    for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_day_length(period.zone)).items():
+    for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_fleet_day_length(period.zone)).items():
         counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
         models[model] = use._replace(gpus=max(counts, default=use.gpus))
     return WeekUsage(

@@ -14,7 +14,7 @@ from site_builder.alerts import weekly_report as alert_report
 from site_builder.alerts.channels import load_channels
 from site_builder.alerts.config_files import AlertConfigFiles
 from site_builder.alerts.model import CHANNEL_PREFIX, PERSON_PREFIX, WEEKLY_REPORT_RULE
-from site_builder.alerts.table import format_outcome
+from site_builder.alerts.table import format_delivery_outcome
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import command_options, files
@@ -70,7 +70,7 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
         raise click.UsageError(message)
     settings, now = loaded.settings, time.time()
     first = parse_week_option(week, datetime.fromtimestamp(now, settings.zone).date())
-    receivers = choose_receivers(settings, names) if mail else ()
+    receivers = choose_report_receivers(settings, names) if mail else ()
     weekly_report = load_report(settings, first, now)
     if mail:
         send_report(weekly_report, settings, receivers, now)
@@ -126,7 +126,7 @@ def render_standalone_page(weekly_report: WeeklyReport, settings: Settings, now:
     return render.render_report_page(weekly_report, style, Now(now, settings.zone), settings.url or "")
 
 
-def choose_receivers(settings: Settings, names: Sequence[str]) -> list[str]:
+def choose_report_receivers(settings: Settings, names: Sequence[str]) -> list[str]:
     """List the receivers named by --to, or else those of the rule, as notifications name them."""
     channels = [name for name, _ in settings.alerts.channels]
     if not names:
@@ -153,7 +153,7 @@ def send_report(weekly_report: WeeklyReport, settings: Settings, receivers: Sequ
         notification = alert_report.build_report_notification(weekly_report.first, receiver, int(now))
         outcome = channels.send(notification, message)
         has_failed = has_failed or outcome.status != "sent"
-        click.echo(format_outcome(receiver, outcome))
+        click.echo(format_delivery_outcome(receiver, outcome))
     if has_failed:
         sys.exit(1)
 

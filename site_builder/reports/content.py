@@ -18,7 +18,7 @@ from site_builder.reports import collect
 from site_builder.reports.collect import WastedGpu, WeeklyReport
 from site_builder.usage import fleet_page
 from site_builder.usage.fleet_page import UseRow, UseSummary, ValueChange
-from site_builder.usage.totals import UsageSums, compute_percent_seen, units_to_hours
+from site_builder.usage.totals import UsageSums, compute_usage_percent_seen, usage_units_to_hours
 
 SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
 INFO_LABEL = "for your information"
@@ -173,25 +173,27 @@ class ReportContent:
 
 
 def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportContent:
-    until = find_unfinished_end(report)
-    models = list(collect.list_models(report).items())
+    until = find_unfinished_report_end(report)
+    models = list(collect.list_report_models(report).items())
     people = report.usage.people
     omitted_people = people.rows[form.max_people :]
     omitted_hours = format_unit_hours(sum(row.sums.used for row in omitted_people))
     previous = report.compared_usage
     previous_use = {row.key: row.sums.used for row in previous.people.rows} if previous else None
-    report_events, hosts = list_report_events(report), collect.list_unseen_hosts(report)
+    report_events, hosts = list_report_events(report), collect.list_unseen_report_hosts(report)
     comparison = collect.compare_weeks(report)
     return ReportContent(
         title=format_week_title(report),
-        date_range=format_date_range(report),
-        notes=list_notes(report),
-        changes=fleet_page.describe_comparison(comparison),
-        days=[build_report_use_row(svg.format_day_label(day), report.usage.days[day]) for day in report.days],
-        all_gpus=build_report_use_row("All GPUs", report.usage.total, format_change(comparison.used)),
-        heat=svg.build_hourly_rows(report.days, report.cells, until),
+        date_range=format_report_date_range(report),
+        notes=list_report_notes(report),
+        changes=fleet_page.describe_usage_comparison(comparison),
+        days=[build_report_use_row(svg.format_heatmap_day_label(day), report.usage.days[day]) for day in report.days],
+        all_gpus=build_report_use_row("All GPUs", report.usage.total, format_report_change(comparison.used)),
+        heat=svg.build_heatmap_hourly_rows(report.days, report.cells, until),
         models=[
-            build_report_use_row(form.shorten(model), use, format_change(collect.compare_model(report, model)))
+            build_report_use_row(
+                form.shorten(model), use, format_report_change(collect.compare_report_model(report, model))
+            )
             for model, use in models[: form.max_models]
         ],
         omitted_models=0 if form.max_models is None else len(models) - form.max_models,
@@ -202,8 +204,8 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
                 row.sums,
                 row.sums.used,
                 ValueChange(
-                    units_to_hours(row.sums.used),
-                    None if previous_use is None else units_to_hours(previous_use.get(row.key, 0)),
+                    usage_units_to_hours(row.sums.used),
+                    None if previous_use is None else usage_units_to_hours(previous_use.get(row.key, 0)),
                 ),
             )
             for row in (people.rows[: form.max_people] if report.are_users_shown else ())
@@ -212,10 +214,12 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
         omitted_people=f"and {len(omitted_people)} more with {omitted_hours} GPU-hours" if omitted_people else "",
         unowned_hours=format_unit_hours(people.total.unowned) if people.total.unowned else "",
         total=build_person_row("All together", people.total, people.total.used + people.total.unowned, comparison.used),
-        waste=[build_waste_table(report, form, kind) for kind in form.waste_titles if getattr(report.waste, kind)],
+        waste=[
+            build_report_waste_table(report, form, kind) for kind in form.waste_titles if getattr(report.waste, kind)
+        ],
         current_waste=[
             CurrentWasteRow(
-                gpu=form.shorten(format_gpu_name(waste.host, waste.index), MAX_GPU_CHARACTERS),
+                gpu=form.shorten(format_report_gpu_name(waste.host, waste.index), MAX_GPU_CHARACTERS),
                 people=form.shorten(join_names(waste.people)),
                 hours="" if waste.hours is None else f"{waste.hours:,.1f}",
                 what=form.shorten(waste.what, MAX_SENTENCE_CHARACTERS),
@@ -226,11 +230,11 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
         omitted_current_waste=len(report.current_waste) - form.max_wasted,
         events=[
             EventRow(
-                severity=find_severity(event)[1],
+                severity=find_report_event_severity(event)[1],
                 is_critical=event.kind in events.CRITICAL_KINDS,
                 when=events.format_event_time(event, report.zone),
                 gpu=form.shorten(
-                    format_gpu_name(event.host, event.index if event.gpu_key else None), MAX_GPU_CHARACTERS
+                    format_report_gpu_name(event.host, event.index if event.gpu_key else None), MAX_GPU_CHARACTERS
                 ),
                 what=form.shorten(events.describe_event(event), MAX_SENTENCE_CHARACTERS),
             )
@@ -240,7 +244,7 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
         hosts=[
             UnseenHost(
                 name=form.shorten(row.name, MAX_GPU_CHARACTERS),
-                seen=svg.UNKNOWN if (seen := compute_percent_seen(row.sums)) is None else f"{seen} %",
+                seen=svg.UNKNOWN if (seen := compute_usage_percent_seen(row.sums)) is None else f"{seen} %",
                 unseen_hours=format_unit_hours(row.sums.unseen),
             )
             for row in hosts[: form.max_hosts]
@@ -255,50 +259,51 @@ def format_week_title(report: WeeklyReport) -> str:
     return f"Week {number} of {year}"
 
 
-def format_date_range(report: WeeklyReport) -> str:
+def format_report_date_range(report: WeeklyReport) -> str:
     """Format `Mon 9 Nov to Sun 15 Nov 2026, Europe/Paris`."""
     last = report.days[-1]
     year = "" if report.first.year == last.year else f" {report.first.year}"
     zone = getattr(report.zone, "key", None) or datetime.fromtimestamp(report.until, report.zone).tzname()
-    return f"{svg.format_day_label(report.first)}{year} to {svg.format_day_label(last)} {last.year}, {zone}"
+    first_label, last_label = svg.format_heatmap_day_label(report.first), svg.format_heatmap_day_label(last)
+    return f"{first_label}{year} to {last_label} {last.year}, {zone}"
 
 
 def replace_unprintable(line: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
-def find_unfinished_end(report: WeeklyReport) -> datetime | None:
+def find_unfinished_report_end(report: WeeklyReport) -> datetime | None:
     """Return when the report was made, if its week was not over then."""
     return None if report.is_over else datetime.fromtimestamp(report.until, report.zone)
 
 
-def list_notes(report: WeeklyReport) -> list[str]:
+def list_report_notes(report: WeeklyReport) -> list[str]:
     """List what a reader must know to understand the numbers."""
     notes = []
-    until, seen, before = find_unfinished_end(report), report.usage.seen_percent, report.previous_usage
+    until, seen, before = find_unfinished_report_end(report), report.usage.seen_percent, report.previous_usage
     if until:
         notes.append(
-            f"This week is not over: it is told up to {svg.format_day_label(until.date())} {until:%H:%M}, "
+            f"This week is not over: it is told up to {svg.format_heatmap_day_label(until.date())} {until:%H:%M}, "
             "and compared with none."
         )
     if seen is not None and seen < 100:
         notes.append(f"{seen} % of the time of these GPUs was seen; all else is of that time.")
     if report.usage.history_start:
-        start = svg.format_day_label(report.usage.history_start)
+        start = svg.format_heatmap_day_label(report.usage.history_start)
         notes.append(f"History begins with {start}: of the days before nothing is known.")
     if until:
         return notes
     if before is None:
         notes.append("Of the week before nothing was seen.")
     elif before.history_start:
-        start = svg.format_day_label(before.history_start)
+        start = svg.format_heatmap_day_label(before.history_start)
         notes.append(f"History begins with {start}: the week before is not whole.")
     elif before.seen_percent is not None and before.seen_percent < 95:
         notes.append(f"Of the week before only {before.seen_percent} % was seen.")
     return notes
 
 
-def format_change(change: ValueChange) -> str:
+def format_report_change(change: ValueChange) -> str:
     """Format a change since the week before, like `+9 %`."""
     if change.before is None:
         return svg.UNKNOWN
@@ -307,13 +312,13 @@ def format_change(change: ValueChange) -> str:
     return f"{change.percent:+,.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "−")  # noqa: RUF001
 
 
-def format_gpu_name(host: str, index: int | str | None) -> str:
+def format_report_gpu_name(host: str, index: int | str | None) -> str:
     """Format `atlas:3`."""
     return host if index is None else f"{host}:{index}"
 
 
 def format_unit_hours(units: int) -> str:
-    return f"{units_to_hours(units):,.1f}"
+    return f"{usage_units_to_hours(units):,.1f}"
 
 
 def build_report_use_row(name: str, use: UseSummary, change: str = "") -> ReportUseRow:
@@ -325,14 +330,14 @@ def build_person_row(name: str, sums: UsageSums, used: int, change: ValueChange)
         name=name,
         sums=sums,
         used=format_unit_hours(used),
-        change=format_change(change),
+        change=format_report_change(change),
         held=format_unit_hours(sums.held),
         booked=format_unit_hours(sums.booked),
         unused=format_unit_hours(sums.unused),
     )
 
 
-def build_waste_table(report: WeeklyReport, form: ReportFormat, kind: str) -> WasteTable:
+def build_report_waste_table(report: WeeklyReport, form: ReportFormat, kind: str) -> WasteTable:
     gpus: list[WastedGpu] = getattr(report.waste, kind)
     omitted = gpus[form.max_wasted :]
     omitted_hours = fleet_page.format_gpu_hours(sum(gpu.minutes for gpu in omitted))
@@ -342,7 +347,7 @@ def build_waste_table(report: WeeklyReport, form: ReportFormat, kind: str) -> Wa
         has_people=report.are_users_shown and kind != "unused",
         rows=[
             WasteRow(
-                gpu=form.shorten(format_gpu_name(gpu.host, gpu.index), MAX_GPU_CHARACTERS),
+                gpu=form.shorten(format_report_gpu_name(gpu.host, gpu.index), MAX_GPU_CHARACTERS),
                 model=form.shorten(gpu.model),
                 person=form.shorten(gpu.person),
                 hours=fleet_page.format_gpu_hours(gpu.minutes),
@@ -357,10 +362,12 @@ def build_waste_table(report: WeeklyReport, form: ReportFormat, kind: str) -> Wa
 def list_report_events(report: WeeklyReport) -> list[HealthEvent]:
     """List the events of the week, the most severe first."""
     shown = [event for event in report.events if event.kind not in OMITTED_EVENT_KINDS]
-    return sorted(shown, key=lambda event: (find_severity(event)[0], event.began_at, event.host, event.number))
+    return sorted(
+        shown, key=lambda event: (find_report_event_severity(event)[0], event.began_at, event.host, event.number)
+    )
 
 
-def find_severity(event: HealthEvent) -> tuple[int, str]:
+def find_report_event_severity(event: HealthEvent) -> tuple[int, str]:
     """Return the rank of an event's severity, the worst being 0, and its label."""
     for rank, (kinds, label) in enumerate(SEVERITIES):
         if event.kind in kinds:

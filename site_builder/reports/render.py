@@ -46,8 +46,8 @@ BAR_LETTERS = {"working": "#", "held": "=", "booked": ".", "unclear": "?"}
 NAME_WIDTH, PEOPLE_WIDTHS = 26, (12, 10, 10, 10, 10)
 
 
-def format_made_at(made: Now) -> str:
-    return f"{svg.format_day_label(made.today)} {made.today.year} {made.local:%H:%M}"
+def format_report_made_at(made: Now) -> str:
+    return f"{svg.format_heatmap_day_label(made.today)} {made.today.year} {made.local:%H:%M}"
 
 
 # The page
@@ -62,7 +62,7 @@ def render_report_page(report: WeeklyReport, style: str, made: Now, url: str = "
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         hour_names=svg.HOUR_NAMES,
         draw_bar=partial(render_person_bar, most=form.most_used),
-        made=format_made_at(made),
+        made=format_report_made_at(made),
         url=url,
     )
     return text.encode("utf-8", "replace")
@@ -76,9 +76,9 @@ def render_person_bar(sums: UsageSums, most: int) -> Html:
     used = max(1, round(sums.used * width / most))
     held = round(sums.held * width / most)
     box = svg.SvgBox(used - held, 0, held, height)
-    pieces = [svg.render_rect(svg.SvgBox(0, 0, used, height), "class=working")]
+    pieces = [svg.render_svg_rect(svg.SvgBox(0, 0, used, height), "class=working")]
     if held:
-        pieces += [svg.render_rect(box, "class=held"), svg.render_rect(box, 'fill="url(#_held)"')]
+        pieces += [svg.render_svg_rect(box, "class=held"), svg.render_svg_rect(box, 'fill="url(#_held)"')]
     return Html(f"<svg class=share width={width} height={height} aria-hidden=true>{''.join(pieces)}</svg>")
 
 
@@ -101,8 +101,8 @@ def format_report_subject(report: WeeklyReport) -> str:
 
 def render_report_brief(report: WeeklyReport, url: str = "") -> str:
     """Render the sums alone, for a chat."""
-    lines = [content.format_date_range(report)]
-    for label, number, before in fleet_page.describe_comparison(collect.compare_weeks(report)):
+    lines = [content.format_report_date_range(report)]
+    for label, number, before in fleet_page.describe_usage_comparison(collect.compare_weeks(report)):
         lines.append(f"{number} {label}: {before}")
     critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_report_events(report))
     if critical_count:
@@ -114,7 +114,7 @@ def render_report_mail(report: WeeklyReport, made: Now, board: str = "", page: s
     """Render the mail; `board` and `page` are the addresses of the board and of the report, if known."""
     form = build_report_content(report, content.MAIL)
     light_tints, dark_tints = (
-        {f"t{number}": mix_tint(percent, ink, ground) for number, percent in enumerate(TINT_PERCENTS)}
+        {f"t{number}": mix_report_tint(percent, ink, ground) for number, percent in enumerate(TINT_PERCENTS)}
         for ink, ground in zip(COLOURS["working"], CARD_COLOURS)
     )
     return load_compact_template("report_mail.html").render(
@@ -127,21 +127,23 @@ def render_report_mail(report: WeeklyReport, made: Now, board: str = "", page: s
         no_data=svg.NO_DATA,
         dates=[(DAY_NAMES[day.weekday()], day.day) for day in report.days],
         hour_names=svg.HOUR_NAMES,
-        draw_use_bar=lambda use: build_bar(use.parts, use.seen),
-        draw_person_bar=lambda sums: build_bar({"working": sums.used - sums.held, "held": sums.held}, form.most_used),
-        made=format_made_at(made),
+        draw_use_bar=lambda use: build_report_bar(use.parts, use.seen),
+        draw_person_bar=lambda sums: build_report_bar(
+            {"working": sums.used - sums.held, "held": sums.held}, form.most_used
+        ),
+        made=format_report_made_at(made),
         board=board,
         page=page,
     )
 
 
-def mix_tint(percent: int, ink: str, ground: str) -> str:
+def mix_report_tint(percent: int, ink: str, ground: str) -> str:
     """Mix a colour of the heat map: so much of the ink, on the ground."""
     pairs = zip(bytes.fromhex(ink[1:]), bytes.fromhex(ground[1:]))
     return "#" + bytes(round(dark * percent / 100 + light * (1 - percent / 100)) for dark, light in pairs).hex()
 
 
-def build_bar(minutes_by_part: Mapping[str, float], whole: float) -> list[BarPiece]:
+def build_report_bar(minutes_by_part: Mapping[str, float], whole: float) -> list[BarPiece]:
     """Put parts side by side; the rest of the whole is the track."""
     if not whole:
         return []
@@ -162,13 +164,13 @@ def render_report_text(report: WeeklyReport, url: str = "") -> str:
     form = build_report_content(report, content.TEXT)
     sections: list[tuple[str, Iterable[str]]] = [
         ("", [f"gpuboard: {form.title[0].lower()}{form.title[1:]}", form.date_range]),
-        ("", [line for note in form.notes for line in wrap_sentence(note)]),
-        ("In short", format_summary_lines(report)),
-        ("Use by day", format_day_lines(form)),
-        ("Use by model", format_model_lines(form)),
-        ("People", format_people_lines(form)),
-        ("Waste", format_waste_lines(form)),
-        ("Health", format_health_lines(form)),
+        ("", [line for note in form.notes for line in wrap_report_sentence(note)]),
+        ("In short", format_report_summary_lines(report)),
+        ("Use by day", format_report_day_lines(form)),
+        ("Use by model", format_report_model_lines(form)),
+        ("People", format_report_people_lines(form)),
+        ("Waste", format_report_waste_lines(form)),
+        ("Health", format_report_health_lines(form)),
         ("", [f"With charts: {url}"] if url else []),
     ]
     lines: list[str] = []
@@ -181,21 +183,21 @@ def render_report_text(report: WeeklyReport, url: str = "") -> str:
     return "".join(f"{truncate_text(content.replace_unprintable(line), TEXT_WIDTH).rstrip()}\n" for line in lines)
 
 
-def wrap_sentence(sentence: str, indent: str = "", first: str = "") -> list[str]:
+def wrap_report_sentence(sentence: str, indent: str = "", first: str = "") -> list[str]:
     return textwrap.wrap(flatten_text(sentence), TEXT_WIDTH, initial_indent=first, subsequent_indent=indent)
 
 
-def format_text_row(name: str, room: int, *cells: tuple[str, int]) -> str:
+def format_report_text_row(name: str, room: int, *cells: tuple[str, int]) -> str:
     """Format a name and numbers, each at the right of its column."""
     return fit_text(flatten_text(name), room) + "".join(text.rjust(width) for text, width in cells)
 
 
-def replace_dashes(change: str) -> str:
+def replace_report_dashes(change: str) -> str:
     """Write a change in letters that every mail program has."""
     return change.replace("−", "-").replace("–", "-")  # noqa: RUF001
 
 
-def format_summary_lines(report: WeeklyReport) -> Iterator[str]:
+def format_report_summary_lines(report: WeeklyReport) -> Iterator[str]:
     changes = collect.compare_weeks(report)
     for label, change, digits in (
         ("GPU-hours used", changes.used, 1),
@@ -203,18 +205,18 @@ def format_summary_lines(report: WeeklyReport) -> Iterator[str]:
         ("GPU-hours held idle or booked and unused", changes.wasted, 1),
     ):
         before = "" if change.before is None else f"was {change.before:,.{digits}f}"
-        percent = replace_dashes(content.format_change(change))
-        yield format_text_row(label, 42, (f"{change.now:,.{digits}f}", 10), (percent, 9), (before, 16))
+        percent = replace_report_dashes(content.format_report_change(change))
+        yield format_report_text_row(label, 42, (f"{change.now:,.{digits}f}", 10), (percent, 9), (before, 16))
     share, share_before = changes.taken_percents
-    before = "" if share_before is None else f"was {fleet_page.format_share(share_before)}"
-    yield format_text_row(
-        "taken, of all that was seen", 42, (fleet_page.format_share(share), 10), ("", 9), (before, 16)
+    before = "" if share_before is None else f"was {fleet_page.format_usage_share(share_before)}"
+    yield format_report_text_row(
+        "taken, of all that was seen", 42, (fleet_page.format_usage_share(share), 10), ("", 9), (before, 16)
     )
 
 
-def format_day_lines(form: ReportContent) -> Iterator[str]:
+def format_report_day_lines(form: ReportContent) -> Iterator[str]:
     widths = (BAR_CHARACTERS + 2, 9, 8, 12)
-    yield format_text_row("", 11, *zip(("", "taken", "held", "GPU-hours"), widths))
+    yield format_report_text_row("", 11, *zip(("", "taken", "held", "GPU-hours"), widths))
     for row in form.days:
         bar, position = "", 0.0
         for part, minutes in row.use.parts.items() if row.use.seen else ():
@@ -222,43 +224,43 @@ def format_day_lines(form: ReportContent) -> Iterator[str]:
             bar += BAR_LETTERS[part] * (round(position) - len(bar))
         values = (row.cells.taken, row.cells.held, row.cells.hours) if row.use.seen else ()
         drawn = f"|{(bar if row.use.seen else svg.NO_DATA).ljust(BAR_CHARACTERS)}|"
-        yield format_text_row(row.cells.name, 11, *zip((drawn, *values), widths))
+        yield format_report_text_row(row.cells.name, 11, *zip((drawn, *values), widths))
     yield "# taken   = of it held idle   . booked, nobody on it   ? lost or not known"
 
 
-def format_model_lines(form: ReportContent) -> Iterator[str]:
+def format_report_model_lines(form: ReportContent) -> Iterator[str]:
     widths = (6, 8, 8, 12, 10)
-    yield format_text_row("", 28, *zip(("GPUs", "taken", "held", "GPU-hours", "change"), widths))
+    yield format_report_text_row("", 28, *zip(("GPUs", "taken", "held", "GPU-hours", "change"), widths))
     for row in (*form.models, form.all_gpus):
         cells = row.cells
         if row.use.seen:
-            values = (cells.gpus, cells.taken, cells.held, cells.hours, replace_dashes(row.change))
-            yield format_text_row(cells.name, 28, *zip(values, widths))
+            values = (cells.gpus, cells.taken, cells.held, cells.hours, replace_report_dashes(row.change))
+            yield format_report_text_row(cells.name, 28, *zip(values, widths))
         else:
-            yield format_text_row(cells.name, 28, (svg.NO_DATA, 14))
+            yield format_report_text_row(cells.name, 28, (svg.NO_DATA, 14))
 
 
-def format_people_lines(form: ReportContent) -> Iterator[str]:
+def format_report_people_lines(form: ReportContent) -> Iterator[str]:
     if not form.users:
-        yield from wrap_sentence(f"People are not shown. All together used {form.total.used} GPU-hours.")
+        yield from wrap_report_sentence(f"People are not shown. All together used {form.total.used} GPU-hours.")
         return
     heads = ("used", "change", "held", "booked", "unused")
-    yield format_text_row("GPU-hours", NAME_WIDTH, *zip(heads, PEOPLE_WIDTHS))
+    yield format_report_text_row("GPU-hours", NAME_WIDTH, *zip(heads, PEOPLE_WIDTHS))
     for person in form.people:
-        yield format_person_line(person)
+        yield format_report_person_line(person)
     if form.omitted_people:
         yield form.omitted_people
     if form.unowned_hours:
-        yield format_text_row("owner not known", NAME_WIDTH, (form.unowned_hours, PEOPLE_WIDTHS[0]))
-    yield format_person_line(form.total)
+        yield format_report_text_row("owner not known", NAME_WIDTH, (form.unowned_hours, PEOPLE_WIDTHS[0]))
+    yield format_report_person_line(form.total)
 
 
-def format_person_line(person: PersonRow) -> str:
-    cells = (person.used, replace_dashes(person.change), person.held, person.booked, person.unused)
-    return format_text_row(person.name, NAME_WIDTH, *zip(cells, PEOPLE_WIDTHS))
+def format_report_person_line(person: PersonRow) -> str:
+    cells = (person.used, replace_report_dashes(person.change), person.held, person.booked, person.unused)
+    return format_report_text_row(person.name, NAME_WIDTH, *zip(cells, PEOPLE_WIDTHS))
 
 
-def format_waste_lines(form: ReportContent) -> Iterator[str]:
+def format_report_waste_lines(form: ReportContent) -> Iterator[str]:
     for table in form.waste:
         yield table.title
         for row in table.rows:
@@ -273,23 +275,23 @@ def format_waste_lines(form: ReportContent) -> Iterator[str]:
     if form.current_waste:
         yield "When this report was made:"
         for waste in form.current_waste:
-            yield from wrap_sentence(f"{waste.subject}: {waste.what}. {waste.advice}", "    ", "  ")
+            yield from wrap_report_sentence(f"{waste.subject}: {waste.what}. {waste.advice}", "    ", "  ")
         if form.omitted_current_waste > 0:
             yield f"  and {form.omitted_current_waste} more: gpuboard waste lists them"
     if not form.waste and not form.current_waste:
         yield "Nothing was wasted for an hour or longer."
 
 
-def format_health_lines(form: ReportContent) -> Iterator[str]:
+def format_report_health_lines(form: ReportContent) -> Iterator[str]:
     for event in form.events:
         mark = "!" if event.is_critical else "-"
-        yield from wrap_sentence(f"{mark} {event.gpu}: {event.what} ({event.when})", "  ")
+        yield from wrap_report_sentence(f"{mark} {event.gpu}: {event.what} ({event.when})", "  ")
     if form.omitted_events > 0:
         yield f"and {form.omitted_events} more"
     if not form.events:
         yield "Nothing happened to a GPU that was told."
     for host in form.hosts:
         sentence = f"- {host.name} was seen {host.seen} of the time; {host.unseen_hours} GPU-hours were not"
-        yield from wrap_sentence(sentence, "  ")
+        yield from wrap_report_sentence(sentence, "  ")
     if form.omitted_hosts > 0:
         yield f"and {form.omitted_hosts} more hosts"

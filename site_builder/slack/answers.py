@@ -74,11 +74,11 @@ class AnswerContext(NamedTuple):
 
 def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
     """List hosts."""
-    fleet = filter_fleet(context, words)
+    fleet = filter_answer_fleet(context, words)
     if not fleet.hosts:
         return answer_nothing_found(context, words)
     rows = []
-    for host in order_by_importance(fleet.hosts):
+    for host in order_answers_by_importance(fleet.hosts):
         models = search.format_name_counts(gpu.model for gpu in host.gpus)
         if host.state != "fresh":  # nobody knows what is free there
             rows.append((host.name, host.state, UNKNOWN_CELL, models, host.reason))
@@ -89,7 +89,7 @@ def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnsw
     gpus = [gpu for host in fleet.hosts for gpu in host.gpus]
     free = f"{count_free(gpus)} of {format_count(len(gpus), 'GPU')} free"
     table = AnswerTable(("host", "state", "free", "GPUs", "load"), tuple(rows), frozenset({2}), "{} more hosts")
-    return build_answer(context, f"{format_count(len(fleet.hosts), 'host')}, {free}", table)
+    return build_slack_answer(context, f"{format_count(len(fleet.hosts), 'host')}, {free}", table)
 
 
 def count_free(gpus: Iterable[FleetGpu]) -> int:
@@ -100,21 +100,21 @@ def answer_all(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer
     """List hosts with who is on which GPU: `0,3 free · 1,2 alice · 4-7 bob (held)`; with `detail`, list GPUs."""
     if words and words[0].lower() in {"detail", "details"}:
         return answer_detail(context, words[1:])
-    fleet = filter_fleet(context, words)
+    fleet = filter_answer_fleet(context, words)
     if not fleet.hosts:
         return answer_nothing_found(context, words)
     rows = []
-    for host in order_by_importance(fleet.hosts):
+    for host in order_answers_by_importance(fleet.hosts):
         if host.state != "fresh":
             rows.append((host.name, f"{host.state}: {host.reason}" if host.reason else host.state))
             continue
         numbers_by_use: dict[str, list[GpuNumber]] = {}
         for gpu in host.gpus:
             numbers_by_use.setdefault(describe_gpu_use(gpu), []).append(gpu.place or gpu.index)
-        uses = [f"{format_number_ranges(numbers)} {use}" for use, numbers in numbers_by_use.items()]
+        uses = [f"{format_answer_number_ranges(numbers)} {use}" for use, numbers in numbers_by_use.items()]
         rows.append((host.name, " · ".join(uses) or "no GPU"))
-    title = format_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
-    return build_answer(context, title, AnswerTable(("host", "GPUs"), tuple(rows), more_text="{} more hosts"))
+    title = format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
+    return build_slack_answer(context, title, AnswerTable(("host", "GPUs"), tuple(rows), more_text="{} more hosts"))
 
 
 def describe_gpu_use(gpu: FleetGpu) -> str:
@@ -128,7 +128,7 @@ def describe_gpu_use(gpu: FleetGpu) -> str:
 
 def answer_detail(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
     """List GPUs."""
-    fleet = filter_fleet(context, words)
+    fleet = filter_answer_fleet(context, words)
     if not fleet.hosts:
         return answer_nothing_found(context, words)
     rows: list[tuple[str, ...]] = []
@@ -140,13 +140,18 @@ def answer_detail(context: AnswerContext, words: Sequence[str] = ()) -> SlackAns
             rows.append((host.name, UNKNOWN_CELL, UNKNOWN_CELL, UNKNOWN_CELL, reason))
     titles = ("GPU", "model", "use", "memory", "who and what")
     table = AnswerTable(titles, tuple(rows), frozenset({2, 3}), "{} more GPUs: `all detail HOST`")
-    return build_answer(context, format_state_counts(gpu for host in fleet.hosts for gpu in host.gpus), table)
+    return build_slack_answer(
+        context, format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus), table
+    )
 
 
 def format_answer_gpu_row(host: FleetHost, gpu: FleetGpu, now: Now) -> tuple[str, ...]:
     programs = []
     for process in gpu.processes:
-        command, running_time = shorten_answer_command(process.command or ""), format_running_time(process.started, now)
+        command, running_time = (
+            shorten_answer_command(process.command or ""),
+            format_answer_running_time(process.started, now),
+        )
         programs.append(" ".join(filter(None, (process.user, command, running_time))))
     state = "" if gpu.state == "busy" and programs else client_render.describe_gpu_notes(gpu) or gpu.state
     parts = (state, *dict.fromkeys(programs), client_render.describe_gpu_booking(gpu, now))
@@ -159,7 +164,7 @@ def format_answer_gpu_row(host: FleetHost, gpu: FleetGpu, now: Now) -> tuple[str
     )
 
 
-def format_running_time(started: int | None, now: Now) -> str:
+def format_answer_running_time(started: int | None, now: Now) -> str:
     return "" if started is None else f"({client_render.format_time_ago(now.epoch - started, True)})"
 
 
@@ -186,8 +191,8 @@ def answer_where(context: AnswerContext, name: str) -> SlackAnswer:
     table = AnswerTable(("host", "GPUs", "memory", "what"), tuple(rows), frozenset({2}), "{} more hosts")
     places = f"{format_count(count, 'GPU')} of {format_count(len(rows), 'host')}" if rows else "no GPU"
     title = f"{context.people.display_name(name)} is on {places}"
-    lines = format_booking_lines(bookings, context.now) if rows or bookings else suggest_names(context, name)
-    return build_answer(context, title, table if rows else None, lines, list_silent_hosts(context.fleet))
+    lines = format_booking_lines(bookings, context.now) if rows or bookings else suggest_answer_names(context, name)
+    return build_slack_answer(context, title, table if rows else None, lines, list_silent_answer_hosts(context.fleet))
 
 
 def format_work_row(
@@ -198,12 +203,12 @@ def format_work_row(
     programs = dict.fromkeys(shorten_answer_command(process.command) for process in processes if process.command)
     first_start = min((process.started for process in processes if process.started is not None), default=None)
     held = [gpu.place or gpu.index for gpu in gpus if gpu.state == "held"]
-    idle = f"{format_number_ranges(held)} held idle" if held else ""
+    idle = f"{format_answer_number_ranges(held)} held idle" if held else ""
     return (
         host.name,
-        format_number_ranges([gpu.place or gpu.index for gpu in gpus]),
+        format_answer_number_ranges([gpu.place or gpu.index for gpu in gpus]),
         formatting.format_size(sum(sizes)) if len(sizes) == len(processes) else UNKNOWN_CELL,
-        " ".join(filter(None, (", ".join(programs), format_running_time(first_start, now), idle))),
+        " ".join(filter(None, (", ".join(programs), format_answer_running_time(first_start, now), idle))),
     )
 
 
@@ -216,7 +221,7 @@ def format_booking_lines(bookings: Sequence[tuple[str, GpuNumber, FleetBooking]]
         numbers_by_booking.setdefault((host, shared), []).append(number)
     lines = []
     for (host, booking), numbers in numbers_by_booking.items():
-        line = f"booked: {host}:{format_number_ranges(numbers)} "
+        line = f"booked: {host}:{format_answer_number_ranges(numbers)} "
         if booking.since and booking.since.timestamp() > now.epoch:
             line += f"from {formatting.format_moment(booking.since, now)} "
         line += f"until {formatting.format_moment(booking.until, now)}"
@@ -224,7 +229,7 @@ def format_booking_lines(bookings: Sequence[tuple[str, GpuNumber, FleetBooking]]
     return lines
 
 
-def suggest_names(context: AnswerContext, name: str) -> list[str]:
+def suggest_answer_names(context: AnswerContext, name: str) -> list[str]:
     """Suggest who may have been meant."""
     gpus = [gpu for host in context.fleet.hosts for gpu in host.gpus]
     names = {process.user for gpu in gpus for process in gpu.processes if process.user}
@@ -266,8 +271,10 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
         models = dict.fromkeys(gpu.model for gpu in gpus)
         lines = [f"no GPU is of that model; there are {', '.join(models) or 'none'}"]
     elif not free:
-        lines = [format_state_counts(of_model)]
-    return build_answer(context, title, build_free_table(free, context.now), lines, list_silent_hosts(context.fleet))
+        lines = [format_answer_state_counts(of_model)]
+    return build_slack_answer(
+        context, title, build_free_table(free, context.now), lines, list_silent_answer_hosts(context.fleet)
+    )
 
 
 def build_free_table(choices: Sequence[picker.GpuChoice], now: Now) -> AnswerTable | None:
@@ -279,7 +286,7 @@ def build_free_table(choices: Sequence[picker.GpuChoice], now: Now) -> AnswerTab
         until = client_render.describe_gpu_booking(gpu, now).removeprefix("until ")
         numbers_by_kind.setdefault((host.name, gpu.model, size, until), []).append(gpu.place or gpu.index)
     rows: tuple[tuple[str, ...], ...] = tuple(
-        (kind[0], format_number_ranges(numbers), *kind[1:]) for kind, numbers in numbers_by_kind.items()
+        (kind[0], format_answer_number_ranges(numbers), *kind[1:]) for kind, numbers in numbers_by_kind.items()
     )
     titles: tuple[str, ...] = ("host", "GPUs", "model", "memory", "until")
     if not any(row[-1] for row in rows):  # a phone is narrow
@@ -294,19 +301,19 @@ def answer_help(unknown: str = "", suggestion: str = "") -> SlackAnswer:
     return SlackAnswer(f"I do not know “{unknown[:40]}”", (hint, *HELP_LINES))
 
 
-def build_answer(
+def build_slack_answer(
     context: AnswerContext, title: str, table: AnswerTable | None, lines: Iterable[str] = (), notes: Iterable[str] = ()
 ) -> SlackAnswer:
     """Build an answer that ends with the time of the board."""
     return SlackAnswer(title, tuple(lines), table, (*notes, f"as of {context.now.local:%H:%M}"), context.link)
 
 
-def filter_fleet(context: AnswerContext, words: Sequence[str]) -> Fleet:
+def filter_answer_fleet(context: AnswerContext, words: Sequence[str]) -> Fleet:
     """Filter the fleet as the search box of the page does."""
     return search.search_fleet(context.fleet, words) if words else context.fleet
 
 
-def order_by_importance(hosts: Sequence[FleetHost]) -> Sequence[FleetHost]:
+def order_answers_by_importance(hosts: Sequence[FleetHost]) -> Sequence[FleetHost]:
     """Keep the order of hosts, unless there are too many: then those in trouble first, and those with free GPUs."""
     if len(hosts) <= MAX_ROWS:
         return hosts
@@ -314,7 +321,7 @@ def order_by_importance(hosts: Sequence[FleetHost]) -> Sequence[FleetHost]:
 
 
 def shorten_answer_command(command: str) -> str:
-    return truncate_text(client_render.shorten_command(command), MAX_COMMAND_WIDTH)
+    return truncate_text(client_render.shorten_table_command(command), MAX_COMMAND_WIDTH)
 
 
 def answer_nothing_found(context: AnswerContext, words: Sequence[str]) -> SlackAnswer:
@@ -324,20 +331,20 @@ def answer_nothing_found(context: AnswerContext, words: Sequence[str]) -> SlackA
     return SlackAnswer(f"nothing fits “{' '.join(words)[:60]}”", (hint,), link=context.link)
 
 
-def list_silent_hosts(fleet: Fleet) -> list[str]:
+def list_silent_answer_hosts(fleet: Fleet) -> list[str]:
     """Name the hosts of which nothing is known."""
     states = [f"{host.name} is {host.state}" for host in fleet.hosts if host.state != "fresh"]
     return [f"not known: {formatting.join_names(states)}"] if states else []
 
 
-def format_state_counts(gpus: Iterable[FleetGpu]) -> str:
+def format_answer_state_counts(gpus: Iterable[FleetGpu]) -> str:
     """Format `12 GPUs: 3 free, 8 busy, 1 lost`."""
     counts = Counter(gpu.state for gpu in gpus)
     states = ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state])
     return f"{format_count(sum(counts.values()), 'GPU')}: {states}" if states else "no GPUs"
 
 
-def format_number_ranges(numbers: Iterable[GpuNumber]) -> str:
+def format_answer_number_ranges(numbers: Iterable[GpuNumber]) -> str:
     """Format `0-3,5,6:1`."""
     unique = set(numbers)
     ranges: list[list[int]] = []
@@ -442,7 +449,7 @@ def parse_booking_message(words: Sequence[str]) -> dict[str, Any]:
         raise IncompleteMessageError("which GPUs?")
     if not options.keys() & {"until", "for"}:
         raise IncompleteMessageError("until when?")
-    return {"do": "book", **parse_gpu_words(places), **options}
+    return {"do": "book", **parse_slack_gpu_words(places), **options}
 
 
 def split_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -469,7 +476,7 @@ def split_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]
     return places, options
 
 
-def parse_gpu_words(places: Sequence[str]) -> dict[str, Any]:
+def parse_slack_gpu_words(places: Sequence[str]) -> dict[str, Any]:
     """Parse GPUs by name, or a number of a model: `2 A100`, `any A100`."""
     first = places[0].lower()
     count_match = COUNT_PATTERN.fullmatch(first)

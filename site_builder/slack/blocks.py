@@ -53,7 +53,7 @@ class RenderedAnswer(NamedTuple):
 
 def render_answer(answer: SlackAnswer) -> RenderedAnswer:
     table = answer.table if answer.table and answer.table.rows else None
-    rows = fit_table_rows(table) if table else []
+    rows = fit_slack_table_rows(table) if table else []
     omitted_count = len(table.rows) + 1 - len(rows) if table else 0
     title = truncate_escaped_text(escape_slack_text(answer.title.strip()), MAX_NOTE_CHARACTERS) or EMPTY_CELL
     notes = [
@@ -64,29 +64,29 @@ def render_answer(answer: SlackAnswer) -> RenderedAnswer:
     footer = [truncate_escaped_text(" · ".join(notes), MAX_CONTEXT_CHARACTERS)] if notes else []
     if answer.link:
         footer.append(f"<{answer.link}|the board>")
-    section = join_section_lines(answer.lines)
-    header = truncate_characters(replace_markup_characters(answer.title.strip()), MAX_TITLE_CHARACTERS) or EMPTY_CELL
+    section = join_slack_section_lines(answer.lines)
+    header = truncate_slack_text(replace_slack_markup(answer.title.strip()), MAX_TITLE_CHARACTERS) or EMPTY_CELL
     blocks: list[SlackBlock] = [{"type": "header", "text": {"type": "plain_text", "text": header, "emoji": False}}]
     if section:
-        blocks.append({"type": "section", "text": build_markdown(section)})
+        blocks.append({"type": "section", "text": build_slack_markdown(section)})
     if table:
         blocks.append(build_table_block(table, rows))
     if footer:
-        blocks.append({"type": "context", "elements": [build_markdown(text) for text in footer]})
-    parts = (f"*{title}*", section, format_monospaced_table(table, rows) if table else "", " · ".join(footer))
+        blocks.append({"type": "context", "elements": [build_slack_markdown(text) for text in footer]})
+    parts = (f"*{title}*", section, format_slack_monospaced_table(table, rows) if table else "", " · ".join(footer))
     return RenderedAnswer(title, blocks, "\n".join(filter(None, parts)))
 
 
-def build_markdown(text: str) -> dict[str, Any]:
+def build_slack_markdown(text: str) -> dict[str, Any]:
     """Build the element of an escaped text; nothing in it becomes a link by itself."""
     return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
-def replace_markup_characters(text: str) -> str:
+def replace_slack_markup(text: str) -> str:
     return text.translate(LOOKALIKE_CHARACTERS)
 
 
-def join_section_lines(lines: Sequence[str]) -> str:
+def join_slack_section_lines(lines: Sequence[str]) -> str:
     """Escape and join lines; count those that have no room."""
     kept, room = [], MAX_SECTION_CHARACTERS - MAX_NOTE_CHARACTERS
     for number, line in enumerate(lines):
@@ -99,7 +99,7 @@ def join_section_lines(lines: Sequence[str]) -> str:
     return "\n".join(kept).strip()
 
 
-def fit_table_rows(table: AnswerTable) -> list[tuple[str, ...]]:
+def fit_slack_table_rows(table: AnswerTable) -> list[tuple[str, ...]]:
     """Return the titles and the rows that have room; no cell is empty."""
     fitting = [tuple(map(format_block_cell, table.titles))]
     room = MAX_TABLE_CHARACTERS - sum(map(len, table.titles))
@@ -114,10 +114,10 @@ def fit_table_rows(table: AnswerTable) -> list[tuple[str, ...]]:
 
 def format_block_cell(text: str) -> str:
     """Format a cell; Slack refuses an empty one."""
-    return truncate_characters(replace_markup_characters(text.strip()), MAX_CELL_CHARACTERS) or EMPTY_CELL
+    return truncate_slack_text(replace_slack_markup(text.strip()), MAX_CELL_CHARACTERS) or EMPTY_CELL
 
 
-def truncate_characters(text: str, max_characters: int) -> str:
+def truncate_slack_text(text: str, max_characters: int) -> str:
     return text if len(text) <= max_characters else f"{text[: max_characters - 1]}{ELLIPSIS}"
 
 
@@ -135,7 +135,7 @@ def build_table_block(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> Sl
     }
 
 
-def format_monospaced_table(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> str:
+def format_slack_monospaced_table(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> str:
     """Format a table for plain text, narrow enough for a phone if possible."""
     room = MAX_PLAIN_CHARACTERS
     widths = [min(MAX_COLUMN_WIDTH, max(map(measure_width, column))) for column in zip(*rows)]

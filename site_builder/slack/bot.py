@@ -20,7 +20,7 @@ from site_builder.client.model import Fleet
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.command_options import print_message
+from site_builder.core.command_options import print_command_message
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text, flatten_text
@@ -248,7 +248,7 @@ class SlackBot:
             if sentence in self.logged_messages or len(self.logged_messages) >= MAX_LOGGED_MESSAGES:
                 return
             self.logged_messages.add(sentence)
-        print_message(sentence)
+        print_command_message(sentence)
 
     def close(self) -> None:
         """Take no more questions, and finish those that are being answered."""

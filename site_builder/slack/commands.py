@@ -13,7 +13,7 @@ import click
 from site_builder.alerts.slack_client import SlackClient, SlackRequestError, SlackSocket
 from site_builder.config.settings import Settings
 from site_builder.core import files, locks
-from site_builder.core.command_options import CommandError, print_message, refuse_foreign, with_settings
+from site_builder.core.command_options import CommandError, print_command_message, refuse_foreign_board, with_settings
 from site_builder.core.formatting import HOUR
 from site_builder.slack.bot import SlackBot
 
@@ -44,7 +44,7 @@ def slack(settings: Settings) -> None:
     if missing:
         names = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
         raise CommandError(f"{names} must be set: docs/slack.md tells how to make an app in Slack")
-    refuse_foreign(settings)
+    refuse_foreign_board(settings)
     try:
         with locks.try_hold_lock(settings.state / locks.BOT_LOCK_NAME) as holder_pid:
             if holder_pid is None:
@@ -55,7 +55,7 @@ def slack(settings: Settings) -> None:
                     SlackClient(access).fetch_identity()
                 except SlackRequestError as error:
                     connection = str(error)
-                print_message(f"the bot runs already, as process {holder_pid}; {connection}")
+                print_command_message(f"the bot runs already, as process {holder_pid}; {connection}")
     except OSError as error:
         raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
 
@@ -79,12 +79,12 @@ def run_bot(settings: Settings) -> None:
                 if error.is_permanent:
                     raise
                 if pause == FIRST_RETRY_DELAY_S:
-                    print_message(f"{error}; tried again until it works")
+                    print_command_message(f"{error}; tried again until it works")
                 stop.wait(error.retry_after_s or pause)
                 pause = min(pause * 2, MAX_RETRY_DELAY_S)
                 continue
             if sys.stderr.isatty():
-                print_message("the bot answers in Slack until Ctrl-C")
+                print_command_message("the bot answers in Slack until Ctrl-C")
             pause, open_at = FIRST_RETRY_DELAY_S, time.monotonic()
             while not stop.wait(POLL_INTERVAL_S) and time.monotonic() - open_at < RECONNECT_AFTER_S:
                 if socket.is_open():
@@ -92,7 +92,7 @@ def run_bot(settings: Settings) -> None:
             if not stop.is_set():
                 bot.log_once("the line to Slack was cut for a minute, and is opened anew")
     except SlackRequestError as error:
-        if was_recently_reported(settings, str(error)):
+        if was_bot_error_recently_reported(settings, str(error)):
             sys.exit(2)
         raise CommandError(str(error)) from None
     finally:
@@ -101,7 +101,7 @@ def run_bot(settings: Settings) -> None:
             bot.close()
 
 
-def was_recently_reported(settings: Settings, message: str) -> bool:
+def was_bot_error_recently_reported(settings: Settings, message: str) -> bool:
     """Return True if cron, which starts the bot every minute, has mailed the same message not long ago."""
     if sys.stderr.isatty():
         return False

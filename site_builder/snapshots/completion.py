@@ -16,27 +16,29 @@ from site_builder.snapshots.store import SnapshotStore
 
 def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete the hosts in data/."""
-    snapshots = open_snapshots(ctx)
-    return [name for name in list_host_names(snapshots) if name.startswith(incomplete)] if snapshots else []
+    snapshots = open_snapshots_for_completion(ctx)
+    return [name for name in list_completed_host_names(snapshots) if name.startswith(incomplete)] if snapshots else []
 
 
 def complete_gpus(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete hosts, and the GPUs of the only one that is left; after `atlas:0,` the other GPUs."""
-    snapshots = open_snapshots(ctx)
+    snapshots = open_snapshots_for_completion(ctx)
     if snapshots is None:
         return []
     host, colon, gpus_text = incomplete.partition(":")
     if colon:
         complete_part, comma, prefix = gpus_text.rpartition(",")
-        labels = (label for label in list_gpu_labels(snapshots, host) if label not in complete_part.split(","))
+        labels = (
+            label for label in list_completed_gpu_labels(snapshots, host) if label not in complete_part.split(",")
+        )
         return [f"{host}:{complete_part}{comma}{label}" for label in labels if label.startswith(prefix)]
-    names = [name for name in list_host_names(snapshots) if name.startswith(host)]
+    names = [name for name in list_completed_host_names(snapshots) if name.startswith(host)]
     if len(names) != 1:
         return names
-    return [*names, *(f"{names[0]}:{label}" for label in list_gpu_labels(snapshots, names[0]))]
+    return [*names, *(f"{names[0]}:{label}" for label in list_completed_gpu_labels(snapshots, names[0]))]
 
 
-def open_snapshots(ctx: click.Context) -> SnapshotStore | None:
+def open_snapshots_for_completion(ctx: click.Context) -> SnapshotStore | None:
     """Open the data folder that the words typed so far, the environment or the settings name; None if there is none."""
     flags = {"GPUBOARD_DATA": ctx.params["data"]} if ctx.params.get("data") else {}
     try:
@@ -47,14 +49,14 @@ def open_snapshots(ctx: click.Context) -> SnapshotStore | None:
     return SnapshotStore(data, None) if data.is_dir() else None
 
 
-def list_host_names(snapshots: SnapshotStore) -> list[str]:
+def list_completed_host_names(snapshots: SnapshotStore) -> list[str]:
     """List the hosts in natural order: gpu2 before gpu10."""
     with suppress(OSError):
         return sorted({name for entries in snapshots.list_entries([]) for name in entries}, key=natural_sort_key)
     return []
 
 
-def list_gpu_labels(snapshots: SnapshotStore, host: str) -> list[str]:
+def list_completed_gpu_labels(snapshots: SnapshotStore, host: str) -> list[str]:
     """List the GPUs that a host last reported."""
     with suppress(OSError):
         for snapshot in snapshots.read_hosts({host})[0]:

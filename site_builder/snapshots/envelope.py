@@ -84,7 +84,7 @@ class InvalidBundleError(Exception):
     """A value in Consul is not the bundle of a host."""
 
 
-def take_first(items: Sequence[Item], limit: int, what: str, problems: list[str]) -> Sequence[Item]:
+def take_first_lines(items: Sequence[Item], limit: int, what: str, problems: list[str]) -> Sequence[Item]:
     """Return at most `limit` items; add a problem if there are more."""
     if len(items) <= limit:
         return items
@@ -92,7 +92,7 @@ def take_first(items: Sequence[Item], limit: int, what: str, problems: list[str]
     return items[:limit]
 
 
-def note_problem(problems: list[str], problem: str) -> None:
+def note_snapshot_problem(problems: list[str], problem: str) -> None:
     """Add a problem, unless there are more than anybody wants to count."""
     if len(problems) < MAX_NOTED_PROBLEMS:
         problems.append(problem)
@@ -181,9 +181,9 @@ def group_lines_by_part(lines: Iterable[str], problems: list[str]) -> dict[str, 
             rows, messages = [], []
             match = PART_LINE.match(line)
             if match is None:
-                note_problem(problems, f"a part that cannot be read: {line[:80]}")
+                note_snapshot_problem(problems, f"a part that cannot be read: {line[:80]}")
             elif (match[1], match[2] or "") in parts:
-                note_problem(problems, f"it has the {line[2:80]} twice")
+                note_snapshot_problem(problems, f"it has the {line[2:80]} twice")
             elif len(parts) >= MAX_PARTS:
                 problems.append("it has too many parts; the rest does not count")
                 break

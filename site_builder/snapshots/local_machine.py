@@ -226,7 +226,7 @@ def read_local_process(pid: int, proc: Path) -> PsRow | None:
         ppid=int(ppid),
         gpu_pid=pid,
         uid=str(uid),
-        user=find_login_by_uid(uid),
+        user=find_local_login_by_uid(uid),
         elapsed=elapsed,
         cpu=None,
         rss=None,
@@ -239,10 +239,10 @@ def read_local_process(pid: int, proc: Path) -> PsRow | None:
 def find_login() -> str | None:
     """Return the login of the real user, and behind sudo that of the person: $USER may be anything."""
     sudo_login = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
-    return sudo_login if sudo_login not in {"", "root"} else find_login_by_uid(os.getuid())
+    return sudo_login if sudo_login not in {"", "root"} else find_local_login_by_uid(os.getuid())
 
 
-def find_login_by_uid(uid: int) -> str | None:
+def find_local_login_by_uid(uid: int) -> str | None:
     """Return the login of a user, where this machine knows it."""
     try:
         return pwd.getpwuid(uid).pw_name
@@ -254,10 +254,12 @@ def mask_processes(
     rows: Sequence[PsRow], processes: ParsedFile[GpuProcessRow], proc: Path
 ) -> tuple[tuple[PsRow, ...], ParsedFile[GpuProcessRow]]:
     """Add commands and names, with secrets masked as on a host that pushes."""
-    arguments = [read_arguments(row.pid, proc) for row in rows]
+    arguments = [read_local_arguments(row.pid, proc) for row in rows]
     if not rows and not processes.rows:
         return (), processes
-    commands, names = mask_commands(list(filter(None, arguments)), [process.name or "" for process in processes.rows])
+    commands, names = mask_local_commands(
+        list(filter(None, arguments)), [process.name or "" for process in processes.rows]
+    )
     remaining = iter(commands)
     # a kernel thread or a zombie has no command, and keeps the kernel's name
     masked_rows = tuple(row._replace(command=next(remaining)) if args else row for row, args in zip(rows, arguments))
@@ -265,7 +267,7 @@ def mask_processes(
     return masked_rows, replace(processes, rows=masked_processes)
 
 
-def read_arguments(pid: int, proc: Path) -> list[bytes]:
+def read_local_arguments(pid: int, proc: Path) -> list[bytes]:
     """Return the arguments of a process, as many as a host reads; none where they cannot be read."""
     try:
         with (proc / str(pid) / "cmdline").open("rb") as file:
@@ -278,7 +280,7 @@ def read_arguments(pid: int, proc: Path) -> list[bytes]:
     return content.split(b"\0") if content else []
 
 
-def mask_commands(
+def mask_local_commands(
     commands: Sequence[Sequence[bytes]], names: Sequence[str]
 ) -> tuple[list[str | None], list[str | None]]:
     """Return commands, each given as its arguments, and process names as they may be shown.

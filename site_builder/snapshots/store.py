@@ -20,7 +20,14 @@ from site_builder.core.faults import describe_fault
 from site_builder.core.files import is_moved_file_link
 from site_builder.core.model import HostSnapshot, ParsedFile, Problem
 from site_builder.core.names import BOOKINGS, is_host_name
-from site_builder.core.records import DamagedFileError, Record, dump_json, make_decoder, read_records, write_records
+from site_builder.core.records import (
+    DamagedFileError,
+    Record,
+    dump_json,
+    make_record_decoder,
+    read_records,
+    write_records,
+)
 from site_builder.snapshots import envelope, registry
 from site_builder.snapshots.envelope import TASKS_BY_FILE
 from site_builder.snapshots.parsers import host_and_ps_txt, legacy_files
@@ -70,7 +77,9 @@ CACHE_LOCK = threading.Lock()
 CHEAP_CACHE, EXPENSIVE_CACHE = ParseCache(MAX_CHEAP_BYTES), ParseCache(MAX_EXPENSIVE_BYTES)
 
 
-def parse_once(key: tuple[str, str], content: bytes, dependencies: object, parse: Callable[[], Result]) -> Result:
+def parse_snapshot_once(
+    key: tuple[str, str], content: bytes, dependencies: object, parse: Callable[[], Result]
+) -> Result:
     """Return the cached result of a file, or parse it; the result depends on its content and `dependencies`."""
     caches = (CHEAP_CACHE, EXPENSIVE_CACHE)
     for cache in caches:
@@ -162,14 +171,14 @@ class SnapshotStore:
         native_paths = {file: file for file in TASKS_BY_FILE}
         for name in folders.union(self.native_files):
             try:
-                with open_folder(f"{self.data_folder}/{name}") if name in folders else nullcontext() as folder:
+                with open_snapshot_folder(f"{self.data_folder}/{name}") if name in folders else nullcontext() as folder:
                     self.update_host_files(self.native_files, name, native_paths, folder)
             except OSError as error:
                 problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
             except Exception as error:  # a fault of ours costs this host alone, and what was read before is not trusted
                 self.native_files.pop(name, None)
                 problems.append(Problem(f"data/{name}", describe_fault("its files could not be read", error)))
-        with open_folder(self.data_folder, files.ROOT_FOLDER_FLAGS) as folder:
+        with open_snapshot_folder(self.data_folder, files.ROOT_FOLDER_FLAGS) as folder:
             for name in legacy_hosts.keys() | self.legacy_files.keys():
                 present = legacy_hosts.get(name, set()) | self.legacy_files.get(name, {}).keys()
                 paths = {file: f"{name}_{file}" for file in present}
@@ -198,12 +207,12 @@ class SnapshotStore:
                     if is_host_name(entry.name) and len(folders) < MAX_HOSTS:
                         folders.add(entry.name)
                     else:
-                        problems.append(Problem(where, explain_refused_host(entry.name)))
+                        problems.append(Problem(where, explain_refused_host_folder(entry.name)))
                 elif match := LEGACY_FILE_NAME.fullmatch(entry.name):
                     if is_host_name(match[1]) and (match[1] in legacy_hosts or len(legacy_hosts) < MAX_HOSTS):
                         legacy_hosts.setdefault(match[1], set()).add(match[2])
                     else:
-                        problems.append(Problem(where, explain_refused_host(match[1])))
+                        problems.append(Problem(where, explain_refused_host_folder(match[1])))
         return folders, legacy_hosts
 
     def update_host_files(self, hosts: FilesByHost, name: str, paths: dict[str, str], folder: int | None) -> None:
@@ -265,7 +274,7 @@ class SnapshotStore:
 
 def load_stored_hosts(store: Path) -> tuple[FilesByHost, FilesByHost]:
     """Load native and legacy files as the last builder stored them; raise DamagedFileError if any of it is damaged."""
-    decode = make_decoder(StoredHost)
+    decode = make_record_decoder(StoredHost)
     native: FilesByHost = {}
     legacy: FilesByHost = {}
     for text, contents in read_records(store, STORE_TITLE):
@@ -283,21 +292,21 @@ def load_stored_hosts(store: Path) -> tuple[FilesByHost, FilesByHost]:
 
 def remove_host_files(data: Path, name: str) -> list[str]:
     """Delete the files of a host that we know, and return the names of others that are left in its folder."""
-    with open_folder(data, files.ROOT_FOLDER_FLAGS) as top:
+    with open_snapshot_folder(data, files.ROOT_FOLDER_FLAGS) as top:
         for file in legacy_files.LEGACY_FILES:
-            unlink_if_present(f"{name}_{file}", top)
+            unlink_host_file(f"{name}_{file}", top)
     if not (data / name).is_dir() or (data / name).is_symlink():
         return []
-    with open_folder(data / name) as folder:
+    with open_snapshot_folder(data / name) as folder:
         for file in TASKS_BY_FILE:
-            unlink_if_present(file, folder)
-            unlink_if_present(f".{file}.new", folder)  # what a push has not yet renamed
-            unlink_if_present(f".{file}.put", folder)  # nor a pull, nor the copy of Consul's store
+            unlink_host_file(file, folder)
+            unlink_host_file(f".{file}.new", folder)  # what a push has not yet renamed
+            unlink_host_file(f".{file}.put", folder)  # nor a pull, nor the copy of Consul's store
         with suppress(OSError):
             new_folder = os.open(".new", files.FOLDER_FLAGS, dir_fd=folder)
             try:
                 for file in TASKS_BY_FILE:
-                    unlink_if_present(file, new_folder)
+                    unlink_host_file(file, new_folder)
             finally:
                 os.close(new_folder)
             os.rmdir(".new", dir_fd=folder)
@@ -308,17 +317,17 @@ def remove_host_files(data: Path, name: str) -> list[str]:
     return remaining
 
 
-def unlink_if_present(file: str, folder: int) -> None:
+def unlink_host_file(file: str, folder: int) -> None:
     with suppress(FileNotFoundError):
         os.unlink(file, dir_fd=folder)
 
 
-def explain_refused_host(name: str) -> str:
+def explain_refused_host_folder(name: str) -> str:
     return f"there are more than {MAX_HOSTS} hosts" if is_host_name(name) else "its name cannot be that of a host"
 
 
 @contextmanager
-def open_folder(path: Path | str, flags: int = files.FOLDER_FLAGS) -> Iterator[int]:
+def open_snapshot_folder(path: Path | str, flags: int = files.FOLDER_FLAGS) -> Iterator[int]:
     """Open a folder, so that nobody can exchange it for another while it is read."""
     handle = os.open(path, flags)
     try:
@@ -328,12 +337,12 @@ def open_folder(path: Path | str, flags: int = files.FOLDER_FLAGS) -> Iterator[i
 
 
 @contextmanager
-def open_own_folder(data: Path, name: str) -> Iterator[int]:
+def open_own_snapshot_folder(data: Path, name: str) -> Iterator[int]:
     """Open the folder of a host to write in it: made if need be, ours, and writable for nobody else.
 
     It is checked when it is open, so that nobody can exchange it for a link or a folder of theirs.
     """
-    with open_folder(data, files.ROOT_FOLDER_FLAGS) as top:
+    with open_snapshot_folder(data, files.ROOT_FOLDER_FLAGS) as top:
         is_new = False
         with suppress(FileExistsError):
             os.mkdir(name, FOLDER_MODE, dir_fd=top)
@@ -342,8 +351,8 @@ def open_own_folder(data: Path, name: str) -> Iterator[int]:
     try:
         status = os.fstat(folder)
         if os.geteuid() not in {0, status.st_uid}:
-            own_login = files.login_of(os.geteuid())
-            problem = f"it belongs to {files.login_of(status.st_uid)}, not to {own_login}: remove it, or chown it"
+            owner, own_login = files.find_file_owner_login(status.st_uid), files.find_file_owner_login(os.geteuid())
+            problem = f"it belongs to {owner}, not to {own_login}: remove it, or chown it"
             raise PermissionError(errno.EPERM, problem, str(data / name))
         mode = stat.S_IMODE(status.st_mode)
         wanted = mode | FOLDER_MODE if is_new else mode & ~0o022  # whatever the umask: the group may read, not write
@@ -412,7 +421,9 @@ def parse_snapshot_files(host: HostFiles) -> HostSnapshot:
         if file is None:
             return None
         content, key = file.content, (host.name, file_name)
-        parsed_file = parse_once(key, content, dependencies, lambda: parser(content)) if content else ParsedFile()
+        parsed_file = (
+            parse_snapshot_once(key, content, dependencies, lambda: parser(content)) if content else ParsedFile()
+        )
         where = f"data/{host.name}/{file_name}"
         if file.problem and file.problem not in parsed_file.problems:
             problems.append(Problem(where, file.problem))
@@ -462,13 +473,13 @@ def parse_legacy_host_files(host: HostFiles) -> HostSnapshot:
         content = contents.get(file_name)
         if content is None:
             return None
-        return parse_once((host.name, f"_{file_name}"), content, dependencies, lambda: parser(content))
+        return parse_snapshot_once((host.name, f"_{file_name}"), content, dependencies, lambda: parser(content))
 
     gpus, newest = parse("gpus.csv", legacy_files.parse_legacy_gpus) or (None, None)
     processes = parse("processes.csv", lambda content: legacy_files.parse_legacy_processes(content, newest), newest)
     ps_rows = parse("users.csv", lambda content: legacy_files.parse_legacy_users(content, newest), newest)
     status, disks, local = (contents.get(file, b"") for file in ("status.csv", "disks.csv", "local.txt"))
-    facts = parse_once(
+    facts = parse_snapshot_once(
         (host.name, "_facts"), status, (disks, local), lambda: legacy_files.parse_legacy_facts(status, disks, local)
     )
     parsed_files = {"gpus.csv": gpus, "processes.csv": processes, "users.csv": ps_rows, "status.csv": facts}

@@ -111,7 +111,7 @@ class PeoplePage:
     ) -> dict[HostModel, int]:
         """Count the minutes of a month in which GPUs should have been seen and were not."""
         minutes = {place: row.seen for place, row in seen.items()}
-        midnight = totals.find_midnight(first, self.history.zone)
+        midnight = totals.find_usage_midnight(first, self.history.zone)
         return totals.count_unseen_minutes(totals.find_gpu_stays(changes), minutes, midnight, until)
 
 
@@ -145,7 +145,7 @@ class FleetPage:
             return
         self.checked_at = now.epoch
         until = self.history.find_rolled_up_end(now.epoch)
-        reports = list_reports(self.settings.www, self.settings.privacy.users)
+        reports = list_fleet_page_reports(self.settings.www, self.settings.privacy.users)
         inputs = (
             until if until is not None else int(now.epoch) // FIRST_HOUR_INTERVAL_S * FIRST_HOUR_INTERVAL_S,
             str(self.history.problem),
@@ -181,11 +181,14 @@ class FleetPage:
         if not seen:
             return fleet_page.FleetPageContent(problem=problem or NO_HISTORY_YET)
         last = datetime.fromtimestamp(end - 1, now.zone).date()
-        days, month = fleet_page.list_days_until(last, WEEK_DAYS), fleet_page.list_days_until(last, MONTH_DAYS)
+        days, month = (
+            fleet_page.list_fleet_days_until(last, WEEK_DAYS),
+            fleet_page.list_fleet_days_until(last, MONTH_DAYS),
+        )
         return fleet_page.FleetPageContent(
             periods=[build_model_table(title, count, seen, end, month, now) for title, count in PERIOD_DAYS.items()],
             days=days,
-            cells=fleet_page.build_heatmap_cells(seen, days, now.zone),
+            cells=fleet_page.build_fleet_heatmap_cells(seen, days, now.zone),
             month=month,
             changes=compare_last_weeks(seen, week_shares, end, people),
             until=end,
@@ -193,7 +196,7 @@ class FleetPage:
         )
 
 
-def select_hours(seen: MinutesByHour, since: int, until: int) -> MinutesByHour:
+def select_usage_hours(seen: MinutesByHour, since: int, until: int) -> MinutesByHour:
     return {key: row for key, row in seen.items() if since <= key[0] < until}
 
 
@@ -201,8 +204,8 @@ def build_model_table(
     title: str, days: int, seen: MinutesByHour, end: int, month: Sequence[date], now: Now
 ) -> fleet_page.ModelTable:
     """Build a table of models over some days, with those that were seen only before; the longest has lines."""
-    period_seen = select_hours(seen, end - days * DAY, end)
-    models = fleet_page.summarize_by_model(period_seen, fleet_page.count_hour_minutes)
+    period_seen = select_usage_hours(seen, end - days * DAY, end)
+    models = fleet_page.summarize_by_model(period_seen, fleet_page.count_fleet_hour_minutes)
     courses = {}
     if days < MONTH_DAYS:
         missing = sorted({model for _, model in seen} - {model for _, model in period_seen})
@@ -214,12 +217,12 @@ def build_model_table(
             seen_by_model[key[1]][key] = row
         for model in models:
             if model in seen_by_model:
-                courses[model] = fleet_page.build_course(seen_by_model[model], month, COURSE_STEP_HOURS, now.zone)
-    return fleet_page.ModelTable(title, models, summarize_period(period_seen, days, 0), courses)
+                courses[model] = fleet_page.build_usage_course(seen_by_model[model], month, COURSE_STEP_HOURS, now.zone)
+    return fleet_page.ModelTable(title, models, summarize_usage_period(period_seen, days, 0), courses)
 
 
-def summarize_period(seen: MinutesByHour, days: int, people: int) -> PeriodUse:
-    models = fleet_page.summarize_by_model(seen, fleet_page.count_hour_minutes)
+def summarize_usage_period(seen: MinutesByHour, days: int, people: int) -> PeriodUse:
+    models = fleet_page.summarize_by_model(seen, fleet_page.count_fleet_hour_minutes)
     return PeriodUse(fleet_page.summarize_total(models, seen.values()), days * DAY // 60, people)
 
 
@@ -231,11 +234,13 @@ def compare_last_weeks(
         until = end - back * WEEK_DAYS * DAY
         known_people = PeopleDirectory(people.aliases, {*people.logins, *shares})
         users = {known_people.resolve_user(name) for name, share in shares.items() if share.used}
-        weeks.append(summarize_period(select_hours(seen, until - WEEK_DAYS * DAY, until), WEEK_DAYS, len(users)))
-    return fleet_page.compare_periods(weeks[0], weeks[1])
+        weeks.append(
+            summarize_usage_period(select_usage_hours(seen, until - WEEK_DAYS * DAY, until), WEEK_DAYS, len(users))
+        )
+    return fleet_page.compare_usage_periods(weeks[0], weeks[1])
 
 
-def list_reports(www: Path, are_users_shown: bool) -> list[str]:
+def list_fleet_page_reports(www: Path, are_users_shown: bool) -> list[str]:
     """List the weeks with a report, the newest first; delete those that name people who are not to be shown."""
     weeks: list[str] = []
     with suppress(OSError):

@@ -13,7 +13,12 @@ import orjson
 
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
-from site_builder.core.command_options import CommandError, NegativeResultError, print_message, with_loaded_settings
+from site_builder.core.command_options import (
+    CommandError,
+    NegativeResultError,
+    print_command_message,
+    with_loaded_settings,
+)
 from site_builder.core.csv_text import CsvCell, format_csv_lines
 from site_builder.core.formatting import MONTH_NAMES
 from site_builder.core.people import PeopleDirectory
@@ -37,8 +42,8 @@ from site_builder.usage.totals import (
     DatePeriod,
     UsageSums,
     UsageTable,
-    compute_percent_seen,
-    units_to_hours,
+    compute_usage_percent_seen,
+    usage_units_to_hours,
 )
 
 MONTH_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}")
@@ -118,7 +123,7 @@ def stats(
         raise click.UsageError(message)
     now = time.time()
     settings = loaded.settings
-    days = choose_days(month, since, until, datetime.fromtimestamp(now, settings.zone).date())
+    days = choose_stats_days(month, since, until, datetime.fromtimestamp(now, settings.zone).date())
     history = HistoryReader(settings.state, settings.zone)
     try:
         if not history.exists:
@@ -138,7 +143,7 @@ def stats(
         click.echo("\n".join(map(replace_unencodable, render_stats_table(usage_stats, find_terminal_width()))))
 
 
-def choose_days(month: date | None, since: date | None, until: date | None, today: date) -> RequestedDays:
+def choose_stats_days(month: date | None, since: date | None, until: date | None, today: date) -> RequestedDays:
     """Return the days that the options mean; refuse those of the future."""
     if month and (since or until):
         message = "say --month, or --since and --until, not both"
@@ -168,7 +173,7 @@ def read_stats(history: HistoryReader, settings: Settings, period: DatePeriod, l
     stays = totals.find_gpu_stays(check_query(history, lambda: rollups.read_gpu_set_changes(history)))
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})
     if first_day and first_day > period.first:
-        print_message(f"history begins with {first_day}: what was before is not in it")
+        print_command_message(f"history begins with {first_day}: what was before is not in it")
         period = period._replace(first=first_day)
     unseen = totals.count_unseen_by_month(stays, usage.seen, period)
     sums_by_name, sums_by_place = totals.sum_daily_usage(usage.shares, usage.seen, unseen.items())
@@ -183,8 +188,8 @@ def render_stats_table(stats: UsageStats, width: int | None = None) -> list[str]
     """Render the table for a terminal; without a width nothing is cut."""
     table, total = stats.table, stats.table.total
     columns = PERSON_COLUMNS if table.by == "person" else PLACE_COLUMNS
-    digits = 0 if units_to_hours(total.seen) >= MANY_HOURS else 1
-    seen = compute_percent_seen(total)
+    digits = 0 if usage_units_to_hours(total.seen) >= MANY_HOURS else 1
+    seen = compute_usage_percent_seen(total)
     coverage = "" if seen is None else f"; seen {seen} % of the time"
     rows = [
         (table.by, (*columns, "of all") if columns is PLACE_COLUMNS else columns),
@@ -196,16 +201,18 @@ def render_stats_table(stats: UsageStats, width: int | None = None) -> list[str]
     remainder |= {"= seen": total.seen, **({"of it in conflict": total.conflict} if total.conflict else {})}
     remainder["not seen"] = total.unseen
     lines = [
-        f"GPU-hours, {format_day_range(stats.first, stats.last)}{coverage}",
+        f"GPU-hours, {format_stats_day_range(stats.first, stats.last)}{coverage}",
         "",
-        *align_stats_rows(rows, width),
+        *align_stats_table_rows(rows, width),
         "",
-        *align_stats_rows([(name, (format_unit_hours(units, digits),)) for name, units in remainder.items()], width),
+        *align_stats_table_rows(
+            [(name, (format_unit_hours(units, digits),)) for name, units in remainder.items()], width
+        ),
     ]
     return lines if width is None else [truncate_text(line, width) for line in lines]
 
 
-def align_stats_rows(rows: Sequence[tuple[str, Sequence[str]]], width: int | None) -> list[str]:
+def align_stats_table_rows(rows: Sequence[tuple[str, Sequence[str]]], width: int | None) -> list[str]:
     """Put cells into columns; names are cut where there is no room for them."""
     widths = [max(map(len, column)) for column in zip(*(cells for _, cells in rows))]
     name_width = max(measure_width(name) for name, _ in rows)
@@ -217,7 +224,7 @@ def align_stats_rows(rows: Sequence[tuple[str, Sequence[str]]], width: int | Non
     ]
 
 
-def format_day_range(first: date, last: date) -> str:
+def format_stats_day_range(first: date, last: date) -> str:
     """Format `3 Nov 2026`, or `1 to 16 Nov 2026`, or `28 Oct 2026 to 3 Nov 2026`."""
     end = f"{last.day} {MONTH_NAMES[last.month - 1]} {last.year}"
     if first == last:
@@ -231,12 +238,12 @@ def format_stats_cells(sums: UsageSums, columns: Sequence[str], digits: int) -> 
     cells = tuple(format_unit_hours(getattr(sums, name), digits) for name in columns)
     if columns is PERSON_COLUMNS:
         return cells
-    seen = compute_percent_seen(sums)
+    seen = compute_usage_percent_seen(sums)
     return (*cells, "?" if seen is None else f"{seen} %")
 
 
 def format_unit_hours(units: int, digits: int) -> str:
-    return f"{units_to_hours(units):.{digits}f}"
+    return f"{usage_units_to_hours(units):.{digits}f}"
 
 
 # For spreadsheets and programs
@@ -244,12 +251,12 @@ def format_unit_hours(units: int, digits: int) -> str:
 
 def render_stats_csv(stats: UsageStats) -> Iterator[str]:
     """Render rows; by person, unused time follows: the sum of `hours` without `unseen` is all that was seen."""
-    table, total = stats.table, sums_to_hours(stats.table.total)
+    table, total = stats.table, usage_sums_to_hours(stats.table.total)
     rows: list[tuple[CsvCell, ...]]
     if table.by != "person":
-        rows = [(row.name, *sums_to_hours(row.sums).values()) for row in table.rows]
+        rows = [(row.name, *usage_sums_to_hours(row.sums).values()) for row in table.rows]
         return format_csv_lines((table.by, *UsageSums._fields), rows)
-    hours_by_row = [(row.name, sums_to_hours(row.sums)) for row in table.rows]
+    hours_by_row = [(row.name, usage_sums_to_hours(row.sums)) for row in table.rows]
     rows = [(name, "person", *(hours[column] for column in PERSON_COLUMNS)) for name, hours in hours_by_row]
     rows += [("", name, total[name], None, None, None) for name in (*UNUSED_PARTS, "unseen")]
     return format_csv_lines(("person", "kind", "hours", "held", "booked", "unused"), rows)
@@ -260,7 +267,7 @@ def render_stats_json(stats: UsageStats) -> bytes:
     table = stats.table
     rows: list[dict[str, Any]] = []
     for row in table.rows:
-        hours = sums_to_hours(row.sums)
+        hours = usage_sums_to_hours(row.sums)
         if table.by == "person":
             rows.append({"name": row.name, "names": row.names, **{name: hours[name] for name in PERSON_COLUMNS}})
         else:
@@ -272,11 +279,11 @@ def render_stats_json(stats: UsageStats) -> bytes:
         "zone": stats.zone,
         "by": table.by,
         "rows": rows,
-        "total": sums_to_hours(table.total),
-        "seen_percent": compute_percent_seen(table.total),
+        "total": usage_sums_to_hours(table.total),
+        "seen_percent": compute_usage_percent_seen(table.total),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 
 
-def sums_to_hours(sums: UsageSums) -> dict[str, float]:
-    return {name: round(units_to_hours(units), EXACT_DIGITS) for name, units in sums._asdict().items()}
+def usage_sums_to_hours(sums: UsageSums) -> dict[str, float]:
+    return {name: round(usage_units_to_hours(units), EXACT_DIGITS) for name, units in sums._asdict().items()}

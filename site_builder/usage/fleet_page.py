@@ -14,7 +14,7 @@ from site_builder.core.clock import Now
 from site_builder.core.formatting import HOUR, MONTH_NAMES
 from site_builder.core.html import EMPTY_HTML, Html, escape_html, format_build_time, load_compact_template
 from site_builder.history.usage_sums import StateMinutes
-from site_builder.usage.totals import find_midnight
+from site_builder.usage.totals import find_usage_midnight
 
 MINUTES_PER_HOUR = 60
 # Models that have a row of their own; a host can claim any number.
@@ -187,33 +187,36 @@ def summarize_total(models: Mapping[str, UseSummary], seen: Iterable[StateMinute
     return summarize_use(sum_state_minutes(seen), sum(use.gpus for use in models.values()))
 
 
-def count_hour_minutes(_: int) -> int:
+def count_fleet_hour_minutes(_: int) -> int:
     return MINUTES_PER_HOUR
 
 
-def build_day_length(zone: tzinfo) -> Callable[[date], int]:
+def build_fleet_day_length(zone: tzinfo) -> Callable[[date], int]:
     """Return a function for the number of minutes in a day: it may have 23 hours, or 25."""
-    return lambda day: (find_midnight(day + timedelta(days=1), zone) - find_midnight(day, zone)) // 60
+    return lambda day: (find_usage_midnight(day + timedelta(days=1), zone) - find_usage_midnight(day, zone)) // 60
 
 
-def list_days_until(last: date, count: int) -> list[date]:
+def list_fleet_days_until(last: date, count: int) -> list[date]:
     return [last - timedelta(days=back) for back in reversed(range(count))]
 
 
-def build_heatmap_cells(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> list[list[UsageCell]]:
+def build_fleet_heatmap_cells(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> list[list[UsageCell]]:
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for (at, _), row in seen.items():
         sums[at][0] += row.seen
         sums[at][1] += row.busy + row.held + row.conflict
-    return build_cells_from_sums(sums, days, zone)
+    return build_fleet_cells_from_sums(sums, days, zone)
 
 
-def build_cells_from_sums(
+def build_fleet_cells_from_sums(
     sums: Mapping[int, Sequence[int]], days: Sequence[date], zone: tzinfo
 ) -> list[list[UsageCell]]:
     """Build the rows from minutes that were seen and taken by hour; an hour that begins at 17:30 is in 17."""
     cells = {(day, hour): [0, 0, 0] for day in days for hour in range(HOURS_PER_DAY)}
-    start, end = find_midnight(days[0], zone) // HOUR * HOUR, find_midnight(days[-1] + timedelta(days=1), zone)
+    start, end = (
+        find_usage_midnight(days[0], zone) // HOUR * HOUR,
+        find_usage_midnight(days[-1] + timedelta(days=1), zone),
+    )
     for at in range(start, end, HOUR):
         local = datetime.fromtimestamp(at, zone)
         cell = cells.get((local.date(), local.hour))
@@ -223,8 +226,8 @@ def build_cells_from_sums(
     return [[UsageCell(*cells[day, hour]) for hour in range(HOURS_PER_DAY)] for day in days]
 
 
-def build_course(seen: MinutesByHour, days: Sequence[date], step_hours: int, zone: tzinfo) -> UsageCourse:
-    rows = build_heatmap_cells(seen, days, zone)
+def build_usage_course(seen: MinutesByHour, days: Sequence[date], step_hours: int, zone: tzinfo) -> UsageCourse:
+    rows = build_fleet_heatmap_cells(seen, days, zone)
     cells = [cell for row in rows for cell in row]
     steps = (cells[start : start + step_hours] for start in range(0, len(cells), step_hours))
     return UsageCourse([join_usage_cells(step).share for step in steps], [join_usage_cells(row) for row in rows])
@@ -234,7 +237,7 @@ def join_usage_cells(cells: Iterable[UsageCell]) -> UsageCell:
     return UsageCell(*map(sum, zip(UsageCell(0, 0, 0), *cells)))
 
 
-def compare_periods(current: PeriodUse, previous: PeriodUse) -> PeriodComparison:
+def compare_usage_periods(current: PeriodUse, previous: PeriodUse) -> PeriodComparison:
     has_previous = previous.use.seen > 0
 
     def compare_hours(minutes: int, minutes_before: int) -> ValueChange:
@@ -257,23 +260,25 @@ def render_fleet_page(fleet: FleetPageContent, version: str, now: Now) -> bytes:
     text = load_compact_template("fleet.html").render(
         version=version,
         built=format_build_time(now, "minutes"),
-        until=f"{svg.format_day_label(until.date())} {until:%H:%M}" if until else "",
+        until=f"{svg.format_heatmap_day_label(until.date())} {until:%H:%M}" if until else "",
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
         problem=fleet.problem,
-        changes=describe_comparison(fleet.changes) if fleet.changes else [],
+        changes=describe_usage_comparison(fleet.changes) if fleet.changes else [],
         hour_names=svg.HOUR_NAMES,
-        hourly_rows=svg.build_hourly_rows(fleet.days, fleet.cells, until),
+        hourly_rows=svg.build_heatmap_hourly_rows(fleet.days, fleet.cells, until),
         month_days=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in fleet.month],
-        daily_rows=svg.build_daily_rows({model: course.days for model, course in courses.items()}, fleet.month),
+        daily_rows=svg.build_heatmap_daily_rows({model: course.days for model, course in courses.items()}, fleet.month),
         periods=[
             {
                 "title": table.title,
                 "rows": [
-                    build_use_row(model, use, render_course(table.courses_by_model.get(model), fleet.month, model))
+                    build_use_row(
+                        model, use, render_usage_course(table.courses_by_model.get(model), fleet.month, model)
+                    )
                     for model, use in table.use_by_model.items()
                 ],
                 "total": build_use_row("All GPUs", table.period.use),
-                "coverage": describe_coverage(table.period),
+                "coverage": describe_usage_coverage(table.period),
             }
             for table in fleet.periods
         ],
@@ -287,14 +292,14 @@ def build_use_row(name: str, use: UseSummary, line: Html = EMPTY_HTML) -> UseRow
         name=name,
         gpus=str(use.gpus) if use.seen else UNKNOWN,
         hours=format_gpu_hours(use.taken) if use.seen else UNKNOWN,
-        **{part: format_share(use.share(part)) for part in ("taken", "held", "booked", "free", "unclear")},
-        use_percent=format_share(use.use_percent),
-        bar=render_use_bar(use),
+        **{part: format_usage_share(use.share(part)) for part in ("taken", "held", "booked", "free", "unclear")},
+        use_percent=format_usage_share(use.use_percent),
+        bar=render_usage_bar(use),
         line=line,
     )
 
 
-def format_share(percent: float | None) -> str:
+def format_usage_share(percent: float | None) -> str:
     """Format `61 %`; a small part that would be 0 is `<1 %`."""
     if percent is None:
         return UNKNOWN
@@ -306,15 +311,15 @@ def format_gpu_hours(minutes: float) -> str:
     return f"{minutes / MINUTES_PER_HOUR:,.1f}"
 
 
-def describe_coverage(period: PeriodUse) -> str:
+def describe_usage_coverage(period: PeriodUse) -> str:
     """Say how much of the time was seen, if it was not all."""
     seen = period.seen_percent
     if seen is None:
         return "Nothing was seen"
-    return "" if seen >= 99.5 else f"{format_share(seen)} of the time of these GPUs was seen"
+    return "" if seen >= 99.5 else f"{format_usage_share(seen)} of the time of these GPUs was seen"
 
 
-def render_use_bar(use: UseSummary) -> Html:
+def render_usage_bar(use: UseSummary) -> Html:
     """Draw the parts of what was seen side by side; the cells beside it have them in words."""
     if not use.seen:
         return Html(svg.NO_DATA)
@@ -323,12 +328,12 @@ def render_use_bar(use: UseSummary) -> Html:
         start, position = position, position + minutes * BAR_WIDTH / use.seen
         box = svg.SvgBox(round(start), 0, round(position) - round(start), BAR_HEIGHT)
         if box.width:
-            pieces.append(svg.render_rect(box, f"class={part}"))
+            pieces.append(svg.render_svg_rect(box, f"class={part}"))
             if part != "working":
-                pieces.append(svg.render_rect(box, f'fill="url(#_{part})"'))
+                pieces.append(svg.render_svg_rect(box, f'fill="url(#_{part})"'))
     title = (
-        f"{format_share(use.share('taken'))} taken, of all {format_share(use.share('held'))} held; "
-        f"{format_share(use.share('booked'))} booked and unused; {format_share(use.share('free'))} free"
+        f"{format_usage_share(use.share('taken'))} taken, of all {format_usage_share(use.share('held'))} held; "
+        f"{format_usage_share(use.share('booked'))} booked and unused; {format_usage_share(use.share('free'))} free"
     )
     return Html(
         f'<svg class=share width={BAR_WIDTH} height={BAR_HEIGHT} viewBox="0 0 {BAR_WIDTH} {BAR_HEIGHT}" '
@@ -337,44 +342,49 @@ def render_use_bar(use: UseSummary) -> Html:
     )
 
 
-def render_course(course: UsageCourse | None, days: Sequence[date], name: str) -> Html:
+def render_usage_course(course: UsageCourse | None, days: Sequence[date], name: str) -> Html:
     """Draw the taken part over some days, from 0 to 100 %, with the value of each day on hover."""
     mean = join_usage_cells(course.days).share if course else None
     if course is None or mean is None:
         return EMPTY_HTML
     highest = max(percent for percent in course.percents if percent is not None)
-    label = f"{name}, taken over {len(days)} days: {format_share(mean)} on average, {format_share(highest)} at most"
-    edges = svg.compute_edges(len(days), LINE_WIDTH)
+    shares = f"{format_usage_share(mean)} on average, {format_usage_share(highest)} at most"
+    label = f"{name}, taken over {len(days)} days: {shares}"
+    edges = svg.compute_svg_edges(len(days), LINE_WIDTH)
     hits = []
     for day, cell, start, end in zip(days, course.days, edges, edges[1:]):
-        value = svg.NO_DATA if cell.share is None else f"{format_share(cell.share)} taken"
+        value = svg.NO_DATA if cell.share is None else f"{format_usage_share(cell.share)} taken"
         box = svg.SvgBox(start, 0, end - start, LINE_HEIGHT)
-        hits.append(svg.render_rect(box, "", f"{svg.format_day_label(day)}: {value}"))
+        hits.append(svg.render_svg_rect(box, "", f"{svg.format_heatmap_day_label(day)}: {value}"))
     return Html(
         f'<svg class=course width={LINE_WIDTH} height={LINE_HEIGHT} viewBox="0 0 {LINE_WIDTH} {LINE_HEIGHT}" role=img '
         f'aria-label="{escape_html(label)}">'
         f'<path class=axis d="M0 {LINE_HEIGHT}h{LINE_WIDTH}M0 0h{LINE_WIDTH}"/>'
-        f'<path class=line d="{svg.build_line_path(course.percents, LINE_WIDTH, LINE_HEIGHT, 100)}"/>'
+        f'<path class=line d="{svg.build_svg_line_path(course.percents, LINE_WIDTH, LINE_HEIGHT, 100)}"/>'
         f"<g class=hits>{''.join(hits)}</g></svg>"
     )
 
 
-def describe_comparison(changes: PeriodComparison) -> list[tuple[str, str, str]]:
+def describe_usage_comparison(changes: PeriodComparison) -> list[tuple[str, str, str]]:
     """Describe each change: what it is of, the value, and how it compares with the one before."""
     share, share_before = changes.taken_percents
     return [
-        ("GPU-hours used", f"{changes.used.now:,.1f}", describe_change(changes.used)),
+        ("GPU-hours used", f"{changes.used.now:,.1f}", describe_usage_change(changes.used)),
         (
             "taken, of all that was seen",
-            format_share(share),
-            NOT_SEEN_BEFORE if share_before is None else f"{format_share(share_before)} before",
+            format_usage_share(share),
+            NOT_SEEN_BEFORE if share_before is None else f"{format_usage_share(share_before)} before",
         ),
-        ("people who used GPUs", f"{changes.people.now:.0f}", describe_change(changes.people, 0)),
-        ("GPU-hours held idle or booked and unused", f"{changes.wasted.now:,.1f}", describe_change(changes.wasted)),
+        ("people who used GPUs", f"{changes.people.now:.0f}", describe_usage_change(changes.people, 0)),
+        (
+            "GPU-hours held idle or booked and unused",
+            f"{changes.wasted.now:,.1f}",
+            describe_usage_change(changes.wasted),
+        ),
     ]
 
 
-def describe_change(change: ValueChange, digits: int = 1) -> str:
+def describe_usage_change(change: ValueChange, digits: int = 1) -> str:
     """Describe a change like `12 % more than before (1,102.0)`."""
     if change.before is None:
         return NOT_SEEN_BEFORE

@@ -21,8 +21,8 @@ from site_builder.usage.totals import (
     UsageSums,
     UsageTable,
     add_sums,
-    compute_percent_seen,
-    units_to_hours,
+    compute_usage_percent_seen,
+    usage_units_to_hours,
 )
 
 UNKNOWN = "–"
@@ -98,7 +98,7 @@ def render_people_page(content: PeoplePageContent, version: str, now: Now) -> by
         problem=content.problem,
         windows=[format_window(window, now) for window in content.windows],
         people=[build_person_row(person) for person in content.people],
-        balance_rows=build_balance_rows(content.balance),
+        balance_rows=build_people_balance_rows(content.balance),
         tables=content.tables,
     )
     return text.encode("utf-8", "replace")
@@ -111,12 +111,12 @@ def render_month_tables(
     two = months[:2]
     tables = []
     if two:
-        groups = [(format_month_heading(month, zone), len(PLACE_COLUMN_LABELS) + 1) for month in two]
+        groups = [(format_people_month_heading(month, zone), len(PLACE_COLUMN_LABELS) + 1) for month in two]
         tables = [
             *([build_person_table(two, zone)] if are_users_shown else []),
-            build_balance_table(two, zone),
-            build_place_table("By model", "Model", [month.by_model for month in two], groups),
-            build_place_table("By host", "Host", [month.by_host for month in two], groups, hosts),
+            build_people_balance_table(two, zone),
+            build_people_place_table("By model", "Model", [month.by_model for month in two], groups),
+            build_people_place_table("By host", "Host", [month.by_host for month in two], groups, hosts),
             build_month_table(months),
         ]
     return load_compact_template("sums.html").render(tables=tables, held=formatting.format_duration(held_after))
@@ -142,7 +142,7 @@ def format_window(window: UsageWindow, now: Now) -> dict[str, str]:
 
 def build_person_row(person: PersonSummary) -> PersonRow:
     usage = person.usage
-    row = PersonRow(person.name, build_search_link(person.name), format_means(person.mean_gpus))
+    row = PersonRow(person.name, build_search_link(person.name), format_people_means(person.mean_gpus))
     if not usage.process_count:
         return row
     gpus = usage.gpu_units / UNITS_PER_MINUTE
@@ -151,7 +151,7 @@ def build_person_row(person: PersonSummary) -> PersonRow:
         # with some processes unknown, the sum is a lower limit
         memory = f"{'≥ ' if usage.unknown_memory_count else ''}{formatting.format_size(usage.memory_mib)}"
     return row._replace(
-        gpus=f"{gpus:.0f}" if gpus == int(gpus) else format_decimal(gpus),
+        gpus=f"{gpus:.0f}" if gpus == int(gpus) else format_people_decimal(gpus),
         memory=memory,
         processes=str(usage.process_count),
         hosts=person.gpus_by_host[:MAX_HOSTS],
@@ -159,23 +159,28 @@ def build_person_row(person: PersonSummary) -> PersonRow:
     )
 
 
-def format_decimal(number: float) -> str:
+def format_people_decimal(number: float) -> str:
     """Format a number with one decimal; a small one is never 0."""
     return "<0.1" if 0 < number < 0.05 else f"{number:,.1f}"
 
 
-def format_means(means: Sequence[float | None]) -> list[str]:
-    return [UNKNOWN if mean is None else format_decimal(mean) for mean in means]
+def format_people_means(means: Sequence[float | None]) -> list[str]:
+    return [UNKNOWN if mean is None else format_people_decimal(mean) for mean in means]
 
 
-def build_balance_rows(balance: FleetBalance) -> list[dict[str, object]]:
+def build_people_balance_rows(balance: FleetBalance) -> list[dict[str, object]]:
     """Build the rows below the people: all of them, and the GPUs that nobody uses."""
     titles = {"used": "All people", **UNUSED_PART_LABELS, "seen": "All GPUs that are seen"}
     if balance.now["unseen"]:
         titles["unseen"] = "On hosts of which nothing is heard"
     unknown = [None] * len(balance.means.get("seen", ()))
     return [
-        {"id": name, "title": title, "gpus": balance.now[name], "means": format_means(balance.means.get(name, unknown))}
+        {
+            "id": name,
+            "title": title,
+            "gpus": balance.now[name],
+            "means": format_people_means(balance.means.get(name, unknown)),
+        }
         for name, title in titles.items()
     ]
 
@@ -191,9 +196,9 @@ def build_search_link(name: str) -> str:
 # GPU-hours
 
 
-def format_month_heading(month: MonthTables, zone: tzinfo) -> str:
+def format_people_month_heading(month: MonthTables, zone: tzinfo) -> str:
     """Format `October 2026`, or `November 2026, from 3 Nov up to 17 Nov 14:00` if that is not all of it."""
-    limits = [format_month_name(month)]
+    limits = [format_people_month_name(month)]
     if month.since > month.first:
         limits.append(f"from {month.since.day} {formatting.MONTH_NAMES[month.since.month - 1]}")
     until = datetime.fromtimestamp(month.until, zone)
@@ -202,7 +207,7 @@ def format_month_heading(month: MonthTables, zone: tzinfo) -> str:
     return ", ".join(filter(None, (limits[0], " ".join(limits[1:]))))
 
 
-def format_month_name(month: MonthTables) -> str:
+def format_people_month_name(month: MonthTables) -> str:
     """Format `October 2026`."""
     return f"{FULL_MONTH_NAMES[month.first.month - 1]} {month.first.year}"
 
@@ -210,17 +215,17 @@ def format_month_name(month: MonthTables) -> str:
 def build_person_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTable:
     tables = [month.by_person for month in months]
     rows = [
-        PeopleTableRow(row.name, build_search_link(row.name), format_sums_cells(sums_list, PERSON_COLUMN_LABELS))
+        PeopleTableRow(row.name, build_search_link(row.name), format_people_sums_cells(sums_list, PERSON_COLUMN_LABELS))
         for row, sums_list in merge_usage_tables(tables)
     ]
     totals = [add_sums(row.sums for row in table.rows) for table in tables]
     return PeopleTable(
         title="GPU-hours by person",
         first_head="Person",
-        groups=[(format_month_heading(month, zone), len(PERSON_COLUMN_LABELS)) for month in months],
+        groups=[(format_people_month_heading(month, zone), len(PERSON_COLUMN_LABELS)) for month in months],
         heads=[*PERSON_COLUMN_LABELS.values()] * len(months),
         rows=rows,
-        foot=[PeopleTableRow("All people", "", format_sums_cells(totals, PERSON_COLUMN_LABELS))],
+        foot=[PeopleTableRow("All people", "", format_people_sums_cells(totals, PERSON_COLUMN_LABELS))],
     )
 
 
@@ -235,15 +240,15 @@ def merge_usage_tables(tables: Sequence[UsageTable]) -> list[tuple[UsageRow, lis
     return [(row, sums_by_key[key]) for key, row in first_rows.items()]
 
 
-def format_sums_cells(sums_list: Sequence[UsageSums], columns: Mapping[str, str]) -> list[str]:
-    return [format_decimal_hours(getattr(sums, name)) for sums in sums_list for name in columns]
+def format_people_sums_cells(sums_list: Sequence[UsageSums], columns: Mapping[str, str]) -> list[str]:
+    return [format_people_decimal_hours(getattr(sums, name)) for sums in sums_list for name in columns]
 
 
-def format_decimal_hours(units: int) -> str:
-    return format_decimal(units_to_hours(units))
+def format_people_decimal_hours(units: int) -> str:
+    return format_people_decimal(usage_units_to_hours(units))
 
 
-def build_balance_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTable:
+def build_people_balance_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTable:
     """Build the table of where all GPU-hours went."""
     month_sums = [month.by_model.total for month in months]
     parts = {title: [getattr(sums, name) for sums in month_sums] for name, title in UNUSED_PART_LABELS.items()}
@@ -253,25 +258,25 @@ def build_balance_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTa
         title="All GPU-hours",
         first_head="What",
         groups=(),
-        heads=[format_month_heading(month, zone) for month in months],
+        heads=[format_people_month_heading(month, zone) for month in months],
         rows=[
-            PeopleTableRow(title, "", [*map(format_decimal_hours, units)])
+            PeopleTableRow(title, "", [*map(format_people_decimal_hours, units)])
             for title, units in {"Used by people": used, **parts}.items()
         ],
         foot=[
-            PeopleTableRow("All that was seen", "", [*map(format_decimal_hours, seen)]),
-            PeopleTableRow("Not seen", "", [format_decimal_hours(sums.unseen) for sums in month_sums]),
-            PeopleTableRow("Seen of all", "", [*map(format_percent_seen, month_sums)]),
+            PeopleTableRow("All that was seen", "", [*map(format_people_decimal_hours, seen)]),
+            PeopleTableRow("Not seen", "", [format_people_decimal_hours(sums.unseen) for sums in month_sums]),
+            PeopleTableRow("Seen of all", "", [*map(format_people_percent_seen, month_sums)]),
         ],
     )
 
 
-def format_percent_seen(sums: UsageSums) -> str:
-    seen = compute_percent_seen(sums)
+def format_people_percent_seen(sums: UsageSums) -> str:
+    seen = compute_usage_percent_seen(sums)
     return UNKNOWN if seen is None else f"{seen} %"
 
 
-def build_place_table(
+def build_people_place_table(
     title: str,
     first_head: str,
     tables: Sequence[UsageTable],
@@ -284,7 +289,7 @@ def build_place_table(
         cells: list[str] = []
         for sums in sums_list:
             if sums.seen:
-                cells += [*format_sums_cells([sums], PLACE_COLUMN_LABELS), format_percent_seen(sums)]
+                cells += [*format_people_sums_cells([sums], PLACE_COLUMN_LABELS), format_people_percent_seen(sums)]
             else:
                 cells += [UNKNOWN] * (len(PLACE_COLUMN_LABELS) + 1)
         rows.append(PeopleTableRow(row.name, f"hosts/{quote(row.name)}.html" if row.name in hosts else "", cells))
@@ -297,9 +302,9 @@ def build_month_table(months: Sequence[MonthTables]) -> PeopleTable:
     for month in months:
         sums = month.by_model.total
         cells = [
-            *format_sums_cells([sums], PLACE_COLUMN_LABELS),
-            format_decimal_hours(sums.seen),
-            format_percent_seen(sums),
+            *format_people_sums_cells([sums], PLACE_COLUMN_LABELS),
+            format_people_decimal_hours(sums.seen),
+            format_people_percent_seen(sums),
         ]
-        rows.append(PeopleTableRow(format_month_name(month), "", cells))
+        rows.append(PeopleTableRow(format_people_month_name(month), "", cells))
     return PeopleTable("By month", "Month", (), heads, rows)

@@ -90,8 +90,8 @@ class DatePeriod(NamedTuple):
         month = self.first.replace(day=1)
         while month <= self.last:
             next_month = (month + timedelta(days=31)).replace(day=1)
-            since = find_midnight(max(month, self.first), self.zone)
-            until = min(find_midnight(min(next_month, self.last + timedelta(days=1)), self.zone), self.now)
+            since = find_usage_midnight(max(month, self.first), self.zone)
+            until = min(find_usage_midnight(min(next_month, self.last + timedelta(days=1)), self.zone), self.now)
             yield month, since, max(since, until)
             month = next_month
 
@@ -119,12 +119,12 @@ class FleetBalance(NamedTuple):
     means: Mapping[str, tuple[float | None, ...]]
 
 
-def find_midnight(day: date, zone: tzinfo) -> int:
+def find_usage_midnight(day: date, zone: tzinfo) -> int:
     """Return the epoch at which a day begins."""
     return int(datetime.combine(day, datetime.min.time(), zone).timestamp())
 
 
-def units_to_hours(units: int) -> float:
+def usage_units_to_hours(units: int) -> float:
     return units / UNITS_PER_MINUTE / 60
 
 
@@ -147,7 +147,9 @@ def build_usage_table(
     by: str = "person",
 ) -> UsageTable:
     """Build rows by one of GROUPINGS, from the sums of each person and of each place."""
-    rows = build_person_rows(sums_by_name, people) if by == "person" else build_place_rows(sums_by_place, by)
+    rows = (
+        build_usage_person_rows(sums_by_name, people) if by == "person" else build_usage_place_rows(sums_by_place, by)
+    )
     return UsageTable(by, tuple(rows), add_sums(sums_by_place.values()))
 
 
@@ -160,18 +162,18 @@ def sum_daily_usage(
     by_name: dict[str, list[int]] = {}
     by_place: dict[MonthHostModel, list[int]] = {}
     for day, host, model, name, share in shares:
-        add_units(by_name, name, share)
-        add_units(by_place, (day.replace(day=1), host, model), share)
+        add_usage_units(by_name, name, share)
+        add_usage_units(by_place, (day.replace(day=1), host, model), share)
     for day, host, model, minutes in seen:
-        add_units(by_place, (day.replace(day=1), host, model), state_minutes_to_sums(minutes))
+        add_usage_units(by_place, (day.replace(day=1), host, model), state_minutes_to_sums(minutes))
     for place, unseen_minutes in unseen:
-        add_units(by_place, place, UsageSums(unseen=unseen_minutes * UNITS_PER_MINUTE))
+        add_usage_units(by_place, place, UsageSums(unseen=unseen_minutes * UNITS_PER_MINUTE))
     return {name: UsageSums(*row) for name, row in by_name.items()}, {
         place: UsageSums(*row) for place, row in by_place.items()
     }
 
 
-def add_units(sums: dict[Key, list[int]], key: Key, row: Sequence[int]) -> None:
+def add_usage_units(sums: dict[Key, list[int]], key: Key, row: Sequence[int]) -> None:
     """Add to a row of sums; a share is the beginning of one."""
     sums_row = sums.get(key)
     if sums_row is None:
@@ -184,7 +186,7 @@ def add_sums(rows: Iterable[UsageSums]) -> UsageSums:
     return UsageSums(*map(sum, zip(NO_USAGE, *rows)))
 
 
-def build_place_rows(places: Mapping[MonthHostModel, UsageSums], by: str) -> Iterator[UsageRow]:
+def build_usage_place_rows(places: Mapping[MonthHostModel, UsageSums], by: str) -> Iterator[UsageRow]:
     """Build a row for each model, host or month, in their order."""
     sums_by_key: dict[str, list[UsageSums]] = defaultdict(list)
     for (month, host, model), sums in places.items():
@@ -193,7 +195,7 @@ def build_place_rows(places: Mapping[MonthHostModel, UsageSums], by: str) -> Ite
         yield UsageRow(name, clean_text(name), add_sums(sums_by_key[name]))
 
 
-def build_person_rows(sums_by_name: Mapping[str, UsageSums], people: PeopleDirectory) -> list[UsageRow]:
+def build_usage_person_rows(sums_by_name: Mapping[str, UsageSums], people: PeopleDirectory) -> list[UsageRow]:
     """Build a row for each person, the one who used most first."""
     rows = []
     for key, names in group_spellings(sums_by_name, people).items():
@@ -271,7 +273,7 @@ def count_unseen_by_month(
     return unseen
 
 
-def compute_percent_seen(sums: UsageSums) -> int | None:
+def compute_usage_percent_seen(sums: UsageSums) -> int | None:
     """Return how much of the time was seen, in percent, rounded down: only all of it is 100."""
     total = sums.seen + sums.unseen
     return None if not total else sums.seen * 100 // total
@@ -321,12 +323,12 @@ def build_person_summary(
     means = []
     for window in windows:
         units = sum(window.shares[name].used for name in names if name in window.shares)
-        means.append(compute_mean_gpus(units, window))
+        means.append(compute_usage_mean_gpus(units, window))
     sorted_hosts = tuple(sorted(gpus_by_host.items(), key=lambda item: (-item[1], natural_sort_key(item[0]))))
     return PersonSummary(clean_text(people.choose_display_name(names)), usage, sorted_hosts, tuple(means))
 
 
-def compute_mean_gpus(units: int, window: UsageWindow) -> float | None:
+def compute_usage_mean_gpus(units: int, window: UsageWindow) -> float | None:
     """Return GPUs on average over the minutes that were seen; None if no GPU was seen in any of them."""
     return units / UNITS_PER_MINUTE / window.seen_minutes if window.seen_minutes and window.state_minutes.seen else None
 
@@ -339,9 +341,9 @@ def build_fleet_balance(fleet_usage: FleetUsage, windows: Sequence[UsageWindow])
     for window in windows:
         sums = state_minutes_to_sums(window.state_minutes)
         used = sums.seen - sum(getattr(sums, name) for name in UNUSED_PARTS)
-        means["used"].append(compute_mean_gpus(used, window))
+        means["used"].append(compute_usage_mean_gpus(used, window))
         for name in (*UNUSED_PARTS, "seen"):
-            means[name].append(compute_mean_gpus(getattr(sums, name), window))
+            means[name].append(compute_usage_mean_gpus(getattr(sums, name), window))
     return FleetBalance(all_counts, {name: tuple(values) for name, values in means.items()})
 
 

@@ -12,7 +12,7 @@ from site_builder.core.published_files import OutputFile, SiteFiles
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.store import BuilderState
 from site_builder.fleet.summary import HostSummary, SummarizedHost
-from site_builder.history.idle_runs import GpuRun, build_fleet_gpu_key, find_current_run, read_idle_history
+from site_builder.history.idle_runs import GpuRun, build_fleet_gpu_key, find_current_idle_run, read_idle_history
 from site_builder.history.reader import HistoryReader
 from site_builder.waste import render
 from site_builder.waste import rules as waste_rules
@@ -102,7 +102,7 @@ def find_empty_gpus(
     unused_runs = {
         gpu_key: run
         for gpu_key, stored in runs.items()
-        if (run := find_current_run(stored, now)) and waste_rules.is_long_unused(run)
+        if (run := find_current_idle_run(stored, now)) and waste_rules.is_booking_long_unused(run)
     }
     for name in [name for name in anomalies if name.startswith(USED_PREFIX)]:
         gpu_key = name[len(USED_PREFIX) :]
@@ -112,7 +112,7 @@ def find_empty_gpus(
         summary = summaries.get(run.host)
         if summary is None or summary.state != "fresh":
             continue
-        for gpu in list_empty_gpus(run.host, summary, candidates.get(run.host, ())):
+        for gpu in list_wasted_empty_gpus(run.host, summary, candidates.get(run.host, ())):
             if build_fleet_gpu_key(run.host, gpu.gpu_key) == gpu_key:
                 if USED_PREFIX + gpu_key not in anomalies:
                     yield gpu
@@ -121,7 +121,7 @@ def find_empty_gpus(
             anomalies[USED_PREFIX + gpu_key] = int(now)
 
 
-def list_empty_gpus(host: str, summary: HostSummary, candidates: Sequence[WasteCandidate]) -> Iterator[EmptyGpu]:
+def list_wasted_empty_gpus(host: str, summary: HostSummary, candidates: Sequence[WasteCandidate]) -> Iterator[EmptyGpu]:
     """List the GPUs of a host that nobody is on: those that are free, and those that are booked and unused."""
     numbers = [identity.number for identity in summary.gpu_identities]
     keys = {

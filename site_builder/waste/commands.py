@@ -13,7 +13,12 @@ from site_builder.client.model import Fleet
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.core import board_client
 from site_builder.core.clock import Now
-from site_builder.core.command_options import CommandError, print_message, translate_fleet_errors, with_loaded_settings
+from site_builder.core.command_options import (
+    CommandError,
+    print_command_message,
+    translate_fleet_errors,
+    with_loaded_settings,
+)
 from site_builder.core.terminal_text import find_terminal_width, replace_unencodable
 from site_builder.fleet.booking_use import HostNameIndex
 from site_builder.snapshots.completion import complete_hosts
@@ -47,7 +52,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
     with translate_fleet_errors():
         report = filter_waste(load_waste(loaded), hosts, kinds)
     if report.problem:
-        print_message(f"some of it may be missing: {report.problem}")
+        print_command_message(f"some of it may be missing: {report.problem}")
     if as_json:
         click.echo(render.render_waste_json(report))
     elif report.items:
@@ -67,7 +72,7 @@ def load_waste(loaded: LoadedSettings) -> WasteReport:
         try:
             response = board_client.send_board_request(source, login=settings.login)
         except board_client.BoardResponseError as error:
-            raise CommandError(board_client.describe_response_error(error, source)) from None
+            raise CommandError(board_client.describe_board_response_error(error, source)) from None
         content, clock_ahead_s = response.content, response.clock_ahead_s
     else:
         source = str(settings.www.absolute() / WASTE_FILE)

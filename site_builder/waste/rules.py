@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, suggest_update
+from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, suggest_board_update
 from site_builder.core.formatting import DAY, HOUR, MINUTE, format_size, join_names
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
 from site_builder.core.names import gpu_number_sort_key, is_host_name, natural_sort_key
@@ -26,7 +26,7 @@ from site_builder.history.idle_runs import (
     UnusedBooking,
     are_different_people,
     build_fleet_gpu_key,
-    find_current_run,
+    find_current_idle_run,
 )
 from site_builder.history.model import TAKEN_STATES, list_host_gpu_keys
 
@@ -126,7 +126,7 @@ def parse_waste(content: bytes) -> tuple[WasteReport | None, str]:
     schema = document.get("schema")
     if schema != WASTE_SCHEMA:
         shown = clean_text(str(schema))[:20]
-        return None, f"has schema {shown}, but {WASTE_SCHEMA} is what is read here: {suggest_update(schema)}"
+        return None, f"has schema {shown}, but {WASTE_SCHEMA} is what is read here: {suggest_board_update(schema)}"
     report = WasteReport(
         built_at=document["built"],
         build_interval_s=as_integer(document.get("every")) or 0,
@@ -334,7 +334,7 @@ class WasteEvaluator:
                 self.ended_until[gpu_key] = max(booking.until, self.ended_until.get(gpu_key, 0))
 
     def find_run(self, host: str, gpu_key: str) -> GpuRun | None:
-        return find_current_run(self.history.runs.get(build_fleet_gpu_key(host, gpu_key)), self.now)
+        return find_current_idle_run(self.history.runs.get(build_fleet_gpu_key(host, gpu_key)), self.now)
 
     def list_display_names(self, logins: Iterable[str]) -> tuple[str, ...]:
         """List people as they are shown, each once; nobody if people are not shown."""
@@ -373,9 +373,9 @@ class WasteEvaluator:
         ):
             seen = run.minutes * MINUTE + max(0, now - (run.last_seen + MINUTE))
             if run.first_seen < run.since and run.since > since:  # somebody else held it before
-                return run.since, seconds_to_hours(seen)
+                return run.since, waste_seconds_to_hours(seen)
             since, seconds = min(since, run.since), max(seconds, seen)
-        return since, seconds_to_hours(seconds)
+        return since, waste_seconds_to_hours(seconds)
 
     def evaluate_booking(self, host: str, candidate: WasteCandidate) -> WasteItem | None:
         """Return a running booking as wasted; None if somebody was on the GPU since it began, or nobody can know."""
@@ -386,9 +386,9 @@ class WasteEvaluator:
         return build_item("booking", host, candidate)._replace(
             people=people,
             since=candidate.booking_start,
-            hours=seconds_to_hours(seconds),
+            hours=waste_seconds_to_hours(seconds),
             what="booked, and nobody has been on it since that began",
-            advice=f"{format_request(people)} to use it or to release it.",
+            advice=f"{format_waste_request(people)} to use it or to release it.",
         )
 
     def measure_unused_booking(self, host: str, candidate: WasteCandidate) -> float | None:
@@ -422,22 +422,22 @@ class WasteEvaluator:
             people=people,
             since=booking.since,
             until=booking.until,
-            hours=seconds_to_hours(booking.minutes * MINUTE),
+            hours=waste_seconds_to_hours(booking.minutes * MINUTE),
             what="was booked, and nobody was on it in all that time",
-            advice=f"{format_request(people)} to release what is not needed.",
+            advice=f"{format_waste_request(people)} to release what is not needed.",
         )
 
     def evaluate_empty(self, gpu: EmptyGpu, booked_hours: float) -> WasteItem | None:
         """Return a GPU as wasted that nobody has been on for long, without the hours that bookings count."""
         run = self.find_run(gpu.host, gpu.gpu_key)
-        if run is None or not is_long_unused(run):
+        if run is None or not is_booking_long_unused(run):
             return None
         until = run.last_seen + MINUTE
         pending = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
         seen = f"{run.minutes * MINUTE // DAY} days that were seen"
         return build_item("unused", gpu.host, gpu)._replace(
             since=run.since,
-            hours=max(0.0, round(seconds_to_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
+            hours=max(0.0, round(waste_seconds_to_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
             what=f"nobody was ever on it, in {seen}" if run.last_taken is None else f"nobody has been on it for {seen}",
             advice="Tell people of it, or move it to where it is needed.",
         )
@@ -447,16 +447,16 @@ def build_item(kind: str, host: str, gpu: WasteCandidate | UnusedBooking | Empty
     return WasteItem(kind=kind, host=host, gpu_key=gpu.gpu_key, index=gpu.index, model=gpu.model)
 
 
-def is_long_unused(run: GpuRun) -> bool:
+def is_booking_long_unused(run: GpuRun) -> bool:
     """Return True if nobody was on a GPU in 30 days of minutes that were seen; a gap does not count as unused."""
     return run.kind == RUN_EMPTY and run.minutes * MINUTE >= MIN_UNUSED_DAYS * DAY
 
 
-def seconds_to_hours(seconds: float) -> float:
+def waste_seconds_to_hours(seconds: float) -> float:
     return round(seconds / HOUR, 2)
 
 
-def format_request(people: Sequence[str]) -> str:
+def format_waste_request(people: Sequence[str]) -> str:
     return f"Ask {join_names(people)}" if people else "Ask who booked it"
 
 

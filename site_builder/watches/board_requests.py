@@ -14,10 +14,10 @@ from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedEr
 from site_builder.bookings.request import (
     JsonRequest,
     UnclearRequestError,
-    check_request,
+    check_booking_request,
     is_check_only,
-    parse_text_field,
-    parse_time_field,
+    parse_request_text_field,
+    parse_request_time_field,
 )
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH, BookingTransaction, BookingUser
@@ -28,7 +28,7 @@ from site_builder.core.timeparse import moments
 from site_builder.fleet import summary
 from site_builder.fleet.gpu_models import is_matching_model
 from site_builder.watches import store
-from site_builder.watches.build import FreeGpuIndex, format_gpu_places
+from site_builder.watches.build import FreeGpuIndex, format_watch_gpu_places
 from site_builder.watches.store import Watch, WatchEntries, WatchRequest, WatchStore
 
 WATCH_REQUEST_KEYS: dict[str, set[str]] = {"watch": {"when", "via", "until", "check"}, "unwatch": {"id", "check"}}
@@ -43,7 +43,7 @@ NOT_CONFIGURED_MESSAGE = "the settings here do not say that this board tells any
 
 def handle_board_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Handle a request about bookings or watches."""
-    kind = check_request(request, {**booking_service.REQUEST_KEYS, **WATCH_REQUEST_KEYS})
+    kind = check_booking_request(request, {**booking_service.REQUEST_KEYS, **WATCH_REQUEST_KEYS})
     if kind in booking_service.REQUEST_KEYS:
         return booking_service.handle_request(service, request, user)
     transaction = service.begin_read(user)
@@ -73,24 +73,24 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
     can_notify = transaction.hosts.settings.alerts.is_enabled
     if not can_notify and user.via.startswith("web"):  # others may not read the settings of who builds
         raise BookingRefusedError(NO_CHANNELS_MESSAGE)
-    if not store.is_person_name(user.name):
+    if not store.is_watch_person_name(user.name):
         raise BookingRefusedError("the board does not know who you are")
-    wanted_gpus = parse_wanted_gpus(transaction, request)
+    wanted_gpus = parse_watch_gpus(transaction, request)
     until = latest = int(now.epoch) + store.MAX_LIFETIME_S
-    if requested_end := parse_time_field(request, "until", now):
+    if requested_end := parse_request_time_field(request, "until", now):
         until = int(requested_end.timestamp())
         if requested_end.timestamp() <= now.epoch:
             raise UnclearRequestError(f'"{request["until"]}" is over already')
         if requested_end.timestamp() > latest:
             raise UnclearRequestError(f"nobody is told after more than {store.MAX_DAYS} days: choose an earlier end")
-    via = parse_text_field(request, "via", 20).lower()
+    via = parse_request_text_field(request, "via", 20).lower()
     if via and not store.VIA_PATTERN.fullmatch(via):
         message = f'"{via}" is no way to tell somebody: write mail, slack, or the first word of another address'
         raise UnclearRequestError(message)
     watch = Watch("", user.name, wanted_gpus, int(now.epoch), until, via)
     warnings = [
-        *find_availability_warnings(wanted_gpus, transaction),
-        *(find_reach_warnings(watch, transaction) if can_notify else [NOT_CONFIGURED_MESSAGE]),
+        *find_watch_availability_warnings(wanted_gpus, transaction),
+        *(find_watch_reach_warnings(watch, transaction) if can_notify else [NOT_CONFIGURED_MESSAGE]),
     ]
     watch = watch._replace(id=add_watch(transaction, watch, is_check_only(request)))
     by = f" by {via}" if via else ""
@@ -100,9 +100,9 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
     return watch, f"{watch.name} is told{by} {condition}, until {end}", warnings
 
 
-def parse_wanted_gpus(transaction: BookingTransaction, request: JsonRequest) -> WatchRequest:
+def parse_watch_gpus(transaction: BookingTransaction, request: JsonRequest) -> WatchRequest:
     """Parse which GPUs somebody waits for; the hosts must exist."""
-    text = parse_text_field(request, "when", store.MAX_TEXT_CHARACTERS)
+    text = parse_request_text_field(request, "when", store.MAX_TEXT_CHARACTERS)
     try:
         wanted_gpus = store.parse_watch_request(text)
     except moments.UnclearTimeError as error:
@@ -120,7 +120,7 @@ def parse_wanted_gpus(transaction: BookingTransaction, request: JsonRequest) -> 
         raise UnclearRequestError(f"there is no way to say {', '.join(hosts)[:80]} here: leave the host out") from None
 
 
-def find_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTransaction) -> list[str]:
+def find_watch_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTransaction) -> list[str]:
     """Warn if the GPUs are free already, or never will be as the fleet is."""
     bookings = [stored.booking for stored in transaction.list_bookings()]
     names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
@@ -128,7 +128,7 @@ def find_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTr
     free_gpus = (gpu for status in statuses for gpu in summary.list_free_gpus(status))
     matches = FreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
     if matches:
-        return [f"that is so already: {format_gpu_places(matches)}"]
+        return [f"that is so already: {format_watch_gpu_places(matches)}"]
     model = wanted_gpus.model
     models = {gpu.model for status in statuses for gpu in status.gpus}
     if model and models and not any(is_matching_model(model, gpu_model) for gpu_model in models):
@@ -139,7 +139,7 @@ def find_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTr
     return []
 
 
-def find_reach_warnings(watch: Watch, transaction: BookingTransaction) -> list[str]:
+def find_watch_reach_warnings(watch: Watch, transaction: BookingTransaction) -> list[str]:
     """Warn if the board has no way to notify this person, as far as rules and contacts can be read here."""
     settings = transaction.hosts.settings
     rules, _ = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
@@ -187,7 +187,7 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
             raise BookingRefusedError(message)
         if is_check:
             return entries
-        is_clock_right = clock_check.is_believed(transaction.hosts.settings.state, now)
+        is_clock_right = clock_check.is_clock_believed(transaction.hosts.settings.state, now)
         kept_entries = current if is_clock_right else entries
         taken = {entry.get("id") for entry in kept_entries if isinstance(entry, dict)}
         while (watch_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
@@ -200,7 +200,7 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
 
 def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
     """Remove a watch."""
-    watch_id = parse_text_field(request, "id", 40)
+    watch_id = parse_request_text_field(request, "id", 40)
     if not watch_id:
         raise UnclearRequestError("which one? Give its `id`")
     ended: list[Watch] = []
@@ -211,7 +211,7 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
         if not ended or not can_see_watch(ended[0], transaction):
             raise BookingRefusedError(f"there is no watch {watch_id} of yours: `gpuboard notify list` lists them")
         user = transaction.user
-        if not (is_own_watch(ended[0], transaction) or user.is_admin or user.is_open):
+        if not (is_callers_watch(ended[0], transaction) or user.is_admin or user.is_open):
             raise BookingForbiddenError(f"watch {watch_id} is {ended[0].name}'s, and only they or an admin may end it")
         if is_check_only(request):
             return entries
@@ -222,13 +222,13 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
     return watch, f"{watch.name} is not told of this any more: {store.format_watch_request(watch.request)}", []
 
 
-def is_own_watch(watch: Watch, transaction: BookingTransaction) -> bool:
+def is_callers_watch(watch: Watch, transaction: BookingTransaction) -> bool:
     user_name = transaction.user.name
     return bool(user_name) and transaction.resolve_person(watch.name) == transaction.resolve_person(user_name)
 
 
 def can_see_watch(watch: Watch, transaction: BookingTransaction) -> bool:
-    if is_own_watch(watch, transaction) or transaction.user.is_admin:
+    if is_callers_watch(watch, transaction) or transaction.user.is_admin:
         return True
     return transaction.policy.is_open and transaction.can_see_names
 
@@ -242,5 +242,5 @@ def watch_to_response(watch: Watch, transaction: BookingTransaction) -> dict[str
         "via": watch.via or None,
         "made": datetime.fromtimestamp(watch.created_at, zone).isoformat(),
         "until": datetime.fromtimestamp(watch.until, zone).isoformat(),
-        "mine": is_own_watch(watch, transaction),
+        "mine": is_callers_watch(watch, transaction),
     }

@@ -148,7 +148,7 @@ class FreeGpuIndex:
                 for gpu in gpus
                 if self.is_match(gpu, request)
             ]
-            groups = group_gpus_by_host(matching).values() if request.is_on_one_host else [matching]
+            groups = group_watch_gpus_by_host(matching).values() if request.is_on_one_host else [matching]
             enough = (gpus[: request.gpu_count] for gpus in groups if len(gpus) >= request.gpu_count)
             self.gpus_by_request[request] = next(enough, [])
         return self.gpus_by_request[request]
@@ -167,26 +167,26 @@ class FreeGpuIndex:
         return gpu.free_until is None or gpu.free_until - self.now >= request.duration_s
 
 
-def group_gpus_by_host(free_gpus: Iterable[FreeGpu]) -> dict[str, list[FreeGpu]]:
+def group_watch_gpus_by_host(free_gpus: Iterable[FreeGpu]) -> dict[str, list[FreeGpu]]:
     by_host: dict[str, list[FreeGpu]] = {}
     for gpu in free_gpus:
         by_host.setdefault(gpu.host, []).append(gpu)
     return by_host
 
 
-def format_gpu_places(free_gpus: Iterable[FreeGpu]) -> str:
+def format_watch_gpu_places(free_gpus: Iterable[FreeGpu]) -> str:
     """Format `atlas:0,1 and zeus:3`."""
-    by_host = group_gpus_by_host(free_gpus).items()
-    places = [f"{host}:{','.join(map(format_gpu_number, gpus))}" for host, gpus in by_host]
+    by_host = group_watch_gpus_by_host(free_gpus).items()
+    places = [f"{host}:{','.join(map(format_watch_gpu_number, gpus))}" for host, gpus in by_host]
     return " and ".join(filter(None, (", ".join(places[:-1]), *places[-1:])))
 
 
-def format_gpu_number(gpu: FreeGpu) -> str:
+def format_watch_gpu_number(gpu: FreeGpu) -> str:
     return "?" if gpu.index is None else str(gpu.index)
 
 
 def build_watch_condition(watch: Watch, gpus: list[FreeGpu], since: int) -> Condition:
-    hosts = list(group_gpus_by_host(gpus))
+    hosts = list(group_watch_gpus_by_host(gpus))
     is_one_host = len(hosts) == 1
     models = ", ".join(dict.fromkeys(gpu.model for gpu in gpus))
     verb = "is" if len(gpus) == 1 else "are"
@@ -195,8 +195,8 @@ def build_watch_condition(watch: Watch, gpus: list[FreeGpu], since: int) -> Cond
         rule=WATCH_RULE,
         host=hosts[0] if is_one_host else "",
         about=watch.id,
-        gpus=tuple(map(format_gpu_number, gpus)) if is_one_host else (),
-        what=f"{format_gpu_places(gpus)} {verb} free ({models}); you waited for {request}",
+        gpus=tuple(map(format_watch_gpu_number, gpus)) if is_one_host else (),
+        what=f"{format_watch_gpu_places(gpus)} {verb} free ({models}); you waited for {request}",
         since=since,
         owners=(watch.name,),
         people=(watch.name,),

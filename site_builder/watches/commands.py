@@ -18,10 +18,10 @@ from site_builder.bookings.commands import (
     with_booking_backend,
     with_confirmation_options,
 )
-from site_builder.bookings.request import parse_time_field
+from site_builder.bookings.request import parse_request_time_field
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.command_options import CommandError, print_message
+from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.core.locks import StorageError
 from site_builder.core.terminal_text import clean_text, replace_unencodable
 from site_builder.watches import store as watch_store
@@ -43,7 +43,7 @@ class LocalBoard(LocalBookings):
         return list_bookings_and_watches(self.service, self.user)
 
 
-def with_board_backend(command: Callable[..., None]) -> Callable[..., None]:
+def with_watch_backend(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the board with its watches, as `place`, and add the options that choose it."""
     return with_booking_backend(command, LocalBoard)
 
@@ -67,7 +67,7 @@ def notify() -> None:
 @click.option("--via", metavar="WAY", help="By mail, slack, or another kind of way that the lab has of you.")
 @click.option("--until", metavar="TIME", help='Until when: "fri 18:00".  [default: for 30 days]')
 @with_confirmation_options
-@with_board_backend
+@with_watch_backend
 def start_watch(
     place: BookingBackend, wish: str | None, via: str | None, until: str | None, yes: bool, as_json: bool
 ) -> None:
@@ -87,7 +87,7 @@ def start_watch(
     if via:
         request["via"] = via
     if until:  # what `fri` means is decided here, in the zone of whoever says it
-        moment = parse_time_field({"until": until}, "until", Now(time.time(), place.settings.zone))
+        moment = parse_request_time_field({"until": until}, "until", Now(time.time(), place.settings.zone))
         request |= {"until": moment.isoformat()} if moment else {}
     response = confirm_and_send(place, request, "Watch for it?", yes)
     (watch,) = response["watches"]
@@ -99,7 +99,7 @@ def start_watch(
 
 @notify.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
-@with_board_backend
+@with_watch_backend
 def list_watches(place: BookingBackend, as_json: bool) -> None:
     """List what you wait for; an admin sees everybody.
 
@@ -126,15 +126,15 @@ def list_watches(place: BookingBackend, as_json: bool) -> None:
     elif watches:
         click.echo("\n".join(format_watch_table(watches, place, str(response["who"]))))
     elif not problems:
-        print_message("you wait for nothing")
+        print_command_message("you wait for nothing")
     for problem in problems:
-        print_message(clean_text(problem))
+        print_command_message(clean_text(problem))
 
 
 @notify.command("stop")
 @click.argument("ids", metavar="ID...", nargs=-1)
 @with_confirmation_options
-@with_board_backend
+@with_watch_backend
 def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Wait no longer for what these ids name.
 

@@ -109,35 +109,35 @@ class WatchRequest(NamedTuple):
 
 def parse_watch_request(text: str) -> WatchRequest:
     """Parse a request, or raise UnclearTimeError with words that follow the quoted text."""
-    request = parse_request_text(text)
+    request = parse_watch_request_text(text)
     # it is stored and shown in our words, which must mean the same
-    if parse_request_text(format_watch_request(request)) != request:
+    if parse_watch_request_text(format_watch_request(request)) != request:
         raise UnclearTimeError("is not understood", *REQUEST_EXAMPLES)
     return request
 
 
-def parse_request_text(text: str) -> WatchRequest:
+def parse_watch_request_text(text: str) -> WatchRequest:
     if len(text) > MAX_TEXT_CHARACTERS:
         raise UnclearTimeError("is too long", *REQUEST_EXAMPLES)
     rest = " ".join(QUOTATION_MARKS.sub(" ", clean_text(text)).split()).strip(" .!?;,")
     if not rest:
         raise UnclearTimeError("is empty", *REQUEST_EXAMPLES)
     duration_s = 0
-    rest, duration = extract_pattern(DURATION_PHRASE, rest)
+    rest, duration = extract_watch_pattern(DURATION_PHRASE, rest)
     if duration:
         days, seconds = moments.parse_duration(re.sub(r"^an? ", "1 ", duration[1], flags=re.I))
         duration_s = days * formatting.DAY + seconds
-        rest, _ = extract_pattern(OR_LONGER, rest)
-    rest, memory = extract_pattern(MEMORY_PHRASE, rest)
-    rest, anywhere = extract_pattern(ANYWHERE_PHRASE, rest)
-    rest, one_host = extract_pattern(ONE_HOST_PHRASE, rest)
+        rest, _ = extract_watch_pattern(OR_LONGER, rest)
+    rest, memory = extract_watch_pattern(MEMORY_PHRASE, rest)
+    rest, anywhere = extract_watch_pattern(ANYWHERE_PHRASE, rest)
+    rest, one_host = extract_watch_pattern(ONE_HOST_PHRASE, rest)
     if anywhere and one_host:
         raise UnclearTimeError("says both that they are on one host and that they are not", *REQUEST_EXAMPLES)
-    rest, host_list = extract_pattern(HOSTS_PHRASE, rest)
+    rest, host_list = extract_watch_pattern(HOSTS_PHRASE, rest)
     hosts = tuple(dict.fromkeys(map(str.lower, HOST_SEPARATOR.split(host_list[1])))) if host_list else ()
     if len(hosts) > MAX_HOSTS:
         raise UnclearTimeError(f"names more than {MAX_HOSTS} hosts", *REQUEST_EXAMPLES)
-    count, model = parse_count_and_model(rest)
+    count, model = parse_watch_count_and_model(rest)
     memory_gb = int(memory[1]) if memory else 0
     if memory and not memory_gb:
         raise UnclearTimeError("asks for no memory at all", *REQUEST_EXAMPLES)
@@ -161,7 +161,7 @@ def format_watch_request(request: WatchRequest) -> str:
     return " ".join(words)
 
 
-def extract_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.Match[str] | None]:
+def extract_watch_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.Match[str] | None]:
     """Return the text without the match of a pattern, and the match."""
     match = pattern.search(text)
     if not match:
@@ -169,9 +169,9 @@ def extract_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.Match[
     return " ".join(f"{text[: match.start()]} {text[match.end() :]}".split()), match
 
 
-def parse_count_and_model(text: str) -> tuple[int, str]:
+def parse_watch_count_and_model(text: str) -> tuple[int, str]:
     words = [word.strip("-.:") for word in text.replace(",", " ").split()]
-    count, model_words = extract_count([word for word in words if word and word.lower() not in FILLER_WORDS])
+    count, model_words = extract_watch_count([word for word in words if word and word.lower() not in FILLER_WORDS])
     for word in model_words:
         is_model = any(map(str.isdigit, word)) or word.lower() in MODEL_FAMILY_WORDS
         if not MODEL_WORD.fullmatch(word) or not is_model or (word.isdigit() and len(word) < 3):
@@ -181,7 +181,7 @@ def parse_count_and_model(text: str) -> tuple[int, str]:
     return count, " ".join(map(normalize_model_word, model_words))
 
 
-def extract_count(words: list[str]) -> tuple[int, list[str]]:
+def extract_watch_count(words: list[str]) -> tuple[int, list[str]]:
     """Return the number in front or behind an x, and the other words; a large one, such as 4090, is a model."""
     count, spelled_count, rest = 0, 1, list(words)
     while rest and rest[0].lower() in NUMBER_WORDS:
@@ -276,11 +276,11 @@ def build_watch(entry: object) -> Watch:
     watch_id, name, text, via = (entry.get(key) for key in ("id", "name", "when", "via"))
     if not isinstance(watch_id, str) or not WATCH_ID.fullmatch(watch_id):
         raise InvalidWatchError("it has no id of letters and digits")
-    if not is_person_name(name):
+    if not is_watch_person_name(name):
         raise InvalidWatchError("it names nobody")
     if via not in (None, "") and not (isinstance(via, str) and VIA_PATTERN.fullmatch(via)):
         raise InvalidWatchError("its way is no word such as mail")
-    created_at, until = parse_epoch(entry.get("made")), parse_epoch(entry.get("until"))
+    created_at, until = parse_watch_epoch(entry.get("made")), parse_watch_epoch(entry.get("until"))
     if created_at is None or until is None:
         raise InvalidWatchError("it does not say since when and until when")
     if not isinstance(text, str):
@@ -293,14 +293,14 @@ def build_watch(entry: object) -> Watch:
     return Watch(watch_id, str(name), request, created_at, until, via or "")
 
 
-def is_person_name(name: object) -> bool:
+def is_watch_person_name(name: object) -> bool:
     """Return True if a name is one clean line."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARACTERS:
         return False
     return clean_text(name) == name and " ".join(name.split()) == name
 
 
-def parse_epoch(value: object) -> int | None:
+def parse_watch_epoch(value: object) -> int | None:
     """Parse a time with its offset as seconds since 1970."""
     moment = dates.exact(value)
     return int(moment.timestamp()) if moment else None
@@ -337,7 +337,7 @@ class WatchStore:
     ) -> None:
         """Replace the entries by what `change_entries` returns, while nobody else writes."""
         for _ in range(MAX_ATTEMPTS):
-            with booking_store.hold_data_lock(self.data_folder, timeout_s) as locked:
+            with booking_store.hold_booking_data_lock(self.data_folder, timeout_s) as locked:
                 self.folder = locked.folder
                 before = self.read()
                 try:
@@ -363,18 +363,18 @@ class WatchStore:
         return self.read_local() if entry is None else entry.content
 
     def read_local(self) -> bytes:
-        self.signature, content = booking_store.read_data_file(self.folder, WATCHES_FILE, MAX_WATCHES_BYTES)
+        self.signature, content = booking_store.read_booking_data_file(self.folder, WATCHES_FILE, MAX_WATCHES_BYTES)
         return content
 
     def write(self, content: bytes) -> bool:
         """Replace what was read; return False if somebody else wrote meanwhile."""
         if len(content) > MAX_WATCHES_BYTES:
             raise StorageError(f"{WATCHES_FILE} is full: it may have {MAX_WATCHES_BYTES} bytes")
-        with booking_store.open_data_folder(self.folder) as folder:
+        with booking_store.open_booking_data_folder(self.folder) as folder:
             owner = self.find_owner(folder)
             if not self.kv_store or not self.access:
                 path = self.folder / WATCHES_FILE
-                return booking_store.replace_data_file(
+                return booking_store.replace_booking_data_file(
                     folder, path, content, owner, lambda: files.read_signature(WATCHES_FILE, folder) == self.signature
                 )
         try:
@@ -396,7 +396,7 @@ class WatchStore:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if not os.access(name, os.W_OK, dir_fd=folder):
-                    reason = f"belongs to {files.login_of(status.st_uid)}, and you may not write it"
+                    reason = f"belongs to {files.find_file_owner_login(status.st_uid)}, and you may not write it"
                     raise StorageError(f"{self.folder / name} {reason}: {booking_store.ASK_ADMIN_HINT}")
                 return status
         return os.fstat(folder)

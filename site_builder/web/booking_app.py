@@ -123,7 +123,7 @@ def parse_host_name(environ: WSGIEnvironment) -> str:
         return ""
 
 
-def read_request_body(environ: WSGIEnvironment) -> bytes:
+def read_booking_request_body(environ: WSGIEnvironment) -> bytes:
     """Read the body, if its length was given and is not too much."""
     length_text = str(environ.get("CONTENT_LENGTH", "")).strip()
     if not length_text:
@@ -138,7 +138,7 @@ def read_request_body(environ: WSGIEnvironment) -> bytes:
     return body
 
 
-def write_stderr_line(message: str) -> None:
+def write_booking_app_stderr(message: str) -> None:
     """Write a line to where a web server keeps what its programs report."""
     sys.stderr.write(f"gpuboard: {message}\n")
     sys.stderr.flush()
@@ -156,7 +156,7 @@ class BookingApplication:
     def __init__(
         self,
         settings: Settings,
-        report: Callable[[str], None] = write_stderr_line,
+        report: Callable[[str], None] = write_booking_app_stderr,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Serve these bookings; `report` gets a sentence about each fault that an admin must mend."""
@@ -170,13 +170,13 @@ class BookingApplication:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            return send_json(environ, start_response, 200, self.build_response(environ))
+            return send_booking_json(environ, start_response, 200, self.build_response(environ))
         except HttpError as error:
-            return send_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
+            return send_booking_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
         except Exception as error:  # the caller never sees where it happened
             self.report_once(f"a booking failed: {type(error).__name__}: {error}; this should not happen")
             message = "something went wrong; the admin can read what in the server's log"
-            return send_json(environ, start_response, 500, {"error": message})
+            return send_booking_json(environ, start_response, 500, {"error": message})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """Build the response, or raise HttpError."""
@@ -222,7 +222,7 @@ class BookingApplication:
     def handle_post(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """Make, change or release a booking, or a watch."""
         check_request_origin(environ, self.settings)
-        body = read_request_body(environ)
+        body = read_booking_request_body(environ)
         address = identity.find_client_address(environ, self.settings.booking_policy)
         problem = "the request must be a JSON object"
         try:
@@ -266,7 +266,7 @@ class BookingApplication:
             self.report(message)
 
 
-def send_json(
+def send_booking_json(
     environ: WSGIEnvironment,
     start_response: StartResponse,
     status: int,
@@ -293,8 +293,8 @@ def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iter
     try:
         return load_application()(environ, start_response)
     except SettingsError as error:
-        write_stderr_line(str(error))
-        return send_json(environ, start_response, 503, {"error": BAD_SETTINGS_MESSAGE}, RETRY_AFTER_HEADER)
+        write_booking_app_stderr(str(error))
+        return send_booking_json(environ, start_response, 503, {"error": BAD_SETTINGS_MESSAGE}, RETRY_AFTER_HEADER)
 
 
 def run_cgi() -> None:
@@ -324,10 +324,10 @@ class ConcurrencyLimit:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not self.admitted.acquire(blocking=False):
-            return send_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
+            return send_booking_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
         try:
             if not self.active.acquire(timeout=self.timeout_s):
-                return send_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
+                return send_booking_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
             try:
                 return self.application(environ, start_response)
             finally:

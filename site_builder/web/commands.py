@@ -24,16 +24,16 @@ import click
 from site_builder.config.conf_file import LoadedSettings, load_settings
 from site_builder.config.settings import Settings
 from site_builder.core import command_options
-from site_builder.core.command_options import CommandError, print_message, with_loaded_settings, with_settings
-from site_builder.core.files import find_scripts_folder, make_closed
+from site_builder.core.command_options import CommandError, print_command_message, with_loaded_settings, with_settings
+from site_builder.core.files import find_scripts_folder, make_closed_folder
 from site_builder.core.subprocesses import end_with_parent
 from site_builder.web.server import (
     WebServer,
     build_application,
     build_server_url,
-    describe_listen_error,
+    describe_server_listen_error,
     list_open_booking_warnings,
-    list_start_messages,
+    list_server_start_messages,
     open_listening_socket,
 )
 
@@ -46,7 +46,7 @@ PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 SNAPSHOT_INTERVAL_S = 10
 
 
-def open_free_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
+def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
     """Listen on that port or on one of the next, up to so many tries."""
     address, first = listen
     for port in range(first, min(first + tries, 65536)):
@@ -54,10 +54,10 @@ def open_free_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
             sock = open_listening_socket(address, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or tries == 1:
-                raise CommandError(describe_listen_error(error, address, port)) from None
+                raise CommandError(describe_server_listen_error(error, address, port)) from None
         else:
             if port != first:
-                print_message(f"port {first} is taken, so it is {port}")
+                print_command_message(f"port {first} is taken, so it is {port}")
             return sock
     raise CommandError(f"no port from {first} to {port} is free on {address}: choose another with --listen")
 
@@ -95,11 +95,11 @@ def stop_on_signals() -> Iterator[None]:
     with suppress(StopRequestedError):
         yield
         return
-    print_message("ended")
+    print_command_message("ended")
 
 
 @contextmanager
-def create_spool_folder() -> Iterator[Path]:
+def create_live_spool_folder() -> Iterator[Path]:
     """Create a temporary folder that the scripts accept for their spool."""
     parent = tempfile.gettempdir() if PLAIN_PATH.fullmatch(tempfile.gettempdir()) else "/tmp"  # noqa: S108
     with tempfile.TemporaryDirectory(prefix="gpuboard-", dir=parent) as path:
@@ -117,7 +117,7 @@ def run_live_board(
 
     Without `listen`, use the first free port from 8080 on. The settings are read after the first snapshots.
     """
-    with open_free_port(listen or ("127.0.0.1", 8080), 1 if listen else MAX_PORTS_TRIED) as sock:
+    with open_free_server_port(listen or ("127.0.0.1", 8080), 1 if listen else MAX_PORTS_TRIED) as sock:
         began = time.monotonic()
         wait_s = take_snapshots()
         www.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def run_live_board(
             try:
                 report_ready(build_server_url(sock))
                 for sentence in list_open_booking_warnings(sock, settings):
-                    print_message(sentence)
+                    print_command_message(sentence)
                 while process.poll() is None:
                     time.sleep(max(0.0, began + wait_s - time.monotonic()))
                     began = time.monotonic()
@@ -198,12 +198,12 @@ def serve(settings: Settings) -> None:
     if not www.is_dir():
         raise CommandError(f"there is no folder {www}: run `gpuboard build` first, or set GPUBOARD_WWW")
     application = build_application(www, settings)
-    sock = open_free_port(settings.listen)
+    sock = open_free_server_port(settings.listen)
     server = WebServer(application, sock, settings.booking_policy.proxy)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.stop())
-    for sentence in list_start_messages(sock, settings, sys.stderr.isatty()):  # cron would mail all but warnings
-        print_message(sentence)
+    for sentence in list_server_start_messages(sock, settings, sys.stderr.isatty()):  # cron would mail all but warnings
+        print_command_message(sentence)
     server.run()
 
 
@@ -232,7 +232,7 @@ def here(loaded: LoadedSettings) -> None:
         "GPUBOARD_CONF": conf,
     }
 
-    with stop_on_signals(), create_spool_folder() as spool:
+    with stop_on_signals(), create_live_spool_folder() as spool:
         environment = {
             **os.environ,
             "HOST": name,
@@ -249,11 +249,11 @@ def here(loaded: LoadedSettings) -> None:
             return SNAPSHOT_INTERVAL_S
 
         def report_ready(url: str) -> None:
-            print_message(f"the board of {name} is at {url} until Ctrl-C")
-            print_message(f"to book a GPU, edit {folders['GPUBOARD_DATA']}/comments.json")
+            print_command_message(f"the board of {name} is at {url} until Ctrl-C")
+            print_command_message(f"to book a GPU, edit {folders['GPUBOARD_DATA']}/comments.json")
 
         try:
-            make_closed(settings.data)
+            make_closed_folder(settings.data)
             run_live_board(Path(folders["GPUBOARD_WWW"]), listen, lambda: builder_settings, take_snapshot, report_ready)
         except OSError as error:
             place = error.filename or folders["GPUBOARD_WWW"]

@@ -47,37 +47,37 @@ def resolve_file_path(path: str, path_parts: list[str], query: str) -> list[str]
     if path == ALL_NODES_PATH:
         return ["nodes", "index.json"]
     if path == "/" and query:
-        text_file = find_text_file(query)
+        text_file = find_compat_text_file(query)
         return [text_file] if text_file else path_parts
     if path_parts[0] == STATES_FOLDER and not all(
-        map(FETCH_NUM_PATTERN.fullmatch, iterate_query_values(query, "fetch_num"))
+        map(FETCH_NUM_PATTERN.fullmatch, iterate_compat_query_values(query, "fetch_num"))
     ):
         raise InvalidQueryError("fetch_num must be a whole number from 1 on.")
     return [*path_parts[:-1], find_index_file(path_parts)] if path.endswith("/") else path_parts
 
 
-def find_text_file(query: str) -> str | None:
+def find_compat_text_file(query: str) -> str | None:
     """Return the text file that `?term=true` and its like ask for."""
     for flags, file in TEXT_ROUTES:
-        if all(next(iterate_query_values(query, flag), "") == "true" for flag in flags):
+        if all(next(iterate_compat_query_values(query, flag), "") == "true" for flag in flags):
             return file
     return None
 
 
-def parse_entry_count(path_parts: list[str], query: str) -> int:
+def parse_compat_entry_count(path_parts: list[str], query: str) -> int:
     """Return how many entries of a host `fetch_num` asks for; the first value counts."""
     is_host = path_parts[0] == STATES_FOLDER and path_parts[-1] == "index.json" and len(path_parts) == 3
-    return int(next(iterate_query_values(query, "fetch_num"), "1")) if is_host else 1
+    return int(next(iterate_compat_query_values(query, "fetch_num"), "1")) if is_host else 1
 
 
 def is_compat_route(path: str, path_parts: list[str] | None, query: str) -> bool:
     """Return True for addresses that only clients of other systems use."""
-    if path == ALL_NODES_PATH or (path == "/" and find_text_file(query)):
+    if path == ALL_NODES_PATH or (path == "/" and find_compat_text_file(query)):
         return True
     return path_parts is not None and path_parts[0] in FOLDER_INDEXES
 
 
-def iterate_query_values(query: str, name: str) -> Iterator[str]:
+def iterate_compat_query_values(query: str, name: str) -> Iterator[str]:
     """Yield all values of a name as nginx reads them: nothing is decoded, and names are in any case."""
     for word in query.split("&"):
         key, equals, value = word.partition("=")

@@ -37,35 +37,35 @@ def identify_caller(environ: WSGIEnvironment, policy: BookingPolicy, tokens: Tok
     """Identify a caller by web server, proxy or token; ANONYMOUS_CALLER if nothing tells."""
     login = read_server_login(environ)
     if login:
-        return build_caller(login, "server", policy)
-    if is_from_proxy(environ, policy):
-        login = decode_environ_text(environ, f"HTTP_{policy.proxy_header.upper().replace('-', '_')}")
+        return build_web_caller(login, "server", policy)
+    if is_request_from_proxy(environ, policy):
+        login = decode_wsgi_environ_text(environ, f"HTTP_{policy.proxy_header.upper().replace('-', '_')}")
         if NAME_SEPARATOR in login:
             raise InvalidNameError(
                 f"the proxy gives several names in {policy.proxy_header}: it must set this header, not add to it"
             )
         if login:
-            return build_caller(login, "proxy", policy)
+            return build_web_caller(login, "proxy", policy)
     token = parse_bearer_token(environ)
     if token is None:
         return ANONYMOUS_CALLER._replace(auth_method="open") if policy.is_open else ANONYMOUS_CALLER
     owner = tokens.find_token_owner(token)
     if owner is None:
         raise UnknownTokenError
-    return build_caller(owner, "token", policy)
+    return build_web_caller(owner, "token", policy)
 
 
-def build_caller(name: str, auth_method: str, policy: BookingPolicy) -> WebCaller:
+def build_web_caller(name: str, auth_method: str, policy: BookingPolicy) -> WebCaller:
     name = validate_user_name(name)
     return WebCaller(BookingUser(name, fold_login(name) in policy.admins, f"web, {auth_method}"), auth_method)
 
 
 def read_server_login(environ: WSGIEnvironment) -> str:
     """Return the login at the web server; without AUTH_TYPE, nginx passes on a name that nobody checked."""
-    return decode_environ_text(environ, "REMOTE_USER") if environ.get("AUTH_TYPE") else ""
+    return decode_wsgi_environ_text(environ, "REMOTE_USER") if environ.get("AUTH_TYPE") else ""
 
 
-def is_from_proxy(environ: WSGIEnvironment, policy: BookingPolicy) -> bool:
+def is_request_from_proxy(environ: WSGIEnvironment, policy: BookingPolicy) -> bool:
     client, proxy = parse_ip_address(environ.get("REMOTE_ADDR", "")), parse_ip_address(policy.proxy or "")
     return proxy is not None and client == proxy
 
@@ -81,7 +81,7 @@ def parse_ip_address(text: str) -> IPv4Address | IPv6Address | None:
 
 def find_client_address(environ: WSGIEnvironment, policy: BookingPolicy) -> str:
     """Return the address of the client: behind the proxy, the last that it saw."""
-    if is_from_proxy(environ, policy):
+    if is_request_from_proxy(environ, policy):
         last_address = str(environ.get("HTTP_X_FORWARDED_FOR", "")).rpartition(NAME_SEPARATOR)[2].strip()
         if parse_ip_address(last_address):
             return last_address
@@ -101,7 +101,7 @@ def identify_open_user(request: Mapping[str, Any]) -> BookingUser:
     )
 
 
-def decode_environ_text(environ: WSGIEnvironment, key: str) -> str:
+def decode_wsgi_environ_text(environ: WSGIEnvironment, key: str) -> str:
     """Decode a value of the WSGI environment, which has a letter for each byte."""
     text = str(environ.get(key, "")).strip(" \t")  # other blanks may be the last byte of a letter, as in à
     try:

@@ -32,10 +32,10 @@ class RateLimiter:
 
     def find_wait_s(self, address: str, cost: float) -> int:
         """Return the seconds until a request of this cost is allowed; count nothing."""
-        level, at = self.read_levels().get(build_address_key(address), (0.0, 0.0))
+        level, at = self.read_levels().get(build_rate_limit_address_key(address), (0.0, 0.0))
         if at > self.clock():
             self.penalize(address, 0.0)
-        return compute_wait_s(leak(level, self.clock() - at) + cost)
+        return compute_rate_limit_wait_s(leak(level, self.clock() - at) + cost)
 
     def penalize(self, address: str, cost: float) -> None:
         """Count a request that should not have been made, as far as the bucket has room."""
@@ -46,12 +46,12 @@ class RateLimiter:
 
         The bucket is filled under a lock, so that concurrent requests gain nothing.
         """
-        key = build_address_key(address)
+        key = build_rate_limit_address_key(address)
         with self.hold_lock():
             levels, now = self.read_levels(), self.clock()
             level, at = levels.get(key, (0.0, 0.0))
             level = leak(level, now - at) + cost
-            wait_s = compute_wait_s(level)
+            wait_s = compute_rate_limit_wait_s(level)
             if always or not wait_s:
                 levels[key] = min(level, BUCKET_CAPACITY), now
             # the clock may have been set back: the bucket would not leak before it is that late again
@@ -96,7 +96,7 @@ def leak(level: float, seconds: float) -> float:
     return max(0.0, level - max(0.0, seconds))
 
 
-def compute_wait_s(level: float) -> int:
+def compute_rate_limit_wait_s(level: float) -> int:
     """Return the seconds until a bucket filled to this level does not overflow any more."""
     return max(0, math.ceil(level - BUCKET_CAPACITY))
 
@@ -107,7 +107,7 @@ def drop_empty_buckets(levels: BucketLevels, now: float) -> BucketLevels:
     return dict(sorted(full.items(), key=lambda bucket: sum(bucket[1]), reverse=True)[:MAX_ADDRESSES])
 
 
-def build_address_key(address: str) -> str:
+def build_rate_limit_address_key(address: str) -> str:
     """Return the key of an address; all IPv6 addresses of a /64 network have the same one."""
     parsed = parse_ip_address(address)
     if parsed is None:

@@ -25,12 +25,12 @@ from waitress.server import BaseWSGIServer, TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from site_builder.config.settings import Settings
-from site_builder.core.command_options import CommandError, print_message
+from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.web import compat_routes
 from site_builder.web.basic_auth import BasicAuth, PasswordFile, PasswordFileError
 from site_builder.web.booking_app import BookingApplication, ConcurrencyLimit
 from site_builder.web.identity import parse_ip_address
-from site_builder.web.rate_limit import build_address_key
+from site_builder.web.rate_limit import build_rate_limit_address_key
 from site_builder.web.static_files import (
     ABSOLUTE_URL_START,
     SECURITY_HEADERS,
@@ -39,7 +39,7 @@ from site_builder.web.static_files import (
     build_error_response,
     parse_request_target,
     send_response,
-    split_path,
+    split_static_path,
 )
 
 if TYPE_CHECKING:
@@ -88,12 +88,14 @@ WAITRESS_SETTINGS: dict[str, Any] = {
 def build_application(www: Path, settings: Settings) -> WSGIApplication:
     """Build what answers requests: under the board's own names, and with passwords if the settings name a file."""
     url = settings.booking_policy.url
-    booking_route = (url, ConcurrencyLimit(BookingApplication(settings, print_message))) if url is not None else None
+    booking_route = (
+        (url, ConcurrencyLimit(BookingApplication(settings, print_command_message))) if url is not None else None
+    )
     add_history = compat_routes.MinuteHistory(settings)
-    application: WSGIApplication = StaticSite(www, print_message, booking_route, add_history)
+    application: WSGIApplication = StaticSite(www, print_command_message, booking_route, add_history)
     if settings.htpasswd:
         try:
-            passwords = PasswordFile(Path(settings.htpasswd), print_message)
+            passwords = PasswordFile(Path(settings.htpasswd), print_command_message)
         except PasswordFileError as error:
             raise CommandError(str(error)) from None
         application = BasicAuth(application, passwords, settings.booking_policy)
@@ -152,7 +154,7 @@ class HostHeaderCheck:
             if name in self.allowed_names:
                 return True
         path, query = parse_request_target(environ)
-        if compat_routes.is_compat_route(path, split_path(path), query):
+        if compat_routes.is_compat_route(path, split_static_path(path), query):
             with suppress(OSError):
                 return any(folder.name.lower() == name for folder in self.states_folder.iterdir())
         return False
@@ -218,7 +220,7 @@ class ClientChannel(HTTPChannel):
         """Limit what is read at once: waitress would read as much as the system has room for, which may be MiB."""
         super().__init__(server, sock, addr, *more, **named)
         self.sendbuf_len = min(self.sendbuf_len, SEND_CHUNK_BYTES)
-        self.client = build_address_key(str(addr[0]))
+        self.client = build_rate_limit_address_key(str(addr[0]))
         self.idle_since = time.monotonic()
 
     def service(self) -> None:
@@ -271,7 +273,7 @@ class WebServer(TcpWSGIServer):
         for name in ("waitress", "waitress.queue"):  # a queue of requests is usual, too
             logging.getLogger(name).setLevel(logging.ERROR)
         self.socket_map: dict[int, Any] = {}
-        self.proxy = build_address_key(proxy) if proxy else None
+        self.proxy = build_rate_limit_address_key(proxy) if proxy else None
         self.has_new_connections = False
         self.is_stopped = False
         # without a free file, waitress would try to accept the next connection forever
@@ -302,7 +304,7 @@ class WebServer(TcpWSGIServer):
                 if accepted is None:
                     return
                 sock, address = accepted
-                client = build_address_key(str(address[0]))
+                client = build_rate_limit_address_key(str(address[0]))
                 if client != self.proxy and counts[client] >= MAX_PER_ADDRESS:
                     sock.close()
                     continue
@@ -373,7 +375,7 @@ def open_listening_socket(address: str, port: int) -> socket.socket:
     raise failure or OSError("no such address")
 
 
-def is_local_only(sock: socket.socket) -> bool:
+def is_server_local_only(sock: socket.socket) -> bool:
     """Return True if only this machine can reach it."""
     return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
@@ -385,10 +387,10 @@ def build_server_url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def list_start_messages(sock: socket.socket, settings: Settings, is_terminal: bool) -> list[str]:
+def list_server_start_messages(sock: socket.socket, settings: Settings, is_terminal: bool) -> list[str]:
     """Say where the board is and who can read it, if somebody watches; warn if passwords cross the network."""
     messages = [f"the board is at {build_server_url(sock)} until Ctrl-C"] if is_terminal else []
-    if is_local_only(sock):
+    if is_server_local_only(sock):
         return messages
     if is_terminal:
         messages.append(f"everybody on the network {'with a password ' if settings.htpasswd else ''}can read it")
@@ -399,11 +401,11 @@ def list_start_messages(sock: socket.socket, settings: Settings, is_terminal: bo
 def list_open_booking_warnings(sock: socket.socket, settings: Settings) -> list[str]:
     """Warn if anybody on the network may book."""
     policy = settings.booking_policy
-    is_open = policy.url is not None and policy.is_open and not settings.htpasswd and not is_local_only(sock)
+    is_open = policy.url is not None and policy.is_open and not settings.htpasswd and not is_server_local_only(sock)
     return ["anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"] if is_open else []
 
 
-def describe_listen_error(error: OSError, address: str, port: int) -> str:
+def describe_server_listen_error(error: OSError, address: str, port: int) -> str:
     """Say why nothing can listen there, and what to do."""
     place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     if error.errno == errno.EADDRINUSE:

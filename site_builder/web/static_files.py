@@ -233,7 +233,7 @@ class StaticSite:
         max_length = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
         if not length.isdecimal() or len(length) > 9 or int(length) > max_length:
             return build_error_response(413)
-        path_parts = split_path(path)
+        path_parts = split_static_path(path)
         if path_parts is None:
             return build_error_response(404)
         try:
@@ -301,7 +301,7 @@ class StaticSite:
         )
         if is_gzip is None:
             return build_error_response(406, ("Vary", "Accept-Encoding"))
-        entry_count = compat_routes.parse_entry_count(path_parts, query) if self.add_history else 1
+        entry_count = compat_routes.parse_compat_entry_count(path_parts, query) if self.add_history else 1
         etag = f"{file_stat.st_ino:x}-{file_stat.st_mtime_ns:x}-{size:x}" + ("-gzip" if is_gzip else "")
         etag += f"-{entry_count}" if entry_count > 1 else ""
         is_immutable = query and path_parts[0] == "assets"
@@ -314,7 +314,7 @@ class StaticSite:
             headers.append(("Vary", "Accept-Encoding"))
         if path_parts[0] == REPORTS_FOLDER:
             headers.append(("Content-Security-Policy", REPORT_SECURITY_POLICY))
-        if environ["REQUEST_METHOD"] != "POST" and is_not_modified(environ, etag, file_stat.st_mtime):
+        if environ["REQUEST_METHOD"] != "POST" and is_static_file_not_modified(environ, etag, file_stat.st_mtime):
             return HttpResponse(304, tuple(headers))
         headers.append(("Content-Type", content_type))
         if is_gzip:
@@ -323,7 +323,7 @@ class StaticSite:
             return HttpResponse(200, (*headers, ("Content-Length", str(size))), stream=FileStream(os.dup(handle)))
 
         def make_body() -> bytes:
-            content = read_open_file(handle, file_stat)
+            content = read_open_static_file(handle, file_stat)
             if self.add_history and entry_count > 1:
                 content = self.add_history(content, entry_count)
             return gzip.compress(content, 6, mtime=0) if is_gzip else content
@@ -338,7 +338,7 @@ def parse_request_target(environ: WSGIEnvironment) -> tuple[str, str]:
     return ABSOLUTE_URL_START.sub("", target, count=1) or "/", query
 
 
-def split_path(path: str) -> list[str] | None:
+def split_static_path(path: str) -> list[str] | None:
     """Return the names on the way to a file, index.html for a folder; None if one of them could lead elsewhere."""
     if len(path) > MAX_PATH_CHARACTERS:
         return None
@@ -378,7 +378,7 @@ def choose_compression(accepted: str, is_compressible: bool, size: int) -> bool 
     return size >= MIN_COMPRESSED_BYTES and gzip_quality > 0 and gzip_quality >= (plain_quality or 0)
 
 
-def is_not_modified(environ: WSGIEnvironment, etag: str, modified: float) -> bool:
+def is_static_file_not_modified(environ: WSGIEnvironment, etag: str, modified: float) -> bool:
     """Return True if the client has this body already."""
     known_etags = environ.get("HTTP_IF_NONE_MATCH")
     if known_etags is not None:
@@ -390,7 +390,7 @@ def is_not_modified(environ: WSGIEnvironment, etag: str, modified: float) -> boo
     return int(modified) <= since
 
 
-def read_open_file(handle: int, file_stat: os.stat_result) -> bytes:
+def read_open_static_file(handle: int, file_stat: os.stat_result) -> bytes:
     """Read an open file, if it is still the same as when `file_stat` was taken."""
     with open(handle, "rb", closefd=False) as file:  # it has no path any more
         content = file.read(file_stat.st_size + 1)

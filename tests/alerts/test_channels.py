@@ -144,9 +144,9 @@ def test_every_plugin_of_apprise_that_is_used_sends_through_our_http_client() ->
 
     client = delivery.HttpClient()
     for plugin in NotificationManager().plugins():  # type: ignore[no-untyped-call]
-        if not channels.is_http_service(plugin):
+        if not channels.is_http_channel(plugin):
             continue
-        derived = delivery.derive_service_class(plugin, client)
+        derived = delivery.derive_http_service_class(plugin, client)
         for base in plugin.__mro__:
             for name, member in vars(base).items():
                 function = getattr(member, "__func__", member)
@@ -178,15 +178,17 @@ def test_a_slack_message_mentions_nobody(settings: Settings, web: Web, monkeypat
 
 def test_a_markdown_service_gets_escaped_text_and_one_link() -> None:
     page = "https://gpus.lab.org/hosts/gpu_01_a.html"
-    teams = channels.build_service("workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature")
-    told = channels.format_for_service(
+    teams = channels.build_apprise_service(
+        "workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature"
+    )
+    told = channels.format_for_channel(
         teams, Message("gpu_01_a is down", f"*No* [x](https://evil.example) <y>\n{page}\n\nSent.", "")
     )
     assert told["body_format"] == "markdown"
     assert told["body"].count("](") == 1
     assert f"]({page})\n\nSent" in told["body"]
     assert told["body"].startswith("\\*No\\* \\[x\\]")
-    brief = channels.format_for_service(teams, Message("", "all of it", "", short_text="the sums"))
+    brief = channels.format_for_channel(teams, Message("", "all of it", "", short_text="the sums"))
     assert brief["body"] == "the sums"
 
 
@@ -204,12 +206,12 @@ def test_a_long_notification_fits_into_each_chat(url: str, most: int) -> None:
     page = "https://gpus.lab.org/hosts/gpu-00.html"
     text = "\n".join(f"- gpu-{number:02} is döwn.\n{page}" for number in range(100))
     message = Message("100 hosts are down: gpu-00 and 99 more", text, "")
-    told = channels.format_for_service(channels.build_service(url), message)
+    told = channels.format_for_channel(channels.build_apprise_service(url), message)
     assert len(told["title"].encode()) + len(told["body"].encode()) <= most
     *_, last, more = told["body"].splitlines()
     assert more == "… and more"
     assert not last or page in last or "is d" in last, "what is there is whole"
-    assert channels.format_for_service(channels.build_service("json://127.0.0.1/x"), message)["body"] == text, (
+    assert channels.format_for_channel(channels.build_apprise_service("json://127.0.0.1/x"), message)["body"] == text, (
         "a program has room"
     )
 
@@ -398,7 +400,7 @@ def test_an_address_that_cannot_be_used_is_named_without_its_secret(
 
 
 def test_a_secret_without_a_scheme_is_not_taken_for_one() -> None:
-    assert SECRET not in str(channels.describe_url(SECRET))
+    assert SECRET not in str(channels.describe_channel_url(SECRET))
 
 
 def test_nothing_is_logged(

@@ -27,7 +27,7 @@ from site_builder.alerts.model import (
     TrackedCondition,
 )
 from site_builder.alerts.store import AlertStore
-from site_builder.alerts.table import ConditionStatus, explain_waiting
+from site_builder.alerts.table import ConditionStatus, explain_waiting_condition
 from site_builder.board.builder import Builder
 from site_builder.cli import main
 from site_builder.config.conf_file import load_settings
@@ -194,7 +194,7 @@ def test_the_list_explains_why_notifications_wait() -> None:
         build_notification(to="channel:ops", due_at=AT + 600),
         build_notification(to="channel:all-of-us", due_at=AT + 600, tries=2, last_error="it is full"),
     ]
-    assert explain_waiting(several, NOW).split("; ") == [
+    assert explain_waiting_condition(several, NOW).split("; ") == [
         "the notifications to lab and alice are due",
         "the notification to hook:page is being sent",
         "the notification to ops is due at 14:23",
@@ -211,7 +211,7 @@ def test_the_list_explains_why_notifications_wait() -> None:
     ],
 )
 def test_the_outcome_of_a_test_is_one_sentence(outcome: DeliveryOutcome, words: str) -> None:
-    assert alert_table.format_outcome("channel:lab", outcome) == words
+    assert alert_table.format_delivery_outcome("channel:lab", outcome) == words
 
 
 # The commands
@@ -302,7 +302,7 @@ def test_a_test_can_go_to_one(board: Board) -> None:
 
 
 def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("site_builder.alerts.delivery.describe_foreign_access", lambda _: None)  # /tmp is
+    monkeypatch.setattr("site_builder.alerts.delivery.describe_hook_foreign_access", lambda _: None)  # /tmp is
     hooks = tmp_path / "hooks"
     hooks.mkdir(mode=0o700)
     (hooks / "keep").write_text(f"#!/bin/sh\ncat > {tmp_path}/got.json\n")

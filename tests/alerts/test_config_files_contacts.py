@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.alerts.config_files import Contact, Contacts, parse_contacts, resolve_alias
+from site_builder.alerts.config_files import Contact, Contacts, parse_contacts, resolve_contact_alias
 from site_builder.core import people
 from site_builder.core.people import PeopleDirectory
 from tests.support.alert_fixtures import list_addresses
@@ -100,7 +100,7 @@ def test_whichever_name_is_given_it_is_that_person() -> None:
     )
     for name in ("carol", "CMiller", " caroline "):
         assert written(contacts, name) == ["t@lab.org", "slack:U0123ABCD"]
-        assert resolve_alias(names, name) == PeopleDirectory(names).resolve_person(name)
+        assert resolve_contact_alias(names, name) == PeopleDirectory(names).resolve_person(name)
     assert written(contacts, "Alice") == ["alice@lab.org"]
     assert contacts.find_person("slack", "u0123abcd") == "carol"
     split = with_aliases(parse_contacts(b"cmiller,t@lab.org\ncaroline,slack:U0123ABCD\n"), names)

@@ -28,7 +28,7 @@ from site_builder.alerts.queue import (
     NotificationBuilder,
 )
 from site_builder.alerts.queue import MAX_PEOPLE_PER_HOST as MOST_OF_HOST_TOLD
-from site_builder.alerts.render import format_headline
+from site_builder.alerts.render import format_notification_headline
 from site_builder.alerts.rules import update_alert_state
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
@@ -79,7 +79,7 @@ def test_simultaneous_alerts_are_one_notification_but_hooks_get_each() -> None:
     notifications = simulator.run_build(*(down(host) for host in hosts))
     assert [len(one.alerts) for one in notifications if one.to == "channel:lab"] == [5]
     assert [len(one.alerts) for one in notifications if one.to == "hook:page"] == [1] * 5
-    assert format_headline(notifications[0].alerts) == "5 hosts are down: gpu0, gpu1, gpu2, gpu3, gpu4"
+    assert format_notification_headline(notifications[0].alerts) == "5 hosts are down: gpu0, gpu1, gpu2, gpu3, gpu4"
 
 
 def test_hosts_that_go_down_in_a_row_are_one_notification() -> None:
@@ -110,7 +110,7 @@ def test_a_thousand_alerts_are_one_notification_with_room_for_some() -> None:
         1000 - MAX_ALERTS_PER_NOTIFICATION,
     )
     assert (
-        format_headline(notification.alerts, notification.omitted_count)
+        format_notification_headline(notification.alerts, notification.omitted_count)
         == "1000 hosts are down: gpu0, gpu1, gpu2, gpu3 and 996 more"
     )
     assert len(for_hooks) == MAX_QUEUED_PER_HOOK

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from site_builder.alerts.config_files import DEFAULT_RULES
 from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertState, Condition, TrackedCondition
 from site_builder.alerts.queue import AlertContext
-from site_builder.alerts.render import format_headline
+from site_builder.alerts.render import format_notification_headline
 from site_builder.alerts.rules import MAX_TRACKED, MAX_TRACKED_PER_HOST, update_alert_state
 from site_builder.alerts.table import list_condition_statuses
 from site_builder.core.clock import Now
@@ -406,7 +406,10 @@ def test_every_rule_has_a_title_for_one_and_for_several() -> None:
         ]
         assert told, rule
         for notification in told:
-            for one in (*(alert.title for alert in notification.alerts), format_headline(notification.alerts)):
+            for one in (
+                *(alert.title for alert in notification.alerts),
+                format_notification_headline(notification.alerts),
+            ):
                 assert 5 < len(one) <= 200
                 assert "the matter" not in one, rule
         assert not lasting or any(one.step == STEP_OVER for notification in told for one in notification.alerts)

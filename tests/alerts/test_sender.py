@@ -107,7 +107,7 @@ def test_only_one_sender_runs_at_a_time(lab: Lab) -> None:
 
 def test_a_lock_that_cannot_be_opened_is_named_in_the_build_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     (lab.state / sender.SENDER_LOCK).mkdir()
-    settings = sender.pack_settings(lab.settings())
+    settings = sender.pack_sender_settings(lab.settings())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(settings)))
     monkeypatch.setattr("signal.alarm", lambda _: None)
     sender.main()
@@ -242,7 +242,7 @@ def test_the_sender_process_gets_the_same_settings(lab: Lab, tmp_path: Path) -> 
     by_name = timezone.utc, time_zone.load_named_zone("Europe/Paris")
     for zone in (*by_name, own, time_zone.load_system_zone()):
         settings = lab.settings(zone=zone)
-        found = sender.unpack_settings(sender.pack_settings(settings))
+        found = sender.unpack_sender_settings(sender.pack_sender_settings(settings))
         assert replace(found, zone=zone) == settings
         assert str(found.zone) == str(zone if zone in by_name else time_zone.find_zone("", os.environ))
 
@@ -251,7 +251,7 @@ def test_the_sender_process_gets_folder_names_that_are_not_utf_8(lab: Lab) -> No
     settings = lab.settings(
         www=lab.www / "b\udcf6ard", alerts=AlertSettings((("lab", "json://x"),), hooks_folder=lab.data)
     )
-    assert sender.unpack_settings(sender.pack_settings(settings)) == settings
+    assert sender.unpack_sender_settings(sender.pack_sender_settings(settings)) == settings
 
 
 def test_the_sender_process_is_independent_of_the_builder_and_ends(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

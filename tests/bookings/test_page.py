@@ -265,7 +265,7 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
     found = booking_page.build_calendar(
         [booking_page.CalendarHost("atlas", (booking,), (GpuIdentity(0, None),))], PrivacySettings(), now
     )
-    days = booking_page.build_day_columns(found.midnights)
+    days = booking_page.build_calendar_day_columns(found.midnights)
     widths = [float(width) for _, width, _, _ in days]
     odd = {name: width for (_, width, _, name), wide in zip(days, widths) if abs(wide - widths[0]) > 0.05}
     assert list(odd) == [f"Sun {25 if hours == 25 else 28}"]
@@ -285,25 +285,25 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
 
 def test_a_look_goes_with_the_name_and_no_two_people_share_one() -> None:
     people = [f"user{n}" for n in range(booking_page.HUE_COUNT * booking_page.PATTERN_COUNT)]
-    found = booking_page.assign_styles(people)
+    found = booking_page.assign_calendar_styles(people)
     assert len(set(found.values())) == len(people)
-    assert booking_page.assign_styles(reversed(people)) == found
+    assert booking_page.assign_calendar_styles(reversed(people)) == found
 
 
 def test_who_comes_or_goes_changes_the_looks_of_few() -> None:
     people = [f"user{n}" for n in range(20)]
-    whole = booking_page.assign_styles(people)
+    whole = booking_page.assign_calendar_styles(people)
     changed = [
         other
         for gone in people
-        for other, look in booking_page.assign_styles(set(people) - {gone}).items()
+        for other, look in booking_page.assign_calendar_styles(set(people) - {gone}).items()
         if look != whole[other]
     ]
     assert len(changed) < 20  # of 380
 
 
 def test_more_people_than_looks_are_no_trouble() -> None:
-    assert len(booking_page.assign_styles(f"user{n}" for n in range(500))) == 500
+    assert len(booking_page.assign_calendar_styles(f"user{n}" for n in range(500))) == 500
 
 
 def test_a_person_has_the_same_look_on_every_host_and_in_the_list_of_people(tmp_path: Path) -> None:

@@ -175,14 +175,14 @@ def test_a_conflict_says_its_reason_and_where_there_is_no_room_in_a_line_of_its_
 
 def test_a_truncated_command_begins_with_its_most_telling_part() -> None:
     assert (
-        client_render.shorten_command("/opt/conda/bin/python3.11 -m ipykernel_launcher -f x.json")
+        client_render.shorten_table_command("/opt/conda/bin/python3.11 -m ipykernel_launcher -f x.json")
         == "ipykernel_launcher -f x.json"
     )
-    assert client_render.shorten_command("python /home/alice/vit/train.py --lr 1") == "train.py --lr 1"
-    assert client_render.shorten_command("python -u -B train.py") == "train.py"
-    assert client_render.shorten_command("python -c print(1)") == "python -c print(1)"
-    assert client_render.shorten_command("/usr/bin/blender") == "blender"
-    assert client_render.shorten_command("python") == "python"
+    assert client_render.shorten_table_command("python /home/alice/vit/train.py --lr 1") == "train.py --lr 1"
+    assert client_render.shorten_table_command("python -u -B train.py") == "train.py"
+    assert client_render.shorten_table_command("python -c print(1)") == "python -c print(1)"
+    assert client_render.shorten_table_command("/usr/bin/blender") == "blender"
+    assert client_render.shorten_table_command("python") == "python"
 
 
 # Hosts

@@ -32,29 +32,29 @@ def found_in(fleet: Fleet) -> dict[str, str]:
 
 @pytest.mark.parametrize(("words", "found"), FOUND)
 def test_words_find_what_they_find_in_the_page(states: Fleet, words: str, found: dict[str, str]) -> None:
-    assert found_in(search.match_fleet(states, search.parse_search_text(words))) == found
+    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == found
 
 
 @pytest.mark.parametrize(("words", "found"), FOUND_IN_THE_PAGE)
 def test_words_that_only_the_page_has_find_nothing(states: Fleet, words: str, found: dict[str, str]) -> None:
-    assert found_in(search.match_fleet(states, search.parse_search_text(words))) == {} != found
+    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == {} != found
 
 
 @pytest.mark.parametrize("words", NOT_FOUND)
 def test_special_characters_are_text(states: Fleet, words: str) -> None:
-    assert found_in(search.match_fleet(states, search.parse_search_text(words))) == {}
+    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == {}
 
 
 @pytest.mark.parametrize("words", NOT_YET_TYPED)
 def test_a_word_that_is_not_yet_typed_hides_nothing(states: Fleet, words: str) -> None:
     assert search.parse_search_text(words) == []
-    assert list(found_in(search.match_fleet(states, []))) == ALL
+    assert list(found_in(search.match_fleet_search(states, []))) == ALL
 
 
 def test_what_fits_keeps_all_else_of_its_host(states: Fleet) -> None:
     before, after = (
         states.find_host("hydra"),
-        search.match_fleet(states, search.parse_search_text("jupyter")).find_host("hydra"),
+        search.match_fleet_search(states, search.parse_search_text("jupyter")).find_host("hydra"),
     )
     assert before and after
     assert before._replace(gpus=before.gpus[:1]) == after
@@ -65,7 +65,7 @@ def test_quotes_within_a_word_are_text(tmp_path: Path, words: str) -> None:
     lab = Lab(tmp_path)
     lab.host("gpu2", gpu(0, 9000, 50), process(), person(command="""python -c 'print("a.b*c")'"""))
     lab.build()
-    assert found_in(search.match_fleet(fleet_of(lab), search.parse_search_text(words))) == {"gpu2": "0"}
+    assert found_in(search.match_fleet_search(fleet_of(lab), search.parse_search_text(words))) == {"gpu2": "0"}
 
 
 # On a command line

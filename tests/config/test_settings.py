@@ -31,7 +31,7 @@ from site_builder.config.settings import (
     build_settings,
     resolve_setting_values,
 )
-from site_builder.config.types import format_short_duration, parse_seconds
+from site_builder.config.types import format_short_duration, parse_seconds_setting
 from site_builder.core.command_options import with_settings
 from site_builder.core.model import ConsulAccess, PrivacySettings, StateLimits
 from tests.support.pace import check, took, within
@@ -163,12 +163,12 @@ def test_privacy_settings() -> None:
     ],
 )
 def test_a_time_may_have_a_unit_and_is_shown_with_one(text: str, seconds: int, shown: str) -> None:
-    assert (parse_seconds(text), format_short_duration(seconds)) == (seconds, shown)
+    assert (parse_seconds_setting(text), format_short_duration(seconds)) == (seconds, shown)
 
 
 @given(st.integers(0, 10**8))
 def test_a_time_that_is_shown_is_read_as_the_same(seconds: int) -> None:
-    assert parse_seconds(format_short_duration(seconds)) == seconds
+    assert parse_seconds_setting(format_short_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())

@@ -290,7 +290,7 @@ def test_first_status_is_a_decision_since_some_builders_read_no_other(
     pair.one.release()
     monkeypatch.setattr(leader, "HEARTBEAT_INTERVAL_S", 0.1)
     (builder, here), (words, tell) = os.pipe(), os.pipe()
-    thread = threading.Thread(target=leader.run_candidate, args=(pair.two, builder, tell))
+    thread = threading.Thread(target=leader.run_leader_candidate, args=(pair.two, builder, tell))
     thread.start()
     first = json.loads(os.read(words, 65536).split(b"\n")[0])
     os.close(here)

@@ -184,8 +184,8 @@ def test_confirmation_period_begins_when_hosts_agree() -> None:
 def test_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / clock_check.FILE).write_bytes(content)
     assert clock_check.check_clock(tmp_path, time.time(), [0.0]) == ""
-    assert clock_check.is_believed(tmp_path, time.time())
-    assert not clock_check.is_believed(tmp_path, time.time() + AHEAD)
+    assert clock_check.is_clock_believed(tmp_path, time.time())
+    assert not clock_check.is_clock_believed(tmp_path, time.time() + AHEAD)
 
 
 def test_the_file_is_not_written_at_every_build(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
         assert 1970 <= parsed_moment.astimezone(zone).year <= 2200
     exact = dates.exact(text)
     assert exact is None or exact.timestamp() is not None
-    assert watch_store.parse_epoch(text) is None or exact
+    assert watch_store.parse_watch_epoch(text) is None or exact
     loader.parse_fleet_booking({"date": text, "from": text}, str)
     dates.day(text)
     now = datetime.fromisoformat(f"{at}+00:00").astimezone(zone)

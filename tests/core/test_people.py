@@ -237,7 +237,7 @@ def test_container_has_the_name_that_people_know(fields: dict[str, object], shor
     plain: dict[str, object] = {"container": "docker:01", "image": "torch:2", "runs_as": "root"}
     all_fields = {"pid": 1, "user": "alice", "command": "x", "used_memory": 1, "started": 1, **plain, **fields}
     process_status = ProcessStatus(**all_fields)  # type: ignore[arg-type]
-    assert (card.describe_container(process_status), card.format_full_container(process_status)) == (short, full)
+    assert (card.describe_card_container(process_status), card.format_full_container(process_status)) == (short, full)
 
 
 @pytest.mark.parametrize("hidden", [PrivacySettings("none"), PrivacySettings(users=False)])

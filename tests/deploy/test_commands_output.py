@@ -24,13 +24,13 @@ from site_builder.deploy.host_steps import (
     HostDeployError,
     build_known_hosts_lines,
     check_host_name,
-    choose_destination,
+    choose_host_destination,
     describe_installer_failure,
-    inspect_host,
-    list_outdated_parts,
+    inspect_deploy_host,
+    list_outdated_host_parts,
     remove_from_host,
 )
-from site_builder.deploy.progress import LiveDisplay, jobs_to_json
+from site_builder.deploy.progress import LiveDisplay, deploy_jobs_to_json
 from site_builder.deploy.web_host import WebHost, WebHostState, find_sshd_port, read_sshd_keys
 from site_builder.remote import targets
 from site_builder.remote.ssh import RemoteCommandResult, SshConnection
@@ -176,7 +176,7 @@ def order(**more: Any) -> DeployPlan:  # noqa: ANN401 of any kind
 def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
     known = build_known_hosts_lines("ssh://gpuboard@web.lab", order().web_host.host_keys)[1]
     good = told()
-    assert list_outdated_parts(order(), good, good.destination, known) == []
+    assert list_outdated_host_parts(order(), good, good.destination, known) == []
     for word, value, what in (
         ("scripts", "abd", "scripts"),
         ("crontab", "", "crontab"),
@@ -186,7 +186,7 @@ def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
         ("loops", "1 GPUs does not run", "loops"),
         ("installed", "gpu02", "loops"),
     ):
-        assert list_outdated_parts(order(), told(**{word: value}), good.destination, known) == [what]
+        assert list_outdated_host_parts(order(), told(**{word: value}), good.destination, known) == [what]
 
 
 OTHER = "ssh-ed25519 " + "B" * 68
@@ -234,9 +234,9 @@ class Host:
 
 def test_a_host_that_answers_for_another_name_than_it_was_given_is_refused() -> None:
     answer: Any = Host(ANSWER.format(key=KEY))
-    assert inspect_host(DeployJob(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
+    assert inspect_deploy_host(DeployJob(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
     with pytest.raises(HostDeployError, match="it answers for gpu01, and not for gpu07"):
-        inspect_host(DeployJob(Target("gpu07", "gpu07")), order(), answer)
+        inspect_deploy_host(DeployJob(Target("gpu07", "gpu07")), order(), answer)
 
 
 def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -> None:
@@ -261,11 +261,11 @@ def test_what_a_host_says_steers_no_terminal() -> None:
 def test_the_destination_is_found_out_or_asked_for() -> None:
     assert order().web_host.host_names == ["web.lab"], "what is no name never comes into a command"
     way = SshConnection(SshHostConfig("gpu01", "gpu01", 22, "lab"), None, ExitStack())  # type: ignore[arg-type] # it is not used
-    assert choose_destination(order(), way, told()) == "ssh://gpuboard@web.lab"
+    assert choose_host_destination(order(), way, told()) == "ssh://gpuboard@web.lab"
     with pytest.raises(
         HostDeployError, match=r"it does not know web\.lab: say where it finds the web host, with --dest"
     ):
-        choose_destination(order(), way, told(reach="web.lab 127.0.1.1"))
+        choose_host_destination(order(), way, told(reach="web.lab 127.0.1.1"))
 
 
 @pytest.mark.parametrize(
@@ -313,4 +313,4 @@ def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
     lines = table.console.file.getvalue().split("\n")  # type: ignore[attr-defined] # a StringIO
     assert len(lines) <= 24
     assert "9 at work, 1 failed, 30 installed" in "".join(lines)
-    assert json.loads(jobs_to_json(jobs))[3]["why"] == "no"
+    assert json.loads(deploy_jobs_to_json(jobs))[3]["why"] == "no"

@@ -683,7 +683,7 @@ def nodes(*names: str) -> list[ConsulNode]:
 
 
 def test_short_names_are_used_where_they_are_unique() -> None:
-    matched, problems = hosts.match_nodes_to_hosts(nodes("a.x", "b.x", "b.y", "c", "10.0.0.1"), [])
+    matched, problems = hosts.match_consul_nodes_to_hosts(nodes("a.x", "b.x", "b.y", "c", "10.0.0.1"), [])
     assert ({host: node.node for host, node in matched.items()}, problems) == (
         {"a": "a.x", "b.x": "b.x", "b.y": "b.y", "c": "c", "10.0.0.1": "10.0.0.1"},
         [],
@@ -691,7 +691,7 @@ def test_short_names_are_used_where_they_are_unique() -> None:
 
 
 def test_two_nodes_with_one_host_name_are_reported_and_both_shown() -> None:
-    matched, problems = hosts.match_nodes_to_hosts(nodes("b.x", "b.y", "B"), ["b"])
+    matched, problems = hosts.match_consul_nodes_to_hosts(nodes("b.x", "b.y", "B"), ["b"])
     assert {host: node.node for host, node in matched.items()} == {"b": "B", "b.x": "b.x", "b.y": "b.y"}
     assert problems == [
         "the nodes B and b.x are both the host b: B counts",
@@ -706,7 +706,7 @@ def test_meta_host_counts_before_the_node_name_and_must_be_valid() -> None:
         ConsulNode("y", host="../z"),
         ConsulNode("ü", host="new"),
     ]
-    matched, problems = hosts.match_nodes_to_hosts(listed_nodes, ["atlas"])
+    matched, problems = hosts.match_consul_nodes_to_hosts(listed_nodes, ["atlas"])
     assert {host: node.node for host, node in matched.items()} == {"atlas": "x", "y": "y", "new": "ü"}
     assert problems == [
         "the nodes x and atlas are both the host atlas: x counts",
@@ -715,7 +715,7 @@ def test_meta_host_counts_before_the_node_name_and_must_be_valid() -> None:
 
 
 def test_node_with_an_invalid_host_name_is_reported() -> None:
-    assert hosts.match_nodes_to_hosts(nodes("ü", "a b"), []) == (
+    assert hosts.match_consul_nodes_to_hosts(nodes("ü", "a b"), []) == (
         {},
         [f"the node '{name}' is not shown: that cannot be the name of a host" for name in ("ü", "a b")],
     )
@@ -772,10 +772,10 @@ ENTRY = st.fixed_dictionaries(
 @given(JSON | st.lists(ENTRY | JSON, max_size=5), st.lists(st.sampled_from(["a", "A", "a.b", "b"])))
 def test_any_response_is_parsed_and_stored_nodes_are_the_same(answer: object, names: list[str]) -> None:
     dump = hosts.parse_service_nodes(answer)
-    matched, problems = hosts.match_nodes_to_hosts(dump.rows, names)
+    matched, problems = hosts.match_consul_nodes_to_hosts(dump.rows, names)
     assert all(is_host_name(name) for name in matched)
     "".join((*dump.problems, *problems, *(str(node) for node in dump.rows))).encode()
-    again = hosts.parse_service_nodes(json.loads(json.dumps(hosts.nodes_to_json(dump.rows))))
+    again = hosts.parse_service_nodes(json.loads(json.dumps(hosts.consul_nodes_to_json(dump.rows))))
     assert again.rows == dump.rows
 
 

@@ -30,7 +30,7 @@ from site_builder.history.database import begin_transaction
 from site_builder.history.export import ExportRow, PeopleNames
 from site_builder.history.model import GPU_STATES
 from site_builder.history.reader import HistoryReader
-from site_builder.history.writer import HistoryWriter, store_chunk
+from site_builder.history.writer import HistoryWriter, store_history_chunk
 from tests.support.docs import blocks, prose_of
 from tests.support.history_fixtures import epoch, folder, gpu, host, record, roll
 from tests.support.live_page import clean_environment, gpuboard
@@ -337,7 +337,7 @@ def test_a_month_needs_no_more_memory_than_some_days(history: HistoryWriter) -> 
     ((shape, block),) = connection.execute("SELECT shape, block FROM chunk WHERE step=300")
     with begin_transaction(connection):
         for day in range(1, 32):
-            store_chunk(connection, 300, today - day * DAY, shape, block)
+            store_history_chunk(connection, 300, today - day * DAY, shape, block)
     peak(history, 2)
     assert peak(history, 30) < 1.5 * peak(history, 3)
 

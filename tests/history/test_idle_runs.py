@@ -16,7 +16,7 @@ from site_builder.history.idle_runs import (
     RUN_USED,
     BookedRun,
     build_fleet_gpu_key,
-    find_current_run,
+    find_current_idle_run,
     read_idle_history,
 )
 from site_builder.history.writer import HistoryWriter
@@ -109,7 +109,7 @@ def test_a_gpu_without_a_uuid_is_known_by_its_place_on_its_host() -> None:
 def test_a_clock_that_ran_a_year_ahead_leaves_the_run_as_it_was() -> None:
     before = known(NOON, ALICE, ALICE)
     ahead = known(NOON + YEAR, FREE, FREE, before=before)
-    assert find_current_run(ahead, NOON + 2 * HOUR) == before
+    assert find_current_idle_run(ahead, NOON + 2 * HOUR) == before
     one = known(NOON + 2 * HOUR, ALICE, before=ahead)
     assert (one.kind, one.since, one.minutes) == (RUN_IDLE, NOON, 180)
 
@@ -140,7 +140,7 @@ def test_whatever_is_reported_in_whatever_order_no_run_has_more_minutes_than_it_
         assert all(0 < each.minutes * 60 <= each.until - each.since for each in ended)
         if one:
             assert 0 <= one.minutes * 60 <= one.last_seen + 60 - one.since
-            assert idle_runs.unpack_run(dump_json(one)) == one
+            assert idle_runs.unpack_idle_run(dump_json(one)) == one
 
 
 # Promises
@@ -234,4 +234,4 @@ def test_a_damaged_row_costs_that_gpu_alone(history: HistoryWriter) -> None:
     wear(history, NOON + HOUR, 1, host(gpu(index=0), gpu(index=1)))
     assert read_idle_history(history, ["GPU-0"], 1, 0, NOON).runs["GPU-0"].minutes == 60
     with pytest.raises(DamagedBlockError):
-        idle_runs.unpack_run(b'{"a": 1}')
+        idle_runs.unpack_idle_run(b'{"a": 1}')

@@ -313,7 +313,7 @@ def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_
 @pytest.mark.parametrize(
     ("function", "still"),
     [
-        ("board.pages.list_machine_facts", "Machine"),
+        ("board.pages.list_host_page_machine_facts", "Machine"),
         ("board.pages.render_host_page", ""),
         ("charts.cache.ChartCache.render_host", "All that the driver tells"),
         ("health.store.EventReader.read_timelines", "All that the driver tells"),
@@ -445,7 +445,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
         ("core.people.parse_aliases", "aliases.csv"),
         ("fleet.gpu_models.parse_gpu_names", "gpu-names.csv"),
         ("discovery.hosts.parse_hosts_txt", "hosts.txt"),
-        ("bookings.parser.to_plain_json", "comments.json"),
+        ("bookings.parser.booking_members_to_json", "comments.json"),
         ("watches.store.parse_watch_entries", "watches.json"),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_refused_gpu_has_its_reason(fleet: Fleet) -> None:
     atlas = fleet.find_host("atlas")
     assert atlas
     assert (
-        picker.explain_none_available([atlas], picker.GpuRequest(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
+        picker.explain_no_available_gpu([atlas], picker.GpuRequest(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
     )
 
 

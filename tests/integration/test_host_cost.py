@@ -219,11 +219,13 @@ def test_what_is_kept_of_parsed_files_has_a_limit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(snapshots_store, "EXPENSIVE_CACHE", snapshots_store.ParseCache(1000))
     for number in range(50):
         content = b"%04d" % number * 25
-        assert snapshots_store.parse_once((f"h{number}", "x"), content, None, content.decode) == content.decode()
+        assert (
+            snapshots_store.parse_snapshot_once((f"h{number}", "x"), content, None, content.decode) == content.decode()
+        )
     assert len(cheap.entries) == 10
     assert cheap.size == 1000
-    assert snapshots_store.parse_once(("h49", "x"), b"other", None, lambda: b"new") == b"new"
-    assert snapshots_store.parse_once(("h49", "x"), b"other", 1, lambda: b"newer") == b"newer"
+    assert snapshots_store.parse_snapshot_once(("h49", "x"), b"other", None, lambda: b"new") == b"new"
+    assert snapshots_store.parse_snapshot_once(("h49", "x"), b"other", 1, lambda: b"newer") == b"newer"
     assert cheap.size == 905
 
 

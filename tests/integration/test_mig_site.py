@@ -109,7 +109,7 @@ def test_a_gpu_without_a_number_has_its_instances_too(lab: Lab) -> None:
     assert found
     (host,) = found.hosts
     assert [len(one.get("instances", ())) for one in client_render.fleet_gpus_to_json(host)] == [4, 0]
-    assert search.describe_models(host).startswith("1 × H100 80 GB (3g.40gb, 2g.20gb, 2 × 1g.10gb)")
+    assert search.describe_searched_models(host).startswith("1 × H100 80 GB (3g.40gb, 2g.20gb, 2 × 1g.10gb)")
 
 
 def test_list_agrees_with_status_json(lab: Lab, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from site_builder.core import files, locks
 from site_builder.core.command_options import load_command_settings
 from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings
-from site_builder.core.records import DamagedFileError, dump_json, list_pairs, read_records, write_records
+from site_builder.core.records import DamagedFileError, dump_json, list_record_pairs, read_records, write_records
 from site_builder.doctor import builder_checks
 from site_builder.doctor.model import DoctorContext
 from site_builder.fleet.store import BuilderState
@@ -148,16 +148,16 @@ def test_month_of_totals_survives(tmp_path: Path) -> None:
     )
     kept = rollups.RollupState(
         database_identity=(12, 34),
-        finished_months={month.first: rollups.FinishedMonth(month.until, rollups.dump_month(month))},
+        finished_months={month.first: rollups.FinishedMonth(month.until, rollups.dump_rollup_month(month))},
     )
     kept.unfinished_month = rollups.UnfinishedMonth(
         month.first, 5, [month.first], {"alice": UsageShare(1, 2, 3, 4)}, {("a", "b"): UsageShare(1, 2, 3, 4)}, {}
     )
     kept.late_months, kept.rendered_months = {month.first}, (b"\x00\xff", "<p>")
-    content = dump_json([rollups.SUMS_VERSION, list_pairs(kept)])
+    content = dump_json([rollups.SUMS_VERSION, list_record_pairs(kept)])
     (tmp_path / rollups.SUMS_FILE).write_bytes(content)
     assert rollups.load_rollup_state(tmp_path / rollups.SUMS_FILE) == kept
-    assert rollups.load_month(kept.finished_months[month.first].packed_month) == month
+    assert rollups.load_rollup_month(kept.finished_months[month.first].packed_month) == month
 
 
 SHAPES: list[bytes] = [
@@ -488,7 +488,7 @@ def test_the_copy_brings_no_revoked_token_back(lab: Lab, monkeypatch: pytest.Mon
 def test_the_builder_keeps_a_copy_of_tokens_of_an_older_version(lab: Lab) -> None:
     tokens = TokenStore(lab.state)
     token = tokens.create_token("alice", 1)
-    files.copy_of(tokens.path).unlink()
+    files.find_copy_path(tokens.path).unlink()
     lab.build()
     tokens.path.write_bytes(b"")
     assert tokens.find_token_owner(token) == "alice"

@@ -460,7 +460,9 @@ def test_hosts_that_consul_lists_are_pulled_by_their_names_on_the_board(tmp_path
     (tmp_path / "data/gpu2.lab.org").mkdir(parents=True)
     (tmp_path / "state").mkdir()
     url = hosts.ConsulNode("http://127.0.0.1:9/latest?", host="three")  # whoever registers a service chooses its words
-    nodes = hosts.nodes_to_json([hosts.ConsulNode("gpu1.lab.org", host="one"), hosts.ConsulNode("gpu2.lab.org"), url])
+    nodes = hosts.consul_nodes_to_json(
+        [hosts.ConsulNode("gpu1.lab.org", host="one"), hosts.ConsulNode("gpu2.lab.org"), url]
+    )
     kept = {"service": "gpus", "datacenter": None, "nodes": nodes}
     (tmp_path / "state/consul.json").write_text(json.dumps(kept))
     access = {"GPUBOARD_CONSUL_SERVICE": "gpus", "CONSUL_HTTP_ADDR": "127.0.0.1:9"}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from site_builder.alerts import queue
 from site_builder.alerts.model import DeliveryOutcome, Notification
-from site_builder.alerts.render import format_headline
+from site_builder.alerts.render import format_notification_headline
 from site_builder.board.builder import Builder
 from site_builder.core import files
 from site_builder.core.model import AlertSettings, Problem
@@ -256,7 +256,7 @@ class Week:
         assert not self.builder.alert_engine.failure
         store = self.builder.alert_engine.store
         for due in queue.list_due_notifications(store.read(), at):
-            self.sent.append(Sent(shown(at), due.to, format_headline(due.alerts, due.omitted_count), due))
+            self.sent.append(Sent(shown(at), due.to, format_notification_headline(due.alerts, due.omitted_count), due))
             store.change(lambda state, due=due: queue.claim_notification(state, due.id, "test", at))  # type: ignore[misc]
             store.change(
                 lambda state, due=due: queue.record_outcome(state, due.id, "test", DeliveryOutcome("sent"), at)  # type: ignore[misc]

@@ -8,7 +8,7 @@ from site_builder.core.formatting import HOUR
 from site_builder.history import block_format, idle_runs
 from site_builder.history.block_format import HostHour, PackedSample
 from site_builder.history.database import begin_transaction
-from site_builder.history.idle_runs import GpuRun, UnusedBooking, update_run
+from site_builder.history.idle_runs import GpuRun, UnusedBooking, update_idle_run
 from site_builder.history.model import GpuSample
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import host
@@ -41,7 +41,7 @@ def worn_by(
         told: Minutes = one if callable(one) else (lambda _, one=one: one)  # type: ignore[misc]
         first = next(found for slot in range(60) if (found := told(slot)))
         _, hour = hour_of(lambda slot, told=told: packed_of(told(slot)))  # type: ignore[misc]
-        before, over = update_run(before, name, first.series, at + number * HOUR, hour, 0, IDLE_PERCENT)
+        before, over = update_idle_run(before, name, first.series, at + number * HOUR, hour, 0, IDLE_PERCENT)
         ended += over
     return before, ended
 

@@ -19,7 +19,7 @@ from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.history.usage_sums import UsageShare
 from site_builder.history.writer import HistoryWriter
-from site_builder.usage.build import NAMED_REPORT_START, NO_HISTORY_YET, compare_last_weeks, list_reports
+from site_builder.usage.build import NAMED_REPORT_START, NO_HISTORY_YET, compare_last_weeks, list_fleet_page_reports
 from tests.support import pace
 from tests.support.board_fixture import Lab
 from tests.support.browser import PATIENCE, ROOT, Site, node_module, served
@@ -281,8 +281,8 @@ def test_where_users_are_not_shown_reports_that_name_them_go(tmp_path: Path) -> 
     (folder / "2026-W45.html").write_bytes(NAMED_REPORT_START + b"\n<p>alice")
     (folder / "2026-W46.html").write_bytes(b"<!doctype html>\n<html lang=en>\n")
     (folder / "2026-W44.html").symlink_to(tmp_path / "elsewhere")
-    assert list_reports(tmp_path, are_users_shown=True) == ["2026-W46", "2026-W45"]
-    assert list_reports(tmp_path, are_users_shown=False) == ["2026-W46"]
+    assert list_fleet_page_reports(tmp_path, are_users_shown=True) == ["2026-W46", "2026-W45"]
+    assert list_fleet_page_reports(tmp_path, are_users_shown=False) == ["2026-W46"]
     assert sorted(path.name for path in folder.iterdir()) == ["2026-W44.html", "2026-W46.html"]
 
 

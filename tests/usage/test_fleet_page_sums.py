@@ -14,7 +14,7 @@ from site_builder.history.usage_sums import StateMinutes
 from site_builder.reports import collect
 from site_builder.usage import fleet_page
 from site_builder.usage.fleet_page import PeriodUse, UseSummary, ValueChange
-from site_builder.usage.totals import find_midnight
+from site_builder.usage.totals import find_usage_midnight
 from tests.support.history_fixtures import epoch
 
 PARIS, KOLKATA, LORD_HOWE = ZoneInfo("Europe/Paris"), ZoneInfo("Asia/Kolkata"), ZoneInfo("Australia/Lord_Howe")
@@ -33,7 +33,7 @@ def seen(**minutes: int) -> StateMinutes:
 def whole_week(monday: date, zone: tzinfo, busy_at: int) -> dict[tuple[int, str], StateMinutes]:
     """One GPU over a week; busy in the hours of one time of the day, and free in all others."""
     found = {}
-    at, end = find_midnight(monday, zone) // HOUR * HOUR, find_midnight(monday + timedelta(days=7), zone)
+    at, end = find_usage_midnight(monday, zone) // HOUR * HOUR, find_usage_midnight(monday + timedelta(days=7), zone)
     while at < end:
         busy = datetime.fromtimestamp(at, zone).hour == busy_at
         found[at, "A100"] = seen(busy=60) if busy else seen(free=60)
@@ -42,7 +42,7 @@ def whole_week(monday: date, zone: tzinfo, busy_at: int) -> dict[tuple[int, str]
 
 
 def days(monday: date) -> list[date]:
-    return fleet_page.list_days_until(monday + timedelta(days=6), 7)
+    return fleet_page.list_fleet_days_until(monday + timedelta(days=6), 7)
 
 
 # By model
@@ -55,7 +55,7 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
         (HOUR, "A100"): seen(held=60, lost=20, free=40, taken_told=60, taken_use=0),
         (0, "V100"): seen(conflict=30, free=30, taken_told=0),
     }
-    found = fleet_page.summarize_by_model(told, fleet_page.count_hour_minutes)
+    found = fleet_page.summarize_by_model(told, fleet_page.count_fleet_hour_minutes)
     assert found == {
         "A100": UseSummary(gpus=2, seen=240, taken=120, held=60, booked=60, free=40, unclear=20, use_percent=40.0),
         "V100": UseSummary(gpus=1, seen=60, taken=30, held=0, booked=0, free=30, unclear=0, use_percent=None),
@@ -77,7 +77,7 @@ def test_the_parts_of_what_was_seen_are_all_of_it() -> None:
 
 def test_many_models_have_one_row_together_and_no_minute_is_lost() -> None:
     told = {(0, f"model {number:03}"): seen(busy=60 + number) for number in range(100)}
-    found = fleet_page.summarize_by_model(told, fleet_page.count_hour_minutes)
+    found = fleet_page.summarize_by_model(told, fleet_page.count_fleet_hour_minutes)
     assert next(iter(found)) == "model 099"
     assert (len(found), list(found)[-1]) == (fleet_page.MAX_MODELS + 1, fleet_page.OTHER_MODELS)
     assert sum(one.seen for one in found.values()) == sum(one.seen for one in told.values())
@@ -95,7 +95,9 @@ def test_unseen_time_has_no_share() -> None:
 
 
 def test_each_hour_of_the_week_has_its_own_cell() -> None:
-    cells = fleet_page.build_heatmap_cells(whole_week(MONDAY, timezone.utc, busy_at=9), days(MONDAY), timezone.utc)
+    cells = fleet_page.build_fleet_heatmap_cells(
+        whole_week(MONDAY, timezone.utc, busy_at=9), days(MONDAY), timezone.utc
+    )
     assert [len(row) for row in cells] == [24] * 7
     assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
     assert {cell for row in cells for hour, cell in enumerate(row) if hour != 9} == {UsageCell(1, 60, 0)}
@@ -103,7 +105,7 @@ def test_each_hour_of_the_week_has_its_own_cell() -> None:
 
 def test_in_spring_an_hour_is_left_out_and_none_moves() -> None:
     told = whole_week(MONDAY, PARIS, busy_at=9)
-    cells = fleet_page.build_heatmap_cells(told, days(MONDAY), PARIS)
+    cells = fleet_page.build_fleet_heatmap_cells(told, days(MONDAY), PARIS)
     assert len(told) == 167
     assert cells[6][2] == UsageCell(0, 0, 0)
     assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
@@ -112,7 +114,7 @@ def test_in_spring_an_hour_is_left_out_and_none_moves() -> None:
 
 def test_in_autumn_an_hour_comes_twice_and_none_moves() -> None:
     told = whole_week(AUTUMN, PARIS, busy_at=9)
-    cells = fleet_page.build_heatmap_cells(told, days(AUTUMN), PARIS)
+    cells = fleet_page.build_fleet_heatmap_cells(told, days(AUTUMN), PARIS)
     assert len(told) == 169
     assert cells[6][2] == UsageCell(2, 120, 0)
     assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
@@ -126,26 +128,26 @@ def test_in_no_zone_an_hour_counts_twice_or_not_at_all(zone: tzinfo, monday: dat
     first = min(told)
     if datetime.fromtimestamp(first[0], zone).date() < monday:  # it begins in the week before, and counts there
         del told[first]
-    cells = fleet_page.build_heatmap_cells(told, days(monday), zone)
+    cells = fleet_page.build_fleet_heatmap_cells(told, days(monday), zone)
     assert sum(cell.seen for row in cells for cell in row) == len(told) * 60
     assert sum(cell.hour_count for row in cells for cell in row) == len(told)
 
 
 def test_a_gap_is_no_data_and_never_0() -> None:
     at = epoch("2026-03-23T10:00", PARIS)
-    cells = fleet_page.build_heatmap_cells({(at, "A100"): seen(free=60)}, days(MONDAY), PARIS)
+    cells = fleet_page.build_fleet_heatmap_cells({(at, "A100"): seen(free=60)}, days(MONDAY), PARIS)
     assert [cells[0][hour].share for hour in (9, 10, 11)] == [None, 0, None]
-    texts = svg.build_hourly_rows(days(MONDAY), cells)[0].cells
+    texts = svg.build_heatmap_hourly_rows(days(MONDAY), cells)[0].cells
     assert (texts[9].text, texts[9].tint, texts[9].title) == ("–", "", "Mon 23 Mar 09:00: no data")
     assert (texts[10].text, texts[10].title) == ("0", "Mon 23 Mar 10:00: 0 % taken, 0.0 of 1.0 GPUs on average")
 
 
 def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
-    spring = svg.build_hourly_rows(
-        days(MONDAY), fleet_page.build_heatmap_cells(whole_week(MONDAY, PARIS, 2), days(MONDAY), PARIS)
+    spring = svg.build_heatmap_hourly_rows(
+        days(MONDAY), fleet_page.build_fleet_heatmap_cells(whole_week(MONDAY, PARIS, 2), days(MONDAY), PARIS)
     )
-    autumn = svg.build_hourly_rows(
-        days(AUTUMN), fleet_page.build_heatmap_cells(whole_week(AUTUMN, PARIS, 2), days(AUTUMN), PARIS)
+    autumn = svg.build_heatmap_hourly_rows(
+        days(AUTUMN), fleet_page.build_fleet_heatmap_cells(whole_week(AUTUMN, PARIS, 2), days(AUTUMN), PARIS)
     )
     assert spring[6].cells[2] == ("", "", "Sun 29 Mar 02:00: the clocks left this hour out")
     assert autumn[6].cells[2].text == "100"
@@ -153,8 +155,8 @@ def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
 
 
 def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
-    told = fleet_page.build_heatmap_cells({}, days(MONDAY), PARIS)
-    row = svg.build_hourly_rows(days(MONDAY), told, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
+    told = fleet_page.build_fleet_heatmap_cells({}, days(MONDAY), PARIS)
+    row = svg.build_heatmap_hourly_rows(days(MONDAY), told, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
     assert (row[9].text, row[10].text) == ("–", "")
     assert row[10].title == "Mon 23 Mar 10:00: still to come"
 
@@ -162,10 +164,10 @@ def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
 def test_a_line_breaks_where_nothing_was_seen() -> None:
     at = epoch("2026-03-23T06:00", timezone.utc)
     told = {(at + hour * HOUR, "A100"): seen(busy=30, free=30) for hour in range(6)}
-    found = fleet_page.build_course(told, days(MONDAY)[:2], 6, timezone.utc)
+    found = fleet_page.build_usage_course(told, days(MONDAY)[:2], 6, timezone.utc)
     assert found.percents == [None, 50.0, None, None, None, None, None, None]
     assert [one.share for one in found.days] == [50.0, None]
-    picture = fleet_page.render_course(found, days(MONDAY)[:2], "<b>")
+    picture = fleet_page.render_usage_course(found, days(MONDAY)[:2], "<b>")
     assert "Mon 23 Mar: 50 % taken" in picture
     assert "Tue 24 Mar: no data" in picture
     assert "&lt;b&gt;, taken over 2 days: 50 % on average, 50 % at most" in picture
@@ -186,12 +188,12 @@ def test_a_line_breaks_where_nothing_was_seen() -> None:
     ],
 )
 def test_a_change_is_reported_in_words(now: float, before: float | None, words: str) -> None:
-    assert fleet_page.describe_change(ValueChange(now, before)) == words
+    assert fleet_page.describe_usage_change(ValueChange(now, before)) == words
 
 
 def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
     now = PeriodUse(fleet_page.summarize_use(seen(busy=60, free=60), 2), 60, 3)
-    found = fleet_page.compare_periods(now, PeriodUse(fleet_page.NOTHING_SEEN, 60, 0))
+    found = fleet_page.compare_usage_periods(now, PeriodUse(fleet_page.NOTHING_SEEN, 60, 0))
     assert (found.used, found.people, found.wasted) == (
         ValueChange(1, None),
         ValueChange(3, None),
@@ -202,9 +204,9 @@ def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
 
 def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:
     use = fleet_page.summarize_use(seen(busy=60, free=60), 2)
-    assert fleet_page.describe_coverage(PeriodUse(use, 60, 0)) == ""
-    assert fleet_page.describe_coverage(PeriodUse(use, 120, 0)) == "50 % of the time of these GPUs was seen"
-    assert fleet_page.describe_coverage(PeriodUse(fleet_page.NOTHING_SEEN, 60, 0)) == "Nothing was seen"
+    assert fleet_page.describe_usage_coverage(PeriodUse(use, 60, 0)) == ""
+    assert fleet_page.describe_usage_coverage(PeriodUse(use, 120, 0)) == "50 % of the time of these GPUs was seen"
+    assert fleet_page.describe_usage_coverage(PeriodUse(fleet_page.NOTHING_SEEN, 60, 0)) == "Nothing was seen"
 
 
 # Weeks by their names

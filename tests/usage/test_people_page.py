@@ -385,4 +385,4 @@ def test_a_month_of_which_history_has_only_a_part_says_which(since: str, until: 
     none = UsageTable("person", (), NO_USAGE)
     moment = datetime.fromisoformat(f"{until}+01:00").timestamp()
     month = people_page.MonthTables(date(2026, 10, 1), date.fromisoformat(since), moment, none, none, none)
-    assert people_page.format_month_heading(month, ZoneInfo("Europe/Berlin")) == told
+    assert people_page.format_people_month_heading(month, ZoneInfo("Europe/Berlin")) == told

@@ -15,7 +15,7 @@ from site_builder.history import rollups
 from site_builder.history.block_format import PackedSample
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import totals
-from site_builder.usage.totals import DatePeriod, UsageSums, UsageTable, units_to_hours
+from site_builder.usage.totals import DatePeriod, UsageSums, UsageTable, usage_units_to_hours
 from tests.support.history_fixtures import A100, epoch, gpu, host, record, roll
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
@@ -39,12 +39,12 @@ def told(
 
 def in_hours(told: UsageTable, what: str = "used") -> dict[str, float]:
     """Of each line, but for those that have none."""
-    found = {row.name: round(units_to_hours(getattr(row.sums, what)), 6) for row in told.rows}
+    found = {row.name: round(usage_units_to_hours(getattr(row.sums, what)), 6) for row in told.rows}
     return {name: number for name, number in found.items() if number}
 
 
 def total(told: UsageTable) -> dict[str, float]:
-    return {name: round(units_to_hours(units), 6) for name, units in told.total._asdict().items() if units}
+    return {name: round(usage_units_to_hours(units), 6) for name, units in told.total._asdict().items() if units}
 
 
 def assert_closed(total: UsageSums) -> None:
@@ -132,12 +132,16 @@ def test_rows_of_models_hosts_and_months_add_up_to_the_total(by_hand: Callable[[
 
 def test_a_host_that_was_down_has_no_zeros_but_is_reported_as_not_seen(by_hand: Callable[[str], UsageTable]) -> None:
     atlas, hydra = by_hand("host").rows
-    assert (units_to_hours(hydra.sums.seen), units_to_hours(hydra.sums.unseen), units_to_hours(hydra.sums.free)) == (
+    assert (
+        usage_units_to_hours(hydra.sums.seen),
+        usage_units_to_hours(hydra.sums.unseen),
+        usage_units_to_hours(hydra.sums.free),
+    ) == (
         8,
         2,
         0,
     )
-    assert (totals.compute_percent_seen(atlas.sums), totals.compute_percent_seen(hydra.sums)) == (100, 80)
+    assert (totals.compute_usage_percent_seen(atlas.sums), totals.compute_usage_percent_seen(hydra.sums)) == (100, 80)
 
 
 # Days and months of the lab
@@ -184,7 +188,7 @@ def test_time_in_which_nobody_looked_is_reported_as_not_seen(history: HistoryWri
     record(history, NOON + 3 * HOUR, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
     found = told(history, "2026-03-10", "2026-03-10", NOON + 4 * HOUR)
     assert total(found) == {"used": 2, "free": 2, "seen": 4, "unseen": 4}
-    assert totals.compute_percent_seen(found.total) == 50
+    assert totals.compute_usage_percent_seen(found.total) == 50
 
 
 def test_a_host_counts_from_the_minute_on_in_which_it_came(history: HistoryWriter) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from site_builder.core.model import FreeGpu
 from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.watches import store as watch_store
-from site_builder.watches.build import FreeGpuIndex, format_gpu_places
+from site_builder.watches.build import FreeGpuIndex, format_watch_gpu_places
 from site_builder.watches.store import WatchRequest
 
 SAID = {
@@ -148,7 +148,7 @@ FREE = (
     ],
 )
 def test_a_request_is_met_by_gpus_that_are_free_long_enough(text: str, found: str) -> None:
-    assert format_gpu_places(FreeGpuIndex(FREE, NOW).find_gpus(watch_store.parse_watch_request(text))) == found
+    assert format_watch_gpu_places(FreeGpuIndex(FREE, NOW).find_gpus(watch_store.parse_watch_request(text))) == found
 
 
 def test_an_empty_request_asks_for_any_gpu() -> None:

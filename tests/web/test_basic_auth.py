@@ -23,7 +23,7 @@ from site_builder.core.model import BookingPolicy
 from site_builder.web import basic_auth
 from site_builder.web.basic_auth import MAX_CACHED_LOGINS, BasicAuth, PasswordFile, PasswordFileError, PasswordVerifier
 from site_builder.web.identity import read_server_login
-from site_builder.web.server import CLEARTEXT_WARNING, WAITRESS_SETTINGS, list_start_messages
+from site_builder.web.server import CLEARTEXT_WARNING, WAITRESS_SETTINGS, list_server_start_messages
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
@@ -287,8 +287,8 @@ def test_a_password_that_others_on_the_network_could_read_is_warned_of(tmp_path:
             bound.bind((address, 0))
             warnings = [CLEARTEXT_WARNING] * told
             readers = ["everybody on the network with a password can read it"] * told
-            assert list_start_messages(bound, settings, is_terminal=False) == warnings
-            assert list_start_messages(bound, settings, is_terminal=True)[1:] == [*readers, *warnings]
+            assert list_server_start_messages(bound, settings, is_terminal=False) == warnings
+            assert list_server_start_messages(bound, settings, is_terminal=True)[1:] == [*readers, *warnings]
 
 
 # Guesses, and what a login costs

@@ -27,7 +27,7 @@ from site_builder.core.model import BookingPolicy, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.web import booking_app, identity
 from site_builder.web.booking_app import MAX_ACTIVE, MAX_WAITING, BookingApplication, ConcurrencyLimit, HttpError
-from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_address_key
+from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_rate_limit_address_key
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu, soon
 
@@ -306,8 +306,10 @@ def test_only_the_case_of_ascii_letters_makes_no_difference_to_a_login() -> None
     assert aliases.display_name("ZO\xcb") == "Zo\xeb K."
     assert aliases.resolve_person("ZO\xcb") == aliases.resolve_person("zo\xeb K.")
     assert aliases.display_name(f"mi{KELVIN}e") == f"mi{KELVIN}e"
-    assert types.parse_logins(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
-    assert identity.build_caller("Root", "server", BookingPolicy(admins=types.parse_logins("ROOT"))).user.is_admin
+    assert types.parse_logins_setting(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
+    assert identity.build_web_caller(
+        "Root", "server", BookingPolicy(admins=types.parse_logins_setting("ROOT"))
+    ).user.is_admin
 
 
 def test_a_token_is_revoked_by_its_own_name_alone(web: Web) -> None:
@@ -534,7 +536,7 @@ def test_a_body_that_is_too_long_is_not_even_read() -> None:
 
     environ = {"CONTENT_LENGTH": "16385", "wsgi.input": Unread()}
     with pytest.raises(HttpError, match="longer than 16384 bytes"):
-        booking_app.read_request_body(environ)
+        booking_app.read_booking_request_body(environ)
 
 
 @pytest.mark.parametrize("told", ["evil.example", "evil.example, web:8080", "web:8080, evil.example"])
@@ -693,7 +695,7 @@ def test_behind_the_proxy_each_address_counts_by_itself_as_the_proxy_saw_it(web:
     ],
 )
 def test_an_ipv6_address_counts_with_its_neighbours(address: str, counted: str) -> None:
-    assert build_address_key(address) == counted
+    assert build_rate_limit_address_key(address) == counted
 
 
 def test_no_more_addresses_are_remembered_than_a_file_can_hold_and_none_for_long(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.config.conf_file import load_settings
 from site_builder.core import files
-from site_builder.core.files import CORRECT, find_booking_folder, name_writers
+from site_builder.core.files import CORRECT, find_booking_folder, name_folder_writers
 from site_builder.core.locks import StorageError
 from site_builder.doctor import data_checks
 from site_builder.doctor.model import CheckResult, DoctorContext
@@ -196,7 +196,7 @@ def test_who_waits_for_the_lock_while_bookings_move_books_in_the_new_place(lab: 
 )
 def test_who_else_can_put_links_into_data(lab: Lab, mode: int, gid: int, writers: str) -> None:
     share(lab.data, 0, gid, mode)
-    assert name_writers(lab.data) == writers
+    assert name_folder_writers(lab.data) == writers
     told = f"data: {writers} can put links into it, and so redirect what is written there: {CORRECT}"
     assert (told in words(lab.build())) == bool(writers)
     found = data_check(lab)
@@ -256,7 +256,7 @@ def test_where_other_accounts_push_each_keeps_its_own_folder(lab: Lab) -> None:
     share(lab.data / "atlas", ALICE, LAB_GROUP, 0o2750)
     assert move(lab)[1] == f"{lab.data} itself: others can add to it, and change only what is theirs."
     assert stat.S_IMODE(lab.data.stat().st_mode) == 0o3770
-    assert name_writers(lab.data) == ""
+    assert name_folder_writers(lab.data) == ""
     assert move(lab) == []
 
 
@@ -391,7 +391,7 @@ def test_a_right_to_write_by_an_access_list_is_found(lab: Lab, tmp_path: Path) -
     shutil.copy(lab.data / "atlas/gpus.csv", tmp_path)
     assert push_to_folder(lab, tmp_path).returncode == 0
     set_access_list(lab.data, "access")
-    assert name_writers(lab.data) == "somebody in its access list"
+    assert name_folder_writers(lab.data) == "somebody in its access list"
     assert "other accounts can write to" in push_to_folder(lab, tmp_path).stderr
 
 

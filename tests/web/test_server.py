@@ -35,9 +35,9 @@ from site_builder.web import server, static_files
 from site_builder.web.server import (
     WebServer,
     build_server_url,
-    describe_listen_error,
-    is_local_only,
-    list_start_messages,
+    describe_server_listen_error,
+    is_server_local_only,
+    list_server_start_messages,
     open_listening_socket,
 )
 from site_builder.web.static_files import StaticSite
@@ -265,12 +265,14 @@ def test_a_flag_that_is_no_address_is_one_sentence_and_exit_2(folder: Path) -> N
 
 
 def test_a_port_for_root_alone_is_one_sentence() -> None:
-    told = describe_listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
+    told = describe_server_listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
     assert told.startswith("only root may listen on port 80: choose one from 1024 on")
 
 
 def test_a_name_that_nobody_knows_is_one_sentence() -> None:
-    told = describe_listen_error(socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "nowhere", 8080)
+    told = describe_server_listen_error(
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "nowhere", 8080
+    )
     assert told.startswith("nowhere is not an address of this machine")
 
 
@@ -288,9 +290,9 @@ def test_an_address_that_the_network_can_reach_is_reported(tmp_path: Path) -> No
     desk = replace(plain, booking_policy=BookingPolicy(url="book", is_open=True))
     with socket.socket() as bound:  # it does not listen
         bound.bind(("0.0.0.0", 0))  # noqa: S104
-        assert not is_local_only(bound)
-        assert list_start_messages(bound, plain, True)[1:] == ["everybody on the network can read it"]
-        assert list_start_messages(bound, desk, True)[2:] == [
+        assert not is_server_local_only(bound)
+        assert list_server_start_messages(bound, plain, True)[1:] == ["everybody on the network can read it"]
+        assert list_server_start_messages(bound, desk, True)[2:] == [
             "anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"
         ]
         assert build_server_url(bound) == f"http://{socket.gethostname()}:{bound.getsockname()[1]}/"
@@ -302,7 +304,7 @@ def test_an_ipv6_address_has_brackets_in_its_url() -> None:
     except OSError:
         missing("this machine has no IPv6")
     with bound:
-        assert is_local_only(bound)
+        assert is_server_local_only(bound)
         assert build_server_url(bound).startswith("http://[::1]:")
 
 
@@ -883,7 +885,7 @@ def test_a_file_that_is_written_in_its_place_is_whole_or_not_there(folder: Path)
         status = os.fstat(handle)
         page.write_text("half")
         with pytest.raises(static_files.FileChangedError):
-            static_files.read_open_file(handle, status)
+            static_files.read_open_static_file(handle, status)
     finally:
         os.close(handle)
     assert asked(site) == b"half"

@@ -219,7 +219,7 @@ def test_more_than_50_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_command_that_uses_another_name_says_what_to_set() -> None:
-    told = board_client.describe_response_error(
+    told = board_client.describe_board_response_error(
         board_client.BoardResponseError(421, "", "Misdirected Request"), "http://gpus:8080/status.json"
     )
     assert told == "the board does not answer as gpus:8080: its admin can add that name to GPUBOARD_SERVER_NAMES"

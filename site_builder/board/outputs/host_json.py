@@ -21,7 +21,7 @@ from site_builder.history.model import GpuSample, HostSample
 TIMESTAMP_FORMAT = "%Y%m%d%H%M%S"
 
 
-def round_value(value: float | None) -> int | None:
+def round_json_value(value: float | None) -> int | None:
     """Round a number: the other systems have no fractions."""
     return None if value is None else round(value)
 
@@ -98,25 +98,25 @@ def choose_gpu_key(names: Iterable[GpuNumber], taken: Container[str]) -> str:
 def gpu_to_states_json(gpu_status: GpuStatus, read_time: str | None) -> dict[str, Any]:
     gpu, processes = gpu_status.gpu, list_known_processes(gpu_status)
     return {
-        "available_memory": round_value(compute_unused_memory(gpu_status)),
+        "available_memory": round_json_value(compute_unused_memory(gpu_status)),
         "device_num": gpu.index,
         "gpu_name": gpu.name,
-        "gpu_volatile": round_value(gpu.utilization_gpu),
+        "gpu_volatile": round_json_value(gpu.utilization_gpu),
         "processes": processes
         and [
             {
                 "name": extract_program_cached(process.command),
                 "pid": process.pid,
-                "used_memory": round_value(process.used_memory),
+                "used_memory": round_json_value(process.used_memory),
                 "user": process.user,
                 "command": process.command,
             }
             for process in processes
         ],
-        "temperature": round_value(gpu.temperature),
+        "temperature": round_json_value(gpu.temperature),
         "timestamp": read_time,
-        "total_memory": round_value(gpu.memory_total),
-        "used_memory": round_value(gpu.memory_used),
+        "total_memory": round_json_value(gpu.memory_total),
+        "used_memory": round_json_value(gpu.memory_used),
         "uuid": gpu.uuid,
         "state": gpu_status.state,
         "reason": gpu_status.reason,
@@ -147,15 +147,15 @@ def gpu_sample_to_states_json(sample: GpuSample, name: str, read_time: str | Non
         for user in sample.occupancy.people.users
     ]
     return {
-        "available_memory": round_value(unused),
+        "available_memory": round_json_value(unused),
         "device_num": parse_gpu_index(series.index),
         "gpu_name": name,
-        "gpu_volatile": round_value(sample.use),
+        "gpu_volatile": round_json_value(sample.use),
         "processes": processes if processes or state in EMPTY_STATES else None,
-        "temperature": round_value(sample.temperature),
+        "temperature": round_json_value(sample.temperature),
         "timestamp": read_time,
-        "total_memory": round_value(series.memory_total),
-        "used_memory": round_value(sample.memory),
+        "total_memory": round_json_value(series.memory_total),
+        "used_memory": round_json_value(sample.memory),
         "uuid": None if series.key.startswith(UNNAMED_KEY_PREFIX) else series.key,
         "state": state,
         "reason": "",
@@ -180,7 +180,7 @@ def render_node_host(host_status: HostStatus, now: Now) -> bytes:
         "status": host_status.state == "fresh",
         "state": host_status.state,
         "reason": host_status.reason,
-        "seen": round_value(host_status.last_seen),
+        "seen": round_json_value(host_status.last_seen),
     }
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -205,16 +205,16 @@ def gpu_to_node_json(gpu_status: GpuStatus) -> dict[str, Any]:
     return {
         "index": gpu.index,
         "name": gpu.name,
-        "use_mem": round_value(gpu.memory_used),
-        "tot_mem": round_value(gpu.memory_total),
-        "utilize": round_value(gpu.utilization_gpu),
-        "temp": round_value(gpu.temperature),
+        "use_mem": round_json_value(gpu.memory_used),
+        "tot_mem": round_json_value(gpu.memory_total),
+        "utilize": round_json_value(gpu.utilization_gpu),
+        "temp": round_json_value(gpu.temperature),
         "users": processes
         and [
             {
                 "pid": process.pid,
                 "username": process.user,
-                "mem(MiB)": round_value(process.used_memory),
+                "mem(MiB)": round_json_value(process.used_memory),
                 "command": process.command,
             }
             for process in processes

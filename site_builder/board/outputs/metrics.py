@@ -147,11 +147,11 @@ class StableGpuFacts(NamedTuple):
 
 def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
     """Render the lines of a host, a part for each of PER_HOST_FAMILIES."""
-    labelled_gpus = label_gpus(host_status)
+    labelled_gpus = label_gpus_for_metrics(host_status)
     labels = tuple([gpu_labels for gpu_labels, _ in labelled_gpus])
     gpus = [gpu_status.gpu for _, gpu_status in labelled_gpus]
     readings = [
-        encode_lines(
+        encode_metric_lines(
             [
                 f"{family.name}{gpu_labels}}} {format_in_base_units(value, reading.multiplier, reading.divisor)}\n"
                 for gpu_labels, gpu in zip(labels, gpus)
@@ -161,20 +161,20 @@ def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
         for family, reading in READING_FAMILIES.items()
     ]
     stable_lines = render_stable_lines(labels, tuple([build_stable_facts(status) for _, status in labelled_gpus]))
-    return (*readings, *stable_lines, *[encode_lines(lines) for lines in format_host_metrics(host_status)])
+    return (*readings, *stable_lines, *[encode_metric_lines(lines) for lines in format_host_metrics(host_status)])
 
 
 def render_failed_host_metrics(name: str) -> tuple[bytes, ...]:
     """Render the lines of a host of which only its name is known."""
-    state = f'{HOST_FAMILIES[0].name}{{host="{escape_label(name)}",state="failed"}} 1\n'.encode()
+    state = f'{HOST_FAMILIES[0].name}{{host="{escape_metric_label(name)}",state="failed"}} 1\n'.encode()
     return tuple(state if family is HOST_FAMILIES[0] else b"" for family in PER_HOST_FAMILIES)
 
 
-def encode_lines(lines: Iterable[str]) -> bytes:
+def encode_metric_lines(lines: Iterable[str]) -> bytes:
     return "".join(lines).encode("utf-8", "replace")
 
 
-def escape_label(value: str) -> str:
+def escape_metric_label(value: str) -> str:
     """Shorten and escape the value of a label, as it is written between quotes."""
     return value[:MAX_LABEL_CHARACTERS].translate(LABEL_ESCAPES)
 
@@ -185,17 +185,17 @@ def format_in_base_units(value: float, multiplier: int, divisor: int) -> str:
     return str(value * multiplier / divisor)
 
 
-def label_gpus(host_status: HostStatus) -> LabelledGpus:
+def label_gpus_for_metrics(host_status: HostStatus) -> LabelledGpus:
     """Return each GPU with unique labels, without the closing brace; a GPU without a name of its own is left out."""
     labelled: LabelledGpus = []
     taken: set[str] = set()
-    start = f'{{host="{escape_label(host_status.name)}",gpu="'
+    start = f'{{host="{escape_metric_label(host_status.name)}",gpu="'
     for gpu_status in (*host_status.gpus, *list_mig_gpus(host_status)):
         gpu = gpu_status.gpu
         name = gpu.label
         # two series with the same labels would cost Prometheus the whole scrape
         if gpu.number is None or name in taken:
-            names = map(escape_label, filter(None, (gpu.uuid, gpu.bus_id)))
+            names = map(escape_metric_label, filter(None, (gpu.uuid, gpu.bus_id)))
             name = next((unique for unique in names if unique not in taken), "")
         if name:
             taken.add(name)
@@ -240,7 +240,7 @@ def render_stable_lines(labels: tuple[str, ...], gpus: tuple[StableGpuFacts, ...
     """Render a part for each of HEALTH_FAMILIES and GPU_STATE_FAMILIES."""
     labelled = list(zip(labels, gpus))
     families = (*format_health_metrics(labelled), *format_gpu_state_metrics(labelled))
-    return tuple([encode_lines(lines) for lines in families])
+    return tuple([encode_metric_lines(lines) for lines in families])
 
 
 def format_health_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> list[list[str]]:
@@ -264,20 +264,22 @@ def format_health_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> list[list[s
 def format_health_endings(readings: HealthReadings) -> tuple[list[str], ...]:
     """Format how the lines of HEALTH_FAMILIES end, without problems; most GPUs of a fleet have the same readings."""
     return (
-        format_line_endings({"": None if readings.fan_percent is None else readings.fan_percent / PERCENT_PER_UNIT}),
-        format_line_endings(
+        format_metric_line_endings(
+            {"": None if readings.fan_percent is None else readings.fan_percent / PERCENT_PER_UNIT}
+        ),
+        format_metric_line_endings(
             {',kind="corrected"': readings.ecc_corrected, ',kind="uncorrected"': readings.ecc_uncorrected}
         ),
-        format_line_endings({"": readings.is_repair_pending}),
-        format_line_endings({"": readings.has_repair_failed}),
-        format_line_endings({"": readings.is_recovery_needed}),
-        format_line_endings(
+        format_metric_line_endings({"": readings.is_repair_pending}),
+        format_metric_line_endings({"": readings.has_repair_failed}),
+        format_metric_line_endings({"": readings.is_recovery_needed}),
+        format_metric_line_endings(
             {',reason="heat"': readings.is_slowed_by_heat, ',reason="power"': readings.is_slowed_by_power}
         ),
     )
 
 
-def format_line_endings(values: Mapping[str, float | None]) -> list[str]:
+def format_metric_line_endings(values: Mapping[str, float | None]) -> list[str]:
     """Format the last label and the value of each line whose value is known; True is 1."""
     return [f"{label}}} {value + 0}\n" for label, value in values.items() if value is not None]
 
@@ -289,30 +291,31 @@ def format_gpu_state_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> Iterator
     yield [f"{booked}{labels}}} {gpu.is_booked:d}\n" for labels, gpu in gpus if gpu.is_booked is not None]
     yield [f'{state}{labels},state="{gpu.state}"}} 1\n' for labels, gpu in gpus if gpu.state != NO_STATE]
     yield [
-        f'{info}{labels},uuid="{escape_label(gpu.uuid or "")}",{format_model_labels(gpu.name, gpu.model)}}} 1\n'
+        f'{info}{labels},uuid="{escape_metric_label(gpu.uuid or "")}",{format_model_labels(gpu.name, gpu.model)}}} 1\n'
         for labels, gpu in gpus
     ]
 
 
 @lru_cache(maxsize=1024)
 def format_model_labels(name: str | None, model: str) -> str:
-    return f'name="{escape_label(name or "")}",model="{escape_label(model)}"'
+    return f'name="{escape_metric_label(name or "")}",model="{escape_metric_label(model)}"'
 
 
 def format_host_metrics(host_status: HostStatus) -> Iterator[list[str]]:
     """Yield the lines of each of HOST_FAMILIES; only a fresh host has values that change."""
     state, info, load, cpus, total, available, size, used = (family.name for family in HOST_FAMILIES)
     is_fresh, facts = host_status.state == "fresh", host_status.facts or HostFacts()
-    labels = f'{{host="{escape_label(host_status.name)}"'
+    labels = f'{{host="{escape_metric_label(host_status.name)}"'
     tags = f",{','.join(host_status.tags)}," if host_status.tags else ""
     yield [f'{state}{labels},state="{host_status.state}"}} 1\n']
-    yield [f'{info}{labels},title="{escape_label(host_status.title or "")}",tags="{escape_label(tags)}"}} 1\n']
+    title = escape_metric_label(host_status.title or "")
+    yield [f'{info}{labels},title="{title}",tags="{escape_metric_label(tags)}"}} 1\n']
     yield [f"{load}{labels}}} {facts.load[0]}\n"] if is_fresh and facts.load else []
     yield [f"{cpus}{labels}}} {facts.cpus}\n"] if facts.cpus is not None else []
     yield [f"{total}{labels}}} {facts.memory_total * BYTES_PER_MIB}\n"] if facts.memory_total is not None else []
     memory_available = facts.memory_available if is_fresh else None
     yield [f"{available}{labels}}} {memory_available * BYTES_PER_MIB}\n"] if memory_available is not None else []
-    disks = {escape_label(disk.mount): disk for disk in facts.disks} if is_fresh else {}  # each mount once
+    disks = {escape_metric_label(disk.mount): disk for disk in facts.disks} if is_fresh else {}  # each mount once
     yield [f'{size}{labels},mount="{mount}"}} {disk.total * BYTES_PER_MIB}\n' for mount, disk in disks.items()]
     yield [f'{used}{labels},mount="{mount}"}} {disk.used * BYTES_PER_MIB}\n' for mount, disk in disks.items()]
 
@@ -323,7 +326,9 @@ def render_metrics(
     """Render the whole file from the parts of each host, its name and when it was last seen."""
     hosts = list(hosts)
     seen, age = (family.name for family in AGE_FAMILIES)
-    times = [(f'{{host="{escape_label(name)}"}}', last_seen) for _, name, last_seen in hosts if last_seen is not None]
+    times = [
+        (f'{{host="{escape_metric_label(name)}"}}', last_seen) for _, name, last_seen in hosts if last_seen is not None
+    ]
     ages = (
         "".join([f"{seen}{labels} {last_seen:.3f}\n" for labels, last_seen in times]),
         "".join([f"{age}{labels} {max(0, now - last_seen):.3f}\n" for labels, last_seen in times]),
@@ -341,18 +346,18 @@ def format_fleet_metrics(fleet: FleetMetrics, now: float) -> Iterator[str]:
     """Yield the lines of each of FLEET_FAMILIES."""
     bookings, using, booked, problems, duration, interval, success, info = (family.name for family in FLEET_FAMILIES)
     yield "".join(f'{bookings}{{phase="{phase}"}} {n}\n' for phase, n in zip(("now", "coming"), fleet.booking_counts))
-    yield "".join(f'{using}{{user="{user}"}} {n}\n' for user, n in limit_users(fleet.gpus_used).items())
-    yield "".join(f'{booked}{{user="{user}"}} {n}\n' for user, n in limit_users(fleet.gpus_booked).items())
+    yield "".join(f'{using}{{user="{user}"}} {n}\n' for user, n in limit_metric_users(fleet.gpus_used).items())
+    yield "".join(f'{booked}{{user="{user}"}} {n}\n' for user, n in limit_metric_users(fleet.gpus_booked).items())
     yield f"{problems} {fleet.problem_count}\n"
     yield "" if fleet.build_duration_s is None else f"{duration} {fleet.build_duration_s:.3f}\n"
     yield f"{interval} {fleet.build_interval_s}\n"
     yield f"{success} {now:.3f}\n"
-    yield f'{info}{{version="{escape_label(fleet.version)}"}} 1\n'
+    yield f'{info}{{version="{escape_metric_label(fleet.version)}"}} 1\n'
 
 
-def limit_users(gpu_counts: Mapping[str, int]) -> dict[str, int]:
+def limit_metric_users(gpu_counts: Mapping[str, int]) -> dict[str, int]:
     """Return the people with the most GPUs; names that are equal after shortening are added up."""
     limited: dict[str, int] = {}
     for user in sorted(gpu_counts, key=lambda user: (-gpu_counts[user], user))[:MAX_USERS]:
-        limited[escape_label(user)] = limited.get(escape_label(user), 0) + gpu_counts[user]
+        limited[escape_metric_label(user)] = limited.get(escape_metric_label(user), 0) + gpu_counts[user]
     return limited

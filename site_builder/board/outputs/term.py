@@ -35,12 +35,12 @@ class TermPart(NamedTuple):
 
 
 @lru_cache(maxsize=20_000)
-def fit_cell(text: str, width: int, right: bool = False) -> str:
+def fit_term_cell(text: str, width: int, right: bool = False) -> str:
     """Fit any text into exactly `width` cells of a line."""
     return fit_text(flatten_text(text), width, right)
 
 
-def format_number(value: float | None) -> str:
+def format_term_number(value: float | None) -> str:
     return UNKNOWN_CELL if value is None else f"{value:.0f}"
 
 
@@ -55,15 +55,15 @@ def render_term_host(host_status: HostStatus) -> TermPart:
     """Render the rows of a host; one that is not fresh has a row that says so."""
     rows = [
         (
-            f"{format_gpu_cell(gpu_status)}{format_reading_cells(gpu_status)}",
+            f"{format_term_gpu_cell(gpu_status)}{format_term_reading_cells(gpu_status)}",
             RED if gpu_status.is_avoided else STATE_COLOURS.get(gpu_status.state, ""),
         )
         for whole_gpu, instances in list_whole_gpus(host_status)
         for gpu_status in (whole_gpu, *instances)
     ]
     if host_status.state != "fresh" or not rows:
-        rows.insert(0, (f" {fit_cell(f'! {host_status.state}', GPU_WIDTH - 1)}{EMPTY_READINGS}", RED))
-    names = [fit_cell(host_status.name, HOST_WIDTH), *([" " * HOST_WIDTH] * (len(rows) - 1))]
+        rows.insert(0, (f" {fit_term_cell(f'! {host_status.state}', GPU_WIDTH - 1)}{EMPTY_READINGS}", RED))
+    names = [fit_term_cell(host_status.name, HOST_WIDTH), *([" " * HOST_WIDTH] * (len(rows) - 1))]
     plain = [f"|{name}|{text}|\n" for name, (text, _) in zip(names, rows)]
     coloured = [
         f"|{name}|{colour}{text}{RESET}|\n" if colour else line
@@ -72,23 +72,23 @@ def render_term_host(host_status: HostStatus) -> TermPart:
     return TermPart("".join(plain).encode(), "".join(coloured).encode(), tuple(list_gpus_by_state(host_status)))
 
 
-def format_gpu_cell(gpu_status: GpuStatus) -> str:
+def format_term_gpu_cell(gpu_status: GpuStatus) -> str:
     gpu = gpu_status.gpu
     if gpu.parent:
-        return INSTANCE_INDENT + fit_cell(f"{gpu.label} {gpu.profile or 'MIG'}", GPU_WIDTH - len(INSTANCE_INDENT))
-    return format_gpu_cell_cached(gpu.number, gpu.name, gpu_status.model)
+        return INSTANCE_INDENT + fit_term_cell(f"{gpu.label} {gpu.profile or 'MIG'}", GPU_WIDTH - len(INSTANCE_INDENT))
+    return format_term_gpu_cell_cached(gpu.number, gpu.name, gpu_status.model)
 
 
 @lru_cache(maxsize=4096)
-def format_gpu_cell_cached(number: GpuNumber, name: str | None, model: str) -> str:
+def format_term_gpu_cell_cached(number: GpuNumber, name: str | None, model: str) -> str:
     """Format the number of a GPU and the driver's name of it; if that is too long, the short name of its model."""
     start = f"{UNKNOWN_CELL if number is None else number:>2}:"
     width = GPU_WIDTH - len(start)
     full_name = strip_nvidia_prefix(name)
-    return start + fit_cell(full_name if measure_width(full_name) <= width else model, max(1, width))
+    return start + fit_term_cell(full_name if measure_width(full_name) <= width else model, max(1, width))
 
 
-def format_reading_cells(gpu_status: GpuStatus) -> str:
+def format_term_reading_cells(gpu_status: GpuStatus) -> str:
     """Format memory in MiB, use and temperature."""
     gpu = gpu_status.gpu
     used, total, use, temperature = gpu.memory_used, gpu.memory_total, gpu.utilization_gpu, gpu.temperature
@@ -96,17 +96,17 @@ def format_reading_cells(gpu_status: GpuStatus) -> str:
         text = f"|{used:7.0f} /{total:7.0f} |{use:6.0f} %|{temperature:4.0f} °C"
         if len(text) == len(EMPTY_READINGS):
             return text
-    return format_odd_reading_cells(used, total, use, temperature)
+    return format_odd_term_reading_cells(used, total, use, temperature)
 
 
 @lru_cache(maxsize=1000)
-def format_odd_reading_cells(
+def format_odd_term_reading_cells(
     used: float | None, total: float | None, use: float | None, temperature: float | None
 ) -> str:
     """Format readings of which some are unknown, or too large for their column."""
-    memory = fit_text(f"{format_number(used):>7} /{format_number(total):>7} ", MEMORY_WIDTH)
-    percent = fit_text(f"{format_number(use)} %", USE_WIDTH, right=True)
-    degrees = fit_text(f"{format_number(temperature)} °C", TEMPERATURE_WIDTH, right=True)
+    memory = fit_text(f"{format_term_number(used):>7} /{format_term_number(total):>7} ", MEMORY_WIDTH)
+    percent = fit_text(f"{format_term_number(use)} %", USE_WIDTH, right=True)
+    degrees = fit_text(f"{format_term_number(temperature)} °C", TEMPERATURE_WIDTH, right=True)
     return f"|{memory}|{percent}|{degrees}"
 
 
@@ -135,16 +135,16 @@ def render_term_txt(parts: Sequence[TermPart], version: str, now: Now, colour: b
     """Render the table, the GPUs of each state below it, and when it was built."""
     titles = "|".join(f" {title}".ljust(width) for title, width in zip(COLUMN_TITLES, COLUMN_WIDTHS))
     above = (
-        f"+{'-' * (TABLE_WIDTH - 2)}+\n| {fit_cell(f'gpuboard {version}', TABLE_WIDTH - 14)} gpu info. |\n"
+        f"+{'-' * (TABLE_WIDTH - 2)}+\n| {fit_term_cell(f'gpuboard {version}', TABLE_WIDTH - 14)} gpu info. |\n"
         f"{TABLE_FRAME}|{titles}|\n{TABLE_FRAME}"
     )
-    below = "".join([*format_state_lists(parts), f"built: {now.local.isoformat(' ', 'seconds')}\n"])
+    below = "".join([*format_term_state_lists(parts), f"built: {now.local.isoformat(' ', 'seconds')}\n"])
     frame = TABLE_FRAME.encode()
     rows = [text for part in parts for text in (part.coloured_rows if colour else part.plain_rows, frame)]
     return b"".join((above.encode(), *rows, below.encode()))
 
 
-def format_state_lists(parts: Sequence[TermPart]) -> Iterator[str]:
+def format_term_state_lists(parts: Sequence[TermPart]) -> Iterator[str]:
     """Yield the lines of each state that some GPU has; `free` is always there."""
     hosts_by_state: dict[str, list[str]] = {state: [] for state in (*STATE_COLOURS, PROBLEM_LABEL)}
     for part in parts:
@@ -152,10 +152,10 @@ def format_state_lists(parts: Sequence[TermPart]) -> Iterator[str]:
             hosts_by_state[state].append(host_gpus)
     for state, words in hosts_by_state.items():
         if words or state == "free":
-            yield wrap_words(f"{state}:", words or ["none"])
+            yield wrap_term_words(f"{state}:", words or ["none"])
 
 
-def wrap_words(line: str, words: Sequence[str]) -> str:
+def wrap_term_words(line: str, words: Sequence[str]) -> str:
     """Break a line at the width of the table; a longer word has a line of its own."""
     lines = []
     for word in words:

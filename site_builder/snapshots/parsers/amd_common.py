@@ -86,7 +86,7 @@ class ToolFieldNames(NamedTuple):
     watched: Mapping[str, re.Pattern[str]]
 
 
-def parse_printed_json(lines: Sequence[str]) -> PrintedJson:
+def parse_amd_printed_json(lines: Sequence[str]) -> PrintedJson:
     """Find every JSON value that begins on a line of its own; a torn one costs all that follows it."""
     text = "\n".join(lines)
     printed = PrintedJson([], [], [])
@@ -109,7 +109,7 @@ def parse_printed_json(lines: Sequence[str]) -> PrintedJson:
         start = JSON_START.search(text, position)
         if not start:
             break
-        printed.text_lines.extend(split_text_lines(text[position : start.start()]))
+        printed.text_lines.extend(split_amd_text_lines(text[position : start.start()]))
         try:
             value, position = decoder.raw_decode(text, start.end() - 1)
             printed.values.append(value)
@@ -124,9 +124,9 @@ def parse_printed_json(lines: Sequence[str]) -> PrintedJson:
             break
         end = text.find("\n", start.end())  # a line such as `[INFO] …`
         end = len(text) if end < 0 else end
-        printed.text_lines.extend(split_text_lines(text[position:end]))
+        printed.text_lines.extend(split_amd_text_lines(text[position:end]))
         position = end
-    printed.text_lines.extend(split_text_lines(text[position:]))
+    printed.text_lines.extend(split_amd_text_lines(text[position:]))
     if text.count("\n", position) > MAX_JSON_LINES:
         printed.problems.append(f"it has more than {MAX_JSON_LINES} lines; the rest does not count")
     if fault and (not printed.values or position == len(text)):
@@ -136,19 +136,19 @@ def parse_printed_json(lines: Sequence[str]) -> PrintedJson:
     return printed
 
 
-def split_text_lines(text: str) -> list[str]:
+def split_amd_text_lines(text: str) -> list[str]:
     lines = (line for line in text.split("\n", MAX_JSON_LINES)[:MAX_JSON_LINES] if line.strip())
     return [line[:MAX_LINE_CHARACTERS].rstrip() for line in lines]
 
 
-def flatten_json(
+def flatten_amd_json(
     value: object, prefix: str = "", depth: int = 0, flat: dict[str, object] | None = None
 ) -> dict[str, object]:
     """Make `power.socket_power` of `{"power": {"socket_power": 7}}`; `{"value": 7, "unit": "W"}` is one reading."""
     flat = {} if flat is None else flat
     if isinstance(value, dict) and "value" not in value and depth < MAX_JSON_DEPTH:
         for name, inner in value.items():
-            flatten_json(inner, f"{prefix}.{name}".lstrip(".").lower()[:MAX_LINE_CHARACTERS], depth + 1, flat)
+            flatten_amd_json(inner, f"{prefix}.{name}".lstrip(".").lower()[:MAX_LINE_CHARACTERS], depth + 1, flat)
     elif len(flat) < MAX_FLAT_KEYS:
         flat[prefix] = value
     return flat
@@ -169,15 +169,15 @@ def parse_amd_uuid(*candidates: object) -> str | None:
     return None
 
 
-def assign_identities(reported: Iterable[tuple[int, object, object, str | None]]) -> dict[int, AmdIdentity]:
+def assign_amd_identities(reported: Iterable[tuple[int, object, object, str | None]]) -> dict[int, AmdIdentity]:
     """Identify each GPU by the tool's number, from that, HIP's number, the driver's node, and the UUID.
 
     HIP counts the nodes of the driver, from the first that is a GPU; where neither is reported the tool's number
     counts. Partitions of one GPU have one UUID, which identifies none of them.
     """
     rows = list(reported)
-    hip_numbers = {number: parse_index(hip_number) for number, hip_number, _, _ in rows}
-    nodes = {number: parse_index(node) for number, _, node, _ in rows}
+    hip_numbers = {number: parse_amd_index(hip_number) for number, hip_number, _, _ in rows}
+    nodes = {number: parse_amd_index(node) for number, _, node, _ in rows}
     uuid_counts = Counter(uuid for *_, uuid in rows)
     first_node = min((node for node in nodes.values() if node is not None), default=0)
     used_numbers = [number for number in hip_numbers.values() if number is not None]
@@ -196,7 +196,7 @@ def assign_identities(reported: Iterable[tuple[int, object, object, str | None]]
     }
 
 
-def parse_index(value: object) -> int | None:
+def parse_amd_index(value: object) -> int | None:
     """Return a whole number below MAX_GPUS."""
     number = values.parse_count(value)
     return int(number) if number is not None and number < MAX_GPUS and number == int(number) else None
@@ -211,7 +211,7 @@ def build_amd_gpu(
         value = next((value for name in names if (value := parse(facts.get(name))) is not None), None)
         if value is not None:
             readings[column] = value
-    product_name = find_product_name(facts, field_names.texts)
+    product_name = find_amd_product_name(facts, field_names.texts)
     cells = {"index": str(identity.index), "uuid": identity.uuid, "name": product_name, "driver_version": driver}
     for column, names in field_names.texts.items():
         if column not in cells and column not in {"device", "sku"}:
@@ -225,7 +225,7 @@ def build_amd_gpu(
     cells.update(errors)
     available_cells = {column: cell for column, cell in cells.items() if cell is not None}
 
-    lost = find_lost_words(text for fact in facts.values() for text in list_texts_in(fact))
+    lost = find_lost_words(text for fact in facts.values() for text in list_amd_texts(fact))
     failed: list[tuple[str, str]] = []
     for name, fact in facts.items():
         if (words := values.parse_amd_error_words(fact)) is not None:
@@ -261,13 +261,13 @@ def build_amd_gpu(
     )
 
 
-def list_texts_in(fact: object) -> Iterable[str]:
+def list_amd_texts(fact: object) -> Iterable[str]:
     """Return the texts in `N/A`, `{"value": "N/A", "unit": "W"}` or `["N/A", "N/A"]`."""
     inner = fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else [fact]
     return [text for text in inner if isinstance(text, str)]
 
 
-def find_product_name(facts: Mapping[str, object], texts: TextTable) -> str | None:
+def find_amd_product_name(facts: Mapping[str, object], texts: TextTable) -> str | None:
     """Return the name of a GPU; its device id is better than nothing."""
 
     def list_texts(field: str) -> list[str]:
@@ -284,7 +284,7 @@ def find_product_name(facts: Mapping[str, object], texts: TextTable) -> str | No
     return f"AMD GPU {model_number}" if model_number else None
 
 
-def filter_messages(lines: Iterable[str]) -> list[str]:
+def filter_amd_messages(lines: Iterable[str]) -> list[str]:
     """Return the lines that somebody should know, each once: every query is answered with the same warning."""
     messages: dict[str, None] = {}
     in_traceback = False

@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.core.terminal_text import clean_excerpt
-from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts, note_problem
+from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts, note_snapshot_problem
 from site_builder.snapshots.parsers import amd_common, values
 
 # A name begins with no blank: a line of blanks would be tried in a thousand ways.
@@ -104,7 +104,7 @@ class AmdSmiOutput:
         self.is_understood = True
         self.has_process_list = False
         for name, part in parts.items():
-            printed = amd_common.parse_printed_json(part.lines)
+            printed = amd_common.parse_amd_printed_json(part.lines)
             text_entries, messages = parse_amd_smi_text(printed.text_lines)
             self.messages += messages
             entries = list(islice(chain.from_iterable(map(self.find_gpu_entries, printed.values)), MAX_ENTRIES + 1))
@@ -118,7 +118,7 @@ class AmdSmiOutput:
             self.is_understood = self.is_understood and has_entries and not printed.problems
             if self.processes_by_gpu and name not in amd_common.IDENTITY_QUERIES:
                 self.has_process_list = True
-        self.identities = amd_common.assign_identities(
+        self.identities = amd_common.assign_amd_identities(
             (
                 number,
                 facts.get("hip_id"),
@@ -135,7 +135,7 @@ class AmdSmiOutput:
         if isinstance(value, list):
             for entry in value:
                 yield from self.find_gpu_entries(entry, depth + 1)
-        elif amd_common.parse_index(value.get("gpu")) is not None:
+        elif amd_common.parse_amd_index(value.get("gpu")) is not None:
             yield value
         else:
             errors = [text for key, text in value.items() if key in {"error", "error_message", "message"}]
@@ -145,7 +145,7 @@ class AmdSmiOutput:
 
     def add_gpu_entry(self, entry: dict[str, object]) -> None:
         """Add the facts about a GPU; a missing value replaces none that is known."""
-        number = amd_common.parse_index(entry.get("gpu"))
+        number = amd_common.parse_amd_index(entry.get("gpu"))
         if number is None or (number not in self.facts_by_gpu and len(self.facts_by_gpu) >= amd_common.MAX_GPUS):
             return
         processes = entry.pop("process_list", None)
@@ -154,7 +154,7 @@ class AmdSmiOutput:
         if isinstance(processes, list):
             self.processes_by_gpu.setdefault(number, []).extend(processes)
         facts = self.facts_by_gpu.setdefault(number, {})
-        for name, fact in amd_common.flatten_json(entry).items():
+        for name, fact in amd_common.flatten_amd_json(entry).items():
             if name not in facts or isinstance(fact, dict) or values.parse_amd_text(fact) is not None:
                 facts[name] = fact
 
@@ -204,7 +204,9 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
         versions = (values.parse_amd_text(facts.get(name)) for name in ("driver.version", "driver.driver_version"))
         driver = next(filter(None, versions), None)
         gpus.append(amd_common.build_amd_gpu(facts, output.identities[number], AMD_SMI_FIELD_NAMES, driver))
-    return ToolOutput(tuple(gpus), amd_common.filter_messages(output.messages), output.problems, output.is_understood)
+    return ToolOutput(
+        tuple(gpus), amd_common.filter_amd_messages(output.messages), output.problems, output.is_understood
+    )
 
 
 def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
@@ -222,7 +224,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
         room = max(0, amd_common.MAX_PROCESSES - len(rows) - len(problems))
         if len(processes) > room:
             limit = amd_common.MAX_PROCESSES
-            note_problem(problems, f"more than {limit} processes are told; only the first {limit} count")
+            note_snapshot_problem(problems, f"more than {limit} processes are told; only the first {limit} count")
         for process in processes[:room]:
             info = process.get(PROCESS_INFO, process) if isinstance(process, dict) else process
             if isinstance(info, str) and NO_PROCESS_WORDS in info.lower():
@@ -241,7 +243,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     pids_with_memory = {row.pid for row in rows if row.used_memory}
     return ToolOutput(
         rows=tuple(row for row in rows if row.used_memory != 0 or row.pid not in pids_with_memory),
-        messages=amd_common.filter_messages(output.messages),
+        messages=amd_common.filter_amd_messages(output.messages),
         problems=problems[: amd_common.MAX_MESSAGES],
         is_complete=output.is_understood and output.has_process_list,
         unreported=unreported,
@@ -251,7 +253,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
 def parse_amd_smi_process(info: object, process_key: str) -> GpuProcessRow | None:
     if not isinstance(info, dict):
         return None
-    facts = amd_common.flatten_json(info)
+    facts = amd_common.flatten_amd_json(info)
     pid = values.parse_count(facts.get("pid"))
     if pid is None:
         return None

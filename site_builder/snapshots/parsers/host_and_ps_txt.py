@@ -56,14 +56,14 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
             repeated_values[key].append(value)
     interfaces = (text.partition(" ") for text in repeated_values["interface"])
     facts = HostFacts(
-        load=parse_load(single_values.get("load", ""), problems),
+        load=parse_host_load(single_values.get("load", ""), problems),
         cpus=parse_plausible_value("cpus", single_values, parse_integer, problems),
         memory_total=parse_plausible_value("memory_total", single_values, parse_number, problems),
         memory_available=parse_plausible_value("memory_available", single_values, parse_number, problems),
         uptime=parse_plausible_value("uptime", single_values, parse_integer, problems),
-        disks=tuple(disk for text in repeated_values["disk"] if (disk := parse_disk(text, problems))),
+        disks=tuple(disk for text in repeated_values["disk"] if (disk := parse_host_disk(text, problems))),
         interfaces=tuple((name, address) for name, _, address in interfaces),
-        disk_use=tuple(use for text in repeated_values["disk_use"] if (use := parse_disk_use(text, problems))),
+        disk_use=tuple(use for text in repeated_values["disk_use"] if (use := parse_host_disk_use(text, problems))),
         disk_use_time=parse_plausible_value("disk_use_time", single_values, parse_integer, problems),
         extra={key: value for key, value in single_values.items() if key not in SINGLE_KEYS},
     )
@@ -85,7 +85,7 @@ def parse_plausible_value(
     return None
 
 
-def parse_load(text: str, problems: list[str]) -> tuple[float, float, float] | None:
+def parse_host_load(text: str, problems: list[str]) -> tuple[float, float, float] | None:
     """Parse the load of the last 1, 5 and 15 minutes."""
     words = text.split(None, 3)
     loads = [load for load in map(parse_number, words) if load is not None and load <= MAX_VALUES["load"]]
@@ -96,7 +96,7 @@ def parse_load(text: str, problems: list[str]) -> tuple[float, float, float] | N
     return None
 
 
-def parse_disk(text: str, problems: list[str]) -> Disk | None:
+def parse_host_disk(text: str, problems: list[str]) -> Disk | None:
     """Parse `total used mount`, in MiB."""
     total_text, _, rest = text.partition(" ")
     used_text, _, mount = rest.partition(" ")
@@ -110,7 +110,7 @@ def parse_disk(text: str, problems: list[str]) -> Disk | None:
     return Disk(mount, total, used)
 
 
-def parse_disk_use(text: str, problems: list[str]) -> DiskUse | None:
+def parse_host_disk_use(text: str, problems: list[str]) -> DiskUse | None:
     """Parse a line of `du`: a size with a dot or a comma and perhaps a unit (KiB without one), and a path."""
     size, _, path = text.partition(" ")
     match = DU_SIZE.match(size)
@@ -142,7 +142,7 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
 def parse_ps_lines(
     columns: tuple[str, ...], all_lines: Sequence[str], pids: Collection[int] | None, problems: list[str]
 ) -> list[PsRow]:
-    lines = envelope.take_first(all_lines, MAX_ROWS, "processes", problems)
+    lines = envelope.take_first_lines(all_lines, MAX_ROWS, "processes", problems)
     pick_cells = itemgetter(*find_column_positions(columns, PsRow._fields))
 
     def parse_lines(some_lines: Iterable[str]) -> list[PsRow]:

@@ -17,7 +17,7 @@ from site_builder.core.formatting import MONTH_NAMES
 from site_builder.core.model import Disk, DiskUse, Gpu, GpuProcessRow, HostFacts, ParsedFile, PsRow, ToolResult
 from site_builder.core.terminal_text import MAX_MESSAGES, decode_text
 from site_builder.snapshots.parsers import host_and_ps_txt
-from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, build_unreachable_gpu, is_process_hidden
+from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, build_unreachable_csv_gpu, is_csv_process_hidden
 from site_builder.snapshots.parsers.values import (
     find_lost_words,
     find_reading_error,
@@ -76,7 +76,7 @@ def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
             rows_by_uuid[cells[1]] = cells
         elif match := HANDLE_ERROR.search(line):
             messages.append(line.strip())
-            unreachable.setdefault(match[2], build_unreachable_gpu(match))
+            unreachable.setdefault(match[2], build_unreachable_csv_gpu(match))
         elif line.strip():
             messages.append(line.strip())
     gpus: list[Gpu] = []
@@ -140,9 +140,9 @@ def parse_legacy_processes(data: bytes, now: datetime | None) -> ParsedFile[GpuP
         if newest - taken_at <= MAX_SAMPLE_SPREAD:
             sample[process.gpu_key, process.pid] = process
     # rows that have words in the place of a process; where these name no GPU, no process was reported
-    hidden = {process.gpu_key.strip("[]") for process in sample.values() if is_process_hidden(process)}
+    hidden = {process.gpu_key.strip("[]") for process in sample.values() if is_csv_process_hidden(process)}
     unreported = {gpu: NOT_REPORTED_WORDS for gpu in hidden if gpu.startswith(("GPU-", "MIG-"))}
-    shown = tuple(process for process in sample.values() if not is_process_hidden(process))
+    shown = tuple(process for process in sample.values() if not is_csv_process_hidden(process))
     if len(unreported) < len(hidden):
         result = ToolResult("nvidia-smi", "nvidia", 0, file.messages, is_complete=False)
         file = replace(file, tool_results=(result,))
@@ -176,7 +176,7 @@ def parse_legacy_users(data: bytes, now: datetime | None) -> ParsedFile[PsRow]:
                 gpu_pid=gpu_pids.get(pid, pid),
                 uid=None,
                 user=match[2],
-                elapsed=compute_process_age(match[3], now),
+                elapsed=compute_legacy_process_age(match[3], now),
                 cpu=None,
                 rss=None,
                 state=None,
@@ -189,7 +189,7 @@ def parse_legacy_users(data: bytes, now: datetime | None) -> ParsedFile[PsRow]:
     return ParsedFile(tuple(rows), problems=tuple(problems[:MAX_MESSAGES]))
 
 
-def compute_process_age(start: str, now: datetime | None) -> int | None:
+def compute_legacy_process_age(start: str, now: datetime | None) -> int | None:
     """Return the seconds from the start of a process to `now`, both in the host's local time."""
     match = PS_START_TIME.fullmatch(start)
     if not match or now is None or match[1] not in MONTH_NAMES:
@@ -206,8 +206,8 @@ def parse_legacy_facts(status: bytes, disks: bytes, local: bytes) -> ParsedFile[
     """Parse load, CPUs, memory and disks. Lines of the status file may be missing: each is recognized by its form."""
     problems: list[str] = []
     facts = HostFacts()
-    file_systems = [disk for line in split_fact_lines(disks) if (disk := parse_df_row(line))]
-    for line in split_fact_lines(status):
+    file_systems = [disk for line in split_legacy_fact_lines(disks) if (disk := parse_legacy_df_row(line))]
+    for line in split_legacy_fact_lines(status):
         words = line.split()
         if line.startswith("Mem:") and len(words) >= 3:
             available = parse_number(words[6]) if len(words) > 6 else None
@@ -218,22 +218,24 @@ def parse_legacy_facts(status: bytes, disks: bytes, local: bytes) -> ParsedFile[
             facts = replace(facts, load=(loads[0], loads[1], loads[2]) if len(loads) == 3 else None)
         elif len(words) == 1 and words[0].isdigit():
             facts = replace(facts, cpus=parse_integer(words[0]))
-        elif (disk := parse_df_row(line)) and disk.mount not in {file_system.mount for file_system in file_systems}:
+        elif (disk := parse_legacy_df_row(line)) and disk.mount not in {
+            file_system.mount for file_system in file_systems
+        }:
             file_systems.append(disk)
     disk_use: list[DiskUse] = []
-    for line in split_fact_lines(local):
+    for line in split_legacy_fact_lines(local):
         size, tab, path = line.partition("\t")
-        if tab and (use := host_and_ps_txt.parse_disk_use(f"{size.strip()} {path.strip()}", problems)):
+        if tab and (use := host_and_ps_txt.parse_host_disk_use(f"{size.strip()} {path.strip()}", problems)):
             disk_use.append(use)
     facts = replace(facts, disks=tuple(file_systems), disk_use=tuple(disk_use))
     return ParsedFile((facts,), problems=tuple(problems[:MAX_MESSAGES]))
 
 
-def split_fact_lines(data: bytes) -> list[str]:
+def split_legacy_fact_lines(data: bytes) -> list[str]:
     return decode_text(data).split("\n")[: host_and_ps_txt.MAX_LINES]
 
 
-def parse_df_row(line: str) -> Disk | None:
+def parse_legacy_df_row(line: str) -> Disk | None:
     """Parse a row of `df -P`, in KiB: file system, size, used, available, capacity, mount."""
     words = line.split(None, 5)
     if len(words) < 6 or not words[5].startswith("/") or not words[4].endswith("%"):

@@ -76,7 +76,7 @@ def find_gpu_columns(names: tuple[str, ...]) -> GpuColumns:
     )
 
 
-def list_part_lines(parts: ToolParts) -> tuple[str, ...]:
+def list_csv_part_lines(parts: ToolParts) -> tuple[str, ...]:
     return parts[""].lines if "" in parts else tuple(line for part in parts.values() for line in part.lines)
 
 
@@ -88,10 +88,12 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     messages: list[str] = []
     problems: list[str] = []
     has_missing_gpu = False
-    for line in envelope.take_first(list_part_lines(parts), MAX_LINES, "lines", problems):
+    for line in envelope.take_first_lines(list_csv_part_lines(parts), MAX_LINES, "lines", problems):
         may_be_header = not columns and ("uuid" in line or "index" in line)
         if may_be_header and {"uuid", "index"} & set(header := parse_column_names(line)):
-            columns = find_gpu_columns(tuple(envelope.take_first(header, envelope.MAX_COLUMNS, "columns", problems)))
+            columns = find_gpu_columns(
+                tuple(envelope.take_first_lines(header, envelope.MAX_COLUMNS, "columns", problems))
+            )
             width = len(header)
             continue
         cells = split_cells(line)
@@ -99,11 +101,11 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
             gpus.append(build_gpu_from_cells(columns, tuple(cells[: len(columns.names)])))
         elif match := HANDLE_ERROR.search(line):
             messages.append(line.strip())
-            gpus.append(build_unreachable_gpu(match))
+            gpus.append(build_unreachable_csv_gpu(match))
         elif columns and len(cells) > width // 2 and len(cells) > 2:
             has_missing_gpu = True
             problem = f"a row has {len(cells)} cells where the header has {width}: {line[:80]}"
-            envelope.note_problem(problems, problem)
+            envelope.note_snapshot_problem(problems, problem)
         else:
             messages.append(line.strip())
     return ToolOutput(tuple(gpus), messages, problems, has_missing_gpu=has_missing_gpu)
@@ -146,7 +148,7 @@ def build_gpu_from_cells(columns: GpuColumns, row: tuple[str, ...]) -> Gpu:
     )
 
 
-def build_unreachable_gpu(match: re.Match[str]) -> Gpu:
+def build_unreachable_csv_gpu(match: re.Match[str]) -> Gpu:
     """Build a GPU from HANDLE_ERROR, the only thing that nvidia-smi prints for it."""
     index, bus_id, reason = match.groups()
     return Gpu(
@@ -167,14 +169,14 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     messages: list[str] = []
     problems: list[str] = []
     unreported: dict[str, str] = {}
-    for line in envelope.take_first(list_part_lines(parts), MAX_PROCESS_LINES, "lines", problems):
+    for line in envelope.take_first_lines(list_csv_part_lines(parts), MAX_PROCESS_LINES, "lines", problems):
         may_be_header = not columns and "process_name" in line
         if may_be_header and {"process_name", "gpu_uuid"} <= set(header := parse_column_names(line)):
-            columns = tuple(envelope.take_first(header, envelope.MAX_COLUMNS, "columns", problems))
+            columns = tuple(envelope.take_first_lines(header, envelope.MAX_COLUMNS, "columns", problems))
             continue
-        parse_row = parse_process_row_cached if len(line) <= MAX_CACHED_CHARACTERS else parse_process_row
+        parse_row = parse_process_row_cached if len(line) <= MAX_CACHED_CHARACTERS else parse_csv_process_row
         process = parse_row(line, columns) if columns else None
-        if process and is_process_hidden(process):
+        if process and is_csv_process_hidden(process):
             words = BRACKETED_WORDS.search(line)
             unreported.setdefault(process.gpu_key, words[1] if words else "N/A")
         elif process:
@@ -182,16 +184,16 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
         else:
             messages.append(line.strip())
             if columns and line.count(",") >= len(columns) - 1:
-                envelope.note_problem(problems, f"a row that cannot be understood: {line[:80]}")
+                envelope.note_snapshot_problem(problems, f"a row that cannot be understood: {line[:80]}")
     return ToolOutput(tuple(processes), messages, problems, bool(columns) and not problems, unreported)
 
 
-def is_process_hidden(process: GpuProcessRow) -> bool:
+def is_csv_process_hidden(process: GpuProcessRow) -> bool:
     """Return True for a row that has words in the place of a process."""
     return process.pid is None and process.used_memory is None and process.name is None
 
 
-def parse_process_row(line: str, columns: tuple[str, ...]) -> GpuProcessRow | None:
+def parse_csv_process_row(line: str, columns: tuple[str, ...]) -> GpuProcessRow | None:
     """Parse a row from both its ends, since the name of the process is never quoted and may hold commas."""
     position = columns.index("process_name")
     columns_after = len(columns) - position - 1
@@ -210,4 +212,4 @@ def parse_process_row(line: str, columns: tuple[str, ...]) -> GpuProcessRow | No
 
 
 # The line of a process stays the same for as long as its memory does.
-parse_process_row_cached = lru_cache(maxsize=40_000)(parse_process_row)
+parse_process_row_cached = lru_cache(maxsize=40_000)(parse_csv_process_row)

@@ -18,7 +18,7 @@ from site_builder.core.terminal_text import clean_excerpt
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import ToolOutput, ToolParts
 from site_builder.snapshots.parsers import nvidia_csv
-from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, MAX_PROCESS_NAME_CHARACTERS, is_process_hidden
+from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, MAX_PROCESS_NAME_CHARACTERS, is_csv_process_hidden
 from site_builder.snapshots.parsers.values import (
     MAX_ERROR_CHARACTERS,
     UNIT_SUFFIX,
@@ -204,12 +204,12 @@ MigInstance = tuple[tuple[str, str], Gpu]
 def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every GPU; one in MIG mode is replaced by its instances, since each can be free or busy by itself."""
     log, gpu_list = parse_xml_log(parts)
-    driver = to_csv_cell(log.head_values.get("driver_version") or log.head_values.get("kmd_version"))
+    driver = xml_value_to_csv_cell(log.head_values.get("driver_version") or log.head_values.get("kmd_version"))
     rows: list[Gpu] = []
     for index, device in log.devices:
         if device.lost_reason or not device.is_damaged:
             gpu = build_gpu_from_xml(index, device, driver)
-            rows += [instance for _, instance in build_mig_instances(gpu, device.element, gpu_list)] or [gpu]
+            rows += [instance for _, instance in build_xml_mig_instances(gpu, device.element, gpu_list)] or [gpu]
     attached, has_missing_gpu = log.head_values.get("attached_gpus", ""), log.has_missing_gpu
     if attached.isdecimal() and len(attached) <= 4 and int(attached) > len(log.devices):
         log.problems.append(f"a row has gone: {attached} GPUs are attached, and nvidia-smi tells {len(log.devices)}")
@@ -226,28 +226,28 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     for index, device in log.devices:
         if device.element is not None:
             has_answer = True
-            gpu = Gpu(index, parse_cell(to_csv_cell(device.element.findtext("uuid"))), None)
+            gpu = Gpu(index, parse_cell(xml_value_to_csv_cell(device.element.findtext("uuid"))), None)
             room = MAX_PROCESSES - len(processes)
-            processes += parse_device_processes(gpu, device.element, gpu_list, room, log.problems, unreported)
+            processes += parse_xml_device_processes(gpu, device.element, gpu_list, room, log.problems, unreported)
     return ToolOutput(tuple(processes), log.messages, log.problems, has_answer and not log.problems, unreported)
 
 
 def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, GpuList]:
     """Split the log into its GPUs; takes little time for any input, and raises nothing."""
     text = "\n".join(parts[""].lines) if "" in parts else ""
-    gpu_list = parse_gpu_list(parts["list"].lines if "list" in parts else ())
+    gpu_list = parse_xml_gpu_list(parts["list"].lines if "list" in parts else ())
     if "<!ENTITY" in text:
         problem = "it declares entities, which nvidia-smi never does: nothing of it is read"
         return XmlLog([], {}, [], [problem]), gpu_list
     problems: list[str] = []
-    devices, outside_texts = split_devices(text, problems)
+    devices, outside_texts = split_xml_devices(text, problems)
     has_missing_gpu = any(device.is_damaged for device in devices)
-    head_values, messages = parse_outside_text("\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS])
+    head_values, messages = parse_text_outside_xml("\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS])
     devices = merge_devices(devices, messages, problems)
-    return XmlLog(number_devices(devices, gpu_list), head_values, messages, problems, has_missing_gpu), gpu_list
+    return XmlLog(number_xml_devices(devices, gpu_list), head_values, messages, problems, has_missing_gpu), gpu_list
 
 
-def split_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list[str]]:
+def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list[str]]:
     """Return the GPUs, and the texts that stand around them."""
     starts = [match.start() for match in islice(GPU_START.finditer(text), MAX_GPUS + 1)]
     if len(starts) > MAX_GPUS:
@@ -272,7 +272,7 @@ def split_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list
         elif not device_text.endswith((GPU_END, "/>")):
             fault = "no end"
         else:
-            element, fault = parse_element(device_text)
+            element, fault = parse_xml_element(device_text)
         if element is None:
             where = bus_id or "of which it is not told where it sits"
             problems.append(f"a row has {fault}, and is left out: the GPU {where}")
@@ -280,7 +280,7 @@ def split_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list
     return devices, outside_texts
 
 
-def parse_element(text: str) -> tuple[Element | None, str]:
+def parse_xml_element(text: str) -> tuple[Element | None, str]:
     """Return the element, or what is wrong with it; names of processes are not always escaped."""
     try:
         return ElementTree.fromstring(text), ""  # noqa: S314 # it has no head, and with it no entities
@@ -298,9 +298,9 @@ def parse_element(text: str) -> tuple[Element | None, str]:
         return None, f"XML that cannot be read ({str(error).partition(':')[0]})"
 
 
-def parse_outside_text(text: str) -> tuple[dict[str, str], list[str]]:
+def parse_text_outside_xml(text: str) -> tuple[dict[str, str], list[str]]:
     """Return the values of the head, and the lines that are no XML: what nvidia-smi prints when something is wrong."""
-    text = remove_sections(remove_sections(text, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
+    text = remove_xml_sections(remove_xml_sections(text, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
     head_values: dict[str, str] = {}
     for match in HEAD_ELEMENT.finditer(text):
         head_values.setdefault(match[1], match[2].strip().partition(" [")[0])
@@ -309,7 +309,7 @@ def parse_outside_text(text: str) -> tuple[dict[str, str], list[str]]:
     return head_values, [line[:MAX_LINE_CHARACTERS] for line in lines if line]
 
 
-def remove_sections(text: str, begin: str, end: str, inner: tuple[str, str] | None = None) -> str:
+def remove_xml_sections(text: str, begin: str, end: str, inner: tuple[str, str] | None = None) -> str:
     """Remove all from each `begin` to its `end`; a section with the first of `inner` in it ends with the second."""
     kept = []
     position = 0
@@ -330,7 +330,7 @@ def merge_devices(found: list[XmlDevice], messages: list[str], problems: list[st
     devices: list[XmlDevice] = []
     positions: dict[tuple[int, ...], int] = {}
     for device in found:
-        key = bus_sort_key(device.bus_id)
+        key = xml_bus_sort_key(device.bus_id)
         if key in positions:
             problems.append(f"the GPU at {device.bus_id} is told twice; the first counts")
             continue
@@ -339,7 +339,7 @@ def merge_devices(found: list[XmlDevice], messages: list[str], problems: list[st
         devices.append(device)
     for match in filter(None, map(HANDLE_ERROR.search, messages[:MAX_GPUS])):
         index, bus_id, reason = match.groups()
-        key = bus_sort_key(bus_id)
+        key = xml_bus_sort_key(bus_id)
         position = positions.setdefault(key, len(devices)) if key else len(devices)
         if position == len(devices):
             devices.append(XmlDevice(bus_id))
@@ -349,9 +349,9 @@ def merge_devices(found: list[XmlDevice], messages: list[str], problems: list[st
     return devices
 
 
-def number_devices(devices: list[XmlDevice], gpu_list: GpuList) -> list[tuple[int, XmlDevice]]:
+def number_xml_devices(devices: list[XmlDevice], gpu_list: GpuList) -> list[tuple[int, XmlDevice]]:
     """Give each GPU nvidia-smi's number: that of -L, else by its place on the bus. The minor number differs."""
-    keys = [bus_sort_key(device.bus_id) for device in devices]
+    keys = [xml_bus_sort_key(device.bus_id) for device in devices]
     if all(keys):
         devices = [device for _, device in sorted(zip(keys, devices), key=lambda pair: pair[0])]
     indices = []
@@ -360,10 +360,10 @@ def number_devices(devices: list[XmlDevice], gpu_list: GpuList) -> list[tuple[in
         if index is None and device.element is not None:
             index = gpu_list.numbers_by_uuid.get((device.element.findtext("uuid") or "").strip())
         indices.append(index)
-    return [*zip(assign_distinct_numbers(indices), devices)]
+    return [*zip(assign_distinct_xml_numbers(indices), devices)]
 
 
-def assign_distinct_numbers(reported: list[int | None]) -> list[int]:
+def assign_distinct_xml_numbers(reported: list[int | None]) -> list[int]:
     """Keep each number at its first place; others get the first numbers that are not used."""
     unused = (number for number in count() if number not in reported)
     return [
@@ -372,13 +372,13 @@ def assign_distinct_numbers(reported: list[int | None]) -> list[int]:
     ]
 
 
-def bus_sort_key(bus_id: str) -> tuple[int, ...]:
+def xml_bus_sort_key(bus_id: str) -> tuple[int, ...]:
     """Return a key that is the same however many zeros a bus id is written with; empty where it is no bus id."""
     match = BUS_ID.match(bus_id)
     return tuple(int(digits, 16) for digits in match.groups()) if match else ()
 
 
-def parse_gpu_list(lines: tuple[str, ...]) -> GpuList:
+def parse_xml_gpu_list(lines: tuple[str, ...]) -> GpuList:
     numbers: dict[str, int] = {}
     instances: dict[str, dict[int, tuple[str, str]]] = {}
     uuid = ""
@@ -406,7 +406,7 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
         )
     children = {child.tag: child for child in element}
     cells = [str(index), driver, compute_clock_reason_mask(children)]
-    cells += [find_first_value(children, sources) for sources in XML_PATHS]
+    cells += [find_first_xml_value(children, sources) for sources in XML_PATHS]
     if parse_cell(cells[BUS_ID_POSITION]) is None:
         cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
     gpu = nvidia_csv.build_gpu_from_cells(GPU_COLUMNS, tuple(cells))
@@ -431,11 +431,11 @@ def list_texts(elements: Iterable[Element]) -> Iterator[str]:
     return chain.from_iterable(element.itertext() for element in elements)
 
 
-def find_first_value(children: dict[str, Element], sources: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
+def find_first_xml_value(children: dict[str, Element], sources: tuple[tuple[tuple[str, ...], ...], ...]) -> str:
     """Return the value of the first source that has one, else the first word for a missing value."""
     first_word = ""
     for paths in sources:
-        cells = [to_csv_cell(find_text_at_path(children, path)) for path in paths]
+        cells = [xml_value_to_csv_cell(find_xml_text_at_path(children, path)) for path in paths]
         cell = cells[0]
         if len(cells) > 1:
             numbers = [number for number in map(parse_integer, cells) if number is not None]
@@ -446,7 +446,7 @@ def find_first_value(children: dict[str, Element], sources: tuple[tuple[tuple[st
     return first_word or NOT_AVAILABLE_CELL
 
 
-def find_text_at_path(children: dict[str, Element], path: tuple[str, ...]) -> str | None:
+def find_xml_text_at_path(children: dict[str, Element], path: tuple[str, ...]) -> str | None:
     """Return the text at a path, or of the first element on the way without children: `<remapped_rows>N/A</…>`."""
     element = children.get(path[0])
     for tag in path[1:]:
@@ -456,7 +456,7 @@ def find_text_at_path(children: dict[str, Element], path: tuple[str, ...]) -> st
     return None if element is None else element.text
 
 
-def to_csv_cell(text: str | None) -> str:
+def xml_value_to_csv_cell(text: str | None) -> str:
     """Return a text as CSV has it: without a unit, and with brackets around words for a missing value."""
     text = (text or "").strip()
     if text in NO_VALUE_WORDS:
@@ -477,13 +477,15 @@ def compute_clock_reason_mask(children: dict[str, Element]) -> str:
     return NOT_AVAILABLE_CELL
 
 
-def build_mig_instances(parent: Gpu, element: Element | None, gpu_list: GpuList) -> list[MigInstance]:
+def build_xml_mig_instances(parent: Gpu, element: Element | None, gpu_list: GpuList) -> list[MigInstance]:
     """Build the instances of a GPU; nvidia-smi does not report their utilization."""
     mig_devices = element.find("mig_devices") if element is not None else None
     if mig_devices is None:
         return []
     elements = list(islice(mig_devices.iterfind("mig_device"), MAX_INSTANCES))
-    numbers = assign_distinct_numbers([parse_integer(to_csv_cell(device.findtext("index"))) for device in elements])
+    numbers = assign_distinct_xml_numbers(
+        [parse_integer(xml_value_to_csv_cell(device.findtext("index"))) for device in elements]
+    )
     names = gpu_list.instances_by_uuid.get(parent.uuid or "", {})
     instances: list[MigInstance] = []
     for number, device in zip(numbers, elements):
@@ -493,31 +495,33 @@ def build_mig_instances(parent: Gpu, element: Element | None, gpu_list: GpuList)
             index=parent.index,
             uuid=uuid,
             name=parent.name,
-            memory_used=parse_number(to_csv_cell(device.findtext("fb_memory_usage/used"))),
-            memory_total=parse_number(to_csv_cell(device.findtext("fb_memory_usage/total"))),
+            memory_used=parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/used"))),
+            memory_total=parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/total"))),
             lost=parent.lost or find_lost_words(device.itertext()),
             place=f"{parent.index}:{number}",
             profile=profile,
             parent=parent,
             error=error.sentence if error else None,
         )
-        instances.append((parse_instance_ids(device), instance))
+        instances.append((parse_xml_instance_ids(device), instance))
     return instances
 
 
-def parse_instance_ids(element: Element) -> tuple[str, str]:
+def parse_xml_instance_ids(element: Element) -> tuple[str, str]:
     """Return the GPU instance and the compute instance within it."""
-    return to_csv_cell(element.findtext("gpu_instance_id")), to_csv_cell(element.findtext("compute_instance_id"))
+    return xml_value_to_csv_cell(element.findtext("gpu_instance_id")), xml_value_to_csv_cell(
+        element.findtext("compute_instance_id")
+    )
 
 
-def parse_device_processes(
+def parse_xml_device_processes(
     gpu: Gpu, element: Element, gpu_list: GpuList, limit: int, problems: list[str], unreported: dict[str, str]
 ) -> list[GpuProcessRow]:
     """Return the processes on one GPU, identical ones once; adds to `problems` and `unreported`.
 
     Where a word stands in the place of the processes, there may be some.
     """
-    instances = build_mig_instances(gpu, element, gpu_list)
+    instances = build_xml_mig_instances(gpu, element, gpu_list)
     processes: list[GpuProcessRow] = []
     lists = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
     for process_list in lists:
@@ -525,21 +529,21 @@ def parse_device_processes(
         infos = list(islice(process_list.iterfind("process_info"), room + 1))
         if len(infos) > room:
             problem = f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
-            envelope.note_problem(problems, problem)
+            envelope.note_snapshot_problem(problems, problem)
         for info in infos[:room]:
             # like --query-compute-apps, leave out processes that only draw; old drivers print no type
-            kind = parse_cell(to_csv_cell(info.findtext("type")))
+            kind = parse_cell(xml_value_to_csv_cell(info.findtext("type")))
             if kind is not None and "C" not in kind.split("+"):
                 continue
             # a process whose instance is not known is on none of them, and then none of them is called free
-            ids = parse_instance_ids(info)
+            ids = parse_xml_instance_ids(info)
             same = [instance for key, instance in instances if key == ids]
             same = same or [instance for key, instance in instances if key[0] == ids[0]]
             name = (info.findtext("process_name") or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
             process = GpuProcessRow(
                 gpu_key=(same[0] if len(same) == 1 else gpu).process_key,
-                pid=parse_integer(to_csv_cell(info.findtext("pid"))),
-                used_memory=parse_number(to_csv_cell(info.findtext("used_memory"))),
+                pid=parse_integer(xml_value_to_csv_cell(info.findtext("pid"))),
+                used_memory=parse_number(xml_value_to_csv_cell(info.findtext("used_memory"))),
                 name=None if name in NO_VALUE_WORDS else parse_cell(name),
             )
             processes.append(process)
@@ -547,8 +551,8 @@ def parse_device_processes(
     if words or not lists:
         unreported[gpu.process_key] = words[0] if words else NO_LIST_MESSAGE
     for process in processes:
-        if is_process_hidden(process):
+        if is_csv_process_hidden(process):
             unreported.setdefault(process.gpu_key, HIDDEN_PROCESS_MESSAGE)
-    shown = [process for process in processes if not is_process_hidden(process)]
+    shown = [process for process in processes if not is_csv_process_hidden(process)]
     with_pid = dict.fromkeys(process for process in shown if process.pid is not None)
     return [*with_pid, *(process for process in shown if process.pid is None)]

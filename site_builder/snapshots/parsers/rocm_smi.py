@@ -98,7 +98,7 @@ class RocmSmiOutput:
         self.is_understood = True
         self.has_process_list = False
         for name, part in parts.items():
-            printed = amd_common.parse_printed_json(part.lines)
+            printed = amd_common.parse_amd_printed_json(part.lines)
             text = RocmSmiText()
             text.parse_lines(printed.text_lines)
             self.messages += text.messages
@@ -119,7 +119,7 @@ class RocmSmiOutput:
             is_list = is_list or any(not value or isinstance(value.get(SYSTEM), dict) for value in dicts)
             if is_list and name not in amd_common.IDENTITY_QUERIES:
                 self.has_process_list = True
-        self.identities = amd_common.assign_identities(
+        self.identities = amd_common.assign_amd_identities(
             (number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id")))
             for number, facts in self.facts_by_card.items()
         )
@@ -173,7 +173,7 @@ class RocmSmiText:
                 self.cards_by_pid[pid], self.card_count_by_pid[pid] = [], int(match[2])
             elif NO_PROCESS_MESSAGE in line or PROCESS_TABLE_HEADER in line:
                 self.has_process_list = True
-            elif row := split_process_row(line) if self.has_process_list else None:
+            elif row := split_rocm_process_row(line) if self.has_process_list else None:
                 self.facts[SYSTEM][f"pid{row[0]}"] = ", ".join(row[1:])
             elif not self.parse_table_line(line):
                 if (match := CARD_MESSAGE.match(text)) and LOST_WORDS.search(match[2]):
@@ -209,7 +209,7 @@ class RocmSmiText:
         return True
 
 
-def split_process_row(line: str) -> list[str] | None:
+def split_rocm_process_row(line: str) -> list[str] | None:
     """Split a row: pid, name, number of GPUs, and one to three more cells; the name may have blanks in it.
 
     The cells are counted from the right: one pattern for all of it would try a line of blanks in a million ways.
@@ -232,7 +232,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
         amd_common.build_amd_gpu(facts, output.identities[number], ROCM_SMI_FIELD_NAMES, driver)
         for number, facts in output.facts_by_card.items()
     )
-    return ToolOutput(gpus, amd_common.filter_messages(output.messages), output.problems, output.is_understood)
+    return ToolOutput(gpus, amd_common.filter_amd_messages(output.messages), output.problems, output.is_understood)
 
 
 def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
@@ -261,7 +261,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
         if len(processes) > MAX_PROCESSES:
             break
     is_complete = output.is_understood and output.has_process_list and len(problems) == len(output.problems)
-    return ToolOutput(tuple(processes), amd_common.filter_messages(output.messages), problems, is_complete)
+    return ToolOutput(tuple(processes), amd_common.filter_amd_messages(output.messages), problems, is_complete)
 
 
 def parse_rocm_smi_process(row: object) -> tuple[str | None, int | None, float | None]:
@@ -272,4 +272,4 @@ def parse_rocm_smi_process(row: object) -> tuple[str | None, int | None, float |
         numbers.insert(0, cells.pop().strip())
     name = values.parse_amd_text(", ".join(cells))
     card_count, memory = [*numbers, "", ""][:2]
-    return name and name[:MAX_NAME_CHARACTERS], amd_common.parse_index(card_count), MIB_FROM_BYTES(memory)
+    return name and name[:MAX_NAME_CHARACTERS], amd_common.parse_amd_index(card_count), MIB_FROM_BYTES(memory)
