@@ -21,8 +21,7 @@ from typing import Any, Protocol
 from site_builder.alerts import model, queue, render, weekly_report
 from site_builder.alerts.model import AlertState, DeliveryOutcome, Message, Notification
 from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, try_state_lock
-from site_builder.config.settings import Settings
-from site_builder.config.time_zone import find_zone
+from site_builder.config.settings import Settings, find_zone
 from site_builder.consul.leader import load_builder_name
 from site_builder.core import subprocesses
 from site_builder.core.files import BuildLog

@@ -19,7 +19,7 @@ import orjson
 from site_builder.alerts.conditions import ConditionInput, find_conditions, list_condition_host_users
 from site_builder.alerts.model import Condition
 from site_builder.board import card
-from site_builder.board.outputs import detail, live, metrics, term
+from site_builder.board.outputs import detail, metrics, term
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.faults import locate_exception, split_by_success
@@ -224,7 +224,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
     host_card = card.build_card(host_status, now, sparklines=host.sparklines)
     card_html = card.render_card(host_card).encode()
     status_before_age, status_after_age = status_json.render_status_host(host_status)
-    live_before_revision, live_after_revision = live.render_live_host(host_status, host_card)
+    live_before_revision, live_after_revision = card.render_live_host(host_status, host_card)
     term_part = term.render_term_host(host_status)
     status_digest = compute_digest(status_before_age, status_after_age)
     interfaces = host_status.facts and host_status.facts.interfaces

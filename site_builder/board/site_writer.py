@@ -10,8 +10,9 @@ from contextlib import suppress
 from zlib import crc32
 
 from site_builder.board import pages
+from site_builder.board.card import LIVE_SCHEMA, LiveHeader, render_live_json
 from site_builder.board.host_pipeline import BuiltHosts
-from site_builder.board.outputs import live, output_files
+from site_builder.board.outputs import output_files
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
 from site_builder.bookings.build import (
     CALENDAR_PAGE,
@@ -207,15 +208,15 @@ class SiteWriter:
             (parts.live_before_revision, revisions[f"cards/{host}.html"], parts.live_after_revision)
             for host, parts in rendered.items()
         )
-        header = live.LiveHeader(
-            schema=live.LIVE_SCHEMA,
+        header = LiveHeader(
+            schema=LIVE_SCHEMA,
             built=published_files.timestamp_to_milliseconds(now.epoch),
             every=self.build_interval_s,
             version=content.assets_version,
             free=content.free_count,
             parts={f"_{part}": revisions[name] for part, name in BOARD_PART_FILES.items()},
         )
-        self.write_file("live.json", b"", live.render_live_json(header, hosts), now)
+        self.write_file("live.json", b"", render_live_json(header, hosts), now)
 
     def write_status_json(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
         booking_url = self.settings.booking_policy.url

@@ -14,8 +14,18 @@ import orjson
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, as_text, suggest_board_update
-from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
+from site_builder.client.model import (
+    Fleet,
+    FleetBooking,
+    FleetGpu,
+    FleetHost,
+    as_clean_text,
+    as_integer,
+    as_list,
+    as_number,
+    as_text,
+    suggest_board_update,
+)
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import board_client, formatting

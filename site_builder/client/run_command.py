@@ -30,9 +30,8 @@ from site_builder.client.commands import (
     wait_for_gpus,
     with_gpu_picker,
 )
-from site_builder.client.gpu_claims import claim_gpu_for_run
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
-from site_builder.client.picker import GpuChoice, GpuPicker, PickResult
+from site_builder.client.picker import GpuChoice, GpuPicker, PickResult, claim_gpu_for_run
 from site_builder.client.run_reservation import GpusBookedError, ReservedGpu, RunReservation
 from site_builder.core import command_options, formatting
 from site_builder.core.command_options import (

@@ -17,7 +17,8 @@ from site_builder.config.conf_file import load_settings
 from site_builder.config.settings import SettingsError
 from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
-from site_builder.doctor.model import CompletedCheck
+from site_builder.doctor import alert_checks, builder_checks, data_checks, web_checks
+from site_builder.doctor.model import Check, CompletedCheck
 
 LINE_WIDTH = 80
 STATUS_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
@@ -44,7 +45,7 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
     gpuboard doctor --json
     """
     from site_builder.doctor import model  # noqa: PLC0415 # KEEP
-    from site_builder.doctor.checks import CHECKS  # noqa: PLC0415 # KEEP
+    from site_builder.doctor.commands import CHECKS  # noqa: PLC0415 # KEEP
 
     flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
     try:
@@ -91,3 +92,41 @@ def format_check_lines(result: CompletedCheck, verbose: bool) -> Iterator[str]:
 
 def join_printable_words(text: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+CHECKS = (
+    Check("program", "python", builder_checks.check_python),
+    Check("program", "packages", builder_checks.check_packages),
+    Check("program", "settings", builder_checks.check_settings),
+    Check("data", "data", data_checks.check_data_folder),
+    Check("data", "comments", data_checks.check_bookings_file),
+    Check("data", "lists", data_checks.check_name_lists),
+    Check("data", "hosts", data_checks.check_hosts),
+    Check("data", "clocks", data_checks.check_host_clocks),
+    Check("data", "problems", data_checks.check_host_problems),
+    Check("data", "keys", data_checks.check_authorized_keys),
+    Check("data", "consul", data_checks.check_consul),
+    Check("data", "kv", data_checks.check_kv_store),
+    Check("builder", "cron-daemon", builder_checks.check_cron_daemon),
+    Check("builder", "cron-allowed", builder_checks.check_cron_allowed),
+    Check("builder", "crontab", builder_checks.check_crontab),
+    Check("builder", "linger", builder_checks.check_linger),
+    Check("builder", "state", builder_checks.check_state_folder),
+    Check("builder", "www", builder_checks.check_www_folder),
+    Check("builder", "builder", builder_checks.check_builder),
+    Check("builder", "disk", builder_checks.check_disk_space),
+    Check("builder", "history", builder_checks.check_history),
+    Check("alerts", "rules", alert_checks.check_alert_rules),
+    Check("alerts", "channels", alert_checks.check_channels),
+    Check("alerts", "contacts", alert_checks.check_contacts),
+    Check("alerts", "hooks", alert_checks.check_hooks),
+    Check("alerts", "letters", alert_checks.check_notifications),
+    Check("alerts", "slack", alert_checks.check_slack_bot),
+    Check("web", "url", web_checks.check_board_url),
+    Check("web", "types", web_checks.check_content_types),
+    Check("web", "caching", web_checks.check_caching),
+    Check("web", "headers", web_checks.check_security_headers),
+    Check("web", "gzip", web_checks.check_compression),
+    Check("web", "built", web_checks.check_served_age),
+    Check("web", "closed", web_checks.check_private_files),
+)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 import orjson
 
-from site_builder.core.csv_text import CsvCell, format_csv_row
 from site_builder.core.model import GpuNumber
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text
@@ -189,3 +190,37 @@ def render_export_json(rows: Iterable[ExportRow]) -> Iterator[str]:
         yield separator + orjson.dumps(dict(zip(names, row))).decode()
         separator = ",\n"
     yield "[]\n" if separator == "[\n" else "\n]\n"
+
+
+CsvCell = Union[str, float, int, None]
+# Where a formula may begin: at the start of a cell, and after what another spreadsheet takes for its end.
+FORMULA_START = re.compile(r"(^|[;,|])([\s\"']*)(?=[=+\-@＝＋－＠])")  # noqa: RUF001 # these count too
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def format_csv_lines(head: Sequence[str], rows: Iterable[Iterable[CsvCell]]) -> Iterator[str]:
+    """Yield one line at a time, so that a long table needs no more memory than a short one."""
+    write = csv.writer(EchoWriter, lineterminator="\n").writerow
+    if head:
+        yield str(write([escape_csv_cell(cell) for cell in head]))
+    for cells in rows:
+        yield str(write([escape_csv_cell(cell) for cell in cells]))
+
+
+def format_csv_row(cells: Iterable[CsvCell]) -> str:
+    return next(format_csv_lines((), [cells]))
+
+
+def escape_csv_cell(cell: CsvCell) -> CsvCell:
+    """Escape a cell so that no spreadsheet calculates it; numbers stay numbers, and None is empty."""
+    if not isinstance(cell, str):
+        return cell
+    return FORMULA_START.sub(r"\1\2'", CONTROL_CHARACTERS.sub("?", cell))
+
+
+class EchoWriter:
+    """A file for csv that returns each line in place of writing it."""
+
+    @staticmethod
+    def write(line: str) -> str:
+        return line

@@ -19,7 +19,6 @@ from site_builder.core.command_options import (
     print_command_message,
     with_loaded_settings,
 )
-from site_builder.core.csv_text import CsvCell, format_csv_lines
 from site_builder.core.formatting import MONTH_NAMES
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import (
@@ -34,6 +33,7 @@ from site_builder.core.timeparse import dates
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.history import rollups
 from site_builder.history.commands import check_query, explain_missing_history
+from site_builder.history.export import CsvCell, format_csv_lines
 from site_builder.history.reader import HistoryReader
 from site_builder.usage import totals
 from site_builder.usage.totals import (

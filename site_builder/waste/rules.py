@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.client.json_values import as_clean_text, as_integer, as_list, as_number, suggest_board_update
+from site_builder.client.model import as_clean_text, as_integer, as_list, as_number, suggest_board_update
 from site_builder.core.formatting import DAY, HOUR, MINUTE, format_size, join_names
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
 from site_builder.core.names import gpu_number_sort_key, is_host_name, natural_sort_key

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from site_builder.client import gpu_claims
+from site_builder.client import picker
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, soon
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, served
 from tests.support.live_page import clean_environment, free_port, gpuboard
@@ -155,10 +155,10 @@ def test_processes_that_could_not_be_read_are_no_free_gpu(own: OwnGpus, tmp_path
 
 
 def test_a_gpu_that_a_run_has_taken_is_not_available(own: OwnGpus) -> None:
-    claim = gpu_claims.claim_gpu_for_run(uuid(0))
+    claim = picker.claim_gpu_for_run(uuid(0))
     assert claim
     assert asked(own, "available").stdout == "2\n"
-    assert gpu_claims.claim_gpu_for_run(uuid(0)) is None
+    assert picker.claim_gpu_for_run(uuid(0)) is None
     os.close(claim)
     assert asked(own, "available").stdout == "0,2\n"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.bookings import parser as booking_parser
-from site_builder.client import gpu_claims
+from site_builder.client import picker
 from site_builder.core.model import Booking
 from tests.support.board_fixture import Lab, gpu, soon
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, log, served
@@ -88,7 +88,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def taken() -> set[str]:
-    there = gpu_claims.ClaimedGpus()
+    there = picker.ClaimedGpus()
     return {uuid(index) for index in range(8) if uuid(index) in there}
 
 

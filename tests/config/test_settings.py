@@ -22,7 +22,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from site_builder.cli import COMMANDS, main
-from site_builder.config import conf_file, time_zone
+from site_builder.config import conf_file
+from site_builder.config import settings as config_settings
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS, Setting
 from site_builder.config.settings import (
     Settings,
@@ -346,7 +347,7 @@ def test_invalid_zone_is_refused_and_no_path_is_followed(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Asia/Tokyo", ":Asia/Tokyo"])
 def test_the_variable_tz_is_this_machines_zone(name: str) -> None:
-    assert offset(time_zone.find_zone("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
+    assert offset(config_settings.find_zone("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
 
 
 @pytest.mark.parametrize("environment", [{}, {"TZ": ""}])
@@ -355,13 +356,13 @@ def test_default_zone_is_localtime_under_its_name(environment: dict[str, str], t
     there.parent.mkdir(parents=True)
     there.write_bytes(tokyo())
     (tmp_path / "localtime").symlink_to(there)
-    zone = time_zone.find_zone("", environment, tmp_path / "localtime")
+    zone = config_settings.find_zone("", environment, tmp_path / "localtime")
     assert (offset(zone), str(zone)) == (timedelta(hours=9), "Lab/Tokyo")
 
 
 def test_a_tz_that_names_localtime_is_localtime(tmp_path: Path) -> None:
     (tmp_path / "localtime").write_bytes(tokyo())
-    zone = time_zone.find_zone("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
+    zone = config_settings.find_zone("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
     assert offset(zone) == timedelta(hours=9)
 
 
@@ -379,18 +380,18 @@ def tokyo() -> bytes:
 def test_without_localtime_the_zone_is_that_of_the_c_library(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "localtime").write_bytes(content)
-    assert time_zone.find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
+    assert config_settings.find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
 
 
 def test_tz_rule_is_left_to_the_c_library() -> None:
-    code = "import os, datetime; from site_builder.config.time_zone import find_zone;"
+    code = "import os, datetime; from site_builder.config.settings import find_zone;"
     code += "print(datetime.datetime(2026, 1, 15, tzinfo=find_zone('', os.environ)))"
     assert python(code, TZ="XYZ-3:30") == "2026-01-15 00:00:00+03:30\n"
 
 
 def test_machine_without_zones_uses_dateutil() -> None:
-    assert offset(time_zone.load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
-    assert offset(time_zone.load_dateutil_zone("UTC")) == timedelta(0)
+    assert offset(config_settings.load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
+    assert offset(config_settings.load_dateutil_zone("UTC")) == timedelta(0)
 
 
 # The file: what sh and Python read alike

@@ -30,7 +30,7 @@ from site_builder.deploy.host_steps import (
     list_outdated_host_parts,
     remove_from_host,
 )
-from site_builder.deploy.progress import LiveDisplay, deploy_jobs_to_json
+from site_builder.deploy.runner import LiveDisplay, deploy_jobs_to_json
 from site_builder.deploy.web_host import WebHost, WebHostState, find_sshd_port, read_sshd_keys
 from site_builder.remote import targets
 from site_builder.remote.ssh import RemoteCommandResult, SshConnection

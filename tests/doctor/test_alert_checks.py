@@ -12,7 +12,7 @@ from site_builder.alerts.model import Alert, AlertState, DeliveryRecord, Notific
 from site_builder.alerts.store import STATE_FILE, AlertStore
 from site_builder.core import locks
 from site_builder.doctor.model import DoctorContext
-from tests.doctor.test_checks import assert_finds, case_of, told
+from tests.doctor.test_commands import assert_finds, case_of, told
 from tests.support.board_fixture import Lab
 
 # Of a library of apprise, where Python is older than 3.13.

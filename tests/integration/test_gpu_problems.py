@@ -17,8 +17,7 @@ from playwright.sync_api import Browser
 from site_builder.bookings import gpu_selection, policy
 from site_builder.client import loader, picker, search
 from site_builder.client import render as client_render
-from site_builder.client.json_values import as_clean_text
-from site_builder.client.model import Fleet
+from site_builder.client.model import Fleet, as_clean_text
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
 from site_builder.watches import build as watch_build

@@ -28,7 +28,7 @@ from site_builder.alerts import weekly_report
 from site_builder.alerts.model import AlertRule, Condition, Message
 from site_builder.alerts.store import open_alert_store
 from site_builder.board.builder import Builder
-from site_builder.config import time_zone
+from site_builder.config import settings as config_settings
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES
@@ -398,7 +398,7 @@ def test_to_is_refused_without_mail(run: Report) -> None:
 def machine_zone() -> tzinfo:
     """Paris as a machine's own zone is read, from a file: another process cannot be given it as it is."""
     (path, *_) = (path for folder in TZPATH if (path := Path(folder, "Europe/Paris")).exists())
-    found = time_zone.read_localtime_zone(path)
+    found = config_settings.read_localtime_zone(path)
     assert found
     return found
 

@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from site_builder.cli import main
 from site_builder.discovery import hosts
 from site_builder.remote import fetch
-from site_builder.remote.pull_loop import PullLoop
+from site_builder.remote.commands import PullLoop
 from site_builder.remote.targets import Target, parse_target, parse_targets_file
 from site_builder.snapshots import envelope
 from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES

@@ -16,10 +16,10 @@ import jsonschema
 import pytest
 
 from bench.history import HOSTS, NOW, Machine, add_sums
-from site_builder.core.csv_text import format_csv_lines
 from site_builder.core.formatting import DAY
 from site_builder.core.terminal_text import measure_width
 from site_builder.history.database import begin_transaction
+from site_builder.history.export import format_csv_lines
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import commands as usage_commands

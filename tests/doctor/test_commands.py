@@ -20,7 +20,7 @@ import pytest
 
 from site_builder.config.conf_file import load_settings
 from site_builder.doctor import model as doctor_model
-from site_builder.doctor.checks import CHECKS
+from site_builder.doctor.commands import CHECKS
 from site_builder.doctor.model import Check, CheckResult, DoctorContext
 from site_builder.web.server import WebServer, open_listening_socket
 from site_builder.web.static_files import StaticSite
