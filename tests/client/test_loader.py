@@ -16,7 +16,8 @@ from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client import loader
 from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
-from site_builder.core.model import GpuProblem, Problem
+from site_builder.core.model import GpuProblem, HostStatus, Problem, ProcessStatus
+from site_builder.fleet import status_json
 from tests.support.every_state import make_lab
 
 JUNK: tuple[Any, ...] = (None, True, 0, -1, 1e300, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "2027-01-01T00:00:00")
@@ -39,7 +40,19 @@ def read(told: object) -> Fleet:
     return found
 
 
-def test_a_fleet_built_from_states_has_all_of_them_and_clean_texts(tmp_path: Path) -> None:
+def render_and_parse(statuses: list[HostStatus], built: float) -> Fleet:
+    parts = [
+        (before, status.last_seen, after)
+        for status in statuses
+        for before, after in [status_json.render_status_host(status)]
+    ]
+    problems = [problem for status in statuses for problem in status.problems]
+    fleet, fault = loader.parse_status(status_json.render_status_json(parts, problems, built))
+    assert fleet, fault
+    return fleet._replace(source="here", machine_name=loader.read_machine_name())
+
+
+def test_a_fleet_built_from_states_equals_the_one_parsed_from_status_json(tmp_path: Path) -> None:
     settings = make_lab(tmp_path).settings()
     hosts, now = HostLookup(settings), Now(time.time(), settings.zone)
     names = list(hosts.list_hosts())
@@ -48,6 +61,7 @@ def test_a_fleet_built_from_states_has_all_of_them_and_clean_texts(tmp_path: Pat
     assert (fleet.built, fleet.source, fleet.machine_name) == (int(now.epoch), "here", loader.read_machine_name())
     assert {host.state for host in fleet.hosts} >= {"fresh", "stale", "failed"}
     assert {gpu.state for host in fleet.hosts for gpu in host.gpus} == loader.GPU_STATES
+    assert fleet == render_and_parse(statuses, now.epoch)
     odd_text, clean_text = "a\nb\x1b[31m \u202e café", "a b?[31m ? café"
     odd_statuses = [
         replace(
@@ -63,10 +77,24 @@ def test_a_fleet_built_from_states_has_all_of_them_and_clean_texts(tmp_path: Pat
         for status in statuses
     ]
     fleet = loader.build_fleet(odd_statuses, now.epoch, "here")
+    assert fleet == render_and_parse(odd_statuses, now.epoch)
     assert {*fleet.problems} == {f"{clean_text}: {clean_text}"}
     assert {(host.title, host.reason) for host in fleet.hosts} == {(clean_text, clean_text)}
     problems = {problem for host in fleet.hosts for gpu in host.gpus for problem in gpu.problems}
     assert problems == {GpuProblem("xid", "critical", clean_text, clean_text, True)}
+
+
+def test_a_login_that_is_no_utf_8_costs_no_fleet(tmp_path: Path) -> None:
+    settings = make_lab(tmp_path).settings()
+    hosts, now = HostLookup(settings), Now(time.time(), settings.zone)
+    statuses = hosts.decide_hosts(list(hosts.list_hosts()), [], now, remembered=True).statuses.values()
+    process = ProcessStatus(pid=1, user="ren\udce9", command="a\udcff", used_memory=7, started=1)
+    odd_statuses = [
+        replace(status, gpus=tuple(gpu._replace(processes=(process,)) for gpu in status.gpus)) for status in statuses
+    ]
+    fleet = loader.build_fleet(odd_statuses, now.epoch, "here")
+    shown = {(process.user, process.command) for host in fleet.hosts for gpu in host.gpus for process in gpu.processes}
+    assert shown == {("ren?", "a?")}
 
 
 def test_what_is_built_is_read_again_in_full(tmp_path: Path) -> None:

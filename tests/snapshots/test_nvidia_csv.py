@@ -119,6 +119,13 @@ def test_a_row_without_any_reading_says_why(word: str) -> None:
     assert (gpu.uuid, gpu.lost) == ("GPU-1", word)
 
 
+def test_long_cells_are_cut_where_they_are_kept() -> None:
+    header = b"index, uuid, name, pci.bus_id, temperature.gpu, temperature.gpu.tlimit\n"
+    row = b"0, GPU-a, A100, %s, 40, %s\n" % (b"7" * 100_000, b"9" * 100_000)
+    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", header + row)).rows
+    assert (gpu.bus_id, gpu.temperature_margin) == ("7" * 80, None)
+
+
 def test_a_gpu_that_is_reported_twice_counts_once() -> None:
     dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD + GOOD))
     assert len(dump.rows) == 1

@@ -11,7 +11,12 @@ from typing import NamedTuple
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts
-from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health, parse_temperature_margin
+from site_builder.snapshots.parsers.health_columns import (
+    HEALTH_COLUMNS,
+    MAX_CELL_CHARACTERS,
+    parse_gpu_health,
+    parse_temperature_margin,
+)
 from site_builder.snapshots.parsers.values import (
     find_column_positions,
     find_lost_words,
@@ -114,6 +119,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
 def build_gpu_from_cells(columns: GpuColumns, row: tuple[str, ...]) -> Gpu:
     cells = [*row, ""]
     index, uuid, reset_required, name, bus_id, margin, fan_cell, power_cell = columns.pick_texts(cells)
+    bus_id, margin = bus_id[:MAX_CELL_CHARACTERS], margin[:MAX_CELL_CHARACTERS]  # they are keys of caches
     readings = parse_numbers(columns.pick_readings(cells))
     used, total, utilization, memory_utilization, temperature, draw, limit, clock, fan = readings
     unread_fan, unread_power = fan_cell if fan is None else "", power_cell if draw is None else ""
