@@ -17,7 +17,7 @@ from site_builder.board.pages import HostPageBuilder, HostPageJob
 from site_builder.board.site_writer import SiteWriter, count_gpus_by_state
 from site_builder.bookings.page import CalendarHost
 from site_builder.bookings.store import BookingsFile
-from site_builder.bookings.tokens import check_booking_tokens
+from site_builder.bookings.tokens import find_booking_token_problems
 from site_builder.charts.cache import SparklineCache
 from site_builder.config.settings import Settings
 from site_builder.consul.leader import Leadership
@@ -172,7 +172,7 @@ class Builder:
             self.record_history(built_hosts, now)
         if self.builder_state.problem:
             problems.append(Problem("state/memory.json", self.builder_state.problem))
-        problems += check_booking_tokens(self.settings.state) + self.history.problems
+        problems += find_booking_token_problems(self.settings.state) + self.history.problems
         problems += self.alert_engine.list_problems(now) if self.alert_engine else []
         problems += self.extra_problems
         shown_problems = self.list_problems(problems)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.bookings.consul_store import COPIED_FILES, RESERVED_NAMES, ConsulCopies
+from site_builder.bookings.consul_store import COPIED_FILES, RESERVED_NAMES, ConsulStoreCopies
 from site_builder.consul import kv
 from site_builder.consul.client import KV_RIGHTS, TIMEOUT_MESSAGE, ConsulRequest
 from site_builder.consul.kv import KvEntry, KvStore
@@ -51,7 +51,7 @@ class ConsulMirror:
         self.data_folder, self.access = data, access
         self.store_path = state / "kv.json"
         self.kv_store = KvStore(access)
-        self.copies = ConsulCopies(data, self.kv_store)
+        self.copies = ConsulStoreCopies(data, self.kv_store)
         self.checked_at = 0.0
         self.seen_indexes: dict[str, int] = {}  # by name, at the last check
         self.copied_indexes: dict[str, int] = {}  # by name, the index that was copied or refused
@@ -149,7 +149,7 @@ class ConsulMirror:
     def copy_entry(self, entry: KvEntry, now: float) -> dict[str, int] | None:
         """Copy an entry of a host, and return the hashes of its files."""
         if entry.name in COPIED_FILES:
-            return None  # files that people edit: ConsulCopies copies them
+            return None  # files that people edit: ConsulStoreCopies copies them
         if not is_host_name(entry.name) or entry.name in RESERVED_NAMES:
             raise EntryRefusedError("its name is neither that of a host nor that of a file that we know")
         content = entry.decode_value()

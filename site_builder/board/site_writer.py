@@ -21,7 +21,7 @@ from site_builder.bookings.build import (
     CalendarBuilder,
     CalendarFile,
     CalendarInput,
-    find_stale_feeds,
+    find_stale_ics_feeds,
 )
 from site_builder.bookings.page import CalendarHost
 from site_builder.config.settings import Settings
@@ -284,7 +284,7 @@ class SiteWriter:
         for folder in (HOST_FEEDS, PEOPLE_FEEDS):
             (self.settings.www / folder).mkdir(parents=True, exist_ok=True)
         hosts = {host.name: host for host in calendar_input.hosts}
-        stale = dict(find_stale_feeds(self.published, calendar_files, hosts, self.settings.privacy.users, now))
+        stale = dict(find_stale_ics_feeds(self.published, calendar_files, hosts, self.settings.privacy.users, now))
         due = {**calendar_files, **stale}
         for name, file in due.items():
             with self.catch_fault(name):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from site_builder.bookings import parser, policy
-from site_builder.bookings.operations import find_restored_bookings, format_booking_places
-from site_builder.bookings.policy import BookingRefusedError, has_ended
+from site_builder.bookings.operations import find_undone_bookings, format_operation_bookings
+from site_builder.bookings.policy import BookingRefusedError, has_booking_ended
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.transaction import BookingsUnreadableError, BookingTransaction, BookingUser, StoredBooking
+from site_builder.bookings.transaction import BookingsUnreadableError, BookingTransaction, BookingUser, ParsedBooking
 from site_builder.config.settings import Settings
 from site_builder.core import clock_check, files, locks
 from site_builder.core.faults import describe_fault
@@ -40,7 +40,7 @@ def archive_ended_bookings(
     """
     fault = "bookings that are long over could not be moved away"
     try:
-        if not settings.booking_policy.retention_s or not list_due_bookings(settings, bookings, epoch):
+        if not settings.booking_policy.retention_s or not list_bookings_to_archive(settings, bookings, epoch):
             return []
         if doubt:
             return [Problem("clock", clock_check.advice(doubt, "bookings that seem to be over stay in comments.json"))]
@@ -64,7 +64,7 @@ class ArchiveOperation:
     def apply(self, transaction: BookingTransaction) -> str:
         stored_bookings = transaction.list_bookings()
         bookings = [stored.booking for stored in stored_bookings]
-        due = {id(booking) for booking in list_due_bookings(self.settings, bookings, transaction.now.epoch)}
+        due = {id(booking) for booking in list_bookings_to_archive(self.settings, bookings, transaction.now.epoch)}
         moved = [stored for stored in stored_bookings if id(stored.booking) in due][:MAX_MOVED_AT_ONCE]
         append_archive_lines(self.settings.state / ARCHIVE_FILE, moved)
         for stored in moved:
@@ -72,15 +72,15 @@ class ArchiveOperation:
         return f"{len(moved)} that are over"
 
 
-def list_due_bookings(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[Booking]:
+def list_bookings_to_archive(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[Booking]:
     """List bookings that ended longer ago than the retention, without those that somebody restored."""
     ended_before = epoch - settings.booking_policy.retention_s
-    ended = [booking for booking in bookings if policy.compute_final_end(booking) <= ended_before]
-    restored = read_restored(settings.state) if ended else {}
+    ended = [booking for booking in bookings if policy.compute_booking_end_time(booking) <= ended_before]
+    restored = read_archive_restores(settings.state) if ended else {}
     return [booking for booking in ended if restored.get(build_restored_key(booking), 0) <= epoch]
 
 
-def append_archive_lines(path: Path, moved: Iterable[StoredBooking]) -> None:
+def append_archive_lines(path: Path, moved: Iterable[ParsedBooking]) -> None:
     """Append the bookings that are not there yet: a build that was killed between both files moves them again."""
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS, 0o600)
     with os.fdopen(handle, "rb+") as file:
@@ -109,7 +109,7 @@ def append_archive_lines(path: Path, moved: Iterable[StoredBooking]) -> None:
 # Restoring
 
 
-def read_archive(settings: Settings) -> list[StoredBooking]:
+def read_archive(settings: Settings) -> list[ParsedBooking]:
     """Return the archived bookings, the newest first and each once; OSError if they cannot be read."""
     try:
         handle = os.open(settings.state / ARCHIVE_FILE, files.READ_FLAGS)
@@ -118,24 +118,24 @@ def read_archive(settings: Settings) -> list[StoredBooking]:
     with os.fdopen(handle, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().splitlines()
-    archived: dict[bytes, StoredBooking] = {}
+    archived: dict[bytes, ParsedBooking] = {}
     for line in reversed(lines):
         with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             fields = json.loads(line)
-            entry = parser.BookingEntry(str(fields["host"]), str(fields["gpu"]), dict(fields["entry"]), 0, 0)
+            entry = parser.JsonEntry(str(fields["host"]), str(fields["gpu"]), dict(fields["entry"]), 0, 0)
             booking, _ = parser.parse_booking(entry, settings.zone)
             if booking:
-                archived.setdefault(line, StoredBooking(entry, replace(booking, id=str(fields["id"]))))
+                archived.setdefault(line, ParsedBooking(entry, replace(booking, id=str(fields["id"]))))
     return list(archived.values())
 
 
 @dataclass(frozen=True)
-class RestoreOperation:
+class ArchiveRestoreOperation:
     """Put bookings of the archive back into comments.json."""
 
     kind: ClassVar[str] = "restore"
     settings: Settings
-    archive: Sequence[StoredBooking]
+    archive: Sequence[ParsedBooking]
     wanted: str
     is_check: bool
 
@@ -146,7 +146,10 @@ class RestoreOperation:
             archived
             for archived in self.archive
             if archived.to_logged_entry() not in present
-            and (archived.booking.id == wanted or (wanted == ALL_BOOKINGS and not has_ended(archived.booking, now)))
+            and (
+                archived.booking.id == wanted
+                or (wanted == ALL_BOOKINGS and not has_booking_ended(archived.booking, now))
+            )
         ]
         if not chosen:
             what = "booking that is not over" if wanted == ALL_BOOKINGS else f"booking {wanted[:80]}"
@@ -154,20 +157,20 @@ class RestoreOperation:
         for archived in chosen:
             transaction.check_may_change(archived.booking)
             transaction.add_entries(archived.booking.host, (archived.booking.gpu, archived.entry.content))
-        restored, current, others = find_restored_bookings(transaction)
+        restored, current, others = find_undone_bookings(transaction)
         for booking in current:
             given_up = booking.since.timestamp() if booking.since else None
             transaction.check_conflicts([booking], others, given_up=given_up)
         if not self.is_check:  # before the file is written, so that the next build does not move them away again
             # they stay for as long as bookings that have just ended
             until = now.epoch + self.settings.booking_policy.retention_s
-            stays = {key: end for key, end in read_restored(self.settings.state).items() if end > now.epoch}
+            stays = {key: end for key, end in read_archive_restores(self.settings.state).items() if end > now.epoch}
             stays |= {build_restored_key(booking): until for booking in restored}
             files.write_atomically(self.settings.state / RESTORED_FILE, json.dumps(stays).encode(), 0o600)
         transaction.affected = restored
         if len({booking.id for booking in restored}) > 1:
             return f"{len(restored)} bookings are back in comments.json"
-        booking, places = restored[0], format_booking_places(restored)
+        booking, places = restored[0], format_operation_bookings(restored)
         end = moments.format_full_moment(booking.until, now.local)
         return f"the booking of {places} for {booking.name} until {end} is back"
 
@@ -176,7 +179,7 @@ def build_restored_key(booking: Booking) -> str:
     return f"{booking.id} {booking.gpu} {booking.until.isoformat()}"
 
 
-def read_restored(state: Path) -> dict[str, float]:
+def read_archive_restores(state: Path) -> dict[str, float]:
     """Return until when each restored booking stays."""
     try:
         return {str(key): float(until) for key, until in json.loads((state / RESTORED_FILE).read_bytes()).items()}

@@ -29,7 +29,7 @@ MAX_STATUS_AGE_S = 600
 BookingResponse = dict[str, Any]
 
 
-class LocalBookings:
+class LocalBookingBackend:
     """Bookings in a data folder of this machine."""
 
     clock_ahead_s = 0.0
@@ -37,13 +37,13 @@ class LocalBookings:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.service = BookingService(settings)
-        self.user = identify_local_user(settings)
+        self.user = identify_backend_user(settings)
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
-        return service.handle_request(self.service, request, self.user)
+        return service.handle_service_request(self.service, request, self.user)
 
     def list_bookings(self) -> BookingResponse:
-        return service.list_bookings(self.service, self.user)
+        return service.list_service_bookings(self.service, self.user)
 
     def read_status(self) -> BookingResponse:
         """Return status.json of the site, if it was built in the last minutes."""
@@ -55,12 +55,12 @@ class LocalBookings:
         return status if is_fresh else {}
 
     def list_problems(self) -> list[str]:
-        content = consul_store.open_booking_store(self.settings.data, self.settings.kv).read_unlocked()
+        content = consul_store.open_consul_or_local_store(self.settings.data, self.settings.kv).read_unlocked()
         path = find_bookings_file(self.settings.data)
         return [f"{path}: {problem}" for problem in parser.parse_bookings(content, self.settings.zone).problems]
 
 
-class RemoteBookings:
+class RemoteBookingBackend:
     """Bookings of a board on another machine; the token is sent to that board and nowhere else."""
 
     def __init__(self, settings: Settings, url: str) -> None:
@@ -78,7 +78,7 @@ class RemoteBookings:
         if self.has_open_booking is None:
             self.has_open_booking = not self.settings.token and self.fetch_bookings().get("how") == "open"
         if self.has_open_booking:  # the board takes any name for granted
-            request = {**request, "as": find_person_login()}
+            request = {**request, "as": find_backend_person()}
         url = self.find_booking_url()
         response = self.request_json(url, json.dumps(request).encode())
         if not isinstance(response.get("said"), str) or not isinstance(response.get("bookings"), list):
@@ -96,7 +96,7 @@ class RemoteBookings:
         response = self.fetch_bookings()
         self.has_open_booking = response.get("how") == "open"
         if self.has_open_booking:
-            response["who"] = find_person_login()
+            response["who"] = find_backend_person()
             for booking in response["bookings"]:
                 booking["mine"] = response["who"] in (booking["name"], booking["by"])
         return response
@@ -171,10 +171,10 @@ class RemoteBookings:
         return FleetUnavailableError(board_client.describe_board_response_error(error, url))
 
 
-BookingBackend = Union[LocalBookings, RemoteBookings]
+BookingBackend = Union[LocalBookingBackend, RemoteBookingBackend]
 
 
-def find_own_login() -> str:
+def find_backend_login() -> str:
     """Return the login of the real user, since $USER may be anything."""
     login = find_local_login_by_uid(os.getuid())
     if login is None:
@@ -183,14 +183,14 @@ def find_own_login() -> str:
     return login
 
 
-def find_person_login() -> str:
+def find_backend_person() -> str:
     """Return the login of the user, and behind sudo that of the person."""
-    return find_login() or find_own_login()
+    return find_login() or find_backend_login()
 
 
-def identify_local_user(settings: Settings) -> BookingUser:
+def identify_backend_user(settings: Settings) -> BookingUser:
     """Return who books on this machine: root is an admin, and behind sudo a person."""
-    login, sudo_login = find_own_login(), os.environ.get("SUDO_USER", "")
+    login, sudo_login = find_backend_login(), os.environ.get("SUDO_USER", "")
     if os.getuid() != 0:
         return BookingUser(login, is_admin=fold_login(login) in settings.booking_policy.admins)
     if sudo_login not in ("", "root"):
@@ -198,13 +198,15 @@ def identify_local_user(settings: Settings) -> BookingUser:
     return BookingUser(login, is_admin=True)
 
 
-def open_booking_backend(loaded: LoadedSettings, local_class: type[LocalBookings] = LocalBookings) -> BookingBackend:
+def open_booking_backend(
+    loaded: LoadedSettings, local_class: type[LocalBookingBackend] = LocalBookingBackend
+) -> BookingBackend:
     """Choose where to book: --url, a data folder that was set, GPUBOARD_URL, or data/ here."""
     settings = loaded.settings
     data, url = loaded.given["GPUBOARD_DATA"], loaded.given["GPUBOARD_URL"]
     is_data_set = data.origin != "default" and not data.was_empty
     if settings.url and (url.origin == "--url" or not is_data_set):
-        return RemoteBookings(settings, settings.url)
+        return RemoteBookingBackend(settings, settings.url)
     if not settings.data.is_dir():
         folder = settings.data.absolute()
         message = (

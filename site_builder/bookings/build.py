@@ -42,7 +42,7 @@ DERIVED_ID = re.compile(r"x[0-9a-f]{8}")
 CODE_DIGEST = compute_digest(repr(CODE_FINGERPRINT).encode())
 
 
-class EventTimestamps(NamedTuple):
+class IcsTimestamps(NamedTuple):
     """When an event was first seen and last changed, in whole seconds, and a digest of its content."""
 
     first_seen_at: int
@@ -50,21 +50,21 @@ class EventTimestamps(NamedTuple):
     digest: str
 
 
-class EventTimestampStore:
+class IcsTimestampStore:
     """The timestamps of all events, kept in state/noticed.json."""
 
     def __init__(self, state: Path) -> None:
         self.store_path = state / "noticed.json"
-        self.events: dict[str, EventTimestamps] = {}
+        self.events: dict[str, IcsTimestamps] = {}
         self.saved_content = b""
         with suppress(OSError, files.FileRefusedError, ValueError):
             self.saved_content = files.read(self.store_path)
-            self.events = make_record_decoder(dict[str, EventTimestamps])(orjson.loads(self.saved_content))
+            self.events = make_record_decoder(dict[str, IcsTimestamps])(orjson.loads(self.saved_content))
 
-    def record_event(self, uid: str, digest: str, now: float) -> EventTimestamps:
+    def record_event(self, uid: str, digest: str, now: float) -> IcsTimestamps:
         known = self.events.get(uid)
         if known is None or known.digest != digest:
-            self.events[uid] = EventTimestamps(known.first_seen_at if known else int(now), int(now), digest)
+            self.events[uid] = IcsTimestamps(known.first_seen_at if known else int(now), int(now), digest)
         return self.events[uid]
 
     def save(self, uids: Collection[str]) -> None:
@@ -97,7 +97,7 @@ class CalendarBuilder:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.timestamps = EventTimestampStore(settings.state)
+        self.timestamps = IcsTimestampStore(settings.state)
         # of each part what it was made of, until when it is valid, and its files
         self.cache: dict[str, tuple[tuple[object, ...], float, dict[str, CalendarFile]]] = {}
         self.problems: list[Problem] = []
@@ -166,13 +166,13 @@ class CalendarBuilder:
         uids: set[str] = set()
         for host in calendar_input.hosts:
             labels, rows_by_key = page.assign_calendar_rows(host) if host.bookings else ([], {})
-            for booking in page.group_host_bookings(host, labels, rows_by_key, self.settings.privacy):
+            for booking in page.group_calendar_bookings(host, labels, rows_by_key, self.settings.privacy):
                 if page.has_left_calendar(booking.first_booking, now):
                     continue
                 event = self.build_event(booking, uids, now)
                 names = {FLEET_FEED: titles[FLEET_FEED], f"{HOST_FEEDS}{host.name}.ics": f"GPU bookings: {host.name}"}
                 if booking.name:
-                    names[build_feed_path(booking.name, calendar_input.people)] = (
+                    names[build_ics_feed_path(booking.name, calendar_input.people)] = (
                         f"GPU bookings: {calendar_input.people.display_name(booking.name)}"
                     )
                 for name, title in names.items():
@@ -185,7 +185,7 @@ class CalendarBuilder:
 
     def build_event(self, booking: page.CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
         """Build an event, stamped with when it was first seen with this content."""
-        uid = build_event_uid(booking, uids)
+        uid = build_ics_event_uid(booking, uids)
         digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
         timestamps = self.timestamps.record_event(uid, digest, now.epoch)
         # a booking without a start begins on the day it was first seen, or of its end if that is earlier
@@ -200,7 +200,7 @@ def build_ics_feed_file(title: str, events: Sequence[ics.CalendarEvent]) -> Cale
     return CalendarFile(fingerprint, lambda _: ics.render_ics_feed(title, events))
 
 
-def build_event_uid(booking: page.CalendarBooking, taken: set[str]) -> str:
+def build_ics_event_uid(booking: page.CalendarBooking, taken: set[str]) -> str:
     """Return `ID.HOST@gpuboard`, the same as long as the booking is the same, and never that of another."""
     first_booking = booking.first_booking
     has_own = first_booking.id and not DERIVED_ID.fullmatch(first_booking.id)
@@ -239,13 +239,13 @@ def build_calendar_people(calendar: page.Calendar, calendar_input: CalendarInput
             name=people.display_name(name),
             hue=hue,
             pattern=pattern,
-            feed=build_feed_path(name, people),
+            feed=build_ics_feed_path(name, people),
             names=tuple(dict.fromkeys([*names[person], name.lower()])),
         )
     return calendar_people
 
 
-def build_feed_path(name: str, people: PeopleDirectory) -> str:
+def build_ics_feed_path(name: str, people: PeopleDirectory) -> str:
     """Return the path of a person's feed; no two people share one."""
     person = people.resolve_person(name)
     if PLAIN_FILE_NAME.fullmatch(person) and not DIGEST_SUFFIX.search(person):
@@ -255,7 +255,7 @@ def build_feed_path(name: str, people: PeopleDirectory) -> str:
     return f"{PEOPLE_FEEDS}{plain or 'person'}-{digest}.ics"
 
 
-def find_stale_feeds(
+def find_stale_ics_feeds(
     published: PublishedFiles,
     files: Mapping[str, CalendarFile],
     hosts: Mapping[str, object],

@@ -20,13 +20,13 @@ from site_builder.bookings import archive, policy, service
 from site_builder.bookings.backends import (
     BookingBackend,
     BookingResponse,
-    LocalBookings,
-    RemoteBookings,
+    LocalBookingBackend,
+    RemoteBookingBackend,
     open_booking_backend,
 )
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.json_edit import EntryPlacementError
-from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
+from site_builder.bookings.policy import BookingNameError, BookingRefusedError, check_booking_name
 from site_builder.bookings.request import UnclearRequestError, parse_request_end_fields, parse_request_time_field
 from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingsUnreadableError
@@ -80,13 +80,13 @@ def translate_booking_errors(place: object = None) -> Iterator[None]:
     except (UnclearRequestError, BookingsUnreadableError, FleetUnavailableError, StorageError) as error:
         raise CommandError(clean_text(str(error))) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        if not isinstance(place, RemoteBookings):
+        if not isinstance(place, RemoteBookingBackend):
             raise
         raise CommandError(describe_unexpected_board_response(place.url)) from None
 
 
 def with_booking_backend(
-    command: Callable[..., None], local_class: type[LocalBookings] = LocalBookings
+    command: Callable[..., None], local_class: type[LocalBookingBackend] = LocalBookingBackend
 ) -> Callable[..., None]:
     """Give a command the backend to book with, as `place`, and add the options that choose it."""
 
@@ -101,13 +101,15 @@ def with_booking_backend(
     )
 
 
-def with_confirmation_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_booking_confirmation(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a command that asks before it changes something."""
     command = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")(command)
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
 
 
-def confirm_and_send(place: BookingBackend, request: Mapping[str, Any], question: str, yes: bool) -> BookingResponse:
+def confirm_booking_command(
+    place: BookingBackend, request: Mapping[str, Any], question: str, yes: bool
+) -> BookingResponse:
     """Print what was understood, ask if somebody is there to answer, and do exactly that."""
     if yes or not is_interactive_booking():
         response = place.send(request)
@@ -166,7 +168,7 @@ def print_booking_result(response: BookingResponse, message: str, as_json: bool)
 @click.option("--name", metavar="LOGIN", help="For somebody else.")
 @click.option("--repeat", metavar="DAYS", help='Again and again: daily, weekly, "mon,wed", or an RRULE.')
 @click.option("--repeat-until", "last", metavar="DATE", help="The last day on which it may repeat.")
-@with_confirmation_options
+@with_booking_confirmation
 @with_booking_backend
 def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Book GPUs, all or none.
@@ -186,9 +188,9 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
     since = parse_request_time_field({"from": options["since"]}, "from", now)
     if options["repeat"] and since:
         request["rrule"], since = parse_booking_repeat_options(options, since, now)
-    request |= build_booking_time_fields(options, since, now.local.replace(second=0, microsecond=0), now)
+    request |= parse_booking_time_options(options, since, now.local.replace(second=0, microsecond=0), now)
     request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
-    response = confirm_and_send(place, request, "Book it?", yes)
+    response = confirm_booking_command(place, request, "Book it?", yes)
     ids = list(dict.fromkeys(clean_text(str(booking["id"])) for booking in response["bookings"]))
     print_booking_result(response, f"booked {', '.join(ids)}: {clean_text(response['said'])}", as_json)
     if not as_json and not sys.stdout.isatty():
@@ -219,13 +221,13 @@ def parse_booking_repeat_options(options: Mapping[str, Any], since: datetime, no
         rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
     except moments.UnclearTimeError as error:
         raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
-    first = policy.find_first_booking_occurrence(rule, since)
+    first = policy.find_first_booking_time(rule, since)
     if first is None:
         raise UnclearRequestError(f"by {rule} it would not happen once within a year")
     return rule, first
 
 
-def build_booking_time_fields(
+def parse_booking_time_options(
     options: Mapping[str, Any], since: datetime | None, default_start: datetime, now: Now
 ) -> dict[str, str]:
     """Return the exact times of a request: what `fri` means is decided here, in the zone of the user."""
@@ -243,7 +245,7 @@ def build_booking_time_fields(
 @click.option("--from", "since", metavar="TIME", help="When it begins, if it has not.")
 @click.option("--comment", metavar="TEXT", help='What for; "" for nothing.')
 @click.option("--name", metavar="LOGIN", help="Who has it from now on.")
-@with_confirmation_options
+@with_booking_confirmation
 @with_booking_backend
 def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Change a booking; what is not named stays.
@@ -264,9 +266,9 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
         since = parse_request_time_field({"from": options["since"]}, "from", now)
         starts = [listed["from"] for listed in place.list_bookings()["bookings"] if listed["id"] == booking]
         old_since = datetime.fromisoformat(starts[0]) if starts and starts[0] else now.local
-        request |= build_booking_time_fields(options, since, old_since, now)
+        request |= parse_booking_time_options(options, since, old_since, now)
     request |= {key: options[key] for key in ("comment", "name") if options[key] is not None}
-    response = confirm_and_send(place, request, "Change it?", yes)
+    response = confirm_booking_command(place, request, "Change it?", yes)
     print_booking_result(response, f"changed {booking}: {clean_text(response['said'])}", as_json)
 
 
@@ -275,7 +277,7 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
 
 @click.command()
 @click.argument("what", metavar="ID|GPUS...", nargs=-1, shell_complete=complete_gpus)
-@with_confirmation_options
+@with_booking_confirmation
 @with_booking_backend
 def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Release bookings by id, or your bookings of GPUs.
@@ -298,7 +300,7 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
         requests.append({"do": "release", "gpus": gpus})
     for request in requests if len(requests) > 1 else ():  # all of them or none
         place.send({**request, "check": True})
-    responses = [confirm_and_send(place, request, "Release it?", yes) for request in requests]
+    responses = [confirm_booking_command(place, request, "Release it?", yes) for request in requests]
     message = "; ".join(clean_text(response["said"]) for response in responses)
     warnings, released = (
         [item for response in responses for item in response[key]] for key in ("warnings", "bookings")
@@ -344,21 +346,21 @@ def bookings(
     if restore is not None and (host or mine or past):
         raise click.UsageError("--restore takes an id, and goes with nothing else")
     if past or restore is not None:
-        if not isinstance(place, LocalBookings):
+        if not isinstance(place, LocalBookingBackend):
             raise CommandError("the archive is on the web host: run this there, as the user who builds")
-        place = ArchivedBookings(place.settings)
+        place = ArchivedBookingBackend(place.settings)
     if undo or restore is not None:
         request, question = {"do": "undo"}, "Take it back?"
         if restore is not None:
             request, question = {"do": "restore", "id": restore}, "Put it back?"
-        response = confirm_and_send(place, request, question, yes)
+        response = confirm_booking_command(place, request, question, yes)
         print_booking_result(response, clean_text(response["said"]), as_json)
         return
     response = place.list_bookings()
     shown = filter_bookings(response, host, mine, place)
     hidden_count = max(0, len(shown) - MAX_PAST) if past and not as_json else 0
     shown = shown[:MAX_PAST] if hidden_count else shown
-    uses = summarize_booking_use(place.read_status())
+    uses = index_booking_table_use(place.read_status())
     for booking in shown:
         booking.update(uses.get((booking["host"], booking["id"]), UNKNOWN_USE))
     if as_json:
@@ -377,7 +379,7 @@ def bookings(
         print_command_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
 
 
-class ArchivedBookings(LocalBookings):
+class ArchivedBookingBackend(LocalBookingBackend):
     """The bookings that left comments.json, which only the machine of the builder has."""
 
     def list_bookings(self) -> BookingResponse:
@@ -385,17 +387,17 @@ class ArchivedBookings(LocalBookings):
         transaction = self.service.begin_read(self.user)
         with self.translate_errors():
             archived = [entry.booking for entry in archive.read_archive(self.settings)]
-        return {"who": self.user.name or None, "bookings": service.show_bookings(archived, transaction)}
+        return {"who": self.user.name or None, "bookings": service.show_service_bookings(archived, transaction)}
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         """Restore bookings, or with `check` say what would be done."""
         is_check = request.get("check") is True
         with self.translate_errors():
             archived = archive.read_archive(self.settings)
-            operation = archive.RestoreOperation(self.settings, archived, str(request["id"]), is_check)
+            operation = archive.ArchiveRestoreOperation(self.settings, archived, str(request["id"]), is_check)
             transaction = self.service.execute(self.user, operation, is_check)
-            warnings = service.find_booking_warnings(transaction)
-        restored = service.group_bookings(transaction.affected, transaction.now)
+            warnings = service.find_service_warnings(transaction)
+        restored = service.group_service_bookings(transaction.affected, transaction.now)
         return {"said": transaction.message, "warnings": warnings, "bookings": restored}
 
     @contextmanager
@@ -421,14 +423,14 @@ def filter_bookings(
         return listed
     names = {host.lower(), host.lower().partition(".")[0]}
     if not any(booking["host"].lower() in names for booking in response["bookings"]):
-        if isinstance(place, LocalBookings):
+        if isinstance(place, LocalBookingBackend):
             HostLookup(place.settings).find_host(host)
         elif not any(known["name"].lower() in names for known in place.read_status()["hosts"]):
             raise NegativeResultError(f"there is no host {clean_text(host)}")
     return [booking for booking in listed if booking["host"].lower() in names]
 
 
-def summarize_booking_use(status: BookingResponse) -> dict[tuple[str, str], BookingResponse]:
+def index_booking_table_use(status: BookingResponse) -> dict[tuple[str, str], BookingResponse]:
     """Summarize status.json for each running booking, over all its GPUs.
 
     It is unused if all are, used by others if any is, and its mean use is the mean of theirs.
@@ -459,7 +461,7 @@ def summarize_booking_use(status: BookingResponse) -> dict[tuple[str, str], Book
     return uses
 
 
-def describe_booking_use(booking: BookingResponse, now: Now) -> str:
+def format_booking_table_use(booking: BookingResponse, now: Now) -> str:
     def format_epoch(epoch: float) -> str:
         return formatting.format_moment(datetime.fromtimestamp(epoch, now.zone), now)
 
@@ -480,7 +482,7 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     rows = []
     for booking in listed:
         notes = filter(None, (booking["comment"], booking["by"] and f"booked by {booking['by']}"))
-        times = format_booking_time(booking, now)
+        times = format_booking_table_time(booking, now)
         cells = (booking["id"] or "", booking["where"], booking["name"] or "", times, "; ".join(notes))
         rows.append(tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells))
     columns = list(zip(TABLE_HEAD[:-1], *(row[:-1] for row in rows)))
@@ -490,7 +492,7 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for booking, row in zip(listed, rows):
         is_conflict = booking["used_by_since"] is not None or booking["unused_since"] is not None
-        use = clean_text(describe_booking_use(booking, now))
+        use = clean_text(format_booking_table_use(booking, now))
         use_and_notes = "; ".join(filter(None, (use, row[-1])))
         if len(use_and_notes) <= widths[-1]:
             booking_lines = [join_booking_table_cells((*row[:-1], use_and_notes), widths)]
@@ -501,7 +503,7 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     return lines
 
 
-def format_booking_time(booking: BookingResponse, now: Now) -> str:
+def format_booking_table_time(booking: BookingResponse, now: Now) -> str:
     """Format when a booking is: `until Fri 18:00`, `Mon 09:00 to 12:00`, `every Tue 09:00 to 12:00`."""
     until = datetime.fromisoformat(booking["date"])
     since = datetime.fromisoformat(booking["from"]) if booking["from"] else None
@@ -544,7 +546,7 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
     tokens = TokenStore(settings.state)
     try:
         if name is not None:
-            new_token = tokens.create_token(validate_user_name(name), time.time())
+            new_token = tokens.create_token(check_booking_name(name), time.time())
             print_command_message(f"{name} sets GPUBOARD_TOKEN to this; it is not shown again")
             click.echo(new_token)
         elif revoke is not None:
@@ -563,5 +565,5 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
                 click.echo(f"{entry.name:<{width}}  {datetime.fromtimestamp(entry.created_at):%Y-%m-%d %H:%M}")
         if tokens.problem:
             print_command_message(f"{tokens.path} {tokens.problem}")
-    except (StorageError, InvalidNameError) as error:
+    except (StorageError, BookingNameError) as error:
         raise CommandError(str(error)) from None

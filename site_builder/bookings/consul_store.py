@@ -23,7 +23,7 @@ RESERVED_NAMES = frozenset(
 )
 
 
-class ConsulCopies:
+class ConsulStoreCopies:
     """Local copies of the files of a data folder that live in Consul."""
 
     def __init__(self, data: Path, kv_store: KvStore) -> None:
@@ -41,7 +41,7 @@ class ConsulCopies:
                 and not failed
             ):
                 failed = self.renew_copy(name)  # the others are then not asked for either: each would wait as long
-            if (find_consul_copy_folder(self.data_folder, name) / f"{name}{BY_HAND_SUFFIX}").exists():
+            if (find_consul_store_folder(self.data_folder, name) / f"{name}{BY_HAND_SUFFIX}").exists():
                 fault = f"was changed by hand, but lives in Consul: what you wrote is in data/{name}{BY_HAND_SUFFIX}"
                 hint = (
                     "use `gpuboard edit`"
@@ -53,7 +53,7 @@ class ConsulCopies:
 
     def read_copy_signature(self, name: str) -> files.FileSignature | None:
         try:
-            with store.open_booking_data_folder(find_consul_copy_folder(self.data_folder, name)) as folder:
+            with store.open_booking_store_folder(find_consul_store_folder(self.data_folder, name)) as folder:
                 return files.read_signature(name, folder)
         except (files.FileRefusedError, locks.StorageError):
             return None
@@ -61,11 +61,11 @@ class ConsulCopies:
     def renew_copy(self, name: str) -> list[Problem]:
         """Renew a copy under the lock: a booking made here meanwhile is newer than Consul's first response."""
         try:
-            with store.hold_booking_data_lock(self.data_folder, timeout_s=0):
+            with store.hold_booking_store_lock(self.data_folder, timeout_s=0):
                 value = self.kv_store.get(f"data/{name}")
                 if value is None:
                     return []
-                write_consul_copy(self.data_folder, name, value.content)
+                write_consul_store_copy(self.data_folder, name, value.content)
                 self.known_versions[name] = value.modify_index, self.read_copy_signature(name)
         except locks.StorageBusyError:
             return []  # who has it renews the copy
@@ -76,31 +76,31 @@ class ConsulCopies:
         return []
 
 
-def write_consul_copy(data: Path, name: str, content: bytes) -> None:
+def write_consul_store_copy(data: Path, name: str, content: bytes) -> None:
     """Write a copy, with the lock held; keep what somebody wrote there by hand beside it."""
     digest_name = f".{name}.copy"
-    copy_folder = find_consul_copy_folder(data, name)
-    with store.open_booking_data_folder(copy_folder) as folder:
+    copy_folder = find_consul_store_folder(data, name)
+    with store.open_booking_store_folder(copy_folder) as folder:
         present, known_digest = None, b""
         if files.read_signature(name, folder):
             present = files.read_file(name, folder, store.MAX_BOOKINGS_BYTES)[1]
         if files.read_signature(digest_name, folder):
             known_digest = files.read_file(digest_name, folder, 100)[1]
         owner_status = os.fstat(folder) if present is None else os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if present is not None and present != content and compute_consul_copy_digest(present) != known_digest:
-            store.replace_booking_data_file(folder, copy_folder / f"{name}{BY_HAND_SUFFIX}", present, owner_status)
-        digest = compute_consul_copy_digest(content)
+        if present is not None and present != content and compute_consul_store_digest(present) != known_digest:
+            store.replace_booking_store_file(folder, copy_folder / f"{name}{BY_HAND_SUFFIX}", present, owner_status)
+        digest = compute_consul_store_digest(content)
         if known_digest != digest:
-            store.replace_booking_data_file(folder, copy_folder / digest_name, digest, owner_status)
+            store.replace_booking_store_file(folder, copy_folder / digest_name, digest, owner_status)
         if present != content:
-            store.replace_booking_data_file(folder, copy_folder / name, content, owner_status)
+            store.replace_booking_store_file(folder, copy_folder / name, content, owner_status)
 
 
-def find_consul_copy_folder(data: Path, name: str) -> Path:
+def find_consul_store_folder(data: Path, name: str) -> Path:
     return find_booking_folder(data) if name in {store.BOOKINGS_FILE, store.WATCHES_FILE} else data
 
 
-def compute_consul_copy_digest(content: bytes) -> bytes:
+def compute_consul_store_digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
 
@@ -142,7 +142,7 @@ class ConsulBookingStore(store.BookingStore):
 
     def write(self, content: bytes) -> bool:
         """Replace the content that was read; return False if it has changed since."""
-        with store.open_booking_data_folder(self.folder) as folder:
+        with store.open_booking_store_folder(self.folder) as folder:
             self.check_owner(folder)  # who may not write the copy may not book either
         if len(content) > self.max_bytes:
             message = f"comments.json would have {len(content)} bytes, and Consul takes no more than {self.max_bytes}"
@@ -163,16 +163,16 @@ class ConsulBookingStore(store.BookingStore):
                 raise locks.StorageError(f"{self.access.where} {error}, {certainty}: look again") from None
         # it is booked; the next build renews the copy, or tells why
         with suppress(OSError, files.FileRefusedError, locks.StorageError):
-            write_consul_copy(self.data_folder, store.BOOKINGS_FILE, content)
+            write_consul_store_copy(self.data_folder, store.BOOKINGS_FILE, content)
         return True
 
 
-def open_booking_store(data: Path, access: KvAccess | None) -> store.BookingStore:
+def open_consul_or_local_store(data: Path, access: KvAccess | None) -> store.BookingStore:
     return ConsulBookingStore(data, access) if access else store.BookingStore(data)
 
 
 @contextmanager
 def hold_consul_booking_lock(data: Path, access: KvAccess | None) -> Iterator[store.BookingStore]:
     """Hold the lock on this machine, and yield the bookings, wherever they live."""
-    with store.hold_booking_data_lock(data) as booking_store:
+    with store.hold_booking_store_lock(data) as booking_store:
         yield ConsulBookingStore(data, access) if access else booking_store

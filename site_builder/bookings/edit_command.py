@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 from site_builder.bookings import consul_store, parser, store
-from site_builder.bookings.backends import BookingBackend, LocalBookings
+from site_builder.bookings.backends import BookingBackend, LocalBookingBackend
 from site_builder.bookings.commands import (
     ask_booking_confirmation,
     is_interactive_booking,
@@ -61,15 +61,15 @@ def edit(place: BookingBackend) -> None:
     \b
     gpuboard edit
     """
-    if not isinstance(place, LocalBookings):
+    if not isinstance(place, LocalBookingBackend):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise CommandError(message)
     booking_folder = find_booking_folder(place.settings.data)
-    with store.open_booking_data_folder(booking_folder) as folder:  # refused before the work, not after it
+    with store.open_booking_store_folder(booking_folder) as folder:  # refused before the work, not after it
         store.BookingStore(place.settings.data).check_owner(folder)
     if not os.access(booking_folder, os.W_OK):
         raise CommandError(f"{booking_folder.absolute()} cannot be written: {store.ASK_ADMIN_HINT}")
-    original = consul_store.open_booking_store(place.settings.data, place.settings.kv).read()
+    original = consul_store.open_consul_or_local_store(place.settings.data, place.settings.kv).read()
     remove_left_edit_copies()
     with exit_edit_on_signals(), hold_edit_copy(original) as (copy, lock):
         if is_interactive_booking():

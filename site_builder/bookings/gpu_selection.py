@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from site_builder.bookings import policy
-from site_builder.bookings.policy import BookingRefusedError, has_ended, is_booking_starting_soon
+from site_builder.bookings.policy import BookingRefusedError, has_booking_ended, is_booking_starting_soon
 from site_builder.bookings.request import UnclearRequestError
-from site_builder.bookings.transaction import BookingTransaction, StoredBooking
+from site_builder.bookings.transaction import BookingTransaction, ParsedBooking
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, GpuStatus
 from site_builder.core.terminal_text import clean_text
@@ -23,14 +23,14 @@ MAX_UNSEEN_GPUS = 64
 Place = tuple[str, str]  # a host, and the key of a GPU or `*`
 
 
-def find_own_booking(transaction: BookingTransaction, targets: Sequence[str]) -> list[StoredBooking]:
+def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str]) -> list[ParsedBooking]:
     """Find the user's booking of some GPUs, which must be one per host; for an admin, anybody's."""
-    places = resolve_booking_targets(transaction, targets)
+    places = resolve_selected_gpus(transaction, targets)
     keys_by_host = {host: policy.GpuKeyMap(transaction.hosts.list_gpus(host)) for host, _ in places}
     current = [
         stored
         for stored in transaction.list_bookings()
-        if not has_ended(stored.booking, transaction.now)
+        if not has_booking_ended(stored.booking, transaction.now)
         and any(
             stored.booking.host == host and keys_by_host[host].is_overlapping(key, stored.booking.gpu)
             for host, key in places
@@ -56,7 +56,7 @@ def find_own_booking(transaction: BookingTransaction, targets: Sequence[str]) ->
     return matches
 
 
-def resolve_booking_targets(transaction: BookingTransaction, targets: Sequence[str]) -> list[Place]:
+def resolve_selected_gpus(transaction: BookingTransaction, targets: Sequence[str]) -> list[Place]:
     """Resolve what people write: `atlas`, `atlas:0,1`, `atlas:0-3`, `atlas:GPU-5a1b`, `atlas:0:1` for an instance."""
     places: dict[Place, None] = {}
     for target in targets:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from site_builder.fleet.gpu_state import StateRules
 
 
-class DecidedHosts(NamedTuple):
+class HostLookupResult(NamedTuple):
     """The states of hosts, what they were decided from, and the rules."""
 
     inputs: Sequence[HostSources]
@@ -69,7 +69,7 @@ class HostLookup:
 
     def decide_hosts(
         self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
-    ) -> DecidedHosts:
+    ) -> HostLookupResult:
         """Decide the states of hosts with these bookings; with `remembered`, use the builder's memory."""
         # slow to import: completion, which imports all booking commands, must respond within 0.2 s
         from site_builder.fleet.build import NO_IDLE_TIMES, HostSources, decide_host  # noqa: PLC0415
@@ -99,7 +99,7 @@ class HostLookup:
             }
             seen_logins = frozenset().union(*(status.logins for status in statuses.values()))
             if not bookings or seen_logins <= logins:
-                return DecidedHosts(sources, statuses, rules)
+                return HostLookupResult(sources, statuses, rules)
             logins |= seen_logins  # states depend on the logins that are known
 
     def list_gpus(self, name: str) -> Sequence[Gpu]:

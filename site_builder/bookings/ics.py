@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from site_builder import __version__
 from site_builder.bookings.page import CalendarBooking
-from site_builder.bookings.policy import find_recurrence_bounds
+from site_builder.bookings.policy import find_booking_time_bounds
 from site_builder.core.formatting import shorten_text
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CalendarEvent(NamedTuple):
 
 def build_calendar_event(booking: CalendarBooking, uid: str, changed_at: int, default_start: datetime) -> CalendarEvent:
     """Build an event; `default_start` is its start if the booking has none."""
-    first_booking, bounds = booking.first_booking, find_recurrence_bounds(booking.first_booking)
+    first_booking, bounds = booking.first_booking, find_booking_time_bounds(booking.first_booking)
     begins, ends, rrule, zone = first_booking.since or default_start, first_booking.until, "", ""
     if bounds and bounds.first and first_booking.since:
         begins, ends = bounds.first, bounds.first + (first_booking.until - first_booking.since)
@@ -91,7 +91,7 @@ def render_ics_feed(title: str, events: Iterable[CalendarEvent]) -> bytes:
             zones[event.zone] = event.begins.tzinfo, max(MIN_MOMENT.year, year)
     title_line = Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_ics_surrogates(title))).to_ical()
     parts = [render_ics_head(), title_line, b"\r\n"]
-    parts += [render_ics_zone(NamedZone(name, zone), year) for name, (zone, year) in sorted(zones.items())]
+    parts += [render_ics_zone(IcsZone(name, zone), year) for name, (zone, year) in sorted(zones.items())]
     parts += map(render_ics_event, event_list)
     return b"".join([*parts, CALENDAR_END])
 
@@ -111,7 +111,7 @@ def render_ics_head() -> bytes:
 
 
 @dataclass(frozen=True)
-class NamedZone:
+class IcsZone:
     """A zone by its name: not every library's zones can be compared."""
 
     name: str
@@ -119,7 +119,7 @@ class NamedZone:
 
 
 @lru_cache(maxsize=64)
-def render_ics_zone(named_zone: NamedZone, year: int) -> bytes:
+def render_ics_zone(named_zone: IcsZone, year: int) -> bytes:
     """Render when the clocks of a zone change, from a year on."""
     from icalendar import Timezone  # noqa: PLC0415 # slow to import
 

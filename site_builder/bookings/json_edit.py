@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from site_builder.bookings import parser
-from site_builder.bookings.parser import BookingEntry, JsonMember
+from site_builder.bookings.parser import JsonEntry, JsonMember
 
 EntryContent = Mapping[str, object]
 # A list of bookings has a place for each GPU of a host, and no host has more.
@@ -19,7 +19,7 @@ class EntryPlacementError(Exception):
 
 
 @dataclass(frozen=True)
-class BookingDocument:
+class JsonDocument:
     """The file as it is written, and as plain JSON in which every position is the same."""
 
     text: str
@@ -27,28 +27,28 @@ class BookingDocument:
     encoding: str
 
     @staticmethod
-    def from_bytes(data: bytes) -> BookingDocument:
-        """Decode a file; raises BookingFileError if it cannot be read."""
-        text = parser.decode_bookings_file(data)
+    def from_bytes(data: bytes) -> JsonDocument:
+        """Decode a file; raises BookingJsonError if it cannot be read."""
+        text = parser.decode_json_file(data)
         encoding = "utf-8"
         if text.encode("utf-8", "replace") != data:
             encoding = "utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else "latin-1"
-        return BookingDocument(text, parser.booking_members_to_json(text, []), encoding)
+        return JsonDocument(text, parser.text_to_plain_json(text, []), encoding)
 
     @property
     def content(self) -> bytes:
         """Return the file as bytes; if Latin-1 would read as UTF-8 now, it becomes UTF-8."""
         data = self.text.encode(self.encoding)
-        return data if parser.decode_bookings_file(data) == self.text else self.text.encode()
+        return data if parser.decode_json_file(data) == self.text else self.text.encode()
 
-    def list_entries(self) -> list[BookingEntry]:
-        return list(parser.iterate_booking_entries(self.plain_json, []))
+    def list_entries(self) -> list[JsonEntry]:
+        return list(parser.iterate_json_entries(self.plain_json, []))
 
     def list_hosts(self) -> list[JsonMember]:
         return parser.list_json_members(self.plain_json, self.root_position)
 
     def index_hosts(self) -> dict[str, JsonMember]:
-        return parser.index_members(self.plain_json, self.root_position)
+        return parser.index_json_members(self.plain_json, self.root_position)
 
     @property
     def root_position(self) -> int:
@@ -63,15 +63,15 @@ class BookingDocument:
             return json.dumps(content)
         return text
 
-    def splice(self, *changes: tuple[int, int, str]) -> BookingDocument:
+    def splice(self, *changes: tuple[int, int, str]) -> JsonDocument:
         """Replace texts at positions that do not overlap."""
         text = self.text
         for start, end, new in sorted(changes, reverse=True):
             text = text[:start] + new + text[end:]
-        return BookingDocument(text, parser.booking_members_to_json(text, []), self.encoding)
+        return JsonDocument(text, parser.text_to_plain_json(text, []), self.encoding)
 
 
-def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[str, EntryContent]]) -> BookingDocument:
+def add_json_entries(document: JsonDocument, host: str, entries: Sequence[tuple[str, EntryContent]]) -> JsonDocument:
     """Add entries under the key of a host, those of GPUs without an entry all at once; begin what is missing."""
     host_member = document.index_hosts().get(host)
     if host_member is None:
@@ -88,7 +88,7 @@ def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[st
         document = document.splice((start, start + 1, "{"), (end - 1, end, "}"), *keys)
     elif not isinstance(host_member.content, dict):
         if host_member.content:
-            line = parser.find_line_number(document.plain_json, host_member.start)
+            line = parser.find_json_line_number(document.plain_json, host_member.start)
             raise EntryPlacementError(f"line {line}: what stands under {host} is no booking")
         document = document.splice((host_member.value_start, host_member.end, "{}"))
     host_member = document.index_hosts()[host]
@@ -108,9 +108,7 @@ def add_entries(document: BookingDocument, host: str, entries: Sequence[tuple[st
     return insert_json_members(document, host_member.value_start, *texts) if texts else document
 
 
-def add_entry_to_host_list(
-    document: BookingDocument, host: JsonMember, gpu: int, content: EntryContent
-) -> BookingDocument:
+def add_entry_to_host_list(document: JsonDocument, host: JsonMember, gpu: int, content: EntryContent) -> JsonDocument:
     """Add an entry to a list with a place for each GPU; places without a booking are {}."""
     members = parser.list_json_members(document.plain_json, host.value_start)
     text = document.format_value(content)
@@ -119,18 +117,18 @@ def add_entry_to_host_list(
     return insert_json_members(document, host.value_start, *["{}"] * (gpu - len(members)), text)
 
 
-def add_entry_to_gpu(document: BookingDocument, gpu_member: JsonMember, new_text: str) -> BookingDocument:
+def add_entry_to_gpu(document: JsonDocument, gpu_member: JsonMember, new_text: str) -> JsonDocument:
     """Add an entry to a GPU: to its list, in place of an empty one, or in a new list with the present one."""
     if isinstance(gpu_member.content, list):
         return insert_json_members(document, gpu_member.value_start, new_text)
-    if is_empty_json_content(gpu_member.content):
+    if is_empty_json_entry(gpu_member.content):
         return document.splice((gpu_member.value_start, gpu_member.end, new_text))
     return document.splice(
         (gpu_member.value_start, gpu_member.value_start, "["), (gpu_member.end, gpu_member.end, f", {new_text}]")
     )
 
 
-def remove_entry(document: BookingDocument, entry: BookingEntry) -> BookingDocument:
+def remove_json_entry(document: JsonDocument, entry: JsonEntry) -> JsonDocument:
     """Remove an entry; the GPUs behind it in a list keep their places."""
     host = find_enclosing_json_member(document.list_hosts(), entry)
     gpu = find_enclosing_json_member(parser.list_json_members(document.plain_json, host.value_start), entry)
@@ -142,10 +140,10 @@ def remove_entry(document: BookingDocument, entry: BookingEntry) -> BookingDocum
     return remove_json_member(document, host.value_start, gpu)
 
 
-def update_entry(document: BookingDocument, entry: BookingEntry, content: EntryContent) -> BookingDocument:
+def update_json_entry(document: JsonDocument, entry: JsonEntry, content: EntryContent) -> JsonDocument:
     """Change values of an entry: keys that `content` lacks stay, None removes one."""
     for key, value in content.items():
-        member = parser.index_members(document.plain_json, entry.start).get(key)
+        member = parser.index_json_members(document.plain_json, entry.start).get(key)
         if member and value is None:
             document = remove_json_member(document, entry.start, member)
         elif member and member.content != value:
@@ -156,7 +154,7 @@ def update_entry(document: BookingDocument, entry: BookingEntry, content: EntryC
     return document
 
 
-def insert_json_members(document: BookingDocument, position: int, *texts: str) -> BookingDocument:
+def insert_json_members(document: JsonDocument, position: int, *texts: str) -> JsonDocument:
     """Insert members at the end of the object or list at a position, on lines of their own if others are."""
     members = parser.list_json_members(document.plain_json, position)
     new = ", ".join(texts)
@@ -179,7 +177,7 @@ def insert_json_members(document: BookingDocument, position: int, *texts: str) -
     return document.splice((end, end, ","), new_lines)
 
 
-def remove_json_member(document: BookingDocument, position: int, member: JsonMember) -> BookingDocument:
+def remove_json_member(document: JsonDocument, position: int, member: JsonMember) -> JsonDocument:
     """Remove a member with its comma, and with its line if nothing else is on it."""
     members = parser.list_json_members(document.plain_json, position)
     index = [sibling.start for sibling in members].index(member.start)
@@ -208,11 +206,11 @@ def remove_json_member(document: BookingDocument, position: int, member: JsonMem
     return document.splice((start, end, ""), *removed)
 
 
-def find_enclosing_json_member(members: list[JsonMember], entry: BookingEntry) -> JsonMember:
+def find_enclosing_json_member(members: list[JsonMember], entry: JsonEntry) -> JsonMember:
     (enclosing,) = (member for member in members if member.value_start <= entry.start and entry.end <= member.end)
     return enclosing
 
 
-def is_empty_json_content(content: object) -> bool:
+def is_empty_json_entry(content: object) -> bool:
     """Return whether nothing is lost if another content takes its place."""
     return not content or (isinstance(content, dict) and not any(content.values()))

@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Protocol
 
 from site_builder.bookings import json_edit, parser, policy
-from site_builder.bookings.gpu_selection import choose_bookable_gpus, find_own_booking, resolve_booking_targets
-from site_builder.bookings.json_edit import BookingDocument
-from site_builder.bookings.parser import BookingEntry
-from site_builder.bookings.policy import BookingRefusedError, format_booking_place, has_ended
+from site_builder.bookings.gpu_selection import choose_bookable_gpus, find_selected_booking, resolve_selected_gpus
+from site_builder.bookings.json_edit import JsonDocument
+from site_builder.bookings.parser import JsonEntry
+from site_builder.bookings.policy import BookingRefusedError, format_booking_place, has_booking_ended
 from site_builder.bookings.request import UnclearRequestError, parse_request_end_fields, parse_request_time_field
 from site_builder.bookings.store import BOOKINGS_FILE
 from site_builder.bookings.transaction import BookingTransaction
@@ -52,7 +52,7 @@ class BookOperation:
         if self.count:
             places = choose_bookable_gpus(transaction, wanted, self.count, self.model)
         else:
-            places = resolve_booking_targets(transaction, self.targets)
+            places = resolve_selected_gpus(transaction, self.targets)
         transaction.check_may_book_for(wanted.name)
         refuse_past_start(wanted.since or now.local, now)
         is_own_name = transaction.resolve_person(wanted.name) == transaction.resolve_person(user.name)
@@ -64,7 +64,7 @@ class BookOperation:
             spans = policy.list_booking_spans(wanted, wanted.since or now.local, policy.CONFLICT_HORIZON)
             if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
                 raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
-            bounds, ahead = policy.find_recurrence_bounds(wanted), transaction.limits.max_ahead_s
+            bounds, ahead = policy.find_booking_time_bounds(wanted), transaction.limits.max_ahead_s
             last = bounds.last if bounds else wanted.since
             if ahead and (last is None or last.timestamp() > now.epoch + ahead):
                 length = formatting.format_duration(ahead)
@@ -74,7 +74,7 @@ class BookOperation:
             host_bookings = [booking for booking in new if booking.host == host]
             transaction.add_entries(host, *((booking.gpu, booking_to_entry(booking, now)) for booking in host_bookings))
         transaction.affected = new
-        return describe_booking(new, transaction)
+        return describe_operation_result(new, transaction)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class ChangeOperation:
         transaction.check_may_change(booking)
         if self.name is not None:
             transaction.check_may_book_for(self.name)
-        refuse_ended(booking, now)
+        refuse_ended_booking(booking, now)
         is_moved = since is not None or until is not None
         if booking.rrule and is_moved:
             raise BookingRefusedError(f"booking {booking.id} repeats, and its times stay: release it, and book anew")
@@ -127,7 +127,7 @@ class ChangeOperation:
         for stored in entries:
             transaction.update_booking(stored, {**content, "id": booking.id})
         transaction.affected = new
-        return describe_booking(new, transaction)
+        return describe_operation_result(new, transaction)
 
 
 @dataclass(frozen=True)
@@ -148,15 +148,15 @@ class ReleaseOperation:
         if self.booking_id and is_id:
             released = transaction.find_by_id(self.booking_id, self.host)
         else:
-            released = find_own_booking(transaction, self.targets or [self.booking_id])
+            released = find_selected_booking(transaction, self.targets or [self.booking_id])
         for stored in released:
             transaction.check_may_change(stored.booking)
-            refuse_ended(stored.booking, now)
+            refuse_ended_booking(stored.booking, now)
         # the GPUs that stay booked keep the id of the booking
         kept = [
             stored.booking
             for stored in transaction.list_bookings()
-            if stored not in released and not has_ended(stored.booking, now)
+            if stored not in released and not has_booking_ended(stored.booking, now)
         ]
         new_ids = {
             (stored.booking.host, stored.booking.id): transaction.create_id()
@@ -172,11 +172,11 @@ class ReleaseOperation:
             elif booking.rrule:
                 transaction.update_booking(stored, {"rrule": end_rrule(booking.rrule, now), **changed_id})
             else:
-                end = format_entry_time(now.local.replace(microsecond=0), now)
+                end = booking_time_to_entry(now.local.replace(microsecond=0), now)
                 transaction.update_booking(stored, {"date": end, **changed_id})
         transaction.affected = [stored.booking for stored in released]
         booking = released[0].booking
-        what = format_booking_places(transaction.affected)
+        what = format_operation_bookings(transaction.affected)
         what += f" of {booking.name}" if transaction.can_see(booking) else ""
         if booking.rrule:
             return f"{what} is not booked again; what has begun goes on to its end"
@@ -198,7 +198,7 @@ class UndoOperation:
 
     def apply(self, transaction: BookingTransaction) -> str:
         now = transaction.now
-        line = find_last_change(transaction)
+        line = find_operation_to_undo(transaction)
         if self.change_id and line["change"] != self.change_id:
             raise BookingRefusedError(f"{line['who']} has changed something since: look again")
         transaction.undone_change = line["change"]
@@ -214,10 +214,10 @@ class UndoOperation:
             if [host, gpu, content] in present:
                 raise BookingRefusedError(f"the booking of {host}:{gpu} is there already")
             transaction.add_entries(host, (gpu, content))
-        restored, current, others = find_restored_bookings(transaction)
+        restored, current, others = find_undone_bookings(transaction)
         changed = [*restored, *removed]
-        if changed and all(has_ended(booking, now) for booking in changed):
-            refuse_ended(changed[0], now)
+        if changed and all(has_booking_ended(booking, now) for booking in changed):
+            refuse_ended_booking(changed[0], now)
         changed_at = dates.exact(line["when"])
         transaction.check_conflicts(current, others, given_up=changed_at.timestamp() if changed_at else None)
         for name in {booking.name for booking in current}:
@@ -227,7 +227,7 @@ class UndoOperation:
             groups: dict[object, list[Booking]] = {}  # what differs only in the GPU is one sentence
             for booking in restored:
                 groups.setdefault((booking.name, booking.since, booking.until, booking.rrule), []).append(booking)
-            result = "; ".join(describe_booking(group, transaction) for group in groups.values())
+            result = "; ".join(describe_operation_result(group, transaction) for group in groups.values())
         else:
             places = format_operation_places((host, gpu) for host, gpu, _ in transaction.entries_before)
             result = f"the booking of {places} is gone again"
@@ -235,7 +235,7 @@ class UndoOperation:
         return f"taken back what {whose} did at {line['when'][:16]} ({line['what']}): {result}"
 
 
-def find_last_change(transaction: BookingTransaction) -> dict[str, Any]:
+def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
     """Return the line of the log that is to be taken back.
 
     The file must have what the line left, or a later form of it: a change that was logged but never written, because
@@ -259,11 +259,11 @@ def find_last_change(transaction: BookingTransaction) -> dict[str, Any]:
     raise BookingRefusedError(f"there is nothing that {user.name} changed and that could be taken back")
 
 
-def find_restored_bookings(transaction: BookingTransaction) -> tuple[list[Booking], list[Booking], list[Booking]]:
+def find_undone_bookings(transaction: BookingTransaction) -> tuple[list[Booking], list[Booking], list[Booking]]:
     """Return the bookings that were put back, those of them that have not ended, and all others of the file."""
     bookings = transaction.list_bookings()
     restored = [stored.booking for stored in bookings if stored.to_logged_entry() in transaction.entries_after]
-    current = [booking for booking in restored if not has_ended(booking, transaction.now)]
+    current = [booking for booking in restored if not has_booking_ended(booking, transaction.now)]
     others = [
         stored.booking
         for stored in bookings
@@ -282,9 +282,9 @@ def refuse_past_start(since: datetime, now: Now) -> None:
         raise BookingRefusedError(message)
 
 
-def refuse_ended(booking: Booking, now: Now) -> None:
-    if has_ended(booking, now):
-        end = policy.format_booking_moment(policy.compute_final_end(booking), now)
+def refuse_ended_booking(booking: Booking, now: Now) -> None:
+    if has_booking_ended(booking, now):
+        end = policy.format_booking_moment(policy.compute_booking_end_time(booking), now)
         raise BookingRefusedError(f"booking {booking.id} ended {end}, and the past stays as it was")
 
 
@@ -302,11 +302,11 @@ class EditOperation:
     def apply(self, transaction: BookingTransaction) -> str:
         merged = replace(transaction, content=self.edited)
         if transaction.content != self.original:
-            if not is_readable_bookings_content(self.original):
+            if not is_readable_json(self.original):
                 path = transaction.store.folder / BOOKINGS_FILE
                 raise BookingRefusedError(f"{path} was repaired by somebody else meanwhile")
-            merge_edits(merged, replace(transaction, content=self.original), transaction)
-        entries = transaction.list_logged_entries() if is_readable_bookings_content(transaction.content) else []
+            merge_transactions(merged, replace(transaction, content=self.original), transaction)
+        entries = transaction.list_logged_entries() if is_readable_json(transaction.content) else []
         before, after = (Counter(map(json.dumps, side)) for side in (entries, merged.list_logged_entries()))
         transaction.document = merged.document
         transaction.entries_before = [json.loads(entry) for entry in (before - after).elements()]
@@ -323,16 +323,16 @@ class EditOperation:
         return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
 
 
-def is_readable_bookings_content(content: bytes) -> bool:
+def is_readable_json(content: bytes) -> bool:
     try:
-        return bool(BookingDocument.from_bytes(content))
-    except parser.BookingFileError:
+        return bool(JsonDocument.from_bytes(content))
+    except parser.BookingJsonError:
         return False
 
 
-def merge_edits(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
+def merge_transactions(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
     """Change in my copy what others changed since the original; refuse what both changed."""
-    before, my_entries, their_entries = (count_edited_entries(side.document) for side in (original, mine, theirs))
+    before, my_entries, their_entries = (count_json_entries(side.document) for side in (original, mine, theirs))
     for changed_entry in (before - my_entries) & (before - their_entries):
         host, gpu, _ = json.loads(changed_entry)
         my_changes, their_changes = (
@@ -343,43 +343,43 @@ def merge_edits(mine: BookingTransaction, original: BookingTransaction, theirs: 
             place = format_booking_place(host, gpu)
             raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
     document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
-    if count_edit_remarks(theirs.document) != count_edit_remarks(original.document):
-        if count_edit_remarks(mine.document) != count_edit_remarks(original.document):
+    if count_json_remarks(theirs.document) != count_json_remarks(original.document):
+        if count_json_remarks(mine.document) != count_json_remarks(original.document):
             raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
         document, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
     for key in removed.elements():
-        entry = next((entry for entry in document.list_entries() if build_entry_key(entry) == key), None)
+        entry = next((entry for entry in document.list_entries() if build_json_entry_key(entry) == key), None)
         if entry:
-            document = json_edit.remove_entry(document, entry)
+            document = json_edit.remove_json_entry(document, entry)
     for key in added.elements():
         host, gpu, content = json.loads(key)
-        document = json_edit.add_entries(document, host, [(gpu, content)])
+        document = json_edit.add_json_entries(document, host, [(gpu, content)])
     mine.document = document
     # no new booking of mine where somebody else has made one meanwhile
     known = before | my_entries
-    others = [stored.booking for stored in theirs.list_bookings() if build_entry_key(stored.entry) not in known]
+    others = [stored.booking for stored in theirs.list_bookings() if build_json_entry_key(stored.entry) not in known]
     for stored in mine.list_bookings():
-        key, booking = build_entry_key(stored.entry), stored.booking
+        key, booking = build_json_entry_key(stored.entry), stored.booking
         if key in my_entries and key not in before:
             host_bookings = [other for other in others if other.host == booking.host]
             keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
-            policy.check_conflicts(booking, host_bookings, keys, mine.now)
+            policy.check_booking_conflicts(booking, host_bookings, keys, mine.now)
 
 
-def build_entry_key(entry: BookingEntry) -> str:
+def build_json_entry_key(entry: JsonEntry) -> str:
     return json.dumps([entry.host, entry.gpu, entry.content])
 
 
-def count_edited_entries(document: BookingDocument) -> Counter[str]:
+def count_json_entries(document: JsonDocument) -> Counter[str]:
     """Count the entries of a file by their keys; two that are equal are two."""
     return Counter(
-        build_entry_key(entry)
+        build_json_entry_key(entry)
         for entry in document.list_entries()
-        if not json_edit.is_empty_json_content(entry.content)
+        if not json_edit.is_empty_json_entry(entry.content)
     )
 
 
-def count_edit_remarks(document: BookingDocument) -> Counter[str]:
+def count_json_remarks(document: JsonDocument) -> Counter[str]:
     """Count the comments and other values that people wrote beside the entries."""
     tokens = (match[0] for match in parser.STRING_OR_COMMENT.finditer(document.text))
     comments = [token.strip() for token in tokens if not token.startswith('"')]
@@ -396,13 +396,13 @@ def count_edit_remarks(document: BookingDocument) -> Counter[str]:
 
 def booking_to_entry(booking: Booking, now: Now) -> dict[str, object]:
     """Return a booking as it is written; times have an offset, to mean the same everywhere."""
-    start = {"from": format_entry_time(booking.since, now, booking.rrule)} if booking.since else {}
-    end = {"date": format_entry_time(booking.until, now, booking.rrule)}
+    start = {"from": booking_time_to_entry(booking.since, now, booking.rrule)} if booking.since else {}
+    end = {"date": booking_time_to_entry(booking.until, now, booking.rrule)}
     optional = {"comment": booking.comment, "rrule": booking.rrule, "id": booking.id, "by": booking.booked_by}
     return {"name": booking.name, **start, **end, **{key: value for key, value in optional.items() if value}}
 
 
-def format_entry_time(moment: datetime, now: Now, rrule: str | None = None) -> str:
+def booking_time_to_entry(moment: datetime, now: Now, rrule: str | None = None) -> str:
     """Format a time for the file, with seconds only if it has some.
 
     A repeating booking has no offset: 9:00 stays 9:00 when the clocks change.
@@ -423,10 +423,10 @@ def end_rrule(rrule: str, now: Now) -> str:
 # Sentences
 
 
-def describe_booking(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
+def describe_operation_result(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
     """Describe bookings: `atlas:0,1 for alice from now until Fri 20 Nov 18:00 (4 d 4 h)`."""
     booking, now = bookings[0], transaction.now
-    what = format_booking_places(bookings) + (f" for {booking.name}" if transaction.can_see(booking) else "")
+    what = format_operation_bookings(bookings) + (f" for {booking.name}" if transaction.can_see(booking) else "")
     since = booking.since
     if booking.rrule and since:
         rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
@@ -439,7 +439,7 @@ def describe_booking(bookings: Sequence[Booking], transaction: BookingTransactio
     return f"{what} from {start_text} until {moments.format_full_moment(booking.until, now.local)} ({length})"
 
 
-def format_booking_places(bookings: Sequence[Booking]) -> str:
+def format_operation_bookings(bookings: Sequence[Booking]) -> str:
     """Format the GPUs of bookings: `atlas:0,1 and zeus`."""
     return format_operation_places((booking.host, booking.gpu) for booking in bookings)
 

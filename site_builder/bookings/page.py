@@ -9,7 +9,7 @@ from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple
 
-from site_builder.bookings.policy import compute_final_end, find_recurrence_bounds
+from site_builder.bookings.policy import compute_booking_end_time, find_booking_time_bounds
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
 from site_builder.core.formatting import MAX_NAME_CHARACTERS, MONTH_NAMES
@@ -58,7 +58,7 @@ class CalendarBooking(NamedTuple):
         return self.host if self.is_whole_host else f"{self.host}:{','.join(self.gpus)}"
 
 
-class BookingOccurrence(NamedTuple):
+class CalendarOccurrence(NamedTuple):
     """A booking at one of its times, also in seconds since 1970; `begins` is None if it has no start."""
 
     booking: CalendarBooking
@@ -71,7 +71,7 @@ class BookingOccurrence(NamedTuple):
 class CalendarBar(NamedTuple):
     """A bar of the chart: its place across in percent of the two weeks, and its place down in pixels."""
 
-    occurrence: BookingOccurrence
+    occurrence: CalendarOccurrence
     x: str
     width: str
     y: int
@@ -94,7 +94,7 @@ class Calendar(NamedTuple):
     midnights: tuple[datetime, ...]
     host_calendars: tuple[HostCalendar, ...]
     unbooked_hosts: tuple[str, ...]
-    occurrences: tuple[BookingOccurrence, ...]
+    occurrences: tuple[CalendarOccurrence, ...]
     omitted_count: int
 
 
@@ -122,11 +122,11 @@ def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: N
     for host in hosts:
         labels, rows_by_key = assign_calendar_rows(host) if host.bookings else ([], {})
         occurrences = []
-        for booking in group_host_bookings(host, labels, rows_by_key, shown):
+        for booking in group_calendar_bookings(host, labels, rows_by_key, shown):
             for begins, ends in booking_use.list_booking_times(booking.first_booking, now):
                 start, end = begins.timestamp() if begins else float("-inf"), ends.timestamp()
                 if end > first and start < last:
-                    occurrences.append(BookingOccurrence(booking, begins, ends, start, end))
+                    occurrences.append(CalendarOccurrence(booking, begins, ends, start, end))
         if not occurrences:
             unbooked_hosts.append(host.name)
         shown_occurrences = sorted(occurrences, key=attrgetter("start"))[:remaining]
@@ -145,7 +145,7 @@ def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: N
     )
 
 
-def group_host_bookings(
+def group_calendar_bookings(
     host: CalendarHost, labels: Sequence[str], rows_by_key: Mapping[str, Sequence[int]], shown: PrivacySettings
 ) -> list[CalendarBooking]:
     """Group the bookings of a host that differ only in the GPU; without names if users are not shown."""
@@ -199,10 +199,10 @@ def assign_calendar_rows(host: CalendarHost) -> tuple[list[str], dict[str, list[
 
 
 def build_host_calendar(
-    host: str, labels: Sequence[str], occurrences: Sequence[BookingOccurrence], first: float, last: float
+    host: str, labels: Sequence[str], occurrences: Sequence[CalendarOccurrence], first: float, last: float
 ) -> HostCalendar:
     """Place the occurrences of a host: one bar over adjacent GPUs, or where some overlap, one in a lane of each GPU."""
-    occurrences_by_row: dict[int, dict[int, BookingOccurrence]] = {}
+    occurrences_by_row: dict[int, dict[int, CalendarOccurrence]] = {}
     for number, occurrence in enumerate(occurrences):
         for row in occurrence.booking.rows:
             occurrences_by_row.setdefault(row, {})[number] = occurrence
@@ -240,7 +240,7 @@ def build_host_calendar(
     )
 
 
-def assign_calendar_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[int, int]:
+def assign_calendar_lanes(occurrences: Mapping[int, CalendarOccurrence]) -> dict[int, int]:
     """Assign a lane to each occurrence of a row that overlaps another: the first that is free again."""
     free_from: list[float] = []
     lane_of: dict[int, int] = {}
@@ -260,10 +260,10 @@ def assign_calendar_lanes(occurrences: Mapping[int, BookingOccurrence]) -> dict[
 
 def has_left_calendar(booking: Booking, now: Now) -> bool:
     """Return whether a booking ended, with its last repeat, so long ago that it is no longer shown."""
-    bounds = find_recurrence_bounds(booking)
+    bounds = find_booking_time_bounds(booking)
     if bounds and bounds.first is None:  # its rule gives no time at all
         return True
-    return now.has_passed(compute_final_end(booking) + booking_use.SHOWN_AFTER_END_S)
+    return now.has_passed(compute_booking_end_time(booking) + booking_use.SHOWN_AFTER_END_S)
 
 
 def assign_calendar_styles(people: Iterable[str]) -> dict[str, int]:
@@ -303,7 +303,7 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
         unbooked_hosts=calendar.unbooked_hosts,
         occurrences=calendar.occurrences[:MAX_LISTED],
         omitted_count=calendar.omitted_count + max(0, len(calendar.occurrences) - MAX_LISTED),
-        format_occurrence=partial(format_occurrence, now=now),
+        format_calendar_occurrence=partial(format_calendar_occurrence, now=now),
         max_name_characters=MAX_NAME_CHARACTERS,
     )
     return content.encode("utf-8", "replace")
@@ -335,7 +335,7 @@ def format_calendar_weekday(moment: datetime) -> str:
     return f"{WEEKDAYS[moment.weekday()]} {moment.day} {MONTH_NAMES[moment.month - 1]}"
 
 
-def format_occurrence(occurrence: BookingOccurrence, now: Now) -> str:
+def format_calendar_occurrence(occurrence: CalendarOccurrence, now: Now) -> str:
     """Format an occurrence: `Mon 16 Nov 09:00 – 18:00`, `until Tue 17 Nov 18:00`."""
     end = now.to_local(occurrence.ends)
     end_time = f"{end.hour:02}:{end.minute:02}"

@@ -64,15 +64,15 @@ def skip_json_whitespace(text: str, position: int) -> int:
     return match.end() if match else position
 
 
-def find_line_number(text: str, position: int) -> int:
+def find_json_line_number(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
 
 
-class BookingFileError(Exception):
+class BookingJsonError(Exception):
     """Why nothing of the file can be read."""
 
 
-class BookingEntry(NamedTuple):
+class JsonEntry(NamedTuple):
     """A booking as it is written: its host and GPU, and where in the text it stands."""
 
     host: str
@@ -86,17 +86,17 @@ def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
     """Parse every booking that can be understood; not complete if the file cannot be read at all."""
     problems: list[str] = []
     try:
-        text = booking_members_to_json(decode_bookings_file(data), problems)
-    except BookingFileError as error:
+        text = text_to_plain_json(decode_json_file(data), problems)
+    except BookingJsonError as error:
         return ParsedFile(is_complete=False, problems=(str(error),))
-    bookings = [booking for _, booking in iterate_bookings(text, zone, problems)]
+    bookings = [booking for _, booking in iterate_parsed_bookings(text, zone, problems)]
     return ParsedFile(tuple(bookings), problems=limit_problems(problems))
 
 
-def iterate_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[BookingEntry, Booking]]:
+def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[JsonEntry, Booking]]:
     """Yield every valid booking of a plain text, with its entry."""
     facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
-    for number, entry in enumerate(iterate_booking_entries(text, problems)):
+    for number, entry in enumerate(iterate_json_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
             problems.append(f"there are more than {MAX_BOOKINGS} bookings; the rest does not count")
             return
@@ -109,10 +109,10 @@ def iterate_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[t
             yield entry, booking
         if problem:
             gpu = "all GPUs" if entry.gpu == "*" else f"GPU {entry.gpu}"
-            problems.append(f"line {find_line_number(text, entry.start)}, {entry.host}, {gpu}: {problem}")
+            problems.append(f"line {find_json_line_number(text, entry.start)}, {entry.host}, {gpu}: {problem}")
 
 
-def find_booking_id(entry: BookingEntry, facts_by_id: dict[tuple[str, str], tuple[str, ...]]) -> str:
+def find_booking_id(entry: JsonEntry, facts_by_id: dict[tuple[str, str], tuple[str, ...]]) -> str:
     """Return a booking's own id, or one made of its content, the same for all GPUs that it has on a host.
 
     An entry that was copied with its id, and then changed, is another booking.
@@ -124,7 +124,7 @@ def find_booking_id(entry: BookingEntry, facts_by_id: dict[tuple[str, str], tupl
     return f"x{blake2b(repr((entry.host, *facts)).encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
-def decode_bookings_file(data: bytes) -> str:
+def decode_json_file(data: bytes) -> str:
     """Decode UTF-8, or else Latin-1, which old editors write."""
     try:
         return data.decode("utf-8-sig")
@@ -132,10 +132,10 @@ def decode_bookings_file(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def booking_members_to_json(text: str, problems: list[str]) -> str:
+def text_to_plain_json(text: str, problems: list[str]) -> str:
     """Return plain JSON, with comments and trailing commas blanked out, so that every position stays the same."""
     if not text.strip():  # an editor may be about to write it
-        raise BookingFileError(EMPTY_FILE_MESSAGE)
+        raise BookingJsonError(EMPTY_FILE_MESSAGE)
     text = blank_json_comments(text)
     if TRAILING_COMMA.search(text):
         text = STRING_OR_COMMA.sub(lambda match: f" {match[0][1:]}" if match["end"] else match[0], text)
@@ -153,11 +153,11 @@ def booking_members_to_json(text: str, problems: list[str]) -> str:
     try:
         content = json.loads(text, object_pairs_hook=check_duplicates, strict=False)
     except json.JSONDecodeError as error:
-        raise BookingFileError(describe_json_error(error)) from None
+        raise BookingJsonError(describe_json_error(error)) from None
     except (ValueError, RecursionError):
-        raise BookingFileError("it is nested too deeply to be read") from None
+        raise BookingJsonError("it is nested too deeply to be read") from None
     if not isinstance(content, dict):
-        raise BookingFileError("it must be an object of hosts: {host: [ … ]}")
+        raise BookingJsonError("it must be an object of hosts: {host: [ … ]}")
     return text
 
 
@@ -167,31 +167,31 @@ def blank_json_comments(text: str) -> str:
     return STRING_OR_COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else NON_NEWLINE.sub(" ", match[0]), text)
 
 
-def iterate_booking_entries(text: str, problems: list[str]) -> Iterator[BookingEntry]:
+def iterate_json_entries(text: str, problems: list[str]) -> Iterator[JsonEntry]:
     """Yield every entry of a plain text, under its host and GPU: an index, a UUID, or `*`; null and empty are none."""
-    for host in index_members(text, skip_json_whitespace(text, 0)).values():
+    for host in index_json_members(text, skip_json_whitespace(text, 0)).values():
         name = clean_text(host.key)[:MAX_NAME_CHARACTERS]
         if not host.content:
             continue
         if not isinstance(host.content, (dict, list)):
             problems.append(f"{name}: a host has a list of bookings, or an object by GPU")
             continue
-        for gpu in index_members(text, host.value_start).values():
+        for gpu in index_json_members(text, host.value_start).values():
             key = clean_text(gpu.key).strip()[:MAX_NAME_CHARACTERS]
             for member in list_json_members(text, gpu.value_start) if isinstance(gpu.content, list) else (gpu,):
                 if isinstance(member.content, dict):
-                    yield BookingEntry(name, key, member.content, member.value_start, member.end)
+                    yield JsonEntry(name, key, member.content, member.value_start, member.end)
                 elif member.content:
-                    location = f"line {find_line_number(text, member.value_start)}, {name}, GPU {key}"
+                    location = f"line {find_json_line_number(text, member.value_start)}, {name}, GPU {key}"
                     problems.append(f"{location}: a booking is an object with name, date and comment")
 
 
-def index_members(text: str, position: int) -> dict[str, JsonMember]:
+def index_json_members(text: str, position: int) -> dict[str, JsonMember]:
     """Return the members of an object or list by their keys; of those with the same key the last."""
     return {member.key: member for member in list_json_members(text, position)}
 
 
-def parse_booking(entry: BookingEntry, zone: tzinfo) -> tuple[Booking | None, str]:
+def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:
     """Parse an entry, or say why it does not count; three empty strings mean that it was deleted."""
 
     def text(key: str) -> str:

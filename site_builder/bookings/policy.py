@@ -36,23 +36,23 @@ class BookingForbiddenError(BookingRefusedError):
     """The same, where somebody else may."""
 
 
-class InvalidNameError(Exception):
+class BookingNameError(Exception):
     """A name under which nobody can book."""
 
 
-def validate_user_name(name: str) -> str:
+def check_booking_name(name: str) -> str:
     """Return the name unchanged, or refuse it: one that had to be changed could become somebody else's."""
     name = name.strip()
     if not name or clean_text(name) != name or " ".join(name.split()) != name or len(name) > MAX_NAME_CHARACTERS:
         message = f"nobody can book under this name: it must be one line of at most {MAX_NAME_CHARACTERS} letters"
-        raise InvalidNameError(message)
+        raise BookingNameError(message)
     has_invisible = any(unicodedata.category(character) in INVISIBLE_CATEGORIES for character in name)
     if has_invisible or unicodedata.normalize("NFKC", name) != name:
         message = (
             "nobody can book under this name: it has letters that cannot be seen, or that are another way to write "
             "usual ones"
         )
-        raise InvalidNameError(message)
+        raise BookingNameError(message)
     return name
 
 
@@ -95,35 +95,35 @@ def compute_booking_phase(booking: Booking, now: Now) -> str:
     return "ended" if not spans else "now" if spans[0][0] <= now.epoch else "coming"
 
 
-def find_first_booking_occurrence(rrule: str, since: datetime) -> datetime | None:
+def find_first_booking_time(rrule: str, since: datetime) -> datetime | None:
     """Return the first time that a rule gives within a year: on Monday, what repeats on Tuesdays begins tomorrow."""
     starts = list_booking_repeat_starts(rrule, since, since, since + CONFLICT_HORIZON)
     return starts[0] if starts else None
 
 
-class RecurrenceBounds(NamedTuple):
+class BookingTimeBounds(NamedTuple):
     """The first and last time that a rule gives; with no first it gives none, with no last it goes on."""
 
     first: datetime | None
     last: datetime | None
 
 
-def find_recurrence_bounds(booking: Booking) -> RecurrenceBounds | None:
+def find_booking_time_bounds(booking: Booking) -> BookingTimeBounds | None:
     """Return when a booking first and last repeats; None for one that counts once."""
     if not booking.rrule or booking.since is None or booking.until - booking.since > MAX_REPEATED_DURATION:
         return None
-    return compute_recurrence_bounds(booking.rrule, booking.since)
+    return compute_booking_time_bounds(booking.rrule, booking.since)
 
 
 @lru_cache(maxsize=4096)
-def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | None:
+def compute_booking_time_bounds(rule: str, since: datetime) -> BookingTimeBounds | None:
     """Return the bounds of a rule, which a calendar program follows from the first time that it gives."""
     from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
 
     try:
         first = next(iter(rrulestr(rule, dtstart=since)), None)
         if "COUNT=" not in rule and "UNTIL=" not in rule:
-            return RecurrenceBounds(first, None)
+            return BookingTimeBounds(first, None)
         start = since
         end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
         if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
@@ -136,20 +136,20 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
     examined, last = 0, first
     for examined, last in enumerate(islice(repeats, booking_use.MAX_EXAMINED_REPEATS), 1):  # noqa: B007
         if not dates.is_year(last.year):
-            return RecurrenceBounds(first, None)
-    return RecurrenceBounds(first, None if examined == booking_use.MAX_EXAMINED_REPEATS else last)
+            return BookingTimeBounds(first, None)
+    return BookingTimeBounds(first, None if examined == booking_use.MAX_EXAMINED_REPEATS else last)
 
 
-def compute_final_end(booking: Booking) -> float:
+def compute_booking_end_time(booking: Booking) -> float:
     """Return when a booking ends with its last repeat; infinity if it goes on for ever."""
-    bounds = find_recurrence_bounds(booking)
+    bounds = find_booking_time_bounds(booking)
     if bounds is None or booking.since is None or bounds.first is None:
         return booking_time_to_epoch(booking.until)
     return booking_time_to_epoch(bounds.last + (booking.until - booking.since)) if bounds.last else math.inf
 
 
-def has_ended(booking: Booking, now: Now) -> bool:
-    return compute_final_end(booking) <= now.epoch
+def has_booking_ended(booking: Booking, now: Now) -> bool:
+    return compute_booking_end_time(booking) <= now.epoch
 
 
 def is_booking_starting_soon(since: datetime | None, now: Now) -> bool:
@@ -165,7 +165,7 @@ def format_booking_moment(seconds: float, now: Now) -> str:
 # Conflicts
 
 
-def find_booking_overlap(spans: Sequence[TimeSpan], other_spans: Sequence[TimeSpan]) -> TimeSpan | None:
+def find_booking_span_overlap(spans: Sequence[TimeSpan], other_spans: Sequence[TimeSpan]) -> TimeSpan | None:
     """Return the first of the other spans that overlaps one of `spans`; both are in order."""
     index, other_index = 0, 0
     while index < len(spans) and other_index < len(other_spans):
@@ -227,13 +227,13 @@ def find_conflict(
         ahead = timedelta(seconds=max(0.0, min(booking_time_to_epoch(last), MAX_EPOCH) - booking_time_to_epoch(first)))
         # the past does not count, though the new booking begins with the minute
         new_spans = [(max(since, counts_from), until) for since, until in list_booking_spans(new, first, ahead)]
-        overlap = find_booking_overlap(new_spans, list_booking_spans(other, first, ahead))
+        overlap = find_booking_span_overlap(new_spans, list_booking_spans(other, first, ahead))
         if overlap:
             return other, overlap
     return None
 
 
-def check_conflicts(
+def check_booking_conflicts(
     new: Booking,
     others: Iterable[Booking],
     keys: GpuKeyMap,
@@ -262,7 +262,7 @@ def format_booking_place(host: str, gpu: str) -> str:
 # Limits
 
 
-def check_booking_times(since: datetime, until: datetime, limits: BookingPolicy, now: Now) -> None:
+def check_policy_limits(since: datetime, until: datetime, limits: BookingPolicy, now: Now) -> None:
     """Refuse a booking that ends before it begins or in the past, is too long, or too far ahead."""
     for moment in (since, until):
         fault = dates.fault(moment, now.zone)

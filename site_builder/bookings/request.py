@@ -18,7 +18,7 @@ class UnclearRequestError(Exception):
     """Why a request cannot be understood, in one sentence."""
 
 
-def check_booking_request(request: JsonRequest, known_keys: Mapping[str, Collection[str]]) -> str:
+def parse_request_kind(request: JsonRequest, known_keys: Mapping[str, Collection[str]]) -> str:
     """Return what a request wants done (`do`), or refuse one that has unknown keys."""
     kind = request.get("do")
     if not isinstance(kind, str) or kind not in known_keys:
@@ -31,7 +31,7 @@ def check_booking_request(request: JsonRequest, known_keys: Mapping[str, Collect
     return kind
 
 
-def is_check_only(request: JsonRequest) -> bool:
+def is_check_request(request: JsonRequest) -> bool:
     return request.get("check") is True
 
 

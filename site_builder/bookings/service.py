@@ -16,16 +16,16 @@ from site_builder.bookings.operations import (
     Operation,
     ReleaseOperation,
     UndoOperation,
-    format_booking_places,
+    format_operation_bookings,
 )
 from site_builder.bookings.policy import MAX_NAME_CHARACTERS, is_booking_starting_soon
 from site_builder.bookings.request import (
     MAX_TIME_CHARACTERS,
     JsonRequest,
     UnclearRequestError,
-    check_booking_request,
-    is_check_only,
+    is_check_request,
     parse_request_end_fields,
+    parse_request_kind,
     parse_request_text_field,
     parse_request_text_list,
     parse_request_time_field,
@@ -65,7 +65,7 @@ class BookingService:
 
     def begin_read(self, user: BookingUser) -> BookingTransaction:
         """Read the file without the lock, for a user who only looks."""
-        booking_store = consul_store.open_booking_store(self.settings.data, self.settings.kv)
+        booking_store = consul_store.open_consul_or_local_store(self.settings.data, self.settings.kv)
         return self.begin_transaction(booking_store, booking_store.read_unlocked(), user)
 
     def begin_transaction(self, booking_store: BookingStore, content: bytes, user: BookingUser) -> BookingTransaction:
@@ -88,7 +88,7 @@ class BookingService:
         raise StorageError(f"{path} was changed by others {MAX_ATTEMPTS} times meanwhile: try again")
 
 
-def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
+def find_service_warnings(transaction: BookingTransaction) -> list[str]:
     """Warn of GPUs that are in use or broken when a booking begins soon, and of hosts that do not report."""
     if not transaction.entries_after:
         return []
@@ -110,21 +110,21 @@ def find_booking_warnings(transaction: BookingTransaction) -> list[str]:
     return warnings
 
 
-def handle_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
+def handle_service_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Do what a request asks for, or with `check` say what would be done."""
-    operation = parse_booking_operation(request, service.now(), user)
-    transaction = service.execute(user, operation, is_check_only(request))
+    operation = parse_operation(request, service.now(), user)
+    transaction = service.execute(user, operation, is_check_request(request))
     response = {
         "said": transaction.message,
-        "warnings": find_booking_warnings(transaction),
-        "bookings": show_bookings(transaction.affected, transaction),
+        "warnings": find_service_warnings(transaction),
+        "bookings": show_service_bookings(transaction.affected, transaction),
     }
     return {**response, "undoes": transaction.undone_change} if transaction.undone_change else response
 
 
-def parse_booking_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
+def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
     """Turn a request into the operation that it asks for."""
-    kind = check_booking_request(request, REQUEST_KEYS)
+    kind = parse_request_kind(request, REQUEST_KEYS)
     if kind == "book":
         return parse_book_operation(request, now, user)
     if kind == "undo":
@@ -156,7 +156,7 @@ def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> B
         rrule, fault = recurrence.parse_rrule(rrule, now.zone)
         if fault:
             raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
-        first = policy.find_first_booking_occurrence(rrule, since)
+        first = policy.find_first_booking_time(rrule, since)
         if first is None:
             raise UnclearRequestError("it would not happen once within a year")
         since, until = first, first + (until - since)
@@ -182,11 +182,11 @@ def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> B
     return BookOperation(wanted, targets, count or 0, model, run_id or None)
 
 
-def list_bookings(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
-    return build_booking_list(service.begin_read(user), host)
+def list_service_bookings(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
+    return build_service_booking_list(service.begin_read(user), host)
 
 
-def build_booking_list(transaction: BookingTransaction, host: str | None = None) -> dict[str, Any]:
+def build_service_booking_list(transaction: BookingTransaction, host: str | None = None) -> dict[str, Any]:
     """List the bookings that have not ended, of the fleet or of a host, and which are the user's own."""
     now, user = transaction.now, transaction.user
     current = [
@@ -195,12 +195,12 @@ def build_booking_list(transaction: BookingTransaction, host: str | None = None)
         if (host is None or stored.booking.host == host)
         and policy.compute_booking_phase(stored.booking, now) != "ended"
     ]
-    bookings = show_bookings(current, transaction)
+    bookings = show_service_bookings(current, transaction)
     bookings.sort(key=lambda booking: (booking["phase"] != "now", booking["from"] or "", booking["where"]))
     return {"who": user.name or None, "admin": user.is_admin, "bookings": bookings}
 
 
-def group_bookings(bookings: Sequence[Booking], now: Now) -> list[dict[str, Any]]:
+def group_service_bookings(bookings: Sequence[Booking], now: Now) -> list[dict[str, Any]]:
     """Return bookings for programs; those of the same id and host are one, over all its GPUs."""
     groups: dict[tuple[str, str | None], list[Booking]] = {}
     for booking in bookings:
@@ -215,7 +215,7 @@ def booking_to_json(group: Sequence[Booking], now: Now) -> dict[str, Any]:
         "id": booking.id,
         "host": booking.host,
         "gpus": [member.gpu for member in group],
-        "where": format_booking_places(group),
+        "where": format_operation_bookings(group),
         "name": booking.name,
         "from": since and now.to_local(since).isoformat(timespec="seconds"),
         "date": now.to_local(until).isoformat(timespec="seconds"),
@@ -228,9 +228,9 @@ def booking_to_json(group: Sequence[Booking], now: Now) -> dict[str, Any]:
     }
 
 
-def show_bookings(bookings: Sequence[Booking], transaction: BookingTransaction) -> list[dict[str, Any]]:
+def show_service_bookings(bookings: Sequence[Booking], transaction: BookingTransaction) -> list[dict[str, Any]]:
     """Return bookings for the user: their own are marked, and where people are not named, the others are nobody's."""
-    shown = group_bookings(bookings, transaction.now)
+    shown = group_service_bookings(bookings, transaction.now)
     for booking in shown:
         booking["mine"] = transaction.is_own(booking["name"], booking["by"])
         if not (transaction.can_see_names or booking["mine"]):

@@ -59,7 +59,7 @@ class BookingStore:
         """
         deadline = time.monotonic() + EMPTY_FILE_GRACE_S
         while True:
-            self.signature, content = read_booking_data_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
+            self.signature, content = read_booking_store_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
             if content.strip():
                 return content
             if self.signature is None or time.monotonic() > deadline:
@@ -73,7 +73,7 @@ class BookingStore:
 
     def write(self, content: bytes) -> bool:
         """Replace the content that was read; return False if the file has changed since."""
-        with open_booking_data_folder(self.folder) as folder:
+        with open_booking_store_folder(self.folder) as folder:
             owner_status = self.check_owner(folder)
             with os.scandir(folder) as entries:  # nobody else writes: what is left is of killed processes
                 for entry in entries:
@@ -84,11 +84,11 @@ class BookingStore:
             def is_unchanged() -> bool:
                 return files.read_signature(BOOKINGS_FILE, folder) == self.signature
 
-            if not replace_booking_data_file(folder, self.folder / BOOKINGS_FILE, content, owner_status, is_unchanged):
+            if not replace_booking_store_file(folder, self.folder / BOOKINGS_FILE, content, owner_status, is_unchanged):
                 return False
             self.signature = files.read_signature(BOOKINGS_FILE, folder)
             with suppress(StorageError):
-                replace_booking_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
+                replace_booking_store_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return True
 
     def check_owner(self, folder: int) -> os.stat_result:
@@ -111,7 +111,7 @@ class BookingStore:
             text = json.dumps(line).encode()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS
         try:
-            with open_booking_data_folder(self.folder) as folder:
+            with open_booking_store_folder(self.folder) as folder:
                 owner_status = self.check_owner(folder)
                 with suppress(FileNotFoundError):
                     if path.stat().st_size > MAX_LOG_BYTES:
@@ -119,7 +119,7 @@ class BookingStore:
                 handle = os.open(LOG_FILE, flags, 0o600, dir_fd=folder)
                 with os.fdopen(handle, "rb+") as file:
                     if os.fstat(handle).st_size == 0:
-                        copy_booking_file_ownership(handle, owner_status)
+                        copy_booking_store_ownership(handle, owner_status)
                     else:
                         file.seek(-1, os.SEEK_END)
                         if file.read(1) != b"\n":  # somebody was killed while writing
@@ -135,17 +135,17 @@ class BookingStore:
         lines: list[dict[str, Any]] = []
         for name in (f"{LOG_FILE}.1", LOG_FILE):
             with suppress(StorageError):
-                for line in read_booking_data_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[
+                for line in read_booking_store_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[
                     1
                 ].splitlines():
                     with suppress(ValueError):
                         parsed = json.loads(line)
-                        if is_booking_log_line(parsed):
+                        if is_booking_store_log_line(parsed):
                             lines.append(parsed)
         return lines[::-1]
 
 
-def is_booking_log_line(line: object) -> bool:
+def is_booking_store_log_line(line: object) -> bool:
     """Return whether a line of the log has our form; anybody may have written another."""
     return (
         isinstance(line, dict)
@@ -161,14 +161,14 @@ def is_booking_log_line(line: object) -> bool:
 def has_any_bookings(path: Path) -> bool:
     """Return whether a file can be read and has entries."""
     try:
-        text = parser.booking_members_to_json(parser.decode_bookings_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
-    except (OSError, parser.BookingFileError):
+        text = parser.text_to_plain_json(parser.decode_json_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
+    except (OSError, parser.BookingJsonError):
         return False
-    return any(True for _ in parser.iterate_booking_entries(text, []))
+    return any(True for _ in parser.iterate_json_entries(text, []))
 
 
 @contextmanager
-def open_booking_data_folder(data: Path) -> Iterator[int]:
+def open_booking_store_folder(data: Path) -> Iterator[int]:
     """Open the folder, so that it cannot be replaced by another meanwhile."""
     try:
         folder = os.open(data, files.ROOT_FOLDER_FLAGS)
@@ -180,9 +180,9 @@ def open_booking_data_folder(data: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def read_booking_data_file(data: Path, name: str, limit: int) -> tuple[files.FileSignature | None, bytes]:
+def read_booking_store_file(data: Path, name: str, limit: int) -> tuple[files.FileSignature | None, bytes]:
     """Read a file with its signature; nothing if there is none."""
-    with open_booking_data_folder(data) as folder:
+    with open_booking_store_folder(data) as folder:
         try:
             return files.read_file(name, folder, limit) if files.read_signature(name, folder) else (None, b"")
         except files.FileRefusedError as error:
@@ -190,13 +190,13 @@ def read_booking_data_file(data: Path, name: str, limit: int) -> tuple[files.Fil
 
 
 @contextmanager
-def hold_booking_data_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[BookingStore]:
+def hold_booking_store_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[BookingStore]:
     """Hold the lock on the bookings; the kernel frees it however we end."""
     deadline = time.monotonic() + timeout_s
     while True:
         booking_folder = find_booking_folder(data)
-        with open_booking_data_folder(booking_folder) as folder:
-            handle = open_booking_lock_file(folder, booking_folder)
+        with open_booking_store_folder(booking_folder) as folder:
+            handle = open_booking_store_lock(folder, booking_folder)
             try:
                 try:
                     if not locks.acquire_lock(handle, deadline, LOCK_POLL_INTERVAL_S):
@@ -213,7 +213,7 @@ def hold_booking_data_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Ite
                 os.close(handle)
 
 
-def open_booking_lock_file(folder: int, data: Path) -> int:
+def open_booking_store_lock(folder: int, data: Path) -> int:
     """Open the lock file, or create it for all who may write in the folder."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -221,7 +221,7 @@ def open_booking_lock_file(folder: int, data: Path) -> int:
             return os.open(LOCK_FILE, flags, dir_fd=folder)
         except FileNotFoundError:
             handle = os.open(LOCK_FILE, flags | os.O_CREAT, 0o600, dir_fd=folder)
-            copy_booking_file_ownership(handle, os.fstat(folder))
+            copy_booking_store_ownership(handle, os.fstat(folder))
             return handle
         except PermissionError:  # where it is a local file, one that can be read can be locked
             return os.open(LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -229,7 +229,7 @@ def open_booking_lock_file(folder: int, data: Path) -> int:
         raise StorageError(f"{data / LOCK_FILE} cannot be opened: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
 
-def replace_booking_data_file(
+def replace_booking_store_file(
     folder: int,
     path: Path,
     content: bytes,
@@ -244,7 +244,7 @@ def replace_booking_data_file(
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
-                if not copy_booking_file_ownership(handle, owner_status):
+                if not copy_booking_store_ownership(handle, owner_status):
                     message = f"{path} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
                     raise StorageError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
                 with suppress(
@@ -266,7 +266,7 @@ def replace_booking_data_file(
     return True
 
 
-def copy_booking_file_ownership(handle: int, owner_status: os.stat_result) -> bool:
+def copy_booking_store_ownership(handle: int, owner_status: os.stat_result) -> bool:
     """Copy owner, group and mode of a file or folder; return whether all who could write that still can."""
     mode = owner_status.st_mode & 0o777
     if stat.S_ISDIR(owner_status.st_mode):
@@ -292,7 +292,7 @@ def copy_booking_file_ownership(handle: int, owner_status: os.stat_result) -> bo
     return user.pw_uid == 0 or owner_status.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
-class SharedBookingFile(CachedFile[Row]):
+class BookingStoreFile(CachedFile[Row]):
     """A file that all accounts which book may write."""
 
     @property
@@ -301,7 +301,7 @@ class SharedBookingFile(CachedFile[Row]):
         return find_booking_folder(self.data_folder)
 
 
-class BookingsFile(SharedBookingFile[Booking]):
+class BookingsFile(BookingStoreFile[Booking]):
     """The bookings, from the last good file while the present one cannot be read."""
 
     def __init__(self, data: Path, state: Path | None, zone: tzinfo) -> None:
@@ -314,8 +314,8 @@ class BookingsFile(SharedBookingFile[Booking]):
         if self.state_folder and content is not None:
             with (
                 suppress(OSError, StorageError),
-                open_booking_data_folder(self.folder) as folder,
+                open_booking_store_folder(self.folder) as folder,
             ):  # if we may write there
                 owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
-                replace_booking_data_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
+                replace_booking_store_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return super().store_content(content)

@@ -89,7 +89,7 @@ class TokenStore:
         locks.write_locked_file(self.path, content)
 
 
-def check_booking_tokens(state: Path) -> list[Problem]:
+def find_booking_token_problems(state: Path) -> list[Problem]:
     """Return what is wrong with the file, for the page, and keep a copy of a good one."""
     tokens = TokenStore(state)
     if not tokens.path.exists():

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from site_builder.bookings import json_edit, parser, policy, store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.bookings.json_edit import BookingDocument
-from site_builder.bookings.parser import BookingEntry
+from site_builder.bookings.json_edit import JsonDocument
+from site_builder.bookings.parser import JsonEntry
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.store import BookingStore
 from site_builder.core import formatting
@@ -38,10 +38,10 @@ class BookingUser(NamedTuple):
     is_open: bool = False
 
 
-class StoredBooking(NamedTuple):
+class ParsedBooking(NamedTuple):
     """An entry of the file, and the booking that it means."""
 
-    entry: BookingEntry
+    entry: JsonEntry
     booking: Booking
 
     def to_logged_entry(self) -> LoggedEntry:
@@ -64,26 +64,26 @@ class BookingTransaction:
     entries_after: list[LoggedEntry] = field(default_factory=list, init=False)
     affected: list[Booking] = field(default_factory=list, init=False)
     undone_change: str | None = field(default=None, init=False)
-    parsed: tuple[BookingDocument | None, list[StoredBooking]] = field(default=(None, []), init=False)
+    parsed: tuple[JsonDocument | None, list[ParsedBooking]] = field(default=(None, []), init=False)
 
     @cached_property
-    def document(self) -> BookingDocument:
+    def document(self) -> JsonDocument:
         """Parse the file when it is first needed; each change puts a new document in its place."""
         try:
-            return BookingDocument.from_bytes(self.content)
-        except parser.BookingFileError as error:
+            return JsonDocument.from_bytes(self.content)
+        except parser.BookingJsonError as error:
             path = self.store.folder / store.BOOKINGS_FILE
             last_good = path.with_name(store.LAST_GOOD_FILE)
             hint = f"; {store.LAST_GOOD_FILE} beside it could be read last" if last_good.exists() else ""
             raise BookingsUnreadableError(f"{path} cannot be read, and is left as it is: {error}{hint}") from None
 
-    def list_bookings(self) -> list[StoredBooking]:
+    def list_bookings(self) -> list[ParsedBooking]:
         """List the bookings of the file in its present form, under the names by which we know their hosts."""
         if self.parsed[0] is not self.document:
             names = self.hosts.index_names()
             bookings = [
-                StoredBooking(entry, replace(booking, host=names.find(booking.host) or booking.host))
-                for entry, booking in parser.iterate_bookings(self.document.plain_json, self.now.zone, [])
+                ParsedBooking(entry, replace(booking, host=names.find(booking.host) or booking.host))
+                for entry, booking in parser.iterate_parsed_bookings(self.document.plain_json, self.now.zone, [])
             ]
             self.parsed = self.document, bookings
         return self.parsed[1]
@@ -91,7 +91,7 @@ class BookingTransaction:
     def list_logged_entries(self) -> list[LoggedEntry]:
         return [stored.to_logged_entry() for stored in self.list_bookings()]
 
-    def find_by_id(self, booking_id: str, host: str | None = None) -> list[StoredBooking]:
+    def find_by_id(self, booking_id: str, host: str | None = None) -> list[ParsedBooking]:
         """Return the entries of a booking; `host` is needed if somebody copied it to another host with its id."""
         matches = [
             stored
@@ -125,23 +125,23 @@ class BookingTransaction:
         names = self.hosts.index_names()
         other_names = [key for key in keys if key != host and names.find(key) == host]
         key = other_names[-1] if other_names and host not in keys else host
-        self.document = json_edit.add_entries(self.document, key, entries)
+        self.document = json_edit.add_json_entries(self.document, key, entries)
         self.entries_after += [[host, gpu, dict(content)] for gpu, content in entries]
 
-    def remove_booking(self, stored: StoredBooking) -> None:
-        self.document = json_edit.remove_entry(self.document, self.find_entry(stored))
+    def remove_booking(self, stored: ParsedBooking) -> None:
+        self.document = json_edit.remove_json_entry(self.document, self.find_entry(stored))
         self.entries_before.append(stored.to_logged_entry())
 
-    def update_booking(self, stored: StoredBooking, content: Mapping[str, object]) -> None:
+    def update_booking(self, stored: ParsedBooking, content: Mapping[str, object]) -> None:
         """Change values of an entry; None removes one."""
         entry = self.find_entry(stored)
-        self.document = json_edit.update_entry(self.document, entry, content)
+        self.document = json_edit.update_json_entry(self.document, entry, content)
         updated = {**entry.content, **content}
         new_content = {key: value for key, value in updated.items() if content.get(key, "") is not None}
         self.entries_before.append([stored.booking.host, stored.booking.gpu, entry.content])
         self.entries_after.append([stored.booking.host, stored.booking.gpu, new_content])
 
-    def find_entry(self, stored: StoredBooking) -> BookingEntry:
+    def find_entry(self, stored: ParsedBooking) -> JsonEntry:
         """Find where an entry stands after other changes."""
         return next(
             entry
@@ -216,7 +216,7 @@ class BookingTransaction:
     def check_bookings(self, new: Sequence[Booking], others: Sequence[Booking]) -> None:
         """Refuse bookings that overlap others, are too long, or exceed one person's share."""
         for booking in new:
-            policy.check_booking_times(booking.since or booking.until, booking.until, self.limits, self.now)
+            policy.check_policy_limits(booking.since or booking.until, booking.until, self.limits, self.now)
         self.check_conflicts(new, others)
         self.check_share(new, others)
 
@@ -246,4 +246,6 @@ class BookingTransaction:
         for booking in new:
             keys = policy.GpuKeyMap(self.hosts.list_gpus(booking.host))
             host_bookings = [other for other in others if other.host == booking.host]
-            policy.check_conflicts(booking, host_bookings, keys, self.now, self.can_see_names, given_up=given_up)
+            policy.check_booking_conflicts(
+                booking, host_bookings, keys, self.now, self.can_see_names, given_up=given_up
+            )

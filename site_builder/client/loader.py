@@ -179,7 +179,7 @@ def load_bookings(settings: Settings) -> Sequence[Booking]:
     """Load all bookings, from the last good file if the present one cannot be read; refuse if neither can."""
     faults: list[str] = []
     for name in (booking_store.BOOKINGS_FILE, booking_store.LAST_GOOD_FILE):
-        file = booking_store.SharedBookingFile(
+        file = booking_store.BookingStoreFile(
             settings.data,
             None,
             name,

@@ -15,11 +15,11 @@ from site_builder.core.command_options import CommandError, complete_folders, pr
 from site_builder.demo.history import fill_history
 from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
 from site_builder.web.commands import (
-    build_environment,
-    create_live_spool_folder,
-    run_live_board,
-    start_builder,
-    stop_on_signals,
+    build_served_environment,
+    create_served_spool_folder,
+    serve_live_board,
+    start_served_builder,
+    stop_serving_on_signals,
 )
 
 DEMO_MARK_FILE = ".gpuboard-demo"
@@ -68,7 +68,11 @@ def demo(
     if once and not folder:
         message = "--once needs --folder"
         raise click.UsageError(message)
-    with stop_on_signals(), create_live_spool_folder() as hidden, prepare_demo_folder(folder, hidden) as place:
+    with (
+        stop_serving_on_signals(),
+        create_served_spool_folder() as hidden,
+        prepare_demo_folder(folder, hidden) as place,
+    ):
         try:
             lab = SimulatedLab(DemoOptions(hosts, seed, speed, after), place, hidden)
             run_demo(lab, place, listen, once)
@@ -97,13 +101,13 @@ def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None, onc
         print_command_message(
             f"starting {options.host_count} simulated {'host' if options.host_count == 1 else 'hosts'}"
         )
-    zone = load_settings(None, {}, build_environment(build_settings())).settings.zone
+    zone = load_settings(None, {}, build_served_environment(build_settings())).settings.zone
     fill_history(place / "state", zone, lab.started_at, options.host_count, options.seed, options.start_offset_s)
     if not once:
-        run_live_board(place / "www", listen, build_settings, take_snapshots, report_ready)
+        serve_live_board(place / "www", listen, build_settings, take_snapshots, report_ready)
         return
     lab.take_snapshots()
-    with start_builder(build_settings()) as builder:
+    with start_served_builder(build_settings()) as builder:
         code = builder.wait()
     if code:
         raise click.exceptions.Exit(code)

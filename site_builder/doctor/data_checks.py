@@ -10,7 +10,7 @@ from collections import Counter
 
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
-from site_builder.bookings.store import SharedBookingFile
+from site_builder.bookings.store import BookingStoreFile
 from site_builder.consul import client, kv, leader
 from site_builder.consul.client import TIMEOUT_MESSAGE, ConsulRequest, ConsulUnavailableError
 from site_builder.consul.kv import KvStore
@@ -170,7 +170,7 @@ def check_data_folder(context: DoctorContext) -> CheckResult:
 
 def check_bookings_file(context: DoctorContext) -> CheckResult:
     name, zone = booking_store.BOOKINGS_FILE, context.settings.zone
-    file = SharedBookingFile(
+    file = BookingStoreFile(
         context.settings.data,
         None,
         name,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from site_builder.bookings import json_edit
 from site_builder.bookings import service as booking_service
-from site_builder.bookings.policy import BookingRefusedError, InvalidNameError, validate_user_name
+from site_builder.bookings.policy import BookingNameError, BookingRefusedError, check_booking_name
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
@@ -377,14 +377,14 @@ class SlackBookings(NamedTuple):
     def answer(self, command: str, login: str, words: Sequence[str]) -> SlackAnswer:
         """Run `book` or `release` as a user, and answer errors in one sentence; `release` alone lists bookings."""
         try:
-            name = validate_user_name(login)
+            name = check_booking_name(login)
             user = BookingUser(name, fold_login(name) in self.settings.booking_policy.admins, "slack")
             if command == "book":
                 return self.book(user, words)
             return self.release(user, words) if words else self.list_own(user)
         except IncompleteMessageError as error:
             return SlackAnswer(str(error), BOOKING_EXAMPLES)
-        except (BookingRefusedError, json_edit.EntryPlacementError, UnclearRequestError, InvalidNameError) as error:
+        except (BookingRefusedError, json_edit.EntryPlacementError, UnclearRequestError, BookingNameError) as error:
             return SlackAnswer("that cannot be done", (str(error),), link=self.settings.url)
         except (BookingsUnreadableError, FleetUnavailableError, StorageError) as error:
             # the folders of this machine do not concern people elsewhere
@@ -394,7 +394,7 @@ class SlackBookings(NamedTuple):
             return SlackAnswer("the booking service cannot write just now", (hidden,))
 
     def book(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
-        response = booking_service.handle_request(self.service, parse_booking_message(words), user)
+        response = booking_service.handle_service_request(self.service, parse_booking_message(words), user)
         ids = list(dict.fromkeys(str(booking["id"]) for booking in response["bookings"]))
         hint = f"to give it back: `release {' '.join(ids)}`"
         lines = (*format_response_lines(response), hint)
@@ -409,15 +409,17 @@ class SlackBookings(NamedTuple):
         if gpus:
             requests.append({"do": "release", "gpus": gpus})
         for request in requests if len(requests) > 1 else ():
-            booking_service.handle_request(self.service, {**request, "check": True}, user)
+            booking_service.handle_service_request(self.service, {**request, "check": True}, user)
         lines = []
         for request in requests:
-            lines += format_response_lines(booking_service.handle_request(self.service, request, user))
+            lines += format_response_lines(booking_service.handle_service_request(self.service, request, user))
         return SlackAnswer("released", tuple(lines), link=self.settings.url)
 
     def list_own(self, user: BookingUser) -> SlackAnswer:
         bookings = [
-            booking for booking in booking_service.list_bookings(self.service, user)["bookings"] if booking["mine"]
+            booking
+            for booking in booking_service.list_service_bookings(self.service, user)["bookings"]
+            if booking["mine"]
         ]
         if not bookings:
             return SlackAnswer("you have booked nothing", link=self.settings.url)

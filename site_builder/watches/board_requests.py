@@ -14,8 +14,8 @@ from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedEr
 from site_builder.bookings.request import (
     JsonRequest,
     UnclearRequestError,
-    check_booking_request,
-    is_check_only,
+    is_check_request,
+    parse_request_kind,
     parse_request_text_field,
     parse_request_time_field,
 )
@@ -43,9 +43,9 @@ NOT_CONFIGURED_MESSAGE = "the settings here do not say that this board tells any
 
 def handle_board_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Handle a request about bookings or watches."""
-    kind = check_booking_request(request, {**booking_service.REQUEST_KEYS, **WATCH_REQUEST_KEYS})
+    kind = parse_request_kind(request, {**booking_service.REQUEST_KEYS, **WATCH_REQUEST_KEYS})
     if kind in booking_service.REQUEST_KEYS:
-        return booking_service.handle_request(service, request, user)
+        return booking_service.handle_service_request(service, request, user)
     transaction = service.begin_read(user)
     operation = create_watch if kind == "watch" else end_watch
     watch, message, warnings = operation(transaction, request)
@@ -64,7 +64,7 @@ def list_bookings_and_watches(service: BookingService, user: BookingUser, host: 
         for watch in store.parse_watches(content).rows
         if watch.until > transaction.now.epoch and can_see_watch(watch, transaction)
     ]
-    return {**booking_service.build_booking_list(transaction, host), "watches": watches}
+    return {**booking_service.build_service_booking_list(transaction, host), "watches": watches}
 
 
 def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
@@ -92,7 +92,7 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
         *find_watch_availability_warnings(wanted_gpus, transaction),
         *(find_watch_reach_warnings(watch, transaction) if can_notify else [NOT_CONFIGURED_MESSAGE]),
     ]
-    watch = watch._replace(id=add_watch(transaction, watch, is_check_only(request)))
+    watch = watch._replace(id=add_watch(transaction, watch, is_check_request(request)))
     by = f" by {via}" if via else ""
     verb = "is" if wanted_gpus.gpu_count == 1 else "are"
     end = moments.format_full_moment(datetime.fromtimestamp(until, now.zone), now.local)
@@ -213,7 +213,7 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
         user = transaction.user
         if not (is_callers_watch(ended[0], transaction) or user.is_admin or user.is_open):
             raise BookingForbiddenError(f"watch {watch_id} is {ended[0].name}'s, and only they or an admin may end it")
-        if is_check_only(request):
+        if is_check_request(request):
             return entries
         return [entry for entry in entries if not (isinstance(entry, dict) and entry.get("id") == watch_id)]
 

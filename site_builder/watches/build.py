@@ -10,7 +10,7 @@ from contextlib import suppress
 from site_builder.alerts.conditions import HostReport
 from site_builder.alerts.model import WATCH_RULE, AlertRule, AlertState, Condition
 from site_builder.alerts.queue import find_quiet_end
-from site_builder.bookings.store import SharedBookingFile
+from site_builder.bookings.store import BookingStoreFile
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
@@ -35,7 +35,7 @@ class WatchConditions:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.file: SharedBookingFile[Watch] = SharedBookingFile(
+        self.file: BookingStoreFile[Watch] = BookingStoreFile(
             settings.data, None, WATCHES_FILE, store.parse_watches, MAX_WATCHES_BYTES
         )
         self.store_path = settings.state / WATCHES_FILE

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from site_builder.bookings.backends import BookingBackend, BookingResponse, LocalBookings, RemoteBookings
+from site_builder.bookings.backends import BookingBackend, BookingResponse, LocalBookingBackend, RemoteBookingBackend
 from site_builder.bookings.commands import (
-    confirm_and_send,
+    confirm_booking_command,
     print_booking_result,
     with_booking_backend,
-    with_confirmation_options,
+    with_booking_confirmation,
 )
 from site_builder.bookings.request import parse_request_time_field
 from site_builder.core import formatting
@@ -33,7 +33,7 @@ TABLE_HEAD: tuple[str, ...] = ("ID", "WHO", "BY", "UNTIL", "WHEN")
 UNKNOWN_PERSON_MESSAGE = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
 
 
-class LocalBoard(LocalBookings):
+class LocalBoard(LocalBookingBackend):
     """Bookings and watches in a data folder of this machine."""
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
@@ -66,7 +66,7 @@ def notify() -> None:
 @click.option("--when", "wish", metavar="TEXT", help='What for: "2 A100 free on one host".')
 @click.option("--via", metavar="WAY", help="By mail, slack, or another kind of way that the lab has of you.")
 @click.option("--until", metavar="TIME", help='Until when: "fri 18:00".  [default: for 30 days]')
-@with_confirmation_options
+@with_booking_confirmation
 @with_watch_backend
 def start_watch(
     place: BookingBackend, wish: str | None, via: str | None, until: str | None, yes: bool, as_json: bool
@@ -89,7 +89,7 @@ def start_watch(
     if until:  # what `fri` means is decided here, in the zone of whoever says it
         moment = parse_request_time_field({"until": until}, "until", Now(time.time(), place.settings.zone))
         request |= {"until": moment.isoformat()} if moment else {}
-    response = confirm_and_send(place, request, "Watch for it?", yes)
+    response = confirm_booking_command(place, request, "Watch for it?", yes)
     (watch,) = response["watches"]
     watch_id = clean_text(str(watch["id"]))
     print_booking_result(response, f"watch {watch_id}: {clean_text(response['said'])}", as_json)
@@ -111,10 +111,10 @@ def list_watches(place: BookingBackend, as_json: bool) -> None:
     if not response["who"]:
         raise CommandError(UNKNOWN_PERSON_MESSAGE)
     watches: list[BookingResponse] = response.get("watches") or []
-    if isinstance(place, RemoteBookings) and place.has_open_booking:  # there everybody is who they say
+    if isinstance(place, RemoteBookingBackend) and place.has_open_booking:  # there everybody is who they say
         watches = [watch for watch in watches if watch["name"] == response["who"]]
     problems: list[str] = []
-    if isinstance(place, LocalBookings):  # only there the file is of this machine
+    if isinstance(place, LocalBookingBackend):  # only there the file is of this machine
         try:
             store = WatchStore(place.settings.data, place.settings.kv)
             path, content = store.folder / WATCHES_FILE, store.read_local()
@@ -133,7 +133,7 @@ def list_watches(place: BookingBackend, as_json: bool) -> None:
 
 @notify.command("stop")
 @click.argument("ids", metavar="ID...", nargs=-1)
-@with_confirmation_options
+@with_booking_confirmation
 @with_watch_backend
 def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Wait no longer for what these ids name.
@@ -144,7 +144,8 @@ def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json
     if not ids:
         raise click.UsageError("which one? Name its id: `gpuboard notify list` lists yours")
     responses = [
-        confirm_and_send(place, {"do": "unwatch", "id": watch_id}, "End it?", yes) for watch_id in dict.fromkeys(ids)
+        confirm_booking_command(place, {"do": "unwatch", "id": watch_id}, "End it?", yes)
+        for watch_id in dict.fromkeys(ids)
     ]
     message = "; ".join(clean_text(response["said"]) for response in responses)
     watches = [watch for response in responses for watch in response["watches"]]

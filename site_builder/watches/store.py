@@ -337,7 +337,7 @@ class WatchStore:
     ) -> None:
         """Replace the entries by what `change_entries` returns, while nobody else writes."""
         for _ in range(MAX_ATTEMPTS):
-            with booking_store.hold_booking_data_lock(self.data_folder, timeout_s) as locked:
+            with booking_store.hold_booking_store_lock(self.data_folder, timeout_s) as locked:
                 self.folder = locked.folder
                 before = self.read()
                 try:
@@ -363,18 +363,18 @@ class WatchStore:
         return self.read_local() if entry is None else entry.content
 
     def read_local(self) -> bytes:
-        self.signature, content = booking_store.read_booking_data_file(self.folder, WATCHES_FILE, MAX_WATCHES_BYTES)
+        self.signature, content = booking_store.read_booking_store_file(self.folder, WATCHES_FILE, MAX_WATCHES_BYTES)
         return content
 
     def write(self, content: bytes) -> bool:
         """Replace what was read; return False if somebody else wrote meanwhile."""
         if len(content) > MAX_WATCHES_BYTES:
             raise StorageError(f"{WATCHES_FILE} is full: it may have {MAX_WATCHES_BYTES} bytes")
-        with booking_store.open_booking_data_folder(self.folder) as folder:
+        with booking_store.open_booking_store_folder(self.folder) as folder:
             owner = self.find_owner(folder)
             if not self.kv_store or not self.access:
                 path = self.folder / WATCHES_FILE
-                return booking_store.replace_booking_data_file(
+                return booking_store.replace_booking_store_file(
                     folder, path, content, owner, lambda: files.read_signature(WATCHES_FILE, folder) == self.signature
                 )
         try:
@@ -384,7 +384,7 @@ class WatchStore:
             raise StorageError(message) from None
         if is_written:  # the next build updates the copy of this machine, or reports why not
             with suppress(OSError, files.FileRefusedError, StorageError):
-                consul_store.write_consul_copy(self.data_folder, WATCHES_FILE, content)
+                consul_store.write_consul_store_copy(self.data_folder, WATCHES_FILE, content)
         return is_written
 
     def find_owner(self, folder: int) -> os.stat_result:

@@ -20,7 +20,12 @@ from site_builder.core import files
 from site_builder.core.model import BookingPolicy
 from site_builder.web.identity import find_client_address
 from site_builder.web.rate_limit import InMemoryRateLimiter
-from site_builder.web.static_files import RETRY_AFTER_S, HttpResponse, build_error_response, send_response
+from site_builder.web.static_files import (
+    RETRY_AFTER_S,
+    StaticResponse,
+    build_static_error_response,
+    send_static_response,
+)
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -220,16 +225,20 @@ class BasicAuth:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         refusal = self.check_login(environ)
-        return send_response(environ, start_response, refusal) if refusal else self.application(environ, start_response)
+        return (
+            send_static_response(environ, start_response, refusal)
+            if refusal
+            else self.application(environ, start_response)
+        )
 
-    def check_login(self, environ: WSGIEnvironment) -> HttpResponse | None:
+    def check_login(self, environ: WSGIEnvironment) -> StaticResponse | None:
         """Return the refusal of a missing or wrong login; set REMOTE_USER for a correct one."""
         credentials = parse_credentials(environ)
         if credentials is None:
-            return build_error_response(401, AUTHENTICATE_HEADER, sentence=LOGIN_MESSAGE)
+            return build_static_error_response(401, AUTHENTICATE_HEADER, sentence=LOGIN_MESSAGE)
         if not self.password_file.refresh().was_verified(*credentials):
             if not self.admitted.acquire(blocking=False):
-                return build_error_response(503, ("Retry-After", RETRY_AFTER_S), sentence=OVERLOADED_MESSAGE)
+                return build_static_error_response(503, ("Retry-After", RETRY_AFTER_S), sentence=OVERLOADED_MESSAGE)
             try:
                 with self.active:
                     refusal = self.check_new_login(credentials, find_client_address(environ, self.booking_policy))
@@ -241,18 +250,20 @@ class BasicAuth:
         environ["REMOTE_USER"], environ["AUTH_TYPE"] = credentials[0].encode().decode("latin-1"), "Basic"
         return None
 
-    def check_new_login(self, credentials: tuple[str, bytes], address: str) -> HttpResponse | None:
+    def check_new_login(self, credentials: tuple[str, bytes], address: str) -> StaticResponse | None:
         """Check a login that was new when it arrived; a browser sends its first one several times at once."""
         verifier = self.password_file.refresh()
         if verifier.was_verified(*credentials):
             return None
         seconds = self.rate_limiter.find_wait_s(address, WRONG_PASSWORD_COST)
         if seconds:
-            return build_error_response(429, ("Retry-After", str(seconds)), sentence=RATE_LIMIT_MESSAGE.format(seconds))
+            return build_static_error_response(
+                429, ("Retry-After", str(seconds)), sentence=RATE_LIMIT_MESSAGE.format(seconds)
+            )
         if verifier.is_correct(*credentials):
             return None
         self.rate_limiter.penalize(address, WRONG_PASSWORD_COST)
-        return build_error_response(401, AUTHENTICATE_HEADER, sentence=WRONG_PASSWORD_MESSAGE)
+        return build_static_error_response(401, AUTHENTICATE_HEADER, sentence=WRONG_PASSWORD_MESSAGE)
 
 
 def parse_credentials(environ: WSGIEnvironment) -> tuple[str, bytes] | None:

@@ -65,7 +65,7 @@ QUEUE_TIMEOUT_S = 15.0
 OVERLOADED = {"error": "too many requests just now: try again in a moment"}
 
 
-class HttpError(Exception):
+class BookingHttpError(Exception):
     """A refused request: the status, and the reason in one sentence."""
 
     def __init__(self, status: int, message: str, *headers: tuple[str, str]) -> None:
@@ -80,19 +80,22 @@ def check_request_origin(environ: WSGIEnvironment, settings: Settings) -> None:
     X-Forwarded-Host is never read: a proxy that does not set it passes on what a page elsewhere wrote there.
     """
     if not environ.get("HTTP_X_GPUBOARD"):
-        raise HttpError(403, "the header X-Gpuboard is missing: send X-Gpuboard: 1")
+        raise BookingHttpError(403, "the header X-Gpuboard is missing: send X-Gpuboard: 1")
     content_type = str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
     if content_type != "application/json":
-        raise HttpError(415, "the request must be JSON: send Content-Type: application/json")
+        raise BookingHttpError(415, "the request must be JSON: send Content-Type: application/json")
     fetch_site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
     if fetch_site is not None and fetch_site != "same-origin":
-        raise HttpError(403, "this comes from another page than the board: book on the board itself")
+        raise BookingHttpError(403, "this comes from another page than the board: book on the board itself")
     if fetch_site is None and origin is not None and not is_same_origin(str(origin), environ):
-        raise HttpError(
+        raise BookingHttpError(
             403, "this comes from another page than the board, or a proxy before it hides its Host: book on the board"
         )
-    if settings.url and parse_host_name(environ) not in {urlsplit(settings.url).hostname, *settings.server_names}:
-        raise HttpError(403, f"the board is at {settings.url}: book there")
+    if settings.url and parse_booking_host_header(environ) not in {
+        urlsplit(settings.url).hostname,
+        *settings.server_names,
+    }:
+        raise BookingHttpError(403, f"the board is at {settings.url}: book there")
 
 
 def is_same_origin(origin: str, environ: WSGIEnvironment) -> bool:
@@ -106,16 +109,18 @@ def is_same_origin(origin: str, environ: WSGIEnvironment) -> bool:
     return place.removesuffix(port_suffix) in {host.removesuffix(port_suffix), host_with_port}
 
 
-def check_host_header(environ: WSGIEnvironment, settings: Settings) -> None:
+def check_booking_host_header(environ: WSGIEnvironment, settings: Settings) -> None:
     """On an open board, refuse a name by which a page elsewhere could have led a browser here."""
-    name = parse_host_name(environ)
+    name = parse_booking_host_header(environ)
     url = urlsplit(settings.url).hostname if settings.url else None
     own = {socket.gethostname().lower(), url, *settings.server_names}
     if not (name in own or parse_ip_address(name) or "." not in name or name.endswith(LOCAL_SUFFIXES)):
-        raise HttpError(403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it")
+        raise BookingHttpError(
+            403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it"
+        )
 
 
-def parse_host_name(environ: WSGIEnvironment) -> str:
+def parse_booking_host_header(environ: WSGIEnvironment) -> str:
     """Return the Host without its port, and without the brackets of an IPv6 address."""
     try:
         return urlsplit(f"//{str(environ.get('HTTP_HOST', '')).lower()}").hostname or ""
@@ -127,14 +132,14 @@ def read_booking_request_body(environ: WSGIEnvironment) -> bytes:
     """Read the body, if its length was given and is not too much."""
     length_text = str(environ.get("CONTENT_LENGTH", "")).strip()
     if not length_text:
-        raise HttpError(411, "the request does not say how long it is: send Content-Length")
+        raise BookingHttpError(411, "the request does not say how long it is: send Content-Length")
     if not (length_text.isascii() and length_text.isdecimal()):
-        raise HttpError(400, "the length of the request is no number")
+        raise BookingHttpError(400, "the length of the request is no number")
     if len(length_text) > 9 or int(length_text) > MAX_REQUEST_BYTES:
-        raise HttpError(413, f"the request is longer than {MAX_REQUEST_BYTES} bytes")
+        raise BookingHttpError(413, f"the request is longer than {MAX_REQUEST_BYTES} bytes")
     body: bytes = environ["wsgi.input"].read(int(length_text))
     if len(body) < int(length_text):
-        raise HttpError(400, "the request ended before its end")
+        raise BookingHttpError(400, "the request ended before its end")
     return body
 
 
@@ -147,7 +152,7 @@ def write_booking_app_stderr(message: str) -> None:
 def refuse_if_limited(wait_s: int) -> None:
     if wait_s:
         message = f"too many requests from your address: try again in {wait_s} s"
-        raise HttpError(429, message, ("Retry-After", str(wait_s)))
+        raise BookingHttpError(429, message, ("Retry-After", str(wait_s)))
 
 
 class BookingApplication:
@@ -171,7 +176,7 @@ class BookingApplication:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return send_booking_json(environ, start_response, 200, self.build_response(environ))
-        except HttpError as error:
+        except BookingHttpError as error:
             return send_booking_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
         except Exception as error:  # the caller never sees where it happened
             self.report_once(f"a booking failed: {type(error).__name__}: {error}; this should not happen")
@@ -179,23 +184,23 @@ class BookingApplication:
             return send_booking_json(environ, start_response, 500, {"error": message})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:
-        """Build the response, or raise HttpError."""
+        """Build the response, or raise BookingHttpError."""
         method = environ["REQUEST_METHOD"]
         if method not in ("GET", "POST"):
-            raise HttpError(405, "only GET and POST are answered here", ("Allow", "GET, POST"))
+            raise BookingHttpError(405, "only GET and POST are answered here", ("Allow", "GET, POST"))
         try:
             return self.handle_get(environ) if method == "GET" else self.handle_post(environ)
         except UnclearRequestError as error:
-            raise HttpError(400, str(error)) from None
-        except (policy.InvalidNameError, BookingForbiddenError) as error:
-            raise HttpError(403, str(error)) from None
+            raise BookingHttpError(400, str(error)) from None
+        except (policy.BookingNameError, BookingForbiddenError) as error:
+            raise BookingHttpError(403, str(error)) from None
         except (BookingRefusedError, json_edit.EntryPlacementError) as error:
-            raise HttpError(409, str(error)) from None
+            raise BookingHttpError(409, str(error)) from None
         except (BookingsUnreadableError, StorageError) as error:
             self.report_once(str(error))
             # the folders of this machine do not concern people elsewhere
             folders = {str(self.settings.data): "data", str(self.settings.state): "state"}
-            raise HttpError(503, formatting.hide_paths(str(error), folders), RETRY_AFTER_HEADER) from None
+            raise BookingHttpError(503, formatting.hide_paths(str(error), folders), RETRY_AFTER_HEADER) from None
 
     def handle_get(self, environ: WSGIEnvironment) -> dict[str, Any]:
         """List all bookings, and who asks."""
@@ -206,7 +211,7 @@ class BookingApplication:
         try:
             hosts = parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=MAX_QUERY_FIELDS).get("host")
         except ValueError:
-            raise HttpError(400, TOO_MANY_FIELDS_MESSAGE) from None
+            raise BookingHttpError(400, TOO_MANY_FIELDS_MESSAGE) from None
         now = self.service.now()
         listed = board_requests.list_bookings_and_watches(self.service, caller.user, hosts[0] if hosts else None)
         return {
@@ -233,17 +238,17 @@ class BookingApplication:
         cost = CHECK_COST if is_check else BOOKING_COST
         refuse_if_limited(self.request_limiter.count_request(address, cost))
         if not isinstance(request, dict):
-            raise HttpError(400, problem)
+            raise BookingHttpError(400, problem)
         caller = self.identify_caller(environ, address, cost)
         user = caller.user
         if caller.auth_method is None:
-            raise HttpError(401, UNKNOWN_CALLER_MESSAGE, AUTHENTICATE_HEADER)
+            raise BookingHttpError(401, UNKNOWN_CALLER_MESSAGE, AUTHENTICATE_HEADER)
         if caller.auth_method == "open":
-            check_host_header(environ, self.settings)
+            check_booking_host_header(environ, self.settings)
             user = identity.identify_open_user(request)
             request.pop("as", None)
             if not user.name:
-                raise HttpError(400, "say who you are: `name`, or `as` where you do not book")
+                raise BookingHttpError(400, "say who you are: `name`, or `as` where you do not book")
         return board_requests.handle_board_request(self.service, request, user)
 
     def identify_caller(self, environ: WSGIEnvironment, address: str, counted_cost: int = 0) -> WebCaller:
@@ -257,7 +262,7 @@ class BookingApplication:
             return caller
         except identity.UnknownTokenError:
             self.request_limiter.penalize(address, WRONG_TOKEN_COST - counted_cost)
-            raise HttpError(401, WRONG_TOKEN_MESSAGE, AUTHENTICATE_HEADER) from None
+            raise BookingHttpError(401, WRONG_TOKEN_MESSAGE, AUTHENTICATE_HEADER) from None
 
     def report_once(self, message: str) -> None:
         """Report a message the first time, so that requests cannot fill the log."""
@@ -283,7 +288,7 @@ def send_booking_json(
 
 
 @lru_cache(maxsize=1)
-def load_application() -> BookingApplication:
+def load_booking_application() -> BookingApplication:
     """Build the application with the settings of this process; raises SettingsError."""
     return BookingApplication(conf_file.load_settings(None, {}, os.environ).settings)
 
@@ -291,7 +296,7 @@ def load_application() -> BookingApplication:
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """Handle a request with the settings of this process; wrong ones are read again, since they may be mended."""
     try:
-        return load_application()(environ, start_response)
+        return load_booking_application()(environ, start_response)
     except SettingsError as error:
         write_booking_app_stderr(str(error))
         return send_booking_json(environ, start_response, 503, {"error": BAD_SETTINGS_MESSAGE}, RETRY_AFTER_HEADER)
@@ -313,7 +318,7 @@ def run_cgi() -> None:
     BaseCGIHandler(io.BytesIO(body), sys.stdout.buffer, sys.stderr, environ, False, True).run(application)
 
 
-class ConcurrencyLimit:
+class BookingConcurrencyLimit:
     """A WSGI application that lets few requests into another at a time."""
 
     def __init__(self, application: WSGIApplication, timeout_s: float = QUEUE_TIMEOUT_S) -> None:

@@ -48,22 +48,22 @@ INSTALLER_USER = BookingUser("gpuboard", is_admin=True, via="install")
 MessageHandler = Callable[[str], None]
 
 
-class SeparationError(Exception):
+class BookingFolderError(Exception):
     """Why bookings and data/ stay as they are, in one sentence."""
 
 
-def separate_bookings(settings: Settings, tell: MessageHandler) -> None:
+def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
     """Move bookings to data/bookings/ and close data/, if other accounts can write there; finish what was begun."""
     data = settings.data
     writers = name_folder_writers(data)
     begun = os.path.lexists(data / NEW_FOLDER)
     if writers and not is_ours(data):
-        raise SeparationError(
+        raise BookingFolderError(
             f"{writers} can put links into {data}, which is not this user's: its owner must call chmod go-w {data}"
         )
     if (writers or begun) and find_booking_folder(data) == data:
         if os.path.lexists(data / BOOKINGS):
-            raise SeparationError(
+            raise BookingFolderError(
                 f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
             )
         make_booking_folder(data)
@@ -71,7 +71,7 @@ def separate_bookings(settings: Settings, tell: MessageHandler) -> None:
         move_booking_files(data)
         tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
     if find_booking_folder(data) != data and is_ours(data):
-        take_over_data_changes(settings)
+        take_over_into_booking_folder(settings)
     if writers:
         close_data_folder(data)
         is_sticky = data.stat().st_mode & stat.S_ISVTX
@@ -86,14 +86,14 @@ def make_booking_folder(data: Path) -> None:
     """
     with suppress(FileExistsError):
         (data / NEW_FOLDER).mkdir(0o700)
-    with booking_store.open_booking_data_folder(data) as top, open_new_booking_folder(top, data) as folder:
+    with booking_store.open_booking_store_folder(data) as top, open_new_booking_folder(top, data) as folder:
         like = os.fstat(top)
         if not like.st_mode & 0o022:  # closed already: the folder has its mode since then
             return
         try:
             os.fchown(folder, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
         except OSError as error:
-            raise SeparationError(
+            raise BookingFolderError(
                 f"this user is not in the group of {data}, and cannot give {BOOKINGS}/ to it: {error.strerror}"
             ) from None
         os.fchmod(folder, 0o2770 | like.st_mode & 0o007)
@@ -101,7 +101,7 @@ def make_booking_folder(data: Path) -> None:
 
 def close_data_folder(data: Path) -> None:
     """Take the right to write from all others; where other accounts push, set the sticky bit instead."""
-    with booking_store.open_booking_data_folder(data) as top:
+    with booking_store.open_booking_store_folder(data) as top:
         mode = stat.S_IMODE(os.fstat(top).st_mode)
         foreign = False
         with os.scandir(top) as entries:
@@ -113,7 +113,7 @@ def close_data_folder(data: Path) -> None:
                 if status.st_uid != os.fstat(top).st_uid:
                     foreign = True
                 elif is_folder and status.st_mode & 0o022:
-                    with suppress(OSError), open_folder_in_data(top, entry.name) as folder:
+                    with suppress(OSError), open_booking_folder_in_data(top, entry.name) as folder:
                         os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) & ~0o022)
         os.fchmod(top, mode | stat.S_ISVTX if foreign else mode & ~0o022)
 
@@ -121,68 +121,70 @@ def close_data_folder(data: Path) -> None:
 def move_booking_files(data: Path) -> None:
     """Copy all files of bookings into the new folder, and put that in its place, whole."""
     with (
-        booking_store.hold_booking_data_lock(data),
-        booking_store.open_booking_data_folder(data) as top,
+        booking_store.hold_booking_store_lock(data),
+        booking_store.open_booking_store_folder(data) as top,
         open_new_booking_folder(top, data) as folder,
         hold_folder_lock(folder, data / NEW_FOLDER),
     ):
         for name in (BOOKINGS_FILE, WATCHES_FILE, *LOG_FILES, *OTHER_FILES):
-            content = read_plain_booking_file(top, data, name)
+            content = read_booking_folder_file(top, data, name)
             if content is None:
                 continue
-            write_shared_booking_file(folder, data / NEW_FOLDER / name, content)
+            write_booking_folder_file(folder, data / NEW_FOLDER / name, content)
             if name in BASE_FILES:
-                write_shared_booking_file(folder, data / NEW_FOLDER / BASE_FILES[name], content)
+                write_booking_folder_file(folder, data / NEW_FOLDER / BASE_FILES[name], content)
         os.fsync(folder)
         os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
         os.fsync(top)
 
 
-def take_over_data_changes(settings: Settings) -> None:
+def take_over_into_booking_folder(settings: Settings) -> None:
     """Take over what stands in data/ and not in data/bookings/, and leave links there."""
     data, place = settings.data, find_booking_folder(settings.data)
     with (
-        booking_store.open_booking_data_folder(data) as top,
-        booking_store.open_booking_data_folder(place) as folder,
+        booking_store.open_booking_store_folder(data) as top,
+        booking_store.open_booking_store_folder(place) as folder,
         hold_folder_lock(top, data),
     ):
         for name, take in ((BOOKINGS_FILE, take_over_bookings), (WATCHES_FILE, take_over_watches)):
-            base = read_plain_booking_file(folder, place, BASE_FILES[name])
+            base = read_booking_folder_file(folder, place, BASE_FILES[name])
             # as often as it changes: people edit without a lock
             while (
-                is_left(data / name) and (left := read_plain_booking_file(top, data, name)) is not None and left != base
+                is_left(data / name)
+                and (left := read_booking_folder_file(top, data, name)) is not None
+                and left != base
             ):
                 take(settings, left, base)
                 base = left
             leave_link_to_booking_folder(top, name)
         for name in (*LOG_FILES, *OTHER_FILES):
-            left = read_plain_booking_file(top, data, name)
+            left = read_booking_folder_file(top, data, name)
             if left is not None and not os.path.lexists(place / name):
-                write_shared_booking_file(folder, place / name, left)
+                write_booking_folder_file(folder, place / name, left)
             elif left is not None and name in LOG_FILES:
-                kept = read_plain_booking_file(folder, place, name) or b""
+                kept = read_booking_folder_file(folder, place, name) or b""
                 known = set(kept.splitlines())
                 lines = [line for line in left.splitlines() if line not in known]
                 if lines:
-                    write_shared_booking_file(folder, place / name, kept + b"\n".join(lines) + b"\n")
-            remove_file(top, name)
+                    write_booking_folder_file(folder, place / name, kept + b"\n".join(lines) + b"\n")
+            remove_from_booking_folder(top, name)
         for name in BASE_FILES.values():
-            remove_file(folder, name)
+            remove_from_booking_folder(folder, name)
 
 
 def take_over_bookings(settings: Settings, left: bytes, base: bytes | None) -> None:
     """Make the changes in data/bookings/ that data/comments.json has had since it was copied."""
     data = settings.data
-    with booking_store.hold_booking_data_lock(data) as book:
+    with booking_store.hold_booking_store_lock(data) as book:
         if not os.path.lexists(book.folder / BOOKINGS_FILE):
-            with booking_store.open_booking_data_folder(book.folder) as folder:
-                write_shared_booking_file(folder, book.folder / BOOKINGS_FILE, left)
+            with booking_store.open_booking_store_folder(book.folder) as folder:
+                write_booking_folder_file(folder, book.folder / BOOKINGS_FILE, left)
             return
     try:
         BookingService(settings).execute(INSTALLER_USER, EditOperation(base or b"{}\n", left))
     except (BookingRefusedError, BookingsUnreadableError, StorageError) as why:
         what = f"{data / BOOKINGS_FILE} has bookings that {book.folder / BOOKINGS_FILE} has not"
-        raise SeparationError(f"{what}: {why}; add them by `gpuboard edit`, and remove it") from None
+        raise BookingFolderError(f"{what}: {why}; add them by `gpuboard edit`, and remove it") from None
 
 
 def take_over_watches(settings: Settings, left: bytes, base: bytes | None) -> None:
@@ -190,7 +192,7 @@ def take_over_watches(settings: Settings, left: bytes, base: bytes | None) -> No
     try:
         before, now = watch_store.parse_watch_entries(base or b""), watch_store.parse_watch_entries(left)
     except watch_store.WatchFileError as why:
-        raise SeparationError(
+        raise BookingFolderError(
             f"{settings.data / WATCHES_FILE} cannot be read: {why}; correct it, or remove it"
         ) from None
 
@@ -207,15 +209,15 @@ def leave_link_to_booking_folder(top: int, name: str) -> None:
     with suppress(OSError):
         if os.readlink(name, dir_fd=top) == target:
             return
-    remove_file(top, new)
+    remove_from_booking_folder(top, new)
     try:
         os.symlink(target, new, dir_fd=top)
         os.rename(new, name, src_dir_fd=top, dst_dir_fd=top)
     except OSError:  # this disk has no links
-        remove_file(top, name)
+        remove_from_booking_folder(top, name)
 
 
-def remove_file(folder: int, name: str) -> None:
+def remove_from_booking_folder(folder: int, name: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
@@ -223,15 +225,15 @@ def remove_file(folder: int, name: str) -> None:
 def move_receiver_files(settings: Settings) -> None:
     """Remove data/.receive, where gpu-receive.sh kept its locks once, and move its log to the state folder."""
     data, place = settings.data, settings.state / "receive"
-    with booking_store.open_booking_data_folder(data) as top, suppress(PermissionError, SeparationError):
+    with booking_store.open_booking_store_folder(data) as top, suppress(PermissionError, BookingFolderError):
         names = ("receive.log", "receive.log.1")
         for name in names:
-            content = read_plain_booking_file(top, data, name)
+            content = read_booking_folder_file(top, data, name)
             free_places = [place / free for free in names if not (place / free).exists()]
             if content is not None and free_places:
                 place.mkdir(0o700, exist_ok=True)
                 files.write_atomically(free_places[0], content, 0o600)
-            remove_file(top, name)
+            remove_from_booking_folder(top, name)
     old = data / ".receive"
     with suppress(PermissionError):
         if old.is_symlink():
@@ -241,7 +243,7 @@ def move_receiver_files(settings: Settings) -> None:
 
 
 @contextmanager
-def open_folder_in_data(top: int, name: str) -> Iterator[int]:
+def open_booking_folder_in_data(top: int, name: str) -> Iterator[int]:
     """Open a folder in an open folder; a link is not followed."""
     handle = os.open(name, files.FOLDER_FLAGS, dir_fd=top)
     try:
@@ -253,42 +255,42 @@ def open_folder_in_data(top: int, name: str) -> Iterator[int]:
 @contextmanager
 def open_new_booking_folder(top: int, data: Path) -> Iterator[int]:
     """Open the folder that is being made; until data/ is closed, others can put one of theirs in its place."""
-    with open_folder_in_data(top, NEW_FOLDER) as folder:
+    with open_booking_folder_in_data(top, NEW_FOLDER) as folder:
         owner = os.fstat(folder).st_uid
         if owner not in {os.fstat(top).st_uid, os.geteuid()}:
-            raise SeparationError(f"{data / NEW_FOLDER} belongs to {files.find_file_owner_login(owner)}: remove it")
+            raise BookingFolderError(f"{data / NEW_FOLDER} belongs to {files.find_file_owner_login(owner)}: remove it")
         yield folder
 
 
 @contextmanager
 def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
     """Take the lock of bookings in an open folder, whether they are there or not."""
-    handle = booking_store.open_booking_lock_file(folder, path)
+    handle = booking_store.open_booking_store_lock(folder, path)
     try:
         timeout_s = booking_store.LOCK_TIMEOUT_S
         if not locks.acquire_lock(handle, time.monotonic() + timeout_s, booking_store.LOCK_POLL_INTERVAL_S):
             what = f"somebody else has been writing {path / BOOKINGS_FILE} for {timeout_s:.0f} s"
-            raise SeparationError(f"{what}: try again")
+            raise BookingFolderError(f"{what}: try again")
         yield
     finally:
         os.close(handle)
 
 
-def read_plain_booking_file(folder: int, path: Path, name: str) -> bytes | None:
+def read_booking_folder_file(folder: int, path: Path, name: str) -> bytes | None:
     """Read a plain file in an open folder; None if it is not there."""
     if is_moved_file_link(path / name):
-        raise SeparationError(
+        raise BookingFolderError(
             f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
         )
     try:
         return files.read_file(name, folder, MAX_FILE_BYTES)[1] if files.read_signature(name, folder) else None
     except files.FileRefusedError as why:
-        raise SeparationError(f"{path / name} cannot be read: {why}; remove it") from None
+        raise BookingFolderError(f"{path / name} cannot be read: {why}; remove it") from None
 
 
-def write_shared_booking_file(folder: int, path: Path, content: bytes) -> None:
+def write_booking_folder_file(folder: int, path: Path, content: bytes) -> None:
     """Write a file for all who may write in its folder."""
-    booking_store.replace_booking_data_file(folder, path, content, os.fstat(folder), lambda: True)
+    booking_store.replace_booking_store_file(folder, path, content, os.fstat(folder), lambda: True)
 
 
 def main() -> None:
@@ -296,8 +298,8 @@ def main() -> None:
     try:
         settings = conf_file.load_settings(None, {}, os.environ).settings
         move_receiver_files(settings)
-        separate_bookings(settings, print)
-    except (SeparationError, StorageError, SettingsError) as why:
+        separate_booking_folder(settings, print)
+    except (BookingFolderError, StorageError, SettingsError) as why:
         sys.exit(f"gpuboard: {why}")
     except OSError as error:
         sys.exit(f"gpuboard: {error.filename or 'data/'} cannot be changed: {error.strerror}")

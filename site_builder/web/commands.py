@@ -29,10 +29,10 @@ from site_builder.core.files import find_scripts_folder, make_closed_folder
 from site_builder.core.subprocesses import end_with_parent
 from site_builder.web.server import (
     WebServer,
-    build_application,
+    build_server_application,
     build_server_url,
     describe_server_listen_error,
-    list_open_booking_warnings,
+    list_server_booking_warnings,
     list_server_start_messages,
     open_listening_socket,
 )
@@ -62,51 +62,51 @@ def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.soc
     raise CommandError(f"no port from {first} to {port} is free on {address}: choose another with --listen")
 
 
-def start_builder(settings: Mapping[str, str], *options: str, **popen_options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+def start_served_builder(settings: Mapping[str, str], *options: str, **popen_options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
     """Start `gpuboard build` with these settings and no other.
 
     It starts in our own folder: Python imports modules from the current folder, and that may be anybody's.
     """
     command = [sys.executable, "-m", "site_builder", "build", *options]
-    return subprocess.Popen(command, cwd=SOURCE_FOLDER, env=build_environment(settings), **popen_options)
+    return subprocess.Popen(command, cwd=SOURCE_FOLDER, env=build_served_environment(settings), **popen_options)
 
 
-def build_environment(settings: Mapping[str, str]) -> dict[str, str]:
+def build_served_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """Return our environment with these settings and no other."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
     return {**kept, **settings}
 
 
-class StopRequestedError(BaseException):
+class StopServingError(BaseException):
     """A signal asks us to end."""
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[None]:
+def stop_serving_on_signals() -> Iterator[None]:
     """End the block at the first signal; further signals do not interrupt its clean-up."""
 
     def end(*_: object) -> None:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        raise StopRequestedError
+        raise StopServingError
 
     for number in STOP_SIGNALS:
         signal.signal(number, end)
-    with suppress(StopRequestedError):
+    with suppress(StopServingError):
         yield
         return
     print_command_message("ended")
 
 
 @contextmanager
-def create_live_spool_folder() -> Iterator[Path]:
+def create_served_spool_folder() -> Iterator[Path]:
     """Create a temporary folder that the scripts accept for their spool."""
     parent = tempfile.gettempdir() if PLAIN_PATH.fullmatch(tempfile.gettempdir()) else "/tmp"  # noqa: S108
     with tempfile.TemporaryDirectory(prefix="gpuboard-", dir=parent) as path:
         yield Path(path)
 
 
-def run_live_board(
+def serve_live_board(
     www: Path,
     listen: tuple[str, int] | None,
     read_settings: Callable[[], Mapping[str, str]],
@@ -122,18 +122,18 @@ def run_live_board(
         wait_s = take_snapshots()
         www.mkdir(parents=True, exist_ok=True)
         environment = read_settings()
-        settings = load_settings(None, {}, build_environment(environment)).settings
+        settings = load_settings(None, {}, build_served_environment(environment)).settings
         # in a session of its own, so that Ctrl-C in the terminal reaches only us; no thread runs yet
         preexec = partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
-        process = start_builder(environment, "--every", "5", start_new_session=True, preexec_fn=preexec)
+        process = start_served_builder(environment, "--every", "5", start_new_session=True, preexec_fn=preexec)
         try:
-            wait_for_first_page(www, process)
-            server = WebServer(build_application(www, settings), sock)
+            wait_for_first_served_page(www, process)
+            server = WebServer(build_server_application(www, settings), sock)
             thread = Thread(target=server.run)
             thread.start()
             try:
                 report_ready(build_server_url(sock))
-                for sentence in list_open_booking_warnings(sock, settings):
+                for sentence in list_server_booking_warnings(sock, settings):
                     print_command_message(sentence)
                 while process.poll() is None:
                     time.sleep(max(0.0, began + wait_s - time.monotonic()))
@@ -152,7 +152,7 @@ def run_live_board(
     raise CommandError("the builder has ended, and with it the board")
 
 
-def wait_for_first_page(www: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for_first_served_page(www: Path, process: subprocess.Popen[bytes]) -> None:
     """Wait until the builder has written its first page, so that nobody sees an older one."""
     began, end = time.time(), time.monotonic() + FIRST_PAGE_TIMEOUT_S
     page = www / "index.html"
@@ -197,7 +197,7 @@ def serve(settings: Settings) -> None:
     www = settings.www.absolute()
     if not www.is_dir():
         raise CommandError(f"there is no folder {www}: run `gpuboard build` first, or set GPUBOARD_WWW")
-    application = build_application(www, settings)
+    application = build_server_application(www, settings)
     sock = open_free_server_port(settings.listen)
     server = WebServer(application, sock, settings.booking_policy.proxy)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -232,7 +232,7 @@ def here(loaded: LoadedSettings) -> None:
         "GPUBOARD_CONF": conf,
     }
 
-    with stop_on_signals(), create_live_spool_folder() as spool:
+    with stop_serving_on_signals(), create_served_spool_folder() as spool:
         environment = {
             **os.environ,
             "HOST": name,
@@ -254,7 +254,9 @@ def here(loaded: LoadedSettings) -> None:
 
         try:
             make_closed_folder(settings.data)
-            run_live_board(Path(folders["GPUBOARD_WWW"]), listen, lambda: builder_settings, take_snapshot, report_ready)
+            serve_live_board(
+                Path(folders["GPUBOARD_WWW"]), listen, lambda: builder_settings, take_snapshot, report_ready
+            )
         except OSError as error:
             place = error.filename or folders["GPUBOARD_WWW"]
             raise CommandError(f"{place} cannot be written: {error.strerror}") from None

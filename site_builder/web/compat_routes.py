@@ -33,16 +33,16 @@ MAX_ENTRIES = 1440
 MAX_ACTIVE = 4
 
 
-class InvalidQueryError(Exception):
+class CompatQueryError(Exception):
     """Why a query has no answer, in one sentence."""
 
 
-def find_index_file(path_parts: list[str]) -> str:
+def find_compat_index_file(path_parts: list[str]) -> str:
     """Return the file that answers for the folder on this path."""
     return FOLDER_INDEXES.get(path_parts[0], INDEX_FILE)
 
 
-def resolve_file_path(path: str, path_parts: list[str], query: str) -> list[str]:
+def resolve_compat_path(path: str, path_parts: list[str], query: str) -> list[str]:
     """Return the path of the file that is meant; `path_parts` are those of the path alone."""
     if path == ALL_NODES_PATH:
         return ["nodes", "index.json"]
@@ -52,8 +52,8 @@ def resolve_file_path(path: str, path_parts: list[str], query: str) -> list[str]
     if path_parts[0] == STATES_FOLDER and not all(
         map(FETCH_NUM_PATTERN.fullmatch, iterate_compat_query_values(query, "fetch_num"))
     ):
-        raise InvalidQueryError("fetch_num must be a whole number from 1 on.")
-    return [*path_parts[:-1], find_index_file(path_parts)] if path.endswith("/") else path_parts
+        raise CompatQueryError("fetch_num must be a whole number from 1 on.")
+    return [*path_parts[:-1], find_compat_index_file(path_parts)] if path.endswith("/") else path_parts
 
 
 def find_compat_text_file(query: str) -> str | None:
@@ -85,7 +85,7 @@ def iterate_compat_query_values(query: str, name: str) -> Iterator[str]:
             yield value
 
 
-class MinuteHistory:
+class CompatHistory:
     """Answers `states/HOST/?fetch_num=N`: puts minutes of history before the one entry of the host's file."""
 
     def __init__(self, settings: Settings) -> None:

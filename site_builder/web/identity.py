@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from site_builder.bookings.policy import InvalidNameError, validate_user_name
+from site_builder.bookings.policy import BookingNameError, check_booking_name
 from site_builder.bookings.tokens import TokenStore
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.model import BookingPolicy
@@ -39,9 +39,9 @@ def identify_caller(environ: WSGIEnvironment, policy: BookingPolicy, tokens: Tok
     if login:
         return build_web_caller(login, "server", policy)
     if is_request_from_proxy(environ, policy):
-        login = decode_wsgi_environ_text(environ, f"HTTP_{policy.proxy_header.upper().replace('-', '_')}")
+        login = decode_identity_text(environ, f"HTTP_{policy.proxy_header.upper().replace('-', '_')}")
         if NAME_SEPARATOR in login:
-            raise InvalidNameError(
+            raise BookingNameError(
                 f"the proxy gives several names in {policy.proxy_header}: it must set this header, not add to it"
             )
         if login:
@@ -56,13 +56,13 @@ def identify_caller(environ: WSGIEnvironment, policy: BookingPolicy, tokens: Tok
 
 
 def build_web_caller(name: str, auth_method: str, policy: BookingPolicy) -> WebCaller:
-    name = validate_user_name(name)
+    name = check_booking_name(name)
     return WebCaller(BookingUser(name, fold_login(name) in policy.admins, f"web, {auth_method}"), auth_method)
 
 
 def read_server_login(environ: WSGIEnvironment) -> str:
     """Return the login at the web server; without AUTH_TYPE, nginx passes on a name that nobody checked."""
-    return decode_wsgi_environ_text(environ, "REMOTE_USER") if environ.get("AUTH_TYPE") else ""
+    return decode_identity_text(environ, "REMOTE_USER") if environ.get("AUTH_TYPE") else ""
 
 
 def is_request_from_proxy(environ: WSGIEnvironment, policy: BookingPolicy) -> bool:
@@ -97,11 +97,11 @@ def identify_open_user(request: Mapping[str, Any]) -> BookingUser:
     """On an open board, return the user that `as` names, else the one to book for; never an admin."""
     name = request.get("as") or (request.get("name") if request.get("do") == "book" else None)
     return BookingUser(
-        validate_user_name(name) if isinstance(name, str) and name.strip() else "", via="web, open", is_open=True
+        check_booking_name(name) if isinstance(name, str) and name.strip() else "", via="web, open", is_open=True
     )
 
 
-def decode_wsgi_environ_text(environ: WSGIEnvironment, key: str) -> str:
+def decode_identity_text(environ: WSGIEnvironment, key: str) -> str:
     """Decode a value of the WSGI environment, which has a letter for each byte."""
     text = str(environ.get(key, "")).strip(" \t")  # other blanks may be the last byte of a letter, as in à
     try:

@@ -35,7 +35,7 @@ class RateLimiter:
         level, at = self.read_levels().get(build_rate_limit_address_key(address), (0.0, 0.0))
         if at > self.clock():
             self.penalize(address, 0.0)
-        return compute_rate_limit_wait_s(leak(level, self.clock() - at) + cost)
+        return compute_rate_limit_wait_s(compute_level_after(level, self.clock() - at) + cost)
 
     def penalize(self, address: str, cost: float) -> None:
         """Count a request that should not have been made, as far as the bucket has room."""
@@ -50,13 +50,13 @@ class RateLimiter:
         with self.hold_lock():
             levels, now = self.read_levels(), self.clock()
             level, at = levels.get(key, (0.0, 0.0))
-            level = leak(level, now - at) + cost
+            level = compute_level_after(level, now - at) + cost
             wait_s = compute_rate_limit_wait_s(level)
             if always or not wait_s:
                 levels[key] = min(level, BUCKET_CAPACITY), now
             # the clock may have been set back: the bucket would not leak before it is that late again
             if always or not wait_s or at > now:
-                self.write_levels(drop_empty_buckets(levels, now))
+                self.write_levels(prune_rate_limit_buckets(levels, now))
         return wait_s
 
     def hold_lock(self) -> AbstractContextManager[Any]:
@@ -92,7 +92,7 @@ class InMemoryRateLimiter(RateLimiter):
         self.levels = levels
 
 
-def leak(level: float, seconds: float) -> float:
+def compute_level_after(level: float, seconds: float) -> float:
     return max(0.0, level - max(0.0, seconds))
 
 
@@ -101,7 +101,7 @@ def compute_rate_limit_wait_s(level: float) -> int:
     return max(0, math.ceil(level - BUCKET_CAPACITY))
 
 
-def drop_empty_buckets(levels: BucketLevels, now: float) -> BucketLevels:
+def prune_rate_limit_buckets(levels: BucketLevels, now: float) -> BucketLevels:
     """Return the buckets that are not empty, at most MAX_ADDRESSES, the fullest; times in the future become now."""
     full = {key: (level, min(at, now)) for key, (level, at) in levels.items() if level > now - at}
     return dict(sorted(full.items(), key=lambda bucket: sum(bucket[1]), reverse=True)[:MAX_ADDRESSES])

@@ -28,17 +28,17 @@ from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.web import compat_routes
 from site_builder.web.basic_auth import BasicAuth, PasswordFile, PasswordFileError
-from site_builder.web.booking_app import BookingApplication, ConcurrencyLimit
+from site_builder.web.booking_app import BookingApplication, BookingConcurrencyLimit
 from site_builder.web.identity import parse_ip_address
 from site_builder.web.rate_limit import build_rate_limit_address_key
 from site_builder.web.static_files import (
     ABSOLUTE_URL_START,
     SECURITY_HEADERS,
-    HttpResponse,
+    StaticResponse,
     StaticSite,
-    build_error_response,
-    parse_request_target,
-    send_response,
+    build_static_error_response,
+    parse_static_target,
+    send_static_response,
     split_static_path,
 )
 
@@ -77,7 +77,7 @@ WAITRESS_SETTINGS: dict[str, Any] = {
     "cleanup_interval": 10,
     "max_request_header_size": 16 << 10,
     "max_request_body_size": 32 << 10,  # read, so that the sender sees that it is refused; bookings may have half
-    "outbuf_high_watermark": UNLIMITED_BYTES,  # there a thread would wait for a reader; see ClientChannel.write_soon
+    "outbuf_high_watermark": UNLIMITED_BYTES,  # there a thread would wait for a reader; see ServerChannel.write_soon
     "asyncore_use_poll": True,  # select() ends at 1024 files
     "log_socket_errors": False,  # clients that went away are usual
     "clear_untrusted_proxy_headers": False,  # the booking service checks who sent them, and nothing else reads them
@@ -85,13 +85,13 @@ WAITRESS_SETTINGS: dict[str, Any] = {
 }
 
 
-def build_application(www: Path, settings: Settings) -> WSGIApplication:
+def build_server_application(www: Path, settings: Settings) -> WSGIApplication:
     """Build what answers requests: under the board's own names, and with passwords if the settings name a file."""
     url = settings.booking_policy.url
     booking_route = (
-        (url, ConcurrencyLimit(BookingApplication(settings, print_command_message))) if url is not None else None
+        (url, BookingConcurrencyLimit(BookingApplication(settings, print_command_message))) if url is not None else None
     )
-    add_history = compat_routes.MinuteHistory(settings)
+    add_history = compat_routes.CompatHistory(settings)
     application: WSGIApplication = StaticSite(www, print_command_message, booking_route, add_history)
     if settings.htpasswd:
         try:
@@ -125,14 +125,18 @@ class HostHeaderCheck:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         refused = self.check_host(environ)
-        return send_response(environ, start_response, refused) if refused else self.application(environ, start_response)
+        return (
+            send_static_response(environ, start_response, refused)
+            if refused
+            else self.application(environ, start_response)
+        )
 
-    def check_host(self, environ: WSGIEnvironment) -> HttpResponse | None:
+    def check_host(self, environ: WSGIEnvironment) -> StaticResponse | None:
         """Return the refusal of a request under another name; X-Forwarded-Host is not read, anybody can send it."""
         hosts = [str(environ.get("HTTP_HOST", ""))]
         if not hosts[0]:
             if environ["SERVER_PROTOCOL"] != "HTTP/1.0":
-                return build_error_response(400)
+                return build_static_error_response(400)
             hosts = []  # no browser: each sends a Host
         target = ABSOLUTE_URL_START.match(environ["REQUEST_URI"])
         if target:  # a name there counts more than the header (RFC 9112, 3.2.2), so that both must be ours
@@ -140,9 +144,9 @@ class HostHeaderCheck:
         for host in hosts:
             name = parse_host_header(host)
             if name is None:
-                return build_error_response(400)
+                return build_static_error_response(400)
             if not self.is_allowed(name, environ):
-                return build_error_response(421, sentence=UNKNOWN_NAME_MESSAGE)
+                return build_static_error_response(421, sentence=UNKNOWN_NAME_MESSAGE)
         return None
 
     def is_allowed(self, name: str, environ: WSGIEnvironment) -> bool:
@@ -153,7 +157,7 @@ class HostHeaderCheck:
             self.lookup_thread.join(DNS_TIMEOUT_S)
             if name in self.allowed_names:
                 return True
-        path, query = parse_request_target(environ)
+        path, query = parse_static_target(environ)
         if compat_routes.is_compat_route(path, split_static_path(path), query):
             with suppress(OSError):
                 return any(folder.name.lower() == name for folder in self.states_folder.iterdir())
@@ -176,7 +180,7 @@ class ErrorResponseTask(ErrorTask):
 
     def execute(self) -> None:
         error: Any = self.request.error  # type: ignore[attr-defined] # the stub takes the request for its error
-        response = build_error_response(error.code)
+        response = build_static_error_response(error.code)
         self.status = f"{error.code} {error.reason}"
         self.response_headers = [*SECURITY_HEADERS, *response.headers]
         self.set_close_on_finish()
@@ -195,7 +199,7 @@ class ResponseTask(WSGITask):
             super().set_close_on_finish()
 
 
-class RequestParser(HTTPRequestParser):
+class ServerRequestParser(HTTPRequestParser):
     """Refuse a request whose end two servers could see at different places (request smuggling)."""
 
     def parse_header(self, header_plus: bytes) -> None:
@@ -208,10 +212,10 @@ class RequestParser(HTTPRequestParser):
             raise ParsingError("Transfer-Encoding is of HTTP/1.1")
 
 
-class ClientChannel(HTTPChannel):
+class ServerChannel(HTTPChannel):
     """A connection that neither a slow sender nor a slow reader can hold at others' cost."""
 
-    parser_class = RequestParser
+    parser_class = ServerRequestParser
     task_class = ResponseTask
     error_task_class = ErrorResponseTask
     request_began_at = 0.0
@@ -262,8 +266,8 @@ class ClientChannel(HTTPChannel):
 class WebServer(TcpWSGIServer):
     """A site on a socket that listens: `run` until `stop`; keeps slots for new connections, however many are idle."""
 
-    channel_class = ClientChannel
-    active_channels: dict[int, ClientChannel]  # type: ignore[assignment] # the stub takes one channel for all
+    channel_class = ServerChannel
+    active_channels: dict[int, ServerChannel]  # type: ignore[assignment] # the stub takes one channel for all
 
     def __init__(self, site: WSGIApplication, sock: socket.socket, proxy: str | None = None) -> None:
         """Prepare to serve on a socket that it closes in the end.
@@ -394,11 +398,11 @@ def list_server_start_messages(sock: socket.socket, settings: Settings, is_termi
         return messages
     if is_terminal:
         messages.append(f"everybody on the network {'with a password ' if settings.htpasswd else ''}can read it")
-        messages += list_open_booking_warnings(sock, settings)
+        messages += list_server_booking_warnings(sock, settings)
     return [*messages, CLEARTEXT_WARNING] if settings.htpasswd else messages
 
 
-def list_open_booking_warnings(sock: socket.socket, settings: Settings) -> list[str]:
+def list_server_booking_warnings(sock: socket.socket, settings: Settings) -> list[str]:
     """Warn if anybody on the network may book."""
     policy = settings.booking_policy
     is_open = policy.url is not None and policy.is_open and not settings.htpasswd and not is_server_local_only(sock)

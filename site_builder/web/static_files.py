@@ -91,11 +91,11 @@ NOT_BUILT_MESSAGE = (
 REFRESH_TAG = f"<meta http-equiv=refresh content={RETRY_AFTER_S}>"
 
 
-class FileChangedError(Exception):
+class StaticFileChangedError(Exception):
     """A file changed while it was read."""
 
 
-class FileStream(io.FileIO):
+class StaticFileStream(io.FileIO):
     """A file that is sent while it is read; if it was truncated, an error ends the connection."""
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -106,16 +106,18 @@ class FileStream(io.FileIO):
 
 
 @dataclass(frozen=True)
-class HttpResponse:
+class StaticResponse:
     """A body, or a file that is streamed and closed by whoever sends it."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
-    stream: FileStream | None = None
+    stream: StaticFileStream | None = None
 
 
-def build_error_response(status: int, *headers: tuple[str, str], sentence: str = "", head: str = "") -> HttpResponse:
+def build_static_error_response(
+    status: int, *headers: tuple[str, str], sentence: str = "", head: str = ""
+) -> StaticResponse:
     """Build a response that is a sentence; nothing of the request is repeated in it."""
     message = sentence or STATUS_MESSAGES.get(
         status, "Something went wrong here; the admin can read what on the server."
@@ -128,10 +130,12 @@ def build_error_response(status: int, *headers: tuple[str, str], sentence: str =
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-cache"),
     )
-    return HttpResponse(status, (*html_headers, *headers), body)
+    return StaticResponse(status, (*html_headers, *headers), body)
 
 
-def send_response(environ: WSGIEnvironment, start_response: StartResponse, response: HttpResponse) -> Iterable[bytes]:
+def send_static_response(
+    environ: WSGIEnvironment, start_response: StartResponse, response: StaticResponse
+) -> Iterable[bytes]:
     """Send a response, with the security headers that it does not set itself."""
     own_headers = dict(response.headers)
     security_headers = [header for header in SECURITY_HEADERS if header[0] not in own_headers]
@@ -209,14 +213,14 @@ class StaticSite:
         self.body_cache = BodyCache(MAX_CACHED_BYTES)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if self.booking_route and parse_request_target(environ)[0] == f"/{self.booking_route[0].lstrip('/')}":
+        if self.booking_route and parse_static_target(environ)[0] == f"/{self.booking_route[0].lstrip('/')}":
             return self.booking_route[1](environ, start_response)
         try:
             response = self.build_response(environ)
         except Exception as error:  # no request may bring the server down, and no client sees why
             self.report_once(f"an answer failed: {type(error).__name__}: {error}; this should not happen")
-            response = build_error_response(500)
-        return send_response(environ, start_response, response)
+            response = build_static_error_response(500)
+        return send_static_response(environ, start_response, response)
 
     def report_once(self, sentence: str) -> None:
         """Report a sentence the first time; no client can fill a log."""
@@ -224,39 +228,39 @@ class StaticSite:
             self.reported.add(sentence)
             self.report(sentence)
 
-    def build_response(self, environ: WSGIEnvironment) -> HttpResponse:
-        path, query = parse_request_target(environ)
+    def build_response(self, environ: WSGIEnvironment) -> StaticResponse:
+        path, query = parse_static_target(environ)
         methods = ("GET", "HEAD", "POST") if path == compat_routes.ALL_NODES_PATH else ("GET", "HEAD")
         if environ["REQUEST_METHOD"] not in methods:
-            return build_error_response(405, ("Allow", ", ".join(methods)))
+            return build_static_error_response(405, ("Allow", ", ".join(methods)))
         length = environ.get("CONTENT_LENGTH") or "0"
         max_length = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
         if not length.isdecimal() or len(length) > 9 or int(length) > max_length:
-            return build_error_response(413)
+            return build_static_error_response(413)
         path_parts = split_static_path(path)
         if path_parts is None:
-            return build_error_response(404)
+            return build_static_error_response(404)
         try:
-            path_parts = compat_routes.resolve_file_path(path, path_parts, query)
-        except compat_routes.InvalidQueryError as error:
-            return build_error_response(400, sentence=str(error))
+            path_parts = compat_routes.resolve_compat_path(path, path_parts, query)
+        except compat_routes.CompatQueryError as error:
+            return build_static_error_response(400, sentence=str(error))
         retry_header = ("Retry-After", RETRY_AFTER_S)
         for _ in range(3):
             try:
                 return self.serve_file(path_parts, query, environ)
-            except FileChangedError:
+            except StaticFileChangedError:
                 continue
             except OSError as error:
                 if error.errno in NOT_FOUND_ERRNOS and path_parts == [INDEX_FILE]:
-                    return build_error_response(503, retry_header, sentence=NOT_BUILT_MESSAGE, head=REFRESH_TAG)
+                    return build_static_error_response(503, retry_header, sentence=NOT_BUILT_MESSAGE, head=REFRESH_TAG)
                 if error.errno in NOT_FOUND_ERRNOS:
-                    return build_error_response(404)
+                    return build_static_error_response(404)
                 where = self.www.joinpath(*path_parts)
                 self.report_once(f"{where} cannot be read: {error.strerror}; whoever asks for it gets an error")
                 if error.errno in (errno.EACCES, errno.EPERM):
-                    return build_error_response(403)
-                return build_error_response(503, retry_header)
-        return build_error_response(404)
+                    return build_static_error_response(403)
+                return build_static_error_response(503, retry_header)
+        return build_static_error_response(404)
 
     def open_file(self, path_parts: list[str]) -> int:
         """Open a file without following a link, whoever changes the folders meanwhile."""
@@ -270,29 +274,29 @@ class StaticSite:
         finally:
             os.close(handle)
 
-    def serve_file(self, path_parts: list[str], query: str, environ: WSGIEnvironment) -> HttpResponse:
+    def serve_file(self, path_parts: list[str], query: str, environ: WSGIEnvironment) -> StaticResponse:
         """Serve a file as it is now: it is opened once, and everything is read from what was opened."""
         handle = self.open_file(path_parts)
         try:
             file_stat = os.fstat(handle)
             if stat.S_ISREG(file_stat.st_mode):
                 return self.build_file_response(handle, file_stat, path_parts, query, environ)
-            index = compat_routes.find_index_file(path_parts)
+            index = compat_routes.find_compat_index_file(path_parts)
             if not stat.S_ISDIR(file_stat.st_mode) or not stat.S_ISREG(
                 os.stat(index, dir_fd=handle, follow_symlinks=False).st_mode
             ):
-                return build_error_response(404)
+                return build_static_error_response(404)
             location = f"./{quote(path_parts[-1])}/"
             if query:
                 location += f"?{quote(query, safe=SAFE_QUERY_CHARACTERS, encoding='latin-1')}"
             sentence = "This page stands in a folder: a slash is missing."
-            return build_error_response(308, ("Location", location), sentence=sentence)
+            return build_static_error_response(308, ("Location", location), sentence=sentence)
         finally:
             os.close(handle)
 
     def build_file_response(
         self, handle: int, file_stat: os.stat_result, path_parts: list[str], query: str, environ: WSGIEnvironment
-    ) -> HttpResponse:
+    ) -> StaticResponse:
         """Send an open file whole, compressed or streamed, or say that the client has it already."""
         content_type, is_text = find_content_type(path_parts[-1])
         size = file_stat.st_size
@@ -300,7 +304,7 @@ class StaticSite:
             environ.get("HTTP_ACCEPT_ENCODING", ""), is_text and size <= MAX_BUFFERED_BYTES, size
         )
         if is_gzip is None:
-            return build_error_response(406, ("Vary", "Accept-Encoding"))
+            return build_static_error_response(406, ("Vary", "Accept-Encoding"))
         entry_count = compat_routes.parse_compat_entry_count(path_parts, query) if self.add_history else 1
         etag = f"{file_stat.st_ino:x}-{file_stat.st_mtime_ns:x}-{size:x}" + ("-gzip" if is_gzip else "")
         etag += f"-{entry_count}" if entry_count > 1 else ""
@@ -315,12 +319,14 @@ class StaticSite:
         if path_parts[0] == REPORTS_FOLDER:
             headers.append(("Content-Security-Policy", REPORT_SECURITY_POLICY))
         if environ["REQUEST_METHOD"] != "POST" and is_static_file_not_modified(environ, etag, file_stat.st_mtime):
-            return HttpResponse(304, tuple(headers))
+            return StaticResponse(304, tuple(headers))
         headers.append(("Content-Type", content_type))
         if is_gzip:
             headers.append(("Content-Encoding", "gzip"))
         if size > MAX_BUFFERED_BYTES:
-            return HttpResponse(200, (*headers, ("Content-Length", str(size))), stream=FileStream(os.dup(handle)))
+            return StaticResponse(
+                200, (*headers, ("Content-Length", str(size))), stream=StaticFileStream(os.dup(handle))
+            )
 
         def make_body() -> bytes:
             content = read_open_static_file(handle, file_stat)
@@ -329,10 +335,10 @@ class StaticSite:
             return gzip.compress(content, 6, mtime=0) if is_gzip else content
 
         body = self.body_cache.get(("/".join(path_parts), etag), make_body)
-        return HttpResponse(200, (*headers, ("Content-Length", str(len(body)))), body)
+        return StaticResponse(200, (*headers, ("Content-Length", str(len(body)))), body)
 
 
-def parse_request_target(environ: WSGIEnvironment) -> tuple[str, str]:
+def parse_static_target(environ: WSGIEnvironment) -> tuple[str, str]:
     """Return path and query as they were sent; PATH_INFO has lost its leading slashes."""
     target, _, query = environ["REQUEST_URI"].partition("#")[0].partition("?")
     return ABSOLUTE_URL_START.sub("", target, count=1) or "/", query
@@ -395,5 +401,5 @@ def read_open_static_file(handle: int, file_stat: os.stat_result) -> bytes:
     with open(handle, "rb", closefd=False) as file:  # it has no path any more
         content = file.read(file_stat.st_size + 1)
     if len(content) != file_stat.st_size or os.fstat(handle).st_mtime_ns != file_stat.st_mtime_ns:
-        raise FileChangedError
+        raise StaticFileChangedError
     return content

@@ -60,7 +60,7 @@ def two(tmp_path: Path) -> tuple[Lab, Lab]:
 
 def book(lab: Lab, access: KvAccess, who: BookingUser, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     service = BookingService(lab.settings(kv=access))
-    return booking_service.handle_request(service, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
+    return booking_service.handle_service_request(service, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
 
 
 def names(content: bytes | None) -> list[str]:
@@ -80,7 +80,7 @@ def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
     assert "alice" in str(found.value)
     book(other, access, BOB, "atlas:1")
     (mine,) = book(one, access, ALICE, "atlas:2")["bookings"]
-    booking_service.handle_request(
+    booking_service.handle_service_request(
         BookingService(other.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE
     )
     assert names(store.get("data/comments.json")) == ["alice", "bob"]
@@ -126,7 +126,7 @@ def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: 
     one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
     assert [
         found["name"]
-        for found in booking_service.list_bookings(BookingService(one.settings(kv=access)), ALICE)["bookings"]
+        for found in booking_service.list_service_bookings(BookingService(one.settings(kv=access)), ALICE)["bookings"]
     ] == ["carol"]
     assert store.get("data/comments.json") is None
     book(one, access, ALICE, "atlas:1")

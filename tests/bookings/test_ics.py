@@ -17,7 +17,7 @@ import vobject
 from dateutil import tz
 
 from site_builder.board.builder import Builder, BuildReport
-from site_builder.bookings.build import EMPTY_FEED_RETENTION_S, build_feed_path
+from site_builder.bookings.build import EMPTY_FEED_RETENTION_S, build_ics_feed_path
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, PrivacySettings
 from site_builder.core.people import PeopleDirectory
@@ -178,7 +178,7 @@ def test_every_event_of_every_feed_comes_back_as_it_was_booked(lab: Lab) -> None
         assert events(lab, f"bookings/hosts/{host}.ics") == of_host
     for name in ("alice", "bob", "Zoë 🚀"):
         of_person = {uid: event for uid, event in expected.items() if f" {name}: " in event.summary}
-        assert events(lab, build_feed_path(name, PeopleDirectory({}))) == of_person
+        assert events(lab, build_ics_feed_path(name, PeopleDirectory({}))) == of_person
 
 
 def test_the_form_is_that_of_the_standard(lab: Lab) -> None:
@@ -482,8 +482,8 @@ NAMES = [
 
 def test_two_people_never_share_a_feed() -> None:
     people = PeopleDirectory({})
-    made = [build_feed_path(name, people) for name in NAMES]
-    again = [build_feed_path(path.rpartition("/")[2][: -len(".ics")], people) for path in made]
+    made = [build_ics_feed_path(name, people) for name in NAMES]
+    again = [build_ics_feed_path(path.rpartition("/")[2][: -len(".ics")], people) for path in made]
     assert len({people.resolve_person(name) for name in NAMES}) == len(set(made))
     assert [path for path in made if path.count("/") != 2 or not path.isascii() or "/." in path] == []
     lossy = [(a, b) for a, b, name in zip(made, again, NAMES) if a == b and a != f"bookings/people/{name}.ics"]

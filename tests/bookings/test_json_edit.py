@@ -10,27 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.bookings import json_edit
-from site_builder.bookings.json_edit import BookingDocument
-from site_builder.bookings.parser import BookingEntry
+from site_builder.bookings.json_edit import JsonDocument
+from site_builder.bookings.parser import JsonEntry
 
 ALICE = {"name": "alice", "date": "2027-03-01 18:00"}
 BOB = {"name": "bob", "date": "2027-03-01 18:00"}
 A, B = json.dumps(ALICE), json.dumps(BOB)
 
 
-def add_entry(document: BookingDocument, host: str, gpu: str, content: json_edit.EntryContent) -> BookingDocument:
-    return json_edit.add_entries(document, host, [(gpu, content)])
+def add_entry(document: JsonDocument, host: str, gpu: str, content: json_edit.EntryContent) -> JsonDocument:
+    return json_edit.add_json_entries(document, host, [(gpu, content)])
 
 
-def text(content: str) -> BookingDocument:
-    return BookingDocument.from_bytes(content.encode())
+def text(content: str) -> JsonDocument:
+    return JsonDocument.from_bytes(content.encode())
 
 
-def said(file: BookingDocument) -> list[tuple[str, str, str]]:
+def said(file: JsonDocument) -> list[tuple[str, str, str]]:
     return [(one.host, one.gpu, str(one.content.get("name", ""))) for one in file.list_entries() if one.content]
 
 
-def entry_of(file: BookingDocument, name: str) -> BookingEntry:
+def entry_of(file: JsonDocument, name: str) -> JsonEntry:
     (found,) = (one for one in file.list_entries() if one.content.get("name") == name)
     return found
 
@@ -80,12 +80,12 @@ def test_an_entry_is_added_in_the_form_that_is_there(before: str, host: str, gpu
 )
 def test_an_entry_is_removed_and_the_others_keep_their_places(before: str, after: str) -> None:
     file = text(before)
-    assert json_edit.remove_entry(file, entry_of(file, "bob")).text == after
+    assert json_edit.remove_json_entry(file, entry_of(file, "bob")).text == after
 
 
 def test_only_the_changed_fields_of_an_entry_change() -> None:
     file = text('{"atlas": [{ "name": "bob", // him\n "team": [1, 2],\n "date": "2027-03-01", "from": "2027-02-28" }]}')
-    new = json_edit.update_entry(
+    new = json_edit.update_json_entry(
         file, entry_of(file, "bob"), {"date": "2027-03-02", "from": None, "comment": "Straße", "name": "bob"}
     )
     assert new.text == (
@@ -95,14 +95,14 @@ def test_only_the_changed_fields_of_an_entry_change() -> None:
 
 def test_several_are_added_at_once() -> None:
     file = text(f'{{\n "atlas": {{\n  "0": {A}\n }}\n}}')
-    new = json_edit.add_entries(file, "atlas", [("1", BOB), ("0", BOB), ("2", BOB), ("1", ALICE)])
+    new = json_edit.add_json_entries(file, "atlas", [("1", BOB), ("0", BOB), ("2", BOB), ("1", ALICE)])
     assert new.text == f'{{\n "atlas": {{\n  "0": [{A}, {B}],\n  "1": [{B}, {A}],\n  "2": {B}\n }}\n}}'
 
 
 def test_half_a_letter_stays_as_it_was_written() -> None:
     file = text('{"atlas": [{"name": "bob", "comment": "\\ud83d"}]}')
     new = add_entry(
-        json_edit.update_entry(file, file.list_entries()[0], {"date": "2027-03-01"}),
+        json_edit.update_json_entry(file, file.list_entries()[0], {"date": "2027-03-01"}),
         "atlas",
         "1",
         file.list_entries()[0].content,
@@ -118,15 +118,15 @@ def test_what_is_no_booking_is_not_written_over() -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
 def test_a_file_keeps_its_encoding(encoding: str) -> None:
     content = '{"atlas": [{"name": "Père Noël"}]}'
-    file = add_entry(BookingDocument.from_bytes(content.encode(encoding)), "atlas", "1", {"name": "Zoë 😀"})
+    file = add_entry(JsonDocument.from_bytes(content.encode(encoding)), "atlas", "1", {"name": "Zoë 😀"})
     assert file.content.startswith(content.encode(encoding)[:-2])
-    assert [name for _, _, name in said(BookingDocument.from_bytes(file.content))] == ["Père Noël", "Zoë 😀"]
+    assert [name for _, _, name in said(JsonDocument.from_bytes(file.content))] == ["Père Noël", "Zoë 😀"]
 
 
 def test_latin_1_that_would_read_as_utf_8_becomes_utf_8() -> None:
-    file = BookingDocument.from_bytes('{"a": [{"name": "Ã©"}, {"name": "é"}]}'.encode("latin-1"))
-    file = json_edit.remove_entry(file, file.list_entries()[1])
-    assert said(BookingDocument.from_bytes(file.content)) == [("a", "0", "Ã©")]
+    file = JsonDocument.from_bytes('{"a": [{"name": "Ã©"}, {"name": "é"}]}'.encode("latin-1"))
+    file = json_edit.remove_json_entry(file, file.list_entries()[1])
+    assert said(JsonDocument.from_bytes(file.content)) == [("a", "0", "Ã©")]
 
 
 def test_the_last_of_two_equal_keys_is_changed() -> None:
@@ -173,7 +173,7 @@ def noisy(content: object, draw: Any) -> str:  # noqa: ANN401
     return json.dumps(content, ensure_ascii=draw(st.booleans()))
 
 
-def pictured(file: BookingDocument) -> list[str]:
+def pictured(file: JsonDocument) -> list[str]:
     """Each entry with its place, in no order."""
     return sorted(
         repr((one.host, one.gpu, sorted(one.content.items(), key=repr))) for one in file.list_entries() if one.content
@@ -183,7 +183,7 @@ def pictured(file: BookingDocument) -> list[str]:
 @given(st.data())
 def test_any_changes_leave_all_else_as_it_was(data: st.DataObject) -> None:
     written = noisy(data.draw(FILE), data.draw)
-    file = BookingDocument.from_bytes(written.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode())
+    file = JsonDocument.from_bytes(written.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode())
     for kind, host, gpu, content, which in data.draw(st.lists(CHANGE, max_size=6)):
         before, entries = pictured(file), [one for one in file.list_entries() if one.content]
         if kind == "add":
@@ -192,16 +192,16 @@ def test_any_changes_leave_all_else_as_it_was(data: st.DataObject) -> None:
         elif not entries:
             continue
         elif kind == "remove":
-            file = json_edit.remove_entry(file, entries[which % len(entries)])
+            file = json_edit.remove_json_entry(file, entries[which % len(entries)])
             gone, new = 1, 0
         else:
             old = entries[which % len(entries)]
-            file = json_edit.update_entry(file, old, content)
+            file = json_edit.update_json_entry(file, old, content)
             wanted = {**old.content, **{key: one for key, one in content.items() if one is not None}}
             wanted = {key: one for key, one in wanted.items() if not (key in content and content[key] is None)}
             assert wanted in [one.content for one in file.list_entries()]
             gone, new = 1, 1
-        file = BookingDocument.from_bytes(file.content)
+        file = JsonDocument.from_bytes(file.content)
         after = pictured(file)
         left = [one for one in before if one in after]
         assert len(left) >= len(before) - gone

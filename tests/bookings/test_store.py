@@ -47,7 +47,7 @@ def lab() -> Iterator[Lab]:
 def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
     """What somebody hears who books."""
     try:
-        found = booking_service.handle_request(
+        found = booking_service.handle_service_request(
             BookingService(lab.settings()), {"do": "book", "gpus": [f"atlas:{gpu}"], "for": "2h"}, BookingUser(who)
         )
         return f"booked {found['bookings'][0]['id']}"
@@ -114,7 +114,7 @@ def test_two_people_of_a_group_book_in_turn(lab: Lab) -> None:
         assert as_user(uid, [LAB_GROUP], lambda: book(lab, str(gpu), f"user{gpu}")).startswith("booked")  # noqa: B023
     names = [
         one["name"]
-        for one in booking_service.list_bookings(BookingService(lab.settings()), BookingUser(""))["bookings"]
+        for one in booking_service.list_service_bookings(BookingService(lab.settings()), BookingUser(""))["bookings"]
     ]
     assert names == ["user0", "user1", "user2", "user3"]
     assert of(lab.data / "comments.json")[1:] == (LAB_GROUP, "0o664")

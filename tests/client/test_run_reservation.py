@@ -41,10 +41,10 @@ class Place:
 
     def send(self, request: Mapping[str, Any], who: str = "alice") -> dict[str, Any]:
         self.asked.append(request["do"])
-        return booking_service.handle_request(self.service, request, BookingUser(who))
+        return booking_service.handle_service_request(self.service, request, BookingUser(who))
 
     def list_bookings(self) -> dict[str, Any]:
-        return booking_service.list_bookings(self.service, BookingUser("alice"))
+        return booking_service.list_service_bookings(self.service, BookingUser("alice"))
 
     def keeper(self, length: float, *cards: ReservedGpu) -> RunReservation:
         return RunReservation(self, "vm", cards or (ZERO,), length, "gpuboard run")

@@ -101,7 +101,7 @@ def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -
     friday, later = "2200-12-26 09:00", "2200-12-26 10:00"
     request = {"do": "book", "gpus": ["atlas:0"], "from": friday, "until": later, "rrule": "FREQ=YEARLY;BYMONTHDAY=1"}
     with pytest.raises(UnclearRequestError, match="not happen once"):
-        booking_service.handle_request(BookingService(lab.settings()), request, BookingUser("alice"))
+        booking_service.handle_service_request(BookingService(lab.settings()), request, BookingUser("alice"))
 
 
 @pytest.mark.parametrize("text", ["1969-W52", "2201-W01", "0001-W01", "9999-W52"])
@@ -203,9 +203,7 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
 @example("1970-01-01", "1970-01-02", "FREQ=DAILY;COUNT=99999", ZONES[1], "2200-12-31T12:00")
 @example("2200-12-30", "2200-12-31 23:00", "FREQ=DAILY", ZONES[2], "2200-12-31T12:00")
 def test_accepted_dates_can_be_decided_and_shown(begins: str, ends: str, rule: str, zone: tzinfo, at: str) -> None:
-    entry = booking_parser.BookingEntry(
-        "atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0
-    )
+    entry = booking_parser.JsonEntry("atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0)
     booking, _ = booking_parser.parse_booking(entry, zone)
     if booking is None:
         return
@@ -218,18 +216,18 @@ def use(booking: Booking, now: Now) -> None:
     booking_use.build_booking_statuses([booking], PrivacySettings(), now)
     host = booking_page.CalendarHost("atlas", (booking,), ())
     booking_page.build_calendar([host], PrivacySettings(), now)
-    (promise,) = booking_page.group_host_bookings(host, *booking_page.assign_calendar_rows(host), PrivacySettings())
+    (promise,) = booking_page.group_calendar_bookings(host, *booking_page.assign_calendar_rows(host), PrivacySettings())
     booking_page.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
     assert booking_service.booking_to_json([booking], now)["date"]
-    policy.has_ended(booking, now)
+    policy.has_booking_ended(booking, now)
     operations.booking_to_entry(booking, now)
     assert moments.format_full_moment(booking.until, now.local)
     if booking.rrule and booking.since:
         assert recurrence.describe_recurrence(booking.rrule, booking.since, booking.until, now.zone)
     for neighbour in (booking, Booking("atlas", "0", "bob", now.local + timedelta(days=1), now.local)):
         try:
-            policy.check_conflicts(booking, [neighbour], policy.GpuKeyMap(()), now)
+            policy.check_booking_conflicts(booking, [neighbour], policy.GpuKeyMap(()), now)
         except policy.BookingRefusedError:
             continue
 
@@ -243,7 +241,7 @@ def test_a_build_and_its_commands_take_any_dates(
     lab.book({"atlas": {"0": entries, "*": [FATAL[0], GOOD]}})
     lab.build(zone=zone)
     assert "bob" in lab.page()
-    listed = booking_service.list_bookings(BookingService(lab.settings(zone=zone)), BookingUser("bob"))
+    listed = booking_service.list_service_bookings(BookingService(lab.settings(zone=zone)), BookingUser("bob"))
     assert "bob" in {booking["name"] for booking in listed["bookings"]}
 
 

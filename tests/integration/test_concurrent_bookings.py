@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from site_builder.bookings import parser as booking_parser
-from site_builder.bookings.policy import find_booking_overlap
+from site_builder.bookings.policy import find_booking_span_overlap
 from tests.support.board_fixture import Lab, gpu
 from tests.support.live_page import clean_environment, free_port, gpuboard
 
@@ -129,7 +129,7 @@ def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reaso
     spans: dict[str, list[tuple[float, float]]] = {}
     for one in booked:
         mine = [(one.since.timestamp(), one.until.timestamp())]
-        assert find_booking_overlap(mine, spans.get(one.gpu, [])) is None
+        assert find_booking_span_overlap(mine, spans.get(one.gpu, [])) is None
         spans.setdefault(one.gpu, []).extend(mine)
     lines = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
     assert ids <= {entry[2]["id"] for line in lines for entry in line["after"]}

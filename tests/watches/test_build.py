@@ -167,7 +167,7 @@ def test_a_failed_removal_and_a_broken_file_are_problems(board: Watched, monkeyp
     board.busy("zeus", 2, (0,))
     board.look()
     monkeypatch.setattr(
-        booking_store, "replace_booking_data_file", lambda *_: (_ for _ in ()).throw(StorageError("no room"))
+        booking_store, "replace_booking_store_file", lambda *_: (_ for _ in ()).throw(StorageError("no room"))
     )
     assert len(board.look(HOLD_S)) == 1
     assert [(one.where, one.what) for one in board.watches.problems] == [
@@ -183,7 +183,7 @@ def test_a_build_does_not_wait_for_another_writer(board: Watched) -> None:
     watch(board.desk, ALICE, "1 H100")
     board.busy("zeus", 2, (0,))
     board.look()
-    with booking_store.hold_booking_data_lock(board.lab.data):
+    with booking_store.hold_booking_store_lock(board.lab.data):
         assert len(board.look(HOLD_S)) == 1
         assert (len(board.left()), board.watches.problems) == (1, [])
     board.look(1)

@@ -26,7 +26,13 @@ from site_builder.core.locks import StorageError
 from site_builder.core.model import BookingPolicy, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.web import booking_app, identity
-from site_builder.web.booking_app import MAX_ACTIVE, MAX_WAITING, BookingApplication, ConcurrencyLimit, HttpError
+from site_builder.web.booking_app import (
+    MAX_ACTIVE,
+    MAX_WAITING,
+    BookingApplication,
+    BookingConcurrencyLimit,
+    BookingHttpError,
+)
 from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_rate_limit_address_key
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu, soon
@@ -535,7 +541,7 @@ def test_a_body_that_is_too_long_is_not_even_read() -> None:
             raise AssertionError
 
     environ = {"CONTENT_LENGTH": "16385", "wsgi.input": Unread()}
-    with pytest.raises(HttpError, match="longer than 16384 bytes"):
+    with pytest.raises(BookingHttpError, match="longer than 16384 bytes"):
         booking_app.read_booking_request_body(environ)
 
 
@@ -778,7 +784,7 @@ def at_once(app: Callable[..., Any], number: int) -> tuple[list[threading.Thread
 
 def test_few_requests_are_handled_at_once_some_wait_and_the_rest_is_refused() -> None:
     slow = Slow()
-    threads, heard = at_once(ConcurrencyLimit(slow, timeout_s=30), 64)
+    threads, heard = at_once(BookingConcurrencyLimit(slow, timeout_s=30), 64)
     wait_until(lambda: len(heard) == 64 - MAX_ACTIVE - MAX_WAITING and slow.inside == MAX_ACTIVE)
     assert {status for status, _ in heard} == {"503 Service Unavailable"}
     assert {headers["Retry-After"] for _, headers in heard} == {"10"}
@@ -791,7 +797,7 @@ def test_few_requests_are_handled_at_once_some_wait_and_the_rest_is_refused() ->
 
 def test_a_request_does_not_wait_for_long_and_afterwards_there_is_room_again() -> None:
     slow = Slow()
-    limited = ConcurrencyLimit(slow, timeout_s=0.05)
+    limited = BookingConcurrencyLimit(slow, timeout_s=0.05)
     threads, heard = at_once(limited, MAX_ACTIVE + 3)
     wait_until(lambda: len(heard) == 3)
     slow.go.set()
@@ -807,7 +813,7 @@ def test_a_request_that_fails_frees_its_place() -> None:
     def fail(*_: object) -> list[bytes]:
         raise ZeroDivisionError
 
-    limited = ConcurrencyLimit(fail, timeout_s=0.05)
+    limited = BookingConcurrencyLimit(fail, timeout_s=0.05)
     for _ in range(3 * (MAX_ACTIVE + MAX_WAITING)):
         with pytest.raises(ZeroDivisionError):
             limited({"REQUEST_METHOD": "POST"}, lambda *_: lambda _: None)
@@ -840,7 +846,7 @@ def test_what_nobody_foresaw_is_reported_to_the_admin_once_and_to_nobody_else(
         message = "secret"
         raise ZeroDivisionError(message)
 
-    monkeypatch.setattr("site_builder.bookings.service.handle_request", fail)
+    monkeypatch.setattr("site_builder.bookings.service.handle_service_request", fail)
     for _ in range(3):
         got = web.post(**LOGIN)
         assert (got.status, got.error) == (
@@ -927,7 +933,7 @@ def test_settings_that_are_wrong_are_reported_to_the_admin_alone_and_read_again(
         monkeypatch.setenv(f"GPUBOARD_{name}", str(folder))
     monkeypatch.setenv("GPUBOARD_CONF", "/dev/null")
     monkeypatch.setenv("GPUBOARD_BOOK_OPEN", "maybe")
-    booking_app.load_application.cache_clear()
+    booking_app.load_booking_application.cache_clear()
     web.app = booking_app.application  # type: ignore[assignment] # it is called in the same way
     got = web.get()
     assert (got.status, got.error) == (503, booking_app.BAD_SETTINGS_MESSAGE)

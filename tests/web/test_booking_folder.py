@@ -29,7 +29,7 @@ from site_builder.doctor import data_checks
 from site_builder.doctor.model import CheckResult, DoctorContext
 from site_builder.watches import store as watch_store
 from site_builder.web import booking_folder
-from site_builder.web.booking_folder import SeparationError, separate_bookings
+from site_builder.web.booking_folder import BookingFolderError, separate_booking_folder
 from tests.bookings.test_store import ALICE, BOB, LAB_GROUP, as_user, killed_at, share
 from tests.support.board_fixture import Lab, gpu, words
 
@@ -60,7 +60,7 @@ def book(lab: Lab, index: int, who: str = "alice") -> str:
     """Book a GPU; return the answer in words."""
     request = {"do": "book", "gpus": [f"atlas:{index}"], "for": "2h"}
     try:
-        booking_service.handle_request(BookingService(lab.settings()), request, BookingUser(who))
+        booking_service.handle_service_request(BookingService(lab.settings()), request, BookingUser(who))
     except StorageError as why:
         return str(why)
     return "booked"
@@ -88,7 +88,7 @@ def by_old_program(monkeypatch: pytest.MonkeyPatch, act: Callable[[], str]) -> s
 def move(lab: Lab) -> list[str]:
     """Do what `./install.sh web` does; return what it says."""
     said: list[str] = []
-    separate_bookings(lab.settings(), said.append)
+    separate_booking_folder(lab.settings(), said.append)
     return said
 
 
@@ -104,7 +104,9 @@ def test_bookings_watches_and_their_companions_are_in_the_folder_where_there_is_
     assert [path.name for path in lab.data.iterdir() if path.is_file()] == []
     assert [one["name"] for one in lab.status()["hosts"][0]["gpus"][0]["bookings"]] == ["alice"]
     assert (
-        booking_service.list_bookings(BookingService(lab.settings()), BookingUser("alice"))["bookings"][0]["where"]
+        booking_service.list_service_bookings(BookingService(lab.settings()), BookingUser("alice"))["bookings"][0][
+            "where"
+        ]
         == "atlas:0"
     )
 
@@ -318,7 +320,7 @@ def test_a_folder_that_a_member_of_the_group_put_in_the_way_is_not_filled(lab: L
     open_to_the_group(lab)
     (lab.data / booking_folder.NEW_FOLDER).mkdir()
     os.chown(lab.data / booking_folder.NEW_FOLDER, BOB, LAB_GROUP)
-    with pytest.raises(SeparationError, match="belongs to user 7102: remove it"):
+    with pytest.raises(BookingFolderError, match="belongs to user 7102: remove it"):
         move(lab)
     (lab.data / booking_folder.NEW_FOLDER).rmdir()
     (lab.data / booking_folder.NEW_FOLDER).symlink_to(lab.state)
@@ -338,7 +340,7 @@ def test_bookings_in_a_folder_that_the_admin_made_are_joined(lab: Lab) -> None:
     assert booked(lab.data / "bookings") == ["0", "5"]
     (lab.data / "comments.json").unlink()
     lab.book({"atlas": {"0": {"name": "other", "date": "2199-01-01"}}})
-    with pytest.raises(SeparationError, match=r"has bookings that .* has not: .*add them by `gpuboard edit`"):
+    with pytest.raises(BookingFolderError, match=r"has bookings that .* has not: .*add them by `gpuboard edit`"):
         move(lab)
     assert "data/comments.json: it is not read any more" in words(lab.build())
 

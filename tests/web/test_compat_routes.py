@@ -19,10 +19,10 @@ import pytest
 
 from site_builder.core.model import PrivacySettings
 from site_builder.history.writer import HistoryWriter
-from site_builder.web.compat_routes import MAX_ACTIVE, MAX_ENTRIES, MinuteHistory
+from site_builder.web.compat_routes import MAX_ACTIVE, MAX_ENTRIES, CompatHistory
 from site_builder.web.server import (
     WebServer,
-    build_application,
+    build_server_application,
     build_server_url,
     open_listening_socket,
 )
@@ -52,7 +52,7 @@ def lab(tmp_path: Path) -> Lab:
 def served(lab: Lab, **changes: object) -> Iterator[str]:
     """The address of the lab's board."""
     sock = open_listening_socket("127.0.0.1", 0)
-    server = WebServer(build_application(lab.www, lab.settings(**changes)), sock)
+    server = WebServer(build_server_application(lab.www, lab.settings(**changes)), sock)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -123,7 +123,7 @@ def test_more_than_there_is_gives_all_that_there_is(lab: Lab) -> None:
 
 def test_no_answer_is_longer_than_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    minutes = MinuteHistory(lab.settings())
+    minutes = CompatHistory(lab.settings())
 
     def read_minutes(_reader: object, _host: str, count: int, _before: float) -> list[object]:
         asked.append(count)
@@ -188,11 +188,11 @@ def test_a_host_that_was_never_seen_has_none(lab: Lab) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"a": 1}', b'{"a": {"data": [{"timestamp": "x"}]}}', b"\xff"])
 def test_a_file_that_is_not_ours_is_left_as_it_is(lab: Lab, content: bytes) -> None:
-    assert MinuteHistory(lab.settings())(content, 5) == content
+    assert CompatHistory(lab.settings())(content, 5) == content
 
 
 def test_too_many_requests_at_once_are_told_to_retry(lab: Lab) -> None:
-    add_history = MinuteHistory(lab.settings())
+    add_history = CompatHistory(lab.settings())
     for _ in range(MAX_ACTIVE):
         assert add_history.active.acquire(blocking=False)
     with pytest.raises(BlockingIOError):
@@ -202,7 +202,7 @@ def test_too_many_requests_at_once_are_told_to_retry(lab: Lab) -> None:
 
 
 def test_an_hour_that_comes_twice_is_distinguished(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    minutes = MinuteHistory(lab.settings(zone=ZoneInfo("Europe/Berlin")))
+    minutes = CompatHistory(lab.settings(zone=ZoneInfo("Europe/Berlin")))
     first = epoch("2026-10-25 00:30")  # 02:30 in summer time
     for now in (first + 30, first + 3600 + 30):
         monkeypatch.setattr(time, "time", lambda now=now: now)
@@ -217,4 +217,4 @@ def test_a_state_folder_that_the_server_may_not_read_leaves_one_entry(
 
     monkeypatch.setattr(Path, "exists", refused)
     content = (lab.www / "states/atlas/index.json").read_bytes()
-    assert MinuteHistory(lab.settings())(content, 5) == content
+    assert CompatHistory(lab.settings())(content, 5) == content

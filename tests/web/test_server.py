@@ -782,9 +782,9 @@ def test_a_body_that_could_not_be_made_is_tried_again() -> None:
     bodies = static_files.BodyCache(100)
 
     def fail() -> bytes:
-        raise static_files.FileChangedError
+        raise static_files.StaticFileChangedError
 
-    with pytest.raises(static_files.FileChangedError):
+    with pytest.raises(static_files.StaticFileChangedError):
         bodies.get(("page", ""), fail)
     assert bodies.get(("page", ""), lambda: b"whole") == b"whole"
 
@@ -884,7 +884,7 @@ def test_a_file_that_is_written_in_its_place_is_whole_or_not_there(folder: Path)
     try:
         status = os.fstat(handle)
         page.write_text("half")
-        with pytest.raises(static_files.FileChangedError):
+        with pytest.raises(static_files.StaticFileChangedError):
             static_files.read_open_static_file(handle, status)
     finally:
         os.close(handle)
