@@ -99,7 +99,7 @@ class BuiltHost(NamedTuple):
     summary: fleet_summary.HostSummary
     packed_sample: PackedSample | None  # for history, if the host is fresh
     packed_health: PackedHealthMetrics | None
-    waste_marks: tuple[waste_rules.WasteCandidate, ...] = ()
+    waste_candidates: tuple[waste_rules.WasteCandidate, ...] = ()
     conditions: tuple[Condition, ...] | None = ()  # None after a fault: nobody knows then which of them are over
     people: tuple[str, ...] = ()  # who is on it, even if the page does not show people
     truncated_logins: tuple[tuple[str, str | None], ...] = ()  # logins that `ps` cut, and whose they were taken for
@@ -210,11 +210,12 @@ def build_host(
     except Exception as error:  # a fault of ours must not cost the other hosts
         place = locate_exception(error)
     now.has_passed(now.epoch + RETRY_AFTER_S)
-    nameless = HostStatus(decided.status.name, None, (), "failed", "")
-    for failed_status in (build_unrendered_status(decided.status, place), build_unrendered_status(nameless, place)):
+    bare_status = HostStatus(decided.status.name, None, (), "failed", "")
+    for failed_status in (build_unrendered_status(decided.status, place), build_unrendered_status(bare_status, place)):
         with suppress(Exception):
             failed = decided._replace(status=failed_status, gpus_taken_at=None)
-            return render_host(replace(host, sparklines={}), failed, rules, now, fingerprint), failed
+            built_host = render_host(replace(host, sparklines={}), failed, rules, now, fingerprint)
+            return built_host, failed._replace(snapshot=None)
     return build_fallback_host(failed_status, now, fingerprint), DecidedHost(failed_status)
 
 
@@ -260,7 +261,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
         summary=fleet_summary.summarize_host(host_status, gpus_taken_at),
         packed_sample=pack_sample(sample) if sample else None,
         packed_health=pack_host_health(host_status, gpus_taken_at),
-        waste_marks=waste_rules.find_waste_candidates(host_status),
+        waste_candidates=waste_rules.find_waste_candidates(host_status),
         conditions=conditions,
         people=list_condition_host_users(host_status),
         truncated_logins=tuple((login, rules.people.find_full_login(login)) for login in host_status.truncated_logins),

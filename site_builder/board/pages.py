@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from site_builder.board import card
 from site_builder.board.host_pipeline import BuiltHost
-from site_builder.board.outputs import output_files
+from site_builder.board.outputs import host_json
 from site_builder.charts.cache import ChartCache, ChartRequest
 from site_builder.config.settings import Settings
 from site_builder.core import files, formatting
@@ -391,7 +391,7 @@ class HostPageBuilder:
         fingerprint = files.compute_digest(repr(facts).encode(), built_host.digests.card)
         name = host.discovered.name
         page_name = f"hosts/{name}.html"
-        states_path, node_path = output_files.build_states_path(name), output_files.build_node_path(name)
+        states_path, node_path = host_json.build_states_path(name), host_json.build_node_path(name)
 
         def render_page(assets_version: str) -> dict[str, bytes]:
             host_status = self.find_decided_host(host, built_host, rules, gpu_names, now).status
@@ -421,8 +421,8 @@ class HostPageBuilder:
         def render_program_files(_: str) -> dict[str, bytes]:
             decided = self.find_decided_host(host, built_host, rules, gpu_names, now)
             with self.faults.catch(f"{WWW_PREFIX}{states_path}"):
-                return output_files.render_host_files(decided.status, decided.gpus_taken_at, now)
-            return output_files.render_failed_host_files(name)  # an older file could call a GPU free
+                return host_json.render_host_files(decided.status, decided.gpus_taken_at, now)
+            return host_json.render_failed_host_files(name)  # an older file could call a GPU free
 
         page_interval_s = max(PAGE_INTERVAL_S, self.chart_cache.page_interval_s)
         yield HostPageJob(name, fingerprint, (states_path, node_path), render_program_files)

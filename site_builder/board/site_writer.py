@@ -12,7 +12,7 @@ from zlib import crc32
 from site_builder.board import pages
 from site_builder.board.card import LIVE_SCHEMA, LiveHeader, render_live_json
 from site_builder.board.host_pipeline import BuiltHosts
-from site_builder.board.outputs import output_files
+from site_builder.board.outputs import available, detail, host_json, metrics, term
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
 from site_builder.bookings.build import (
     CALENDAR_PAGE,
@@ -41,7 +41,7 @@ PAGES_TIME_LIMIT_S, MAX_DUE_HOSTS = 0.6, 100
 FEED_CHECK_INTERVAL_S = 60
 # How often cron is assumed to build.
 DEFAULT_BUILD_INTERVAL_S = 60
-HOST_FOLDERS = ("cards", "hosts", *output_files.OUTPUT_FOLDERS)
+HOST_FOLDERS = ("cards", "hosts", *available.AVAILABLE_FOLDERS, host_json.STATES_FOLDER, host_json.NODES_FOLDER)
 BOARD_PART_FILES = {part: f"cards/_{part}.html" for part in pages.BoardPageParts._fields}
 
 
@@ -116,10 +116,10 @@ class SiteWriter:
     ) -> None:
         """Write the files of the fleet and the cards that changed; `build_duration_s` is that of the last build."""
         problems = pages.hide_problem_details(all_problems, self.settings)
-        with self.catch_fault(output_files.AVAILABLE_FILE):
-            self.write_changed_files([output_files.build_fleet_available_file(built_hosts)], now)
-        if self.has_failed(output_files.AVAILABLE_FILE):  # an older one must not offer a GPU
-            empty = OutputFile(output_files.AVAILABLE_FILE, b"none", lambda: b"", has_build_time=False)
+        with self.catch_fault(available.AVAILABLE_FILE):
+            self.write_changed_files([available.build_fleet_available_file(built_hosts)], now)
+        if self.has_failed(available.AVAILABLE_FILE):  # an older one must not offer a GPU
+            empty = OutputFile(available.AVAILABLE_FILE, b"none", lambda: b"", has_build_time=False)
             self.write_changed_files([empty], now)
         # cards and the parts of index.html, which open pages fetch one by one
         fragments = {
@@ -154,21 +154,19 @@ class SiteWriter:
         with self.catch_fault("status.json"):
             self.write_status_json(built_hosts, problems, now)
         with self.catch_fault("metrics"):
-            content = output_files.render_fleet_metrics(
-                built_hosts, problems, now, self.build_interval_s, build_duration_s
-            )
+            content = metrics.render_fleet_metrics(built_hosts, problems, now, self.build_interval_s, build_duration_s)
             self.write_file("metrics", b"", content, now)
         for colour in (False, True):
-            with self.catch_fault(output_files.TERM_ANSI_FILE if colour else output_files.TERM_FILE):
-                self.write_changed_files([output_files.build_term_file(built_hosts, now, colour)], now)
-        with self.catch_fault(output_files.DETAIL_FILE):
-            self.write_changed_files([output_files.build_detail_file(built_hosts, now)], now)
+            with self.catch_fault(term.TERM_ANSI_FILE if colour else term.TERM_FILE):
+                self.write_changed_files([term.build_term_file(built_hosts, now, colour)], now)
+        with self.catch_fault(detail.DETAIL_FILE):
+            self.write_changed_files([detail.build_detail_file(built_hosts, now)], now)
         for host, built_host in built_hosts.items():
-            name = output_files.build_available_path(host)
+            name = available.build_available_path(host)
             with self.catch_fault(name):
-                self.write_changed_files(output_files.build_host_available_files(host, built_host), now)
+                self.write_changed_files(available.build_host_available_files(host, built_host), now)
             if self.has_failed(name):
-                self.write_changed_files(output_files.build_empty_available_files(host, built_host), now)
+                self.write_changed_files(available.build_empty_available_files(host, built_host), now)
         for name, (digest, content) in fragments.items():
             if name not in unchanged:
                 self.write_file(name, digest, b"%d\n%s" % (now_ms, content), now)
@@ -231,17 +229,17 @@ class SiteWriter:
             self.write_file("status.json", fingerprint, content, now)
 
     def remove_old_hosts(self, built_hosts: BuiltHosts) -> None:
-        current = {*BOARD_PART_FILES.values(), *(file.name for file in output_files.JOINED_FILES)}
+        current = {*BOARD_PART_FILES.values(), *(file.name for file in host_json.JOINED_FILES)}
         for host, built_host in built_hosts.items():
             current |= {
                 f"cards/{host}.html",
                 f"hosts/{host}.html",
-                output_files.build_states_path(host),
-                output_files.build_node_path(host),
-                output_files.build_available_path(host),
+                host_json.build_states_path(host),
+                host_json.build_node_path(host),
+                available.build_available_path(host),
             }
-            for vendor in output_files.list_other_vendors(built_host):
-                current.add(output_files.build_available_path(host, vendor))
+            for vendor in available.list_other_vendors(built_host):
+                current.add(available.build_available_path(host, vendor))
         for place in list(self.faults.problems_by_place):
             name = place[len(WWW_PREFIX) :]
             if name.split("/")[0] in HOST_FOLDERS and "/" in name and name not in current:
@@ -308,7 +306,7 @@ class SiteWriter:
 
     def list_due_hosts(self, hosts: Iterable[str], now: Now, is_single_build: bool) -> set[str]:
         """List the hosts whose own files this build will write if they are new: those with the oldest files."""
-        written_at = {host: self.find_write_time(output_files.build_states_path(host)) for host in hosts}
+        written_at = {host: self.find_write_time(host_json.build_states_path(host)) for host in hosts}
         due = [host for host, at in written_at.items() if is_single_build or now.epoch - at >= PAGE_INTERVAL_S]
         return set(sorted(due, key=written_at.__getitem__)[:MAX_DUE_HOSTS])
 
@@ -337,13 +335,13 @@ class SiteWriter:
                     self.write_file(name, fingerprint, content, now)
             if time.monotonic() > deadline:
                 break
-        for file in output_files.JOINED_FILES:
+        for file in host_json.JOINED_FILES:
             if is_single_build or self.has_host_left or now.epoch - self.find_write_time(file.name) >= PAGE_INTERVAL_S:
                 with self.catch_fault(file.name):
                     self.write_joined_file(file, hosts, now)
         self.has_host_left = False
 
-    def write_joined_file(self, file: output_files.JoinedFile, hosts: Iterable[str], now: Now) -> None:
+    def write_joined_file(self, file: host_json.JoinedFile, hosts: Iterable[str], now: Now) -> None:
         """Join the files of all hosts, once each host has one."""
         names = [file.build_host_path(host) for host in hosts]
         written = [self.published.files[name][0].encode() for name in names if name in self.published.files]

@@ -24,11 +24,11 @@ USED_PREFIX = "used "
 INTERNAL_ERROR = "what is wasted could not be told, which is a fault of gpuboard's own: please report it"
 
 
-class MarkedHost(SummarizedHost, Protocol):
+class HostWithWasteCandidates(SummarizedHost, Protocol):
     """Built host with its candidates for waste (board.host_pipeline.BuiltHost)."""
 
     @property
-    def waste_marks(self) -> tuple[WasteCandidate, ...]:
+    def waste_candidates(self) -> tuple[WasteCandidate, ...]:
         """Return the candidates for waste on this host."""
 
 
@@ -39,10 +39,10 @@ class WasteMonitor:
         self.history, self.memory, self.build_interval_s = history, memory, build_interval_s
         self.report: WasteReport | None = None
 
-    def update(self, hosts: Mapping[str, MarkedHost], rules: StateRules, now: Now) -> WasteReport:
+    def update(self, hosts: Mapping[str, HostWithWasteCandidates], rules: StateRules, now: Now) -> WasteReport:
         if self.report is None or not 0 <= now.epoch - self.report.built_at < CHECK_INTERVAL_S:
             summaries = {name: host.summary for name, host in hosts.items()}
-            candidates = {name: host.waste_marks for name, host in hosts.items() if host.waste_marks}
+            candidates = {name: host.waste_candidates for name, host in hosts.items() if host.waste_candidates}
             try:
                 report = collect_waste(summaries, candidates, self.history, rules, self.memory.odd_since, now.epoch)
             except Exception as error:  # a bug here must not cost the page

@@ -17,7 +17,7 @@ import pytest
 
 from site_builder.alerts.store import AlertStore
 from site_builder.board.builder import Builder, BuildError
-from site_builder.board.outputs import output_files
+from site_builder.board.outputs import host_json, metrics
 from site_builder.core import faults
 from site_builder.core.faults import FAULT_NOTE, FaultLog
 from site_builder.core.model import AlertSettings
@@ -28,7 +28,7 @@ EVIL = "evil"
 CHANNEL = AlertSettings(channels=(("lab", "json://127.0.0.1:9"),))
 # Every file of the fleet, and what makes it.
 FLEET_FILES = {
-    "board.outputs.output_files.build_fleet_available_file": ["available.txt"],
+    "board.outputs.available.build_fleet_available_file": ["available.txt"],
     "board.pages.render_board_page": ["index.html"],
     "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
     "core.published_files.copy_assets": ["assets"],
@@ -43,8 +43,8 @@ FLEET_FILES = {
     "bookings.ics.render_ics_feed": ["bookings.ics", "bookings/hosts/good.ics", "bookings/people/alice.ics"],
     "usage.fleet_page.render_fleet_page": ["fleet.html"],
     "usage.people_page.render_people_page": ["users.html"],
-    "board.outputs.output_files.JOINED_FILES.0": ["states/index.json"],
-    "board.outputs.output_files.JOINED_FILES.1": ["nodes/index.json"],
+    "board.outputs.host_json.JOINED_FILES.0": ["states/index.json"],
+    "board.outputs.host_json.JOINED_FILES.1": ["nodes/index.json"],
 }
 # Those that an older content would make dangerous: they are written, and hand out nothing.
 EMPTIED = {"available.txt"}
@@ -86,9 +86,9 @@ def break_function(
     """Make a function raise, for the arguments of which `when` is true; each time is counted."""
     module, _, name = dotted.rpartition(".")
     if name.isdigit():  # of a table
-        joined = list(output_files.JOINED_FILES)
+        joined = list(host_json.JOINED_FILES)
         joined[int(name)] = joined[int(name)]._replace(join=lambda _: next(iter([])))
-        monkeypatch.setattr(output_files, "JOINED_FILES", tuple(joined))
+        monkeypatch.setattr(host_json, "JOINED_FILES", tuple(joined))
         return []
     try:
         owner: Any = importlib.import_module(f"site_builder.{module}")
@@ -193,8 +193,6 @@ def test_the_same_fault_again_and_again_is_logged_once(
 
 
 def test_a_full_disk_ends_the_build_with_its_own_message(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from site_builder.board.outputs import metrics  # noqa: PLC0415
-
     def full(*_: object) -> bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -214,8 +212,6 @@ def test_a_number_that_the_system_refuses_is_no_full_disk() -> None:
 def test_whoever_stops_the_builder_stops_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    from site_builder.board.outputs import metrics  # noqa: PLC0415
-
     def stopped(*_: object) -> bytes:
         raise error
 
@@ -369,7 +365,7 @@ def test_an_available_file_that_cannot_be_made_hands_out_nothing(lab: Lab, monke
     def of_evil(gpus: Sequence[Any], *_: object) -> bool:
         return any(one.host == EVIL for one in gpus)
 
-    break_function(monkeypatch, "board.outputs.output_files.render_host_available", of_evil)
+    break_function(monkeypatch, "board.outputs.available.render_host_available", of_evil)
     assert f"www/available/{EVIL}.txt: it could not be made anew" in words(lab.build())
     assert (lab.www / f"available/{EVIL}.txt").read_text() == ""
     assert (lab.www / "available/good.txt").read_text() == "1\n"

@@ -253,7 +253,7 @@ def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_p
         ("summary", {}),
         ("packed_sample", [1]),
         ("packed_health", "x"),
-        ("waste_marks", [[]]),
+        ("waste_candidates", [[]]),
         ("conditions", 5),
     ],
 )

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
+from site_builder import __version__
 from site_builder.board.outputs.host_json import (
     compute_unused_memory,
     format_local_epoch,
@@ -16,11 +18,17 @@ from site_builder.board.outputs.host_json import (
 )
 from site_builder.board.outputs.term import UNKNOWN_CELL, fit_term_cell, format_term_number, strip_nvidia_prefix
 from site_builder.core.clock import Now
+from site_builder.core.files import compute_digest
 from site_builder.core.model import GpuNumber, GpuProblem, GpuStatus, HostStatus, ProcessStatus
+from site_builder.core.published_files import OutputFile
 from site_builder.core.terminal_text import fit_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.fleet.processes import extract_program_name
 
+if TYPE_CHECKING:
+    from site_builder.board.host_pipeline import BuiltHosts
+
+DETAIL_FILE = "detail.txt"
 LINE_WIDTH, BOX_WIDTH, BAR_WIDTH = 80, 74, 61
 COMMAND_WIDTH, MEMORY_WIDTH, USER_WIDTH = 24, 8, 32
 MAX_MEMORY_MIB = 10**MEMORY_WIDTH - 1
@@ -160,3 +168,12 @@ def render_detail_process_branch(command: str | None, used_memory: float | None,
 def render_detail_txt(parts: Iterable[bytes], version: str, now: Now) -> bytes:
     built = f"built: {now.local.isoformat(' ', 'seconds')}\n"
     return b"".join((f"gpuboard {version}\n\n".encode(), *parts, built.encode()))
+
+
+def build_detail_file(built_hosts: BuiltHosts, now: Now) -> OutputFile:
+    def render() -> bytes:
+        texts = (built_host.rendered.detail_text for built_host in built_hosts.values())
+        return render_detail_txt(texts, __version__, now)
+
+    digests = [built_host.digests.detail for built_host in built_hosts.values()]
+    return OutputFile(DETAIL_FILE, compute_digest(__version__.encode(), *digests), render)

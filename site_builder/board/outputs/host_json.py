@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from site_builder.core.clock import Now
+from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus, ProcessStatus
 from site_builder.core.names import parse_gpu_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
@@ -18,6 +19,7 @@ from site_builder.fleet.processes import extract_program_name
 from site_builder.health.model import UNNAMED_KEY_PREFIX
 from site_builder.history.model import GpuSample, HostSample
 
+STATES_FOLDER, NODES_FOLDER = "states", "nodes"
 TIMESTAMP_FORMAT = "%Y%m%d%H%M%S"
 
 
@@ -227,3 +229,57 @@ def gpu_to_node_json(gpu_status: GpuStatus) -> dict[str, Any]:
 def render_all_nodes(hosts: Iterable[bytes]) -> bytes:
     """Join the files of all hosts as the monitor's main node does."""
     return b'{"Nodes":[' + b",\n".join(content.strip() for content in hosts) + b"]}\n"
+
+
+# The files
+
+
+def build_states_path(host: str) -> str:
+    """Return the file of a host in the shape of vesta; no host may have the name of the file of all hosts."""
+    return f"{STATES_FOLDER}/{'_' if host == 'index.json' else ''}{host}/index.json"
+
+
+def build_node_path(host: str) -> str:
+    """Return the file of a host in the shape of the GPU Cluster Status Monitor."""
+    return f"{NODES_FOLDER}/{'_' if host == 'index' else ''}{host}.json"
+
+
+class JoinedFile(NamedTuple):
+    """A file that is made of those of all hosts."""
+
+    name: str
+    build_host_path: Callable[[str], str]
+    join: Callable[[Iterable[bytes]], bytes]
+
+
+JOINED_FILES = (
+    JoinedFile(f"{STATES_FOLDER}/index.json", build_states_path, render_all_states),
+    JoinedFile(f"{NODES_FOLDER}/index.json", build_node_path, render_all_nodes),
+)
+
+
+def render_host_files(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> dict[str, bytes]:
+    return {
+        build_states_path(host_status.name): render_states_host(host_status, gpus_taken_at, now),
+        build_node_path(host_status.name): render_node_host(host_status, now),
+    }
+
+
+def render_failed_host_files(name: str) -> dict[str, bytes]:
+    """Render the same files by hand, without GPUs, for a host at which the renderers fail."""
+    reason = f"its files for programs could not be made, {FAULT_NOTE}"
+    state: dict[str, object] = {"data": [], "ip_address": None, "state": "failed", "reason": reason}
+    node: dict[str, object] = {
+        "hostname": name,
+        "last_update": None,
+        "ips": [],
+        "gpus": [],
+        "status": False,
+        "state": "failed",
+        "reason": reason,
+        "seen": None,
+    }
+    return {
+        build_states_path(name): orjson.dumps({name: state}, option=orjson.OPT_APPEND_NEWLINE),
+        build_node_path(name): orjson.dumps(node, option=orjson.OPT_APPEND_NEWLINE),
+    }

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from site_builder.core.model import GpuProblem, GpuStatus, HostFacts, HostStatus
+from site_builder import __version__
+from site_builder.core.clock import Now
+from site_builder.core.model import GpuProblem, GpuStatus, HostFacts, HostStatus, Problem
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.health.gpu_health import HealthReadings, build_health_readings
+
+if TYPE_CHECKING:
+    from site_builder.board.host_pipeline import BuiltHosts
 
 BYTES_PER_MIB, HERTZ_PER_MHZ, PERCENT_PER_UNIT = 1024 * 1024, 1_000_000, 100
 # Limits on what hosts can put into Prometheus.
@@ -361,3 +367,33 @@ def limit_metric_users(gpu_counts: Mapping[str, int]) -> dict[str, int]:
     for user in sorted(gpu_counts, key=lambda user: (-gpu_counts[user], user))[:MAX_USERS]:
         limited[escape_metric_label(user)] = limited.get(escape_metric_label(user), 0) + gpu_counts[user]
     return limited
+
+
+def render_fleet_metrics(
+    built_hosts: BuiltHosts,
+    problems: Sequence[Problem],
+    now: Now,
+    build_interval_s: int,
+    build_duration_s: float | None,
+) -> bytes:
+    """Render the file for Prometheus; `build_duration_s` is that of the build before this one."""
+    gpus_used: Counter[str] = Counter()
+    gpus_booked: Counter[str] = Counter()
+    current_bookings = coming_bookings = 0
+    for built_host in built_hosts.values():
+        people = built_host.summary.people
+        gpus_used.update(people.gpus_used)
+        gpus_booked.update(people.gpus_booked)
+        current_bookings += people.booking_counts[0]
+        coming_bookings += people.booking_counts[1]
+    fleet = FleetMetrics(
+        gpus_used=gpus_used,
+        gpus_booked=gpus_booked,
+        booking_counts=(current_bookings, coming_bookings),
+        problem_count=len(problems),
+        version=__version__,
+        build_interval_s=build_interval_s,
+        build_duration_s=build_duration_s,
+    )
+    hosts = ((built_host.metric_lines, host, built_host.last_seen) for host, built_host in built_hosts.items())
+    return render_metrics(hosts, fleet, now.epoch)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from site_builder import __version__
 from site_builder.core.clock import Now
+from site_builder.core.files import compute_digest
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
+from site_builder.core.published_files import OutputFile
 from site_builder.core.terminal_text import fit_text, flatten_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
 
+if TYPE_CHECKING:
+    from site_builder.board.host_pipeline import BuiltHosts
+
+TERM_FILE, TERM_ANSI_FILE = "term.txt", "term-ansi.txt"
 HOST_WIDTH, GPU_WIDTH, MEMORY_WIDTH, USE_WIDTH, TEMPERATURE_WIDTH = COLUMN_WIDTHS = 18, 24, 17, 8, 7
 TABLE_WIDTH = sum(COLUMN_WIDTHS) + len(COLUMN_WIDTHS) + 1
 TABLE_FRAME = f"+{'+'.join('-' * width for width in COLUMN_WIDTHS)}+\n"
@@ -165,3 +172,16 @@ def wrap_term_words(line: str, words: Sequence[str]) -> str:
         else:
             line = f"{line} {word}"
     return "".join([f"{text}\n" for text in (*lines, line)])
+
+
+def build_term_file(built_hosts: BuiltHosts, now: Now, colour: bool) -> OutputFile:
+    def render() -> bytes:
+        parts = [
+            TermPart(built_host.rendered.term_rows, built_host.rendered.term_coloured_rows, built_host.gpus_by_state)
+            for built_host in built_hosts.values()
+        ]
+        return render_term_txt(parts, __version__, now, colour=colour)
+
+    digests = [built_host.digests.term for built_host in built_hosts.values()]
+    fingerprint = compute_digest(__version__.encode(), *digests)
+    return OutputFile(TERM_ANSI_FILE if colour else TERM_FILE, fingerprint, render)

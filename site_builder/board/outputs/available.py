@@ -1,0 +1,65 @@
+"""available.txt and available/HOST.txt: which GPUs are free, for CUDA_VISIBLE_DEVICES and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from site_builder.board.host_pipeline import BuiltHost, BuiltHosts
+from site_builder.core.files import compute_digest
+from site_builder.core.published_files import OutputFile
+from site_builder.fleet.gpu_models import DEFAULT_VENDOR
+from site_builder.fleet.summary import AvailableGpu
+from site_builder.snapshots.registry import GPU_TOOLS
+
+AVAILABLE_FOLDER = "available"
+AVAILABLE_FILE = f"{AVAILABLE_FOLDER}.txt"
+# GPUs of the default vendor are in available/HOST.txt; each other vendor has a folder of its own.
+OTHER_VENDORS = tuple(dict.fromkeys(tool.vendor for tool in GPU_TOOLS.values() if tool.vendor != DEFAULT_VENDOR))
+AVAILABLE_FOLDERS = (AVAILABLE_FOLDER, *(f"{AVAILABLE_FOLDER}-{vendor}" for vendor in OTHER_VENDORS))
+
+
+def build_available_path(host: str, vendor: str | None = None) -> str:
+    return f"{AVAILABLE_FOLDER}-{vendor}/{host}.txt" if vendor else f"{AVAILABLE_FOLDER}/{host}.txt"
+
+
+def render_host_available(gpus: Iterable[AvailableGpu], vendor: str = DEFAULT_VENDOR) -> bytes:
+    """Render `0,2` for CUDA_VISIBLE_DEVICES, the best first; if none is free, an empty text hides all from CUDA.
+
+    Only GPUs of one vendor: each vendor numbers its own. A process sees one MIG instance only: if no whole GPU is
+    free, it is the best of them.
+    """
+    ranked = sorted((gpu for gpu in gpus if gpu.vendor == vendor), key=lambda gpu: gpu.rank)
+    usable = [gpu for gpu in ranked if not gpu.is_instance] or ranked[:1]
+    text = ",".join(str(gpu.uuid or (gpu.index if gpu.is_instance else gpu.vendor_index)) for gpu in usable)
+    return f"{text}\n".encode() if text else b""
+
+
+def build_fleet_available_file(built_hosts: BuiltHosts) -> OutputFile:
+    """Build `atlas:2 hydra:3`, the best first; equally good ones in the order of the board."""
+    gpus = [gpu for built_host in built_hosts.values() for gpu in built_host.summary.available_gpus]
+    text = " ".join(f"{gpu.host}:{gpu.index}" for gpu in sorted(gpus, key=lambda gpu: gpu.rank))
+    content = f"{text}\n".encode() if text else b""
+    return OutputFile(AVAILABLE_FILE, compute_digest(content), lambda: content, has_build_time=False)
+
+
+def list_other_vendors(built_host: BuiltHost) -> list[str]:
+    """Return the vendors for which a host has a file of its own."""
+    return [vendor for vendor in built_host.summary.vendors if vendor in OTHER_VENDORS]
+
+
+def build_host_available_files(host: str, built_host: BuiltHost) -> Iterator[OutputFile]:
+    """Yield the file of a host's NVIDIA GPUs, or of those that it has; and one for each other vendor."""
+    vendors = built_host.summary.vendors
+    vendor = DEFAULT_VENDOR if DEFAULT_VENDOR in vendors or not vendors else vendors[0]
+    paths = {build_available_path(host): vendor}
+    paths |= {build_available_path(host, other): other for other in list_other_vendors(built_host)}
+    for path, path_vendor in paths.items():
+        text = render_host_available(built_host.summary.available_gpus, path_vendor)
+        yield OutputFile(path, text or b"none", partial(bytes, text), has_build_time=False)
+
+
+def build_empty_available_files(host: str, built_host: BuiltHost) -> Iterator[OutputFile]:
+    """Yield the same files, empty: after a fault of ours, an older one must not offer a GPU."""
+    for vendor in (None, *list_other_vendors(built_host)):
+        yield OutputFile(build_available_path(host, vendor), b"none", lambda: b"", has_build_time=False)
