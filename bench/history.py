@@ -21,8 +21,8 @@ from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import GpuPeople, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import HostHour
-from site_builder.history.database import begin_transaction
+from site_builder.history.block_format import HourBlock
+from site_builder.history.database import begin_database_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
 from site_builder.history.reader import CHUNK_LENGTH_S
 from site_builder.history.writer import HistoryWriter, store_history_chunk
@@ -42,7 +42,7 @@ from site_builder.board import host_pipeline
 from site_builder.charts.cache import SparklineCache
 from site_builder.core.command_options import load_command_settings
 from site_builder.fleet import host_state
-from site_builder.health.store import EventLog
+from site_builder.health.store import HealthEventStore
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import build as people_build
 
@@ -58,14 +58,14 @@ def clocked(work):
     return run
 
 gc.disable()
-record, tell, tick = HistoryWriter.record, EventLog.record, 0
+record, tell, tick = HistoryWriter.record, HealthEventStore.record, 0
 host_pipeline.map_parallel = lambda work, items: [work(item) for item in items]
 host_pipeline.pack_host_sample = clocked(host_pipeline.pack_host_sample)
-host_pipeline.pack_host_health = clocked(host_pipeline.pack_host_health)
+host_pipeline.pack_gpu_health = clocked(host_pipeline.pack_gpu_health)
 host_state.find_gpu_people = clocked(host_state.find_gpu_people)
 # six builds are a minute, and the hosts are fresh all the same
 HistoryWriter.record = clocked(lambda self, samples, now, reach: record(self, samples, began + 60 * (tick // 6), reach))
-EventLog.record = clocked(lambda self, told, now, within: tell(self, told, began + 60 * (tick // 6), within))
+HealthEventStore.record = clocked(lambda self, told, now, within: tell(self, told, began + 60 * (tick // 6), within))
 HistoryWriter.roll_up = clocked(HistoryWriter.roll_up)
 SparklineCache.render_hosts = clocked(SparklineCache.render_hosts)
 people_build.PeoplePage.write = clocked(people_build.PeoplePage.write)
@@ -132,7 +132,7 @@ class Machine:
         ]
         self.name = f"gpu{number:04}"
 
-    def hour(self) -> HostHour:
+    def hour(self) -> HourBlock:
         """The next hour."""
         texts: dict[str, int] = {}
         columns = {name: array(kind) for name, (kind, _) in block_format.GPU_COLUMNS.items()}
@@ -140,14 +140,14 @@ class Machine:
         for place in range(GPUS):
             for _ in range(MINUTE):
                 use, *values, standing = self.reading(place)
-                codes.append(texts.setdefault(block_format.serialize_occupancy(standing), len(texts)))
+                codes.append(texts.setdefault(block_format.pack_occupancy(standing), len(texts)))
                 for one, value in zip(columns.values(), (use * 2, *values)):
                     one.append(value)
         own = {
             "load": array("H", [self.chance.randrange(20, 90) for _ in range(60)]),
             "own_memory": array("B", [self.chance.randrange(60, 70) for _ in range(60)]),
         }
-        return HostHour(own, columns, codes, tuple(texts))
+        return HourBlock(own, columns, codes, tuple(texts))
 
     def reading(self, place: int) -> tuple[int, int, int, int, Occupancy]:
         """A GPU at the next minute; power in tenths of a watt."""
@@ -201,13 +201,13 @@ def two_years(state: Path) -> Iterator[Row]:
     history.record([machine.sample() for machine in machines], NOW)
     sources = [chunks(Machine(number)) for number in range(2)]
     connection = history.connect()
-    with begin_transaction(connection):
+    with begin_database_transaction(connection):
         for number, machine in enumerate(machines):
             shape = block_format.pack_sample(HostSample(machine.name, 40, 30, tuple(bare(machine)))).gpu_set_id
             fill(connection, shape, sources[number % 2])
     month = size_of(history)
     yield Row(f"{HOSTS} hosts need in a month", 300, month, "MB")
-    with begin_transaction(connection):
+    with begin_database_transaction(connection):
         for machine in machines:
             older(history, machine)
     yield Row(f"{LARGE} hosts need after two years", 1500, size_of(history) * LARGE / HOSTS, "MB")
@@ -231,7 +231,7 @@ def chunks(machine: Machine) -> tuple[list[bytes], list[bytes], bytes]:
         for number in range(24):
             hour = machine.hour()
             if day < 3:
-                hours.append(block_format.pack_hour(hour))
+                hours.append(block_format.pack_hour_block(hour))
             buckets.merge_buckets(found, number * 12, buckets.build_buckets(hour, 5))
             buckets.merge_buckets(long, day * 24 + number, buckets.build_buckets(hour, 60))
         days.append(buckets.pack_buckets(found))

@@ -24,7 +24,7 @@ from site_builder.core.clock import Now
 from site_builder.core.faults import split_by_success
 from site_builder.core.formatting import MINUTE
 from site_builder.core.model import Problem
-from site_builder.health.store import EventReader
+from site_builder.health.store import StoredEventReader
 
 PROBLEM_WHERE = "alerts"
 HOOKS_SETTING = "GPUBOARD_HOOKS"
@@ -53,7 +53,7 @@ class WatchSource(Protocol):
 class AlertEngine:
     """Updates the alert state once a build, and starts the sender."""
 
-    def __init__(self, settings: Settings, events: EventReader, watches: WatchSource) -> None:
+    def __init__(self, settings: Settings, events: StoredEventReader, watches: WatchSource) -> None:
         self.settings, self.events, self.watches = settings, events, watches
         self.store = open_alert_store(settings.state, settings.kv)
         self.config_files = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state)

@@ -35,7 +35,7 @@ from site_builder.core.model import Problem
 from site_builder.core.terminal_text import clean_text, find_terminal_width, replace_unencodable
 from site_builder.core.timeparse import moments
 from site_builder.core.timeparse.moments import UnclearTimeError
-from site_builder.health.store import EventReader
+from site_builder.health.store import StoredEventReader
 from site_builder.history.reader import HistoryReader
 from site_builder.snapshots.completion import complete_hosts
 from site_builder.watches.build import WatchConditions
@@ -295,7 +295,7 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
             for host in decided.inputs
         }
         with closing(HistoryReader(settings.state, settings.zone)) as history:
-            engine = AlertEngine(settings, EventReader(history), WatchConditions(settings))
+            engine = AlertEngine(settings, StoredEventReader(history), WatchConditions(settings))
             state = engine.update_state(hosts, now, dry_run=True)
     channels = load_channels(settings)
     addresses = {receiver.name: receiver.problem or receiver.masked_address for receiver in channels.check_receivers()}

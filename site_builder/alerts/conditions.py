@@ -185,13 +185,13 @@ def list_booked_gpus(
     if not host_status.gpus:
         bookings = host_status.bookings
         if not rules.privacy.users:
-            bookings = booking_use.build_booking_statuses(condition_input.bookings, SHOW_EVERYTHING, now)
+            bookings = booking_use.build_fleet_booking_statuses(condition_input.bookings, SHOW_EVERYTHING, now)
         yield from (BookedGpu(None, booking, booking) for booking in bookings if booking.phase != "ended")
     for gpu in host_status.gpus if condition_input.bookings else ():
         bookings = gpu.bookings
         if bookings and not rules.privacy.users:
             gpu_bookings = booking_use.find_gpu_bookings(condition_input.bookings, gpu.gpu)
-            bookings = booking_use.build_booking_statuses(gpu_bookings, SHOW_EVERYTHING, now)
+            bookings = booking_use.build_fleet_booking_statuses(gpu_bookings, SHOW_EVERYTHING, now)
         for booking, shown_booking in zip(bookings, gpu.bookings):
             if booking.phase != "ended":
                 yield BookedGpu(gpu, booking, shown_booking)

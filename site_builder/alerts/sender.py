@@ -123,7 +123,7 @@ class NotificationSender:
     def render_message(self, notification: Notification) -> Message:
         message = render.render_notification(notification, self.settings.zone, self.settings.privacy.users)
         first_alert = notification.alerts[0]
-        if first_alert.rule == model.WEEKLY_REPORT_RULE and (week := collect.parse_week(first_alert.about)):
+        if first_alert.rule == model.WEEKLY_REPORT_RULE and (week := collect.parse_report_week(first_alert.about)):
             report = weekly_report.build_report_message(self.settings, week, self.clock())
             if report:
                 return report._replace(hook_json=message.hook_json)

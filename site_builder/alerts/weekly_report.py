@@ -14,7 +14,7 @@ from site_builder.core.formatting import DAY
 from site_builder.history import rollups
 from site_builder.history.reader import HistoryReader
 from site_builder.reports import collect
-from site_builder.reports.collect import HistoryReadError, WeeklyReport
+from site_builder.reports.collect import CollectedReport, ReportCollectionError
 
 # For how long after its time a builder that did not run then still sends it. The alert state remembers for longer
 # that a report was sent.
@@ -37,7 +37,7 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
             what = f"week {number} of {year} is over"
             condition = Condition(
                 model.WEEKLY_REPORT_RULE,
-                about=collect.format_week(week),
+                about=collect.format_report_week(week),
                 what=what,
                 since=int(due_at),
                 is_lasting=False,
@@ -49,24 +49,24 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
 def has_history_of_week(settings: Settings, first: date) -> bool:
     """Return True if history reaches back to that week, or cannot be read now: the sender tries again."""
     with closing(HistoryReader(settings.state, settings.zone)) as history:
-        first_day = rollups.read_first_day(history) if history.exists else None
+        first_day = rollups.read_first_history_day(history) if history.exists else None
         return bool(history.problem) or (first_day is not None and first_day < first + timedelta(days=7))
 
 
 def build_report_message(settings: Settings, first: date, now: float) -> Message | None:
     """Build the report of the week that begins with this Monday; return None if history has nothing of it.
 
-    Raises HistoryReadError where history cannot be read.
+    Raises ReportCollectionError where history cannot be read.
     """
     with closing(HistoryReader(settings.state, settings.zone)) as history:
         try:
             report = collect.collect_report(settings, history, first, now) if history.exists else None
         except OSError as error:
-            raise HistoryReadError(error.strerror or str(error)) from None
+            raise ReportCollectionError(error.strerror or str(error)) from None
     return render_report_message(report, settings, now) if report else None
 
 
-def render_report_message(report: WeeklyReport, settings: Settings, now: float) -> Message:
+def render_report_message(report: CollectedReport, settings: Settings, now: float) -> Message:
     from site_builder.reports import render  # noqa: PLC0415 # slow to import, and the builder only asks when it is due
 
     page = collect.find_report_url(settings, report.first)
@@ -85,7 +85,7 @@ def list_report_receivers(rule: AlertRule, channels: Sequence[str]) -> list[str]
 
 def build_report_notification(first: date, to: str, at: int) -> Notification:
     """Build the notification of a report that somebody sends by hand."""
-    week = collect.format_week(first)
+    week = collect.format_report_week(first)
     alert = Alert(
         id=f"{model.WEEKLY_REPORT_RULE} {week} {at}",
         rule=model.WEEKLY_REPORT_RULE,

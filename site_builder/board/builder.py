@@ -30,12 +30,12 @@ from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.discovery.hosts import HostDiscovery
 from site_builder.fleet import booking_use, summary
-from site_builder.fleet.build import NO_IDLE_TIMES, HostSources
+from site_builder.fleet.build import NO_IDLE_TIMES, HostStatusSources
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.store import BuilderState
 from site_builder.health import events
-from site_builder.health.store import RECORD_TIME_LIMIT_S, EventLog
+from site_builder.health.store import RECORD_TIME_LIMIT_S, HealthEventStore
 from site_builder.history.model import find_outdated_hosts
 from site_builder.history.rollups import OLD_SUMS_FILE
 from site_builder.history.writer import HistoryWriter
@@ -75,7 +75,7 @@ class BuildReport(NamedTuple):
 class BuildInput(NamedTuple):
     """Everything that a build reads, before a host is parsed."""
 
-    hosts: list[HostSources]
+    hosts: list[HostStatusSources]
     rules: StateRules
     gpu_names: dict[str, str]
     problems: list[Problem]
@@ -107,7 +107,7 @@ class Builder:
         self.faults.recall(self.builder_state.problems)
         self.built_hosts: dict[str, BuiltHost] | None = None  # in this build
         self.history = HistoryWriter(state, settings.zone)
-        self.event_log = EventLog(self.history, events.compare_health)
+        self.event_log = HealthEventStore(self.history, events.compare_health)
         self.history.idle_percent = settings.limits.idle_percent
         self.waste_monitor = WasteMonitor(self.history, self.builder_state, self.site_writer.build_interval_s)
         self.fleet_page = FleetPage(settings, self.history)
@@ -167,7 +167,7 @@ class Builder:
         problems += [problem for built_host in built_hosts.values() for problem in built_host.summary.problems]
         with self.faults.catch("data", "GPUs that two hosts tell could not be looked for"):
             uuids = {host: built_host.summary.uuids for host, built_host in built_hosts.items()}
-            problems += summary.find_duplicate_uuids(uuids)
+            problems += summary.find_duplicate_uuids_in_summaries(uuids)
         with self.faults.catch("state/history.db", "this minute is missing in it"):
             self.record_history(built_hosts, now)
         if self.builder_state.problem:
@@ -230,12 +230,12 @@ class Builder:
         all_bookings, booking_problems = self.bookings_file.read()
         files_by_host = {host.name: host for host in host_files}
         discovered, discovery_problems = self.discovery.list_hosts(files_by_host)
-        bookings, unmatched_problems = booking_use.group_bookings_by_host(all_bookings, discovered, now)
+        bookings, unmatched_problems = booking_use.group_fleet_bookings_by_host(all_bookings, discovered, now)
         problems += booking_problems + discovery_problems + unmatched_problems
         shown = [name for name, host in discovered.items() if not host.is_hidden]
         sparklines = self.sparkline_cache.render_hosts(shown, now.epoch, self.is_single_build)
         hosts = [
-            HostSources(
+            HostStatusSources(
                 discovered=discovered[name],
                 files=files_by_host.get(name),
                 bookings=bookings.get(name, ()),

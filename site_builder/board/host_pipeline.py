@@ -39,9 +39,15 @@ from site_builder.core.records import (
 )
 from site_builder.fleet import status_json
 from site_builder.fleet import summary as fleet_summary
-from site_builder.fleet.build import RETRY_AFTER_S, DecidedHost, HostSources, build_unrendered_status, decide_host
+from site_builder.fleet.build import (
+    RETRY_AFTER_S,
+    BuiltHostStatus,
+    HostStatusSources,
+    build_host_status,
+    build_unrendered_host_status,
+)
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.health.gpu_health import pack_host_health
+from site_builder.health.gpu_health import pack_gpu_health
 from site_builder.health.model import PackedHealthMetrics
 from site_builder.history.block_format import PackedSample, pack_sample
 from site_builder.history.model import sample_host
@@ -116,14 +122,14 @@ class HostPipeline:
         self.common_fingerprint = b""
         self.built_hosts: dict[str, BuiltHost] = {}
         self.has_changes = False
-        self.decided_hosts: dict[str, DecidedHost] = {}  # what pages of hosts take over, until this build has ended
+        self.decided_hosts: dict[str, BuiltHostStatus] = {}  # what pages of hosts take over, until this build has ended
         self.paused_until: dict[str, int] = {}  # hosts that cost too much, and until when their files are not read
         with suppress(DamagedFileError, ValueError):  # after damage all hosts are built anew
             self.common_fingerprint, self.built_hosts = load_built_hosts(self.store_path)
 
     def build_hosts(
         self,
-        hosts: Sequence[HostSources],
+        hosts: Sequence[HostStatusSources],
         rules: StateRules,
         gpu_names: dict[str, str],
         settings: Settings,
@@ -154,7 +160,9 @@ class HostPipeline:
                 outdated.append((host, fingerprint))
                 previous.pop(host.discovered.name, None)  # frees its memory before the new one needs it
 
-        def build_with_cpu_time(item: tuple[HostSources, bytes]) -> tuple[BuiltHost, DecidedHost | None, float]:
+        def build_with_cpu_time(
+            item: tuple[HostStatusSources, bytes],
+        ) -> tuple[BuiltHost, BuiltHostStatus | None, float]:
             began = time.thread_time()
             built_host, decided = build_host(item[0], rules, gpu_names, now.copy_with_own_expiry(), item[1])
             is_page_due = item[0].discovered.name in hosts_with_due_pages
@@ -178,7 +186,7 @@ class HostPipeline:
         self.has_changes = self.has_changes or bool(outdated) or previous_names != self.built_hosts.keys()
         return self.built_hosts
 
-    def drop_files_while_paused(self, host: HostSources, now: Now) -> HostSources:
+    def drop_files_while_paused(self, host: HostStatusSources, now: Now) -> HostStatusSources:
         """Return the host, without its files while they cost too much."""
         seconds_left = self.paused_until.get(host.discovered.name, 0) - now.epoch
         if 0 < seconds_left <= PAUSE_S:
@@ -196,14 +204,14 @@ class HostPipeline:
 
 
 def build_host(
-    host: HostSources, rules: StateRules, gpu_names: dict[str, str], now: Now, fingerprint: bytes = b""
-) -> tuple[BuiltHost, DecidedHost]:
+    host: HostStatusSources, rules: StateRules, gpu_names: dict[str, str], now: Now, fingerprint: bytes = b""
+) -> tuple[BuiltHost, BuiltHostStatus]:
     """Build everything that one host contributes: parse its files, decide its state, render its parts of the site.
 
     Return also what its page is made of. A fault of ours costs this host alone: it is shown as failed, and tried again
     soon.
     """
-    decided = decide_host(host, rules, gpu_names, now)
+    decided = build_host_status(host, rules, gpu_names, now)
     try:
         built_host = render_host(host, decided, rules, now, fingerprint)
         return built_host, decided._replace(snapshot=None)  # the largest part, and its page shows nothing of it
@@ -211,15 +219,20 @@ def build_host(
         place = locate_exception(error)
     now.has_passed(now.epoch + RETRY_AFTER_S)
     bare_status = HostStatus(decided.status.name, None, (), "failed", "")
-    for failed_status in (build_unrendered_status(decided.status, place), build_unrendered_status(bare_status, place)):
+    for failed_status in (
+        build_unrendered_host_status(decided.status, place),
+        build_unrendered_host_status(bare_status, place),
+    ):
         with suppress(Exception):
             failed = decided._replace(status=failed_status, gpus_taken_at=None)
             built_host = render_host(replace(host, sparklines={}), failed, rules, now, fingerprint)
             return built_host, failed._replace(snapshot=None)
-    return build_fallback_host(failed_status, now, fingerprint), DecidedHost(failed_status)
+    return build_fallback_host(failed_status, now, fingerprint), BuiltHostStatus(failed_status)
 
 
-def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now: Now, fingerprint: bytes) -> BuiltHost:
+def render_host(
+    host: HostStatusSources, decided: BuiltHostStatus, rules: StateRules, now: Now, fingerprint: bytes
+) -> BuiltHost:
     """Render all parts of a host, and collect what history, health and alerts need of it."""
     host_status, gpus_taken_at = decided.status, decided.gpus_taken_at
     host_card = card.build_card(host_status, now, sparklines=host.sparklines)
@@ -260,7 +273,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
         digests=digests,
         summary=fleet_summary.summarize_host(host_status, gpus_taken_at),
         packed_sample=pack_sample(sample) if sample else None,
-        packed_health=pack_host_health(host_status, gpus_taken_at),
+        packed_health=pack_gpu_health(host_status, gpus_taken_at),
         waste_candidates=waste_rules.find_waste_candidates(host_status),
         conditions=conditions,
         people=list_condition_host_users(host_status),
@@ -269,7 +282,7 @@ def render_host(host: HostSources, decided: DecidedHost, rules: StateRules, now:
 
 
 def find_host_conditions(
-    host: HostSources, decided: DecidedHost, rules: StateRules, now: Now
+    host: HostStatusSources, decided: BuiltHostStatus, rules: StateRules, now: Now
 ) -> tuple[Condition, ...] | None:
     """Find the conditions of a host; leave out a booking at which that fails.
 
@@ -347,7 +360,7 @@ def is_still_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDire
     )
 
 
-def fingerprint_host(host: HostSources, rules: StateRules) -> bytes:
+def fingerprint_host(host: HostStatusSources, rules: StateRules) -> bytes:
     """Return a digest of all sources of a host: a built host with the same digest may serve again."""
     files = host.files.fingerprint if host.files else None
     try:

@@ -32,14 +32,14 @@ from site_builder.core.model import (
     ProcessStatus,
     SoonFreeGpu,
 )
-from site_builder.fleet.build import DecidedHost, HostSources, build_unrendered_status, decide_host
+from site_builder.fleet.build import BuiltHostStatus, HostStatusSources, build_host_status, build_unrendered_host_status
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.health import gpu_health
 from site_builder.health import page as health_page
 from site_builder.health.events import CRITICAL_KINDS
-from site_builder.health.page import HealthSection
-from site_builder.health.store import EventReader
+from site_builder.health.page import HealthPageSection
+from site_builder.health.store import StoredEventReader
 from site_builder.history import model as history_model
 from site_builder.history.writer import HistoryWriter
 from site_builder.waste import render as waste_render
@@ -222,7 +222,7 @@ def render_icon(free_count: int) -> bytes:
 class HostPageParts(NamedTuple):
     card_html: bytes
     charts_html: bytes
-    health: HealthSection | None
+    health: HealthPageSection | None
 
 
 class ProcessRow(NamedTuple):
@@ -254,7 +254,7 @@ def render_host_page(
         facts=list(list_host_page_machine_facts(facts, now)),
         interfaces=facts.interfaces,
         gpus=gpus,
-        wrong=health_page.group_gpu_problems(host),
+        wrong=health_page.build_health_page_problem_rows(host),
         fields=render_host_page_field_rows(list_host_page_driver_fields(gpus)),
         processes=[
             *(build_host_page_process_row(gpu.gpu.label, process, now) for gpu, process in processes),
@@ -353,38 +353,38 @@ class HostPageJob(NamedTuple):
 class HostPageBuilder:
     """Prepares the pages of all hosts; each is rendered when it is due."""
 
-    def __init__(self, settings: Settings, history: HistoryWriter, events: EventReader) -> None:
+    def __init__(self, settings: Settings, history: HistoryWriter, events: StoredEventReader) -> None:
         self.settings = settings
         self.booking_url = settings.booking_policy.url
         self.faults = FaultLog()
         self.chart_cache = ChartCache(settings, history)
         self.event_reader = events
-        self.decided_hosts: Mapping[str, DecidedHost] = {}
-        self.last_decision: tuple[HostSources, DecidedHost] | None = None
+        self.decided_hosts: Mapping[str, BuiltHostStatus] = {}
+        self.last_decision: tuple[HostStatusSources, BuiltHostStatus] | None = None
 
     def start_build(
-        self, hosts: Iterable[str], decided_hosts: Mapping[str, DecidedHost], is_single_build: bool
+        self, hosts: Iterable[str], decided_hosts: Mapping[str, BuiltHostStatus], is_single_build: bool
     ) -> None:
         """Begin a build, with the hosts that the pipeline has just decided; one of many has a time limit for charts."""
         self.chart_cache.start_build(hosts, is_single_build)
         self.decided_hosts, self.last_decision = decided_hosts, None
 
     def find_decided_host(
-        self, host: HostSources, built_host: BuiltHost, rules: StateRules, gpu_names: dict[str, str], now: Now
-    ) -> DecidedHost:
+        self, host: HostStatusSources, built_host: BuiltHost, rules: StateRules, gpu_names: dict[str, str], now: Now
+    ) -> BuiltHostStatus:
         """Return what the pipeline decided in this build; decide a host that was built earlier once more."""
         if host.discovered.name in self.decided_hosts:
             return self.decided_hosts[host.discovered.name]
         if self.last_decision is None or self.last_decision[0] is not host:  # its jobs mostly follow each other
-            decided = decide_host(host, rules, gpu_names, now)
+            decided = build_host_status(host, rules, gpu_names, now)
             status = decided.status
             if built_host.summary.state == "failed" != status.state:  # it could not be rendered: no GPU is called free
-                status = replace(build_unrendered_status(status), problems=built_host.summary.problems)
+                status = replace(build_unrendered_host_status(status), problems=built_host.summary.problems)
             self.last_decision = host, decided._replace(status=status)
         return self.last_decision[1]
 
     def build_page_jobs(
-        self, host: HostSources, built_host: BuiltHost, rules: StateRules, gpu_names: dict[str, str], now: Now
+        self, host: HostStatusSources, built_host: BuiltHost, rules: StateRules, gpu_names: dict[str, str], now: Now
     ) -> Iterator[HostPageJob]:
         """Yield the jobs of a host; its files for programs do not wait for charts."""
         facts = (built_host.fingerprint, rules.privacy, self.booking_url, str(now.zone))
@@ -403,11 +403,11 @@ class HostPageBuilder:
             with self.faults.catch(place, "its charts could not be drawn"):
                 charts_html = self.chart_cache.render_host(chart_request, now)
             with self.faults.catch(place, "the health of its GPUs could not be told"):
-                limit = health_page.compute_event_limit(host_status)
+                limit = health_page.compute_health_page_event_limit(host_status)
                 timelines = self.event_reader.read_timelines(
-                    name, gpu_health.list_gpu_keys(host_status), now.epoch, limit, CRITICAL_KINDS
+                    name, gpu_health.list_gpu_health_keys(host_status), now.epoch, limit, CRITICAL_KINDS
                 )
-                health = health_page.build_health_section(host_status, timelines, now)
+                health = health_page.build_health_page_section(host_status, timelines, now)
             parts = HostPageParts(built_host.rendered.card_html, charts_html, health)
             with self.faults.catch(place):
                 shown = replace(host_status, problems=tuple(hide_problem_details(host_status.problems, self.settings)))

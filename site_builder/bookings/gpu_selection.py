@@ -104,9 +104,9 @@ def resolve_booking_gpu_keys(transaction: BookingTransaction, host: str, text: s
         elif len(matching_uuids) == 1:
             keys.append(matching_uuids[0])
         else:
-            from site_builder.fleet.host_state import format_gpu_labels  # noqa: PLC0415 # slow to import
+            from site_builder.fleet.host_state import format_host_gpu_labels  # noqa: PLC0415 # slow to import
 
-            has = f", only {format_gpu_labels([gpu for gpu in gpus if gpu.number is not None])}" if labels else ""
+            has = f", only {format_host_gpu_labels([gpu for gpu in gpus if gpu.number is not None])}" if labels else ""
             raise BookingRefusedError(f"{host} has no GPU {key[:80]}{has}")
     return keys
 
@@ -137,7 +137,7 @@ def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count
                 continue
             if not gpu.parent:
                 whole_gpus.setdefault(host, []).append(gpu.label)
-            elif count == 1 or gpu_models.is_matching_profile(model, gpu.profile):
+            elif count == 1 or gpu_models.is_matching_model_profile(model, gpu.profile):
                 instances.setdefault(host, []).append(gpu.label)
     for free_gpus in (whole_gpus, instances):
         suitable_hosts = [host for host, labels in free_gpus.items() if len(labels) >= count]

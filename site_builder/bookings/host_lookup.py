@@ -20,14 +20,14 @@ from site_builder.fleet.gpu_models import NameFiles
 from site_builder.snapshots.store import SnapshotStore
 
 if TYPE_CHECKING:
-    from site_builder.fleet.build import HostSources
+    from site_builder.fleet.build import HostStatusSources
     from site_builder.fleet.gpu_state import StateRules
 
 
 class HostLookupResult(NamedTuple):
     """The states of hosts, what they were decided from, and the rules."""
 
-    inputs: Sequence[HostSources]
+    inputs: Sequence[HostStatusSources]
     statuses: dict[str, HostStatus]
     rules: StateRules
 
@@ -72,15 +72,15 @@ class HostLookup:
     ) -> HostLookupResult:
         """Decide the states of hosts with these bookings; with `remembered`, use the builder's memory."""
         # slow to import: completion, which imports all booking commands, must respond within 0.2 s
-        from site_builder.fleet.build import NO_IDLE_TIMES, HostSources, decide_host  # noqa: PLC0415
+        from site_builder.fleet.build import NO_IDLE_TIMES, HostStatusSources, build_host_status  # noqa: PLC0415
         from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
         from site_builder.fleet.store import BuilderState  # noqa: PLC0415
 
         builder_state = BuilderState(self.settings.state if remembered else Path(os.devnull))
         snapshots = {snapshot.name: snapshot for snapshot in self.snapshots.read_hosts(names)[0]}
-        by_host, _ = booking_use.group_bookings_by_host(bookings, self.list_hosts(), now)
+        by_host, _ = booking_use.group_fleet_bookings_by_host(bookings, self.list_hosts(), now)
         sources = [
-            HostSources(
+            HostStatusSources(
                 discovered,
                 snapshots.get(name),
                 by_host.get(name, ()),
@@ -95,7 +95,8 @@ class HostLookup:
             people = PeopleDirectory(self.people.aliases, logins)
             rules = StateRules(self.settings.limits, people, self.settings.privacy)
             statuses = {
-                source.discovered.name: decide_host(source, rules, self.gpu_names, now).status for source in sources
+                source.discovered.name: build_host_status(source, rules, self.gpu_names, now).status
+                for source in sources
             }
             seen_logins = frozenset().union(*(status.logins for status in statuses.values()))
             if not bookings or seen_logins <= logins:

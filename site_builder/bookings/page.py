@@ -123,7 +123,7 @@ def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: N
         labels, rows_by_key = assign_calendar_rows(host) if host.bookings else ([], {})
         occurrences = []
         for booking in group_calendar_bookings(host, labels, rows_by_key, shown):
-            for begins, ends in booking_use.list_booking_times(booking.first_booking, now):
+            for begins, ends in booking_use.list_fleet_booking_times(booking.first_booking, now):
                 start, end = begins.timestamp() if begins else float("-inf"), ends.timestamp()
                 if end > first and start < last:
                     occurrences.append(CalendarOccurrence(booking, begins, ends, start, end))

@@ -16,7 +16,7 @@ from site_builder.core.model import Booking, BookingPolicy, Gpu
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet import booking_use
-from site_builder.fleet.booking_use import MAX_REPEATED_DURATION, list_booking_repeat_starts
+from site_builder.fleet.booking_use import MAX_REPEATED_DURATION, list_repeat_starts
 
 TimeSpan = tuple[float, float]
 # How far ahead a repeating booking is examined: for conflicts, and for the GPU-hours of a person.
@@ -74,7 +74,7 @@ def list_booking_spans(booking: Booking, first: datetime, ahead: timedelta) -> l
     if not booking.rrule or since is None or until - since > MAX_REPEATED_DURATION:
         return single
     length = until - since
-    starts = list_booking_repeat_starts(booking.rrule, since, first - length, first + ahead)
+    starts = list_repeat_starts(booking.rrule, since, first - length, first + ahead)
     if starts is None:
         return single
     return [(start.timestamp(), (start + length).timestamp()) for start in starts]
@@ -97,7 +97,7 @@ def compute_booking_phase(booking: Booking, now: Now) -> str:
 
 def find_first_booking_time(rrule: str, since: datetime) -> datetime | None:
     """Return the first time that a rule gives within a year: on Monday, what repeats on Tuesdays begins tomorrow."""
-    starts = list_booking_repeat_starts(rrule, since, since, since + CONFLICT_HORIZON)
+    starts = list_repeat_starts(rrule, since, since, since + CONFLICT_HORIZON)
     return starts[0] if starts else None
 
 
@@ -129,7 +129,7 @@ def compute_booking_time_bounds(rule: str, since: datetime) -> BookingTimeBounds
         if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
             weeks = booking_use.RRULE_INTERVAL.search(rule)
             period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-            start = booking_use.advance_booking_repeat(since, rule, end - 2 * period)
+            start = booking_use.advance_repeat(since, rule, end - 2 * period)
         repeats = iter(rrulestr(rule, dtstart=start))
     except ValueError:  # one that repeats until the 32nd, say
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from site_builder.charts.svg import BucketRange, format_heatmap_day_label
 from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MONTH_NAMES
-from site_builder.history.block_format import HOST_COLUMNS, NO_CODE, NO_VALUE, Columns, decode_number
+from site_builder.history.block_format import HOST_COLUMNS, NO_CODE, NO_VALUE, Columns, unpack_block_number
 from site_builder.history.buckets import GPU_BUCKET_COLUMNS, VALUE_COLUMNS
 from site_builder.history.model import GpuSeries
 
@@ -196,7 +196,7 @@ def aggregate_bucket_ranges(columns: Columns, column: str, ranges: Sequence[Buck
     kind, step = (GPU_BUCKET_COLUMNS if column in GPU_BUCKET_COLUMNS else HOST_COLUMNS)[column]
     numbers, no_value = columns[column], NO_VALUE[kind]
     if are_single_bucket_ranges(ranges):
-        decoded = {number: decode_number(number, kind, step) for number in set(numbers)}
+        decoded = {number: unpack_block_number(number, kind, step) for number in set(numbers)}
         return [decoded[numbers[bucket.start]] for bucket in ranges]
     seen = columns.get("seen") or array("B", [number != no_value for number in numbers])
     first_seen = find_first_seen_bucket(seen)

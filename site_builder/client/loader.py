@@ -210,7 +210,7 @@ def load_machine_fleet(settings: Settings) -> Fleet:
             "the address of a board, or GPUBOARD_DATA to its data folder"
         )
     rules = StateRules(settings.limits, PeopleDirectory({}), PrivacySettings())
-    sources = host_state.HostInput(DiscoveredHost(name), snapshot, (), IdleTimes(0, {}), {})
+    sources = host_state.HostStateInput(DiscoveredHost(name), snapshot, (), IdleTimes(0, {}), {})
     status = host_state.decide_host_status(sources, rules, now)
     if status.state != "fresh":
         raise FleetUnavailableError(status.reason)

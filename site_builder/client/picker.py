@@ -16,7 +16,7 @@ from site_builder.client import loader
 from site_builder.client.model import Fleet, FleetGpu, FleetHost
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, PrivacySettings
-from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_profile, rank_gpu_model
+from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_model_profile, rank_gpu_model
 
 
 class GpuRequest(NamedTuple):
@@ -133,7 +133,7 @@ def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuReques
     A request for a profile gets all instances of it, for as many processes.
     """
     whole_gpus = [choice for choice in choices if not choice.gpu.parent_keys]
-    of_profile = [choice for choice in choices if is_matching_profile(request.model, choice.gpu.profile)]
+    of_profile = [choice for choice in choices if is_matching_model_profile(request.model, choice.gpu.profile)]
     return of_profile or whole_gpus or list(choices[:1])
 
 
@@ -144,7 +144,7 @@ def select_gpus_on_one_host(choices: Iterable[GpuChoice], count: int, request: G
     """
     by_host: dict[tuple[str, str], list[GpuChoice]] = {}
     for choice in choices:
-        if count > 1 and choice.gpu.parent_keys and not is_matching_profile(request.model, choice.gpu.profile):
+        if count > 1 and choice.gpu.parent_keys and not is_matching_model_profile(request.model, choice.gpu.profile):
             continue
         host_choices = by_host.setdefault((choice.host.name, choice.gpu.vendor), [])
         host_choices.append(choice)

@@ -20,15 +20,15 @@ from site_builder.demo.scenario import (
     build_machines,
     build_scenarios,
 )
-from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_name
+from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gpu_name
 from site_builder.health.model import EventValue, HealthEvent
 from site_builder.health.store import insert_events
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, Columns, HostHour
+from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, Columns, HourBlock
 from site_builder.history.buckets import COUNT_COLUMNS, PERSON_COLUMNS, HostBuckets
-from site_builder.history.database import begin_transaction
+from site_builder.history.database import begin_database_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
-from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_host_part
+from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_minute_block_part
 from site_builder.history.writer import HistoryWriter, store_history_chunk
 
 MINUTES_PER_SLOT, SLOTS_PER_HOUR = SLOT_S // MINUTE, HOUR // SLOT_S
@@ -91,7 +91,7 @@ def fill_history(
     began = start - now + after  # in the lab's own time
     origin = datetime.fromtimestamp(now - after, zone)
     connection = history.connect()
-    with begin_transaction(connection):
+    with begin_database_transaction(connection):
         host_histories = []
         for scenario in build_scenarios(build_machines(min(hosts, len(MACHINES))), seed):
             weeks = simulate_past_weeks(scenario, began, after, origin, seed)
@@ -99,7 +99,7 @@ def fill_history(
             host_histories.append(DemoHostHistory(tracks, start, minutes))
         for host_history in host_histories:
             host_history.store(connection)
-        parts = {compute_host_part(host_history.name) for host_history in host_histories}
+        parts = {compute_minute_block_part(host_history.name) for host_history in host_histories}
         for day in range(start, int(now), DAY):
             hours = range(day, min(day + DAY, int(now)), HOUR)
             history.add_hours(
@@ -140,7 +140,9 @@ class DemoHostHistory:
         connection.execute("INSERT INTO due VALUES(?,?)", (self.today, self.shape))
         for at in range(self.today - RETENTION_DAYS[MINUTE] * DAY, self.today + DAY, HOUR):
             if self.find_position(at, MINUTE) < len(self.host_by_minute[0]):
-                store_history_chunk(connection, MINUTE, at, self.shape, block_format.pack_hour(self.build_hour(at)))
+                store_history_chunk(
+                    connection, MINUTE, at, self.shape, block_format.pack_hour_block(self.build_hour(at))
+                )
         fine = slice_demo_buckets(self.build_buckets(), 0, self.find_position(self.today, SLOT_S))
         for step, host_buckets in ((SLOT_S, fine), (HOUR, build_hourly_buckets(fine, self.host))):
             length = CHUNK_LENGTH_S[step]
@@ -153,7 +155,7 @@ class DemoHostHistory:
     def find_position(self, at: int, step: int) -> int:
         return (at - self.start) // step
 
-    def build_hour(self, at: int) -> HostHour:
+    def build_hour(self, at: int) -> HourBlock:
         minutes = slice(self.find_position(at, MINUTE), self.find_position(at, MINUTE) + MINUTES_PER_HOUR)
         columns = {name: array(kind) for name, (kind, _) in block_format.GPU_COLUMNS.items()}
         codes = array("H")
@@ -161,12 +163,12 @@ class DemoHostHistory:
             for column, values in zip([*columns.values(), codes], gpu_columns):
                 column.extend(values[minutes])
         host_columns = {name: values[minutes] for name, values in zip(block_format.HOST_COLUMNS, self.host_by_minute)}
-        return HostHour(host_columns, columns, codes, self.occupancies)
+        return HourBlock(host_columns, columns, codes, self.occupancies)
 
     def build_buckets(self) -> HostBuckets:
         """Build a bucket for each slot; what a slot counts follows from its state code."""
         codes_of_slots = ([code] * MINUTES_PER_SLOT for code in range(len(self.occupancies)))
-        counted = [buckets.count_states(codes, self.occupancies) for codes in codes_of_slots]
+        counted = [buckets.count_bucket_states(codes, self.occupancies) for codes in codes_of_slots]
         counts, *people = zip(*counted)
         names = list(dict.fromkeys(name for column in people for name in column if name is not None))
         count_tables = [bytes(column).ljust(256, b"\0") for column in zip(*counts)]
@@ -193,7 +195,9 @@ class DemoHostHistory:
 def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
     for gpu, unit in enumerate(machine.units):
         name, part = unit.model.name, unit.instance
-        model = shorten_instance_name(name, {}, part.profile) if part else shorten_gpu_name(name, {}, unit.memory_mib)
+        model = (
+            shorten_gpu_model_instance(name, {}, part.profile) if part else shorten_gpu_name(name, {}, unit.memory_mib)
+        )
         number = unit.label if part or machine.units[0].vendor != unit.vendor else unit.index
         series = GpuSeries(build_gpu_uuid(machine, gpu), number, model, float(unit.memory_mib))
         yield GpuSample(series, None, None, None, None, Occupancy("free"))
@@ -250,7 +254,7 @@ def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
         for hour in range(len(columns["use"])):
             codes = track.state_codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
             if codes.count(codes[0]) < SLOTS_PER_HOUR:
-                _, *people = buckets.count_states([code for code in codes if code != GAP_CODE], host.occupancies)
+                _, *people = buckets.count_bucket_states([code for code in codes if code != GAP_CODE], host.occupancies)
                 for name, person in zip(PERSON_COLUMNS, people):
                     # who had least may have had no slot in which it was the first
                     columns[name][hour] = fine.names.index(person) if person in fine.names else NO_CODE

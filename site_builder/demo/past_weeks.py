@@ -32,7 +32,7 @@ from site_builder.demo.scenario import (
     build_gpu_uuid,
     is_gpu_available,
 )
-from site_builder.history.block_format import NO_VALUE, serialize_occupancy
+from site_builder.history.block_format import NO_VALUE, pack_occupancy
 from site_builder.history.model import Occupancy
 
 # A host that was down for a day and a half, one that is being repaired, and one whose scripts have ended.
@@ -213,7 +213,7 @@ class HostTracks:
     occupancies: list[str] = field(default_factory=list)
 
     def find_state_code(self, occupancy: Occupancy) -> int:
-        text = serialize_occupancy(occupancy)
+        text = pack_occupancy(occupancy)
         if text not in self.occupancies and len(self.occupancies) < GAP_CODE:
             self.occupancies.append(text)
         return self.occupancies.index(text) if text in self.occupancies else GAP_CODE

@@ -295,7 +295,7 @@ def check_history(context: DoctorContext) -> CheckResult:
     if outcome != "ok":
         advice = "the next build sets a damaged one aside and begins anew; docs/history.md tells what can be saved"
         return CheckResult.fail(f"{path} cannot be read: {outcome}", advice)
-    problems = database.describe_broken_files(context.settings.state)
+    problems = database.describe_broken_databases(context.settings.state)
     if problems:
         advice = "see why: a full disk, or a share that is no local disk"
         return CheckResult.warn(f"{problems[0].where} {problems[0].what}", advice)

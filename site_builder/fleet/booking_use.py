@@ -23,7 +23,7 @@ from site_builder.core.model import (
     StateLimits,
 )
 from site_builder.core.timeparse.dates import is_year
-from site_builder.fleet.gpu_state import GpuInput, StateRules, find_other_users
+from site_builder.fleet.gpu_state import GpuInput, StateRules, find_conflict_users
 
 SHOWN_AFTER_END_S = 2 * DAY
 # The days before and after today for which repeats of a booking are listed, and how many repeats are examined for that.
@@ -61,7 +61,7 @@ class HostNameIndex:
         return self.names_by_lower_case.get(key) or self.names_by_lower_case.get(key.partition(".")[0])
 
 
-def group_bookings_by_host(
+def group_fleet_bookings_by_host(
     bookings: Iterable[Booking], names: Iterable[str], now: Now
 ) -> tuple[dict[str, list[Booking]], list[Problem]]:
     """Return the bookings of each host, and a problem for each host that does not exist or has too many."""
@@ -76,7 +76,7 @@ def group_bookings_by_host(
             bookings_by_host[host].append(booking)
         elif host:
             full_hosts[host] = None
-        elif not is_booking_expired(booking, now):
+        elif not is_fleet_booking_expired(booking, now):
             unknown_hosts[booking.host] = None
     problems = [
         Problem("data/comments.json", f"{host} has more than {MAX_BOOKINGS_PER_HOST} bookings; the rest does not count")
@@ -90,7 +90,7 @@ def group_bookings_by_host(
     return bookings_by_host, problems
 
 
-def is_booking_expired(booking: Booking, now: Now) -> bool:
+def is_fleet_booking_expired(booking: Booking, now: Now) -> bool:
     """Return True if it ended so long ago that it is not shown any more."""
     return not booking.rrule and now.has_passed(booking.until.timestamp() + SHOWN_AFTER_END_S)
 
@@ -101,11 +101,11 @@ def find_gpu_bookings(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:
     return [booking for booking in bookings if booking.gpu == "*" or booking.gpu.lower() in keys]
 
 
-def build_booking_statuses(
+def build_fleet_booking_statuses(
     bookings: Iterable[Booking], privacy: PrivacySettings, now: Now, parent: Gpu | None = None
 ) -> tuple[BookingStatus, ...]:
     """Return the bookings to show, current ones first, then by their start; an instance has a `parent`."""
-    statuses = [status for booking in bookings for status in expand_booking(booking, privacy, now, parent)]
+    statuses = [status for booking in bookings for status in expand_fleet_booking(booking, privacy, now, parent)]
     statuses.sort(key=lambda status: (BOOKING_PHASES.index(status.phase), (status.since or status.until).timestamp()))
     return tuple(statuses)
 
@@ -116,17 +116,17 @@ def list_current_bookers(bookings: Iterable[Booking], now: Now) -> list[str]:
     return [
         booking.name
         for booking in bookings
-        for status in expand_booking(booking, privacy, now)
+        for status in expand_fleet_booking(booking, privacy, now)
         if status.phase == "now"
     ]
 
 
-def expand_booking(
+def expand_fleet_booking(
     booking: Booking, privacy: PrivacySettings, now: Now, parent: Gpu | None = None
 ) -> Iterator[BookingStatus]:
     """Yield each repeat of a booking that is to be shown."""
     is_whole_gpu = parent is not None and booking.gpu.lower() in parent.booking_keys
-    for since, until in list_booking_times(booking, now):
+    for since, until in list_fleet_booking_times(booking, now):
         end = until.timestamp()
         if now.has_passed(end + SHOWN_AFTER_END_S):
             continue
@@ -143,7 +143,7 @@ def expand_booking(
         )
 
 
-def list_booking_times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:
+def list_fleet_booking_times(booking: Booking, now: Now) -> list[tuple[datetime | None, datetime]]:
     """Return when a booking begins and ends; of one that repeats, each time from two days ago to two weeks ahead."""
     if not booking.rrule or booking.since is None or booking.until - booking.since > MAX_REPEATED_DURATION:
         return [(booking.since, booking.until)]
@@ -152,7 +152,7 @@ def list_booking_times(booking: Booking, now: Now) -> list[tuple[datetime | None
     today = datetime.combine(now.today, datetime.min.time(), now.zone)
     now.days_until(now.local)
     first, last = today - REPEAT_LOOKBACK - duration, today + REPEAT_LOOKAHEAD
-    starts = list_booking_repeat_starts(booking.rrule, booking.since, first, last)
+    starts = list_repeat_starts(booking.rrule, booking.since, first, last)
     if starts is None:
         return [(booking.since, booking.until)]
     past_count = sum(start < today for start in starts)
@@ -162,21 +162,19 @@ def list_booking_times(booking: Booking, now: Now) -> list[tuple[datetime | None
 
 # The same for each GPU and each build of a day.
 @lru_cache(maxsize=4096)
-def list_booking_repeat_starts(
-    rule: str, since: datetime, first: datetime, last: datetime
-) -> tuple[datetime, ...] | None:
+def list_repeat_starts(rule: str, since: datetime, first: datetime, last: datetime) -> tuple[datetime, ...] | None:
     """Return the starts between two days of a booking that repeats; None where its rule is impossible."""
     from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
 
     try:
-        repeats = rrulestr(rule, dtstart=advance_booking_repeat(since, rule, first))
+        repeats = rrulestr(rule, dtstart=advance_repeat(since, rule, first))
     except ValueError:  # one that repeats until the 32nd, say
         return None
     starts = takewhile(lambda start: start < last and is_year(start.year), islice(repeats, MAX_EXAMINED_REPEATS))
     return tuple(start for start in starts if start >= first)
 
 
-def advance_booking_repeat(since: datetime, rule: str, first: datetime) -> datetime:
+def advance_repeat(since: datetime, rule: str, first: datetime) -> datetime:
     """Return a later start of the same repeats, near `first`: to count the days of years would take long."""
     if since >= first or not DAILY_OR_WEEKLY.search(rule) or "COUNT" in rule.upper():
         return since
@@ -185,7 +183,7 @@ def advance_booking_repeat(since: datetime, rule: str, first: datetime) -> datet
     return since + (first - since) // period * period
 
 
-class BookingCheck(NamedTuple):
+class BookingUseCheck(NamedTuple):
     """A check of the GPUs of a host: its time on our clock and on that of the snapshot, and what is remembered."""
 
     checked_at: int
@@ -195,16 +193,16 @@ class BookingCheck(NamedTuple):
 
 
 def add_booking_use(
-    gpu_status: GpuStatus, gpu_input: GpuInput, check: BookingCheck, rules: StateRules, now: Now
+    gpu_status: GpuStatus, gpu_input: GpuInput, check: BookingUseCheck, rules: StateRules, now: Now
 ) -> GpuStatus:
     """Add to a GPU that is booked now how its bookings are used."""
     bookings = find_gpu_bookings(check.bookings, gpu_input.gpu)
     shown = gpu_status.bookings
-    statuses = shown if rules.privacy.users else build_booking_statuses(bookings, PrivacySettings(), now)
+    statuses = shown if rules.privacy.users else build_fleet_booking_statuses(bookings, PrivacySettings(), now)
     running = [status for status in statuses if status.phase == "now"]
     # other users, and since when at least each is on it: a process reports when it began
     other_users: dict[str, int] = {}
-    for name, processes in sorted(find_other_users(gpu_input, rules.people).items())[:MAX_REMEMBERED]:
+    for name, processes in sorted(find_conflict_users(gpu_input, rules.people).items())[:MAX_REMEMBERED]:
         starts = [process.started for process in processes if process.started is not None]
         other_users[name] = min([check.checked_at, *starts])
     before = check.booking_uses.get(gpu_status.key)
@@ -215,7 +213,7 @@ def add_booking_use(
             for shown_status, status in zip(shown, statuses)
         ),
         booking_use=booking_use,
-        free_again=find_free_again(gpu_status, bookings, now),
+        free_again=find_booking_use_end(gpu_status, bookings, now),
     )
 
 
@@ -223,7 +221,7 @@ def update_booking_use(
     before: GpuBookingUse | None,
     gpu_status: GpuStatus,
     running: Sequence[BookingStatus],
-    check: BookingCheck,
+    check: BookingUseCheck,
     other_users: Mapping[str, int],
     limits: StateLimits,
 ) -> GpuBookingUse:
@@ -274,7 +272,7 @@ def add_use_to_booking(
     )
 
 
-def find_free_again(gpu_status: GpuStatus, bookings: Sequence[Booking], now: Now) -> int | None:
+def find_booking_use_end(gpu_status: GpuStatus, bookings: Sequence[Booking], now: Now) -> int | None:
     """Return when the last of the bookings ends that follow each other from now on; None where nobody can know."""
     if gpu_status.state not in IN_USE_STATES:
         return None

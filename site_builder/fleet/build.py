@@ -33,7 +33,7 @@ RETRY_AFTER_S = 60
 
 
 @dataclass(frozen=True)
-class HostSources:
+class HostStatusSources:
     """All that a host's status and card are made of."""
 
     discovered: DiscoveredHost
@@ -45,7 +45,7 @@ class HostSources:
     unread_reason: str = ""  # why its files are not parsed now
 
 
-class DecidedHost(NamedTuple):
+class BuiltHostStatus(NamedTuple):
     """A host's status, the snapshot that it was decided from, and when its GPUs were read; None where not known."""
 
     status: HostStatus
@@ -54,27 +54,29 @@ class DecidedHost(NamedTuple):
     has_parse_failed: bool = False
 
 
-def decide_host(sources: HostSources, rules: StateRules, gpu_names: dict[str, str], now: Now) -> DecidedHost:
+def build_host_status(
+    sources: HostStatusSources, rules: StateRules, gpu_names: dict[str, str], now: Now
+) -> BuiltHostStatus:
     """Parse the files of a host and decide its status; a fault of ours must not cost the other hosts."""
     discovered = sources.discovered
     if sources.unread_reason:
         problem = Problem(f"data/{discovered.name}", sources.unread_reason)
-        return DecidedHost(build_unknown_status(discovered, sources.unread_reason, problem))
+        return BuiltHostStatus(build_unknown_host_status(discovered, sources.unread_reason, problem))
     try:
         snapshot = sources.files.parse() if sources.files else None
     except Exception as error:
         now.has_passed(now.epoch + RETRY_AFTER_S)
-        return DecidedHost(build_failed_status(discovered, locate_exception(error)), has_parse_failed=True)
+        return BuiltHostStatus(build_failed_host_status(discovered, locate_exception(error)), has_parse_failed=True)
     taken_at = snapshot.taken_at.get("gpus.csv") if snapshot else None
 
     def decide_with(bookings: Sequence[Booking]) -> HostStatus:
-        inputs = host_state.HostInput(
+        inputs = host_state.HostStateInput(
             discovered, snapshot, bookings, sources.idle_times, gpu_names, sources.booking_uses
         )
         return host_state.decide_host_status(inputs, rules, now)
 
     try:
-        return DecidedHost(decide_with(sources.bookings), snapshot, taken_at)
+        return BuiltHostStatus(decide_with(sources.bookings), snapshot, taken_at)
     except Exception as error:
         place = locate_exception(error)
     now.has_passed(now.epoch + RETRY_AFTER_S)
@@ -84,9 +86,11 @@ def decide_host(sources: HostSources, rules: StateRules, gpu_names: dict[str, st
             good, bad = split_by_success(sources.bookings, decide_with)
             status = decide_with(good)
             problems = (build_booking_problem(booking, where) for booking, where in bad)
-            return DecidedHost(replace(status, problems=(*status.problems, *problems)), snapshot, taken_at)
+            return BuiltHostStatus(replace(status, problems=(*status.problems, *problems)), snapshot, taken_at)
     gpus = snapshot.gpus.rows if snapshot and snapshot.gpus else ()
-    return DecidedHost(build_failed_status(discovered, place, gpus, snapshot.last_seen if snapshot else None), snapshot)
+    return BuiltHostStatus(
+        build_failed_host_status(discovered, place, gpus, snapshot.last_seen if snapshot else None), snapshot
+    )
 
 
 def build_booking_problem(booking: Booking, place: str) -> Problem:
@@ -96,7 +100,7 @@ def build_booking_problem(booking: Booking, place: str) -> Problem:
     return Problem("data/comments.json", describe_fault(what, place))
 
 
-def build_failed_status(
+def build_failed_host_status(
     discovered: DiscoveredHost,
     place: str,
     gpus: Sequence[Gpu] = (),
@@ -105,10 +109,10 @@ def build_failed_status(
 ) -> HostStatus:
     """Build the status of a host at which gpuboard itself failed; the states of its GPUs are unknown."""
     problem = Problem(f"data/{discovered.name}", describe_fault(what, place))
-    status = build_unknown_status(discovered, f"{what}, {FAULT_NOTE}", problem)
+    status = build_unknown_host_status(discovered, f"{what}, {FAULT_NOTE}", problem)
     rows = (
         GpuStatus(
-            gpu=host_state.drop_gpu_readings(gpu),
+            gpu=host_state.drop_outdated_host_readings(gpu),
             model=(gpu.name or "GPU")[: host_state.MAX_MODEL_CHARACTERS],
             state="unknown",
             reason=FAILED_HOST_REASON,
@@ -118,12 +122,12 @@ def build_failed_status(
     return replace(status, last_seen=last_seen, gpus=tuple(rows))
 
 
-def build_unknown_status(discovered: DiscoveredHost, reason: str, problem: Problem) -> HostStatus:
+def build_unknown_host_status(discovered: DiscoveredHost, reason: str, problem: Problem) -> HostStatus:
     return HostStatus(discovered.name, discovered.title, discovered.tags, "failed", reason, problems=(problem,))
 
 
-def build_unrendered_status(status: HostStatus, place: str = "") -> HostStatus:
+def build_unrendered_host_status(status: HostStatus, place: str = "") -> HostStatus:
     """Build the status of a host that was understood, but whose card cannot be rendered."""
     discovered = DiscoveredHost(status.name, status.title, status.tags)
     gpus = [gpu_status.gpu for gpu_status in status.gpus]
-    return build_failed_status(discovered, place, gpus, status.last_seen, NOT_SHOWN_REASON)
+    return build_failed_host_status(discovered, place, gpus, status.last_seen, NOT_SHOWN_REASON)

@@ -64,12 +64,12 @@ def is_matching_model(wanted: str, *names: str | None) -> bool:
     return any(re.search(pattern, name.lower()) for name in names if name) or not wanted
 
 
-def is_matching_profile(wanted: str, profile: str | None) -> bool:
+def is_matching_model_profile(wanted: str, profile: str | None) -> bool:
     """Return True if `wanted` names the profile of an instance: `1g.10gb`, `H100 1g.10gb`."""
     return profile is not None and profile.lower() in wanted.lower().split()
 
 
-def parse_gpu_names(data: bytes) -> dict[str, str]:
+def parse_gpu_model_names(data: bytes) -> dict[str, str]:
     """Return the short name of each long one in gpu-names.csv."""
     names: dict[str, str] = {}
     for line in decode_text(data).split("\n"):
@@ -80,7 +80,7 @@ def parse_gpu_names(data: bytes) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def split_gpu_name(name: str) -> tuple[str, str | None]:
+def split_gpu_model_name(name: str) -> tuple[str, str | None]:
     """Return the name without vendor and form factor, and the size of the memory where the name has it."""
     text = RADEON_PREFIX.sub("", CHIP_NAME.sub(r"\1", VENDOR_PREFIX.sub("", name.strip())))
     size = MEMORY_SIZE.search(text)
@@ -90,9 +90,9 @@ def split_gpu_name(name: str) -> tuple[str, str | None]:
     return text or name, size[1] if size else None
 
 
-def shorten_instance_name(name: str | None, short_names: dict[str, str], profile: str | None) -> str:
+def shorten_gpu_model_instance(name: str | None, short_names: dict[str, str], profile: str | None) -> str:
     """Return the name of an instance, `H100 1g.10gb`, which contains its own memory size."""
-    gpu = "GPU" if name is None else short_names.get(name) or split_gpu_name(name)[0]
+    gpu = "GPU" if name is None else short_names.get(name) or split_gpu_model_name(name)[0]
     return f"{gpu} {profile or 'MIG'}"
 
 
@@ -100,7 +100,7 @@ def shorten_gpu_name(name: str, short_names: dict[str, str], memory: float | Non
     """Return what people call a GPU, with its memory size: as the name has it, or else by `memory` in MiB."""
     if name in short_names:
         return short_names[name]
-    text, size = split_gpu_name(name)
+    text, size = split_gpu_model_name(name)
     if size and memory and int(size) > 2 * memory / 1024:  # a GH200 has the memory of its CPU in its name
         size = None
     if size is None and memory:
@@ -117,7 +117,7 @@ class NameFiles:
             return lambda content: ParsedFile(tuple(parse(content).items()))
 
         self.alias_file = CachedFile(data, state, "aliases.csv", parse_with(people.parse_aliases))
-        self.gpu_name_file = CachedFile(data, state, "gpu-names.csv", parse_with(parse_gpu_names))
+        self.gpu_name_file = CachedFile(data, state, "gpu-names.csv", parse_with(parse_gpu_model_names))
 
     def read_names(self) -> tuple[dict[str, str], dict[str, str], list[Problem]]:
         """Return the names of people, those of GPUs, and the problems."""

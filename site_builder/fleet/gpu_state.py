@@ -46,7 +46,7 @@ class StateRules:
 def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[str, str]:
     """Return the state of a GPU of a fresh host, and the reason."""
     gpu, limits = gpu_input.gpu, rules.limits
-    lost = explain_lost(gpu, gpu_input.problems)
+    lost = explain_lost_state(gpu, gpu_input.problems)
     if lost:
         return "lost", lost
     error = gpu.error or (gpu.parent.error if gpu.parent else None)
@@ -73,7 +73,7 @@ def is_utilized(gpu: Gpu, limits: StateLimits) -> bool:
     return gpu.utilization_gpu is not None and gpu.utilization_gpu >= limits.idle_percent
 
 
-def explain_lost(gpu: Gpu, problems: Sequence[GpuProblem]) -> str:
+def explain_lost_state(gpu: Gpu, problems: Sequence[GpuProblem]) -> str:
     """Return why a GPU cannot be used until it is reset; empty where it can."""
     lost = gpu.lost or (gpu.parent.lost if gpu.parent else None)
     if lost:
@@ -90,7 +90,7 @@ def explain_lost(gpu: Gpu, problems: Sequence[GpuProblem]) -> str:
 
 def decide_taken_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[str, str]:
     """Decide between conflict, held and busy."""
-    others = sorted(find_other_users(gpu_input, rules.people))
+    others = sorted(find_conflict_users(gpu_input, rules.people))
     if others and not rules.privacy.users:
         return "conflict", "booked by one person, used by another"
     if others:
@@ -99,12 +99,12 @@ def decide_taken_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tupl
     idle_since = gpu_input.idle_since
     if idle_since is not None and now.has_passed(idle_since + rules.limits.held_after):
         since = formatting.format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
-        memory = format_process_memory(gpu_input) or format_used_memory(gpu_input.gpu)
-        return "held", f"{memory} taken{format_by_users(gpu_input)}, hardly used since {since}"
-    return "busy", describe_busy(gpu_input, rules.limits)
+        memory = explain_state_process_memory(gpu_input) or explain_state_memory(gpu_input.gpu)
+        return "held", f"{memory} taken{explain_state_users(gpu_input)}, hardly used since {since}"
+    return "busy", explain_busy_state(gpu_input, rules.limits)
 
 
-def find_other_users(gpu_input: GpuInput, people: PeopleDirectory) -> dict[str, list[ProcessStatus]]:
+def find_conflict_users(gpu_input: GpuInput, people: PeopleDirectory) -> dict[str, list[ProcessStatus]]:
     """Return who is on a GPU without a booking, with their processes; nobody unless all bookers are known logins."""
     other_users: dict[str, list[ProcessStatus]] = {}
     if not gpu_input.bookers or not all(people.is_known(name) for name in gpu_input.bookers):
@@ -117,7 +117,7 @@ def find_other_users(gpu_input: GpuInput, people: PeopleDirectory) -> dict[str, 
     return other_users
 
 
-def describe_busy(gpu_input: GpuInput, limits: StateLimits) -> str:
+def explain_busy_state(gpu_input: GpuInput, limits: StateLimits) -> str:
     """Return who is on a GPU, or what shows that somebody is."""
     gpu, processes = gpu_input.gpu, gpu_input.processes
     dead = [process for process in processes if process.is_zombie]
@@ -126,35 +126,35 @@ def describe_busy(gpu_input: GpuInput, limits: StateLimits) -> str:
         dead_pids = formatting.join_names([str(process.pid) for process in dead])
         return f"process {dead_pids} is dead, but its children live on: kill {child_pids}"
     if processes:
-        memory = format_process_memory(gpu_input)
-        return f"in use{format_by_users(gpu_input)}" + (f", {memory} by its processes" if memory else "")
+        memory = explain_state_process_memory(gpu_input)
+        return f"in use{explain_state_users(gpu_input)}" + (f", {memory} by its processes" if memory else "")
     has_memory = gpu.memory_used is not None and is_memory_taken(gpu, limits)
     if not gpu_input.has_process_list:
-        use = f"{format_used_memory(gpu)} in use" if has_memory else f"{gpu.utilization_gpu:.0f} % used"
-        return f"{use}; {explain_unreported_processes(gpu_input)}"
+        use = f"{explain_state_memory(gpu)} in use" if has_memory else f"{gpu.utilization_gpu:.0f} % used"
+        return f"{use}; {explain_unreported_state(gpu_input)}"
     if gpu.memory_used is None:
         return f"{gpu.utilization_gpu:.0f} % used, though no process is told"
-    return f"{format_used_memory(gpu)} in use that no process explains"
+    return f"{explain_state_memory(gpu)} in use that no process explains"
 
 
-def explain_unreported_processes(gpu_input: GpuInput) -> str:
+def explain_unreported_state(gpu_input: GpuInput) -> str:
     """Say that the processes are not known, in the tool's words where it has some."""
     return f"the processes on it could not be read{f': {gpu_input.unreported}' if gpu_input.unreported else ''}"
 
 
-def format_by_users(gpu_input: GpuInput) -> str:
+def explain_state_users(gpu_input: GpuInput) -> str:
     """Return ` by alice and bob`, or nothing where nobody is named."""
     users = list(dict.fromkeys(process.user for process in gpu_input.processes if process.user))
     return f" by {formatting.join_names(users)}" if users else ""
 
 
-def format_process_memory(gpu_input: GpuInput) -> str:
+def explain_state_process_memory(gpu_input: GpuInput) -> str:
     """Return the memory of the processes, where the GPU shares that of its host and reports none itself."""
     sizes = [process.used_memory for process in gpu_input.processes if process.used_memory is not None]
     return formatting.format_size(sum(sizes)) if sizes and gpu_input.gpu.memory_used is None else ""
 
 
-def format_used_memory(gpu: Gpu) -> str:
+def explain_state_memory(gpu: Gpu) -> str:
     return "memory" if gpu.memory_used is None else formatting.format_size(gpu.memory_used)
 
 
@@ -162,7 +162,7 @@ def decide_untaken_state(gpu_input: GpuInput, limits: StateLimits, now: Now) -> 
     """Decide between unknown, booked and free."""
     gpu = gpu_input.gpu
     if not gpu_input.has_process_list:
-        return "unknown", explain_unreported_processes(gpu_input)
+        return "unknown", explain_unreported_state(gpu_input)
     recovery = next((problem.what for problem in gpu_input.problems if problem.kind == RECOVERY_KIND), "")
     if recovery:
         return "unknown", recovery

@@ -33,7 +33,7 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import PeopleDirectory, is_truncated_login
 from site_builder.fleet import booking_use, gpu_state, mig, processes
-from site_builder.fleet.gpu_models import shorten_gpu_name, shorten_instance_name
+from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gpu_name
 from site_builder.fleet.gpu_state import EMPTY_STATES, GpuInput, StateRules
 from site_builder.health import problems
 
@@ -58,7 +58,7 @@ ToolFile = Union[ParsedFile[Gpu], ParsedFile[GpuProcessRow]]
 
 
 @dataclass(frozen=True)
-class HostInput:
+class HostStateInput:
     """What the status of a host is decided from."""
 
     discovered: DiscoveredHost
@@ -69,7 +69,7 @@ class HostInput:
     booking_uses: Mapping[str, GpuBookingUse] = field(default_factory=dict)
 
 
-class DecidedGpus(NamedTuple):
+class HostStateGpus(NamedTuple):
     """The GPUs of a host, processes on no GPU or instance that it reports, and the logins of all processes."""
 
     gpus: Sequence[GpuStatus]
@@ -78,24 +78,24 @@ class DecidedGpus(NamedTuple):
     logins: frozenset[str]
 
 
-def decide_host_status(inputs: HostInput, rules: StateRules, now: Now) -> HostStatus:
+def decide_host_status(inputs: HostStateInput, rules: StateRules, now: Now) -> HostStatus:
     """Decide everything that the board shows of a host."""
     discovered, snapshot = inputs.discovered, inputs.snapshot or HostSnapshot(inputs.discovered.name)
     state, reason = decide_host_state(discovered, snapshot, rules.limits, now)
     if state == "fresh":
-        decided = decide_gpus(inputs, snapshot, rules, now)
+        decided = decide_host_gpu_states(inputs, snapshot, rules, now)
     else:
-        decided = DecidedGpus(build_outdated_gpus(inputs, snapshot, state, rules, now), (), {}, frozenset())
+        decided = HostStateGpus(build_outdated_host_gpus(inputs, snapshot, state, rules, now), (), {}, frozenset())
     facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
     if facts and (facts.disk_use_time or 0) > (snapshot.last_seen or 0) + formatting.DAY:  # a host can claim any time
         facts = replace(facts, disk_use_time=None)
     if facts and not rules.privacy.users:  # disk use is by person, and goes with their names
         facts = replace(facts, disk_use=())
     notes = ["not in Consul"] if discovered.is_missing_in_consul else []
-    if state == "fresh" and (note := format_consul_note(discovered)):
+    if state == "fresh" and (note := format_host_consul_note(discovered)):
         notes.append(note)
     has_gpus = snapshot.gpus is not None and bool(snapshot.gpus.rows)
-    bookings = () if has_gpus else booking_use.build_booking_statuses(inputs.bookings, rules.privacy, now)
+    bookings = () if has_gpus else booking_use.build_fleet_booking_statuses(inputs.bookings, rules.privacy, now)
     return HostStatus(
         name=discovered.name,
         title=discovered.title,
@@ -108,7 +108,7 @@ def decide_host_status(inputs: HostInput, rules: StateRules, now: Now) -> HostSt
         unmatched_processes=tuple(decided.unmatched_processes),
         bookings=bookings,
         notes=tuple(notes),
-        problems=(*snapshot.problems, *find_host_problems(inputs, snapshot, state, rules.limits, now)),
+        problems=(*snapshot.problems, *find_host_state_problems(inputs, snapshot, state, rules.limits, now)),
         logins=frozenset(filter(rules.people.is_worth_remembering, decided.logins)),
         users_shown=rules.privacy.users,
         unplaced_processes=decided.unplaced_processes,
@@ -132,17 +132,17 @@ def decide_host_state(
     outdated = decide_state_by_age(snapshot, snapshot.last_seen, limits, now)
     if outdated:
         state, reason = outdated
-        consul = format_consul_note(discovered)
+        consul = format_host_consul_note(discovered)
         return state, f"{reason}. {consul}" if consul else reason
     if not snapshot.gpus:
         return "failed", "it pushes, but gpus.csv never arrived"
     if not snapshot.gpus.rows:
-        tools = formatting.join_names([result.tool for result in list_tool_results(snapshot.gpus)])
-        return "failed", describe_tool_failures(snapshot.gpus) or f"{tools} told no GPU"
+        tools = formatting.join_names([result.tool for result in list_host_tool_results(snapshot.gpus)])
+        return "failed", describe_host_tool_failures(snapshot.gpus) or f"{tools} told no GPU"
     return "fresh", "its snapshots arrive"
 
 
-def format_consul_note(discovered: DiscoveredHost) -> str:
+def format_host_consul_note(discovered: DiscoveredHost) -> str:
     """Return Consul's state of a host and the message of its check; empty where it passes."""
     if discovered.consul_status in {None, "passing"}:
         return ""
@@ -175,29 +175,29 @@ def decide_state_by_age(
     return None
 
 
-def list_tool_results(file: ToolFile) -> tuple[ToolResult, ...]:
+def list_host_tool_results(file: ToolFile) -> tuple[ToolResult, ...]:
     """Return the results of the tools of a file; legacy files are nvidia-smi's alone."""
     rc = file.header.rc if file.header else 0
     return file.tool_results or (ToolResult("nvidia-smi", "nvidia", rc, file.messages),)
 
 
-def describe_tool_failures(file: ToolFile) -> str:
+def describe_host_tool_failures(file: ToolFile) -> str:
     """Return the messages of the tools, and how they ended."""
     sentences: list[str] = []
-    for result in list_tool_results(file):
+    for result in list_host_tool_results(file):
         messages = " ".join(result.messages[:3])[:300]
         ending = f"{result.tool} ended with exit code {result.rc}"
         if result.rc in EXIT_CODE_MEANINGS:
             ending = EXIT_CODE_MEANINGS[result.rc].format(result.tool)
         elif not result.rc:
             ending = f"{result.tool} said" if messages else ""
-        advice = problems.advise_on_exit_code(result) if result.rc not in EXIT_CODE_MEANINGS else ""
+        advice = problems.advise_on_exit_code_problem(result) if result.rc not in EXIT_CODE_MEANINGS else ""
         sentences += filter(None, (f"{ending}: {messages}" if messages else ending, advice))
     return "; ".join(sentences)
 
 
-def find_host_problems(
-    inputs: HostInput, snapshot: HostSnapshot, state: str, limits: StateLimits, now: Now
+def find_host_state_problems(
+    inputs: HostStateInput, snapshot: HostSnapshot, state: str, limits: StateLimits, now: Now
 ) -> Iterator[Problem]:
     """Yield what the admin should look at."""
     name = inputs.discovered.name
@@ -209,20 +209,20 @@ def find_host_problems(
         files = ", ".join(snapshot.missing_files)
         yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` takes the host off the board")
     gpus, processes = snapshot.gpus, snapshot.processes
-    if state == "fresh" and gpus and (failure := describe_tool_failures(gpus)):
+    if state == "fresh" and gpus and (failure := describe_host_tool_failures(gpus)):
         yield Problem(f"data/{name}/gpus.csv", failure)
-    has_failed = processes is not None and any(result.rc for result in list_tool_results(processes))
-    if processes and has_failed and (failure := describe_tool_failures(processes)):
+    has_failed = processes is not None and any(result.rc for result in list_host_tool_results(processes))
+    if processes and has_failed and (failure := describe_host_tool_failures(processes)):
         yield Problem(f"data/{name}/processes.csv", failure)
     if gpus and gpus.rows and inputs.bookings:
         keys = {"*"}.union(*(gpu.booking_keys for gpu in gpus.rows))
         for booking in inputs.bookings:
-            if booking.gpu.lower() not in keys and not booking_use.is_booking_expired(booking, now):
-                labels = format_gpu_labels(gpus.rows)
+            if booking.gpu.lower() not in keys and not booking_use.is_fleet_booking_expired(booking, now):
+                labels = format_host_gpu_labels(gpus.rows)
                 yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {labels}")
 
 
-def format_gpu_labels(gpus: Sequence[Gpu]) -> str:
+def format_host_gpu_labels(gpus: Sequence[Gpu]) -> str:
     """Return `GPU 0`, `GPUs 0 to 3` or `GPUs 0:0, 0:1, 1`."""
     labels = [gpu.label for gpu in gpus]
     if len(labels) == 1 or not any(gpu.place for gpu in gpus):
@@ -230,25 +230,25 @@ def format_gpu_labels(gpus: Sequence[Gpu]) -> str:
     return f"GPUs {', '.join(labels[:MAX_NAMED_GPUS])}{' and others' if len(labels) > MAX_NAMED_GPUS else ''}"
 
 
-def build_outdated_gpus(
-    inputs: HostInput, snapshot: HostSnapshot, state: str, rules: StateRules, now: Now
+def build_outdated_host_gpus(
+    inputs: HostStateInput, snapshot: HostSnapshot, state: str, rules: StateRules, now: Now
 ) -> list[GpuStatus]:
     """Build the GPUs of a host that is not fresh; one that was lost when it was last reported is lost."""
     if not snapshot.gpus:
         return []
     host_reason = f"its host is {'under maintenance' if state == 'maintenance' else state}"
     models = build_model_names(snapshot, inputs.gpu_names)
-    problem_finder = problems.ProblemFinder(snapshot.gpus, list_tool_results(snapshot.gpus))
+    problem_finder = problems.ProblemFinder(snapshot.gpus, list_host_tool_results(snapshot.gpus))
     statuses = []
     for gpu in snapshot.gpus.rows:
-        lost = gpu_state.explain_lost(gpu, problem_finder.find_problems(gpu))
+        lost = gpu_state.explain_lost_state(gpu, problem_finder.find_problems(gpu))
         gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu)
         status = GpuStatus(
-            gpu=drop_gpu_readings(gpu),
+            gpu=drop_outdated_host_readings(gpu),
             model=format_gpu_model(gpu, models, inputs.gpu_names),
             state="lost" if lost else "unknown",
             reason=f"{lost}; {host_reason}" if lost else host_reason,
-            bookings=booking_use.build_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent),
+            bookings=booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent),
             idle_since=inputs.idle_times.idle_since.get(gpu.key),
             parent_model=models[gpu.name] if gpu.parent else "",
         )
@@ -256,7 +256,7 @@ def build_outdated_gpus(
     return statuses
 
 
-def drop_gpu_readings(gpu: Gpu) -> Gpu:
+def drop_outdated_host_readings(gpu: Gpu) -> Gpu:
     """Return a GPU without its readings, which are of another time."""
     return Gpu(
         index=gpu.index,
@@ -266,11 +266,13 @@ def drop_gpu_readings(gpu: Gpu) -> Gpu:
         vendor=gpu.vendor,
         place=gpu.place,
         profile=gpu.profile if gpu.parent else None,
-        parent=drop_gpu_readings(gpu.parent) if gpu.parent else None,
+        parent=drop_outdated_host_readings(gpu.parent) if gpu.parent else None,
     )
 
 
-def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, now: Now) -> DecidedGpus:
+def decide_host_gpu_states(
+    inputs: HostStateInput, snapshot: HostSnapshot, rules: StateRules, now: Now
+) -> HostStateGpus:
     """Decide the states of the GPUs of a fresh host."""
     people, limits = rules.people, rules.limits
     ps_taken_at = snapshot.taken_at.get("ps.txt")
@@ -289,7 +291,9 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
     statuses: list[GpuStatus] = []
     booked_gpus: dict[int, GpuInput] = {}
     models = build_model_names(snapshot, inputs.gpu_names)
-    problem_finder = problems.ProblemFinder(snapshot.gpus, list_tool_results(snapshot.gpus)) if snapshot.gpus else None
+    problem_finder = (
+        problems.ProblemFinder(snapshot.gpus, list_host_tool_results(snapshot.gpus)) if snapshot.gpus else None
+    )
     for gpu in snapshot.gpus.rows if snapshot.gpus else ():
         gpu_processes = processes_by_gpu.pop(gpu.process_key, [])
         unreported_words = unreported.get(gpu.process_key, "") if unreported else ""
@@ -297,7 +301,9 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
             unreported_words = unreported.get(gpu.parent.process_key, "")
         gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu) if inputs.bookings else ()
         bookings = (
-            booking_use.build_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent) if gpu_bookings else ()
+            booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent)
+            if gpu_bookings
+            else ()
         )
         is_taken = bool(gpu_processes) or gpu_state.is_memory_taken(gpu, limits)
         # one that does not report its utilization is not called idle
@@ -334,18 +340,18 @@ def decide_gpus(inputs: HostInput, snapshot: HostSnapshot, rules: StateRules, no
             problems=gpu_input.problems,
         )
         statuses.append(status)
-    unplaced = mig.take_unplaced_processes(statuses, processes_by_gpu) if processes_by_gpu else {}
+    unplaced = mig.take_unplaced_mig_processes(statuses, processes_by_gpu) if processes_by_gpu else {}
     unmatched = [process for others in processes_by_gpu.values() for process, _ in others]
     if unmatched or unplaced:
         statuses = [mark_unclear_gpu(status, bool(unmatched), unplaced) for status in statuses]
     # the header's time tells snapshots apart: when one arrived is known a little better with each file that follows
     header = snapshot.gpus.header if snapshot.gpus else None
     snapshot_time = header.time if header else int(checked_at)
-    check = booking_use.BookingCheck(int(checked_at), snapshot_time, inputs.booking_uses, inputs.bookings)
+    check = booking_use.BookingUseCheck(int(checked_at), snapshot_time, inputs.booking_uses, inputs.bookings)
     for position, gpu_input in booked_gpus.items():
         statuses[position] = booking_use.add_booking_use(statuses[position], gpu_input, check, rules, now)
     logins = frozenset(filter(None, (processes.find_process_login(row, people) for row in ps_rows)))
-    return DecidedGpus(statuses, unmatched, unplaced, logins)
+    return HostStateGpus(statuses, unmatched, unplaced, logins)
 
 
 def mark_unclear_gpu(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[str, object]) -> GpuStatus:
@@ -384,7 +390,7 @@ def find_vendors_with_processes(snapshot: HostSnapshot) -> frozenset[str]:
         return frozenset()
     return frozenset(
         result.vendor
-        for result in list_tool_results(file)
+        for result in list_host_tool_results(file)
         if result.is_complete and (not result.rc or has_processes_despite_error(result, file, snapshot.gpus))
     )
 
@@ -398,7 +404,7 @@ def has_processes_despite_error(
     if gpu_file is None:
         return bool(process_file.rows)
     vendors = {gpu.process_key: gpu.vendor for gpu in gpu_file.rows}
-    results = list_tool_results(gpu_file)
+    results = list_host_tool_results(gpu_file)
     failed_for_gpus = any(other.vendor == result.vendor and other.rc == result.rc for other in results)
     return failed_for_gpus or any(vendors.get(row.gpu_key, result.vendor) == result.vendor for row in process_file.rows)
 
@@ -437,4 +443,4 @@ def format_gpu_model(gpu: Gpu, models: dict[str | None, str], gpu_names: dict[st
     """Return what people call a GPU; an instance has its profile in its name."""
     if gpu.parent is None:
         return models[gpu.name]
-    return shorten_instance_name(gpu.name, gpu_names, gpu.profile)[:MAX_MODEL_CHARACTERS]
+    return shorten_gpu_model_instance(gpu.name, gpu_names, gpu.profile)[:MAX_MODEL_CHARACTERS]

@@ -71,7 +71,7 @@ def merge_instances(parent: Gpu, instances: Sequence[GpuStatus], unplaced: Seque
     )
 
 
-def take_unplaced_processes(
+def take_unplaced_mig_processes(
     statuses: Iterable[GpuStatus], processes_by_gpu: ProcessesByGpu
 ) -> dict[str, tuple[ProcessStatus, ...]]:
     """Remove and return the processes on GPUs in MIG mode whose instance is not reported."""

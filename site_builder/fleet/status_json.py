@@ -65,10 +65,10 @@ def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401
         "power.draw": gpu.power_draw,
         "power.limit": gpu.power_limit,
         "clocks.sm": gpu.clock,
-        "processes": [process_to_json(process) for process in status.processes],
+        "processes": [process_to_status_json(process) for process in status.processes],
         "bookings": [booking_to_status_json(booking) for booking in status.bookings],
         "free_again": status.free_again,
-        "problems": [gpu_problem_to_json(problem) for problem in status.problems],
+        "problems": [gpu_problem_to_status_json(problem) for problem in status.problems],
     }
     if gpu.place is not None:
         content["place"] = gpu.place
@@ -76,12 +76,12 @@ def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 @lru_cache(maxsize=4096)
-def gpu_problem_to_json(problem: GpuProblem) -> orjson.Fragment:
+def gpu_problem_to_status_json(problem: GpuProblem) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(problem._asdict()))
 
 
 @lru_cache(maxsize=40_000)
-def process_to_json(process: ProcessStatus) -> orjson.Fragment:
+def process_to_status_json(process: ProcessStatus) -> orjson.Fragment:
     """Convert a process once for as long as it runs."""
     content = {
         "pid": process.pid,

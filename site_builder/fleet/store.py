@@ -46,7 +46,7 @@ class BuilderState:
         }
         # files of older versions lack the keys that are read with get
         self.booking_uses = {
-            str(host): {str(gpu): parse_booking_use(use) for gpu, use in gpus.items()}
+            str(host): {str(gpu): parse_stored_booking_use(use) for gpu, use in gpus.items()}
             for host, gpus in stored.get("kept", {}).items()
         }
         self.logins = {str(login) for login in stored["logins"]}
@@ -102,7 +102,7 @@ class BuilderState:
             self.written_content = content
 
 
-def parse_booking_use(stored: Any) -> GpuBookingUse:  # noqa: ANN401 # any JSON
+def parse_stored_booking_use(stored: Any) -> GpuBookingUse:  # noqa: ANN401 # any JSON
     empty_since = stored["empty_since"]
     return GpuBookingUse(
         int(parse_stored_moment(stored["looked"])),

@@ -19,10 +19,10 @@ from site_builder.core.model import (
 from site_builder.fleet import gpu_models
 from site_builder.fleet.mig import has_mig_gpu
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
-from site_builder.history.usage_sums import split_evenly
+from site_builder.history.usage_sums import split_usage_evenly
 
 
-class PersonUsage(NamedTuple):
+class PersonUseSummary(NamedTuple):
     """What a person has of a host now; `gpu_units` are shares of GPUs, history.gpu_minutes.UNIT for a whole one."""
 
     gpu_units: int = 0
@@ -31,11 +31,11 @@ class PersonUsage(NamedTuple):
     process_count: int = 0
     unknown_memory_count: int = 0  # processes whose memory is not reported
 
-    def add(self, other: PersonUsage) -> PersonUsage:
-        return PersonUsage(*map(sum, zip(self, other)))  # type: ignore[arg-type] # int but for memory_mib
+    def add(self, other: PersonUseSummary) -> PersonUseSummary:
+        return PersonUseSummary(*map(sum, zip(self, other)))  # type: ignore[arg-type] # int but for memory_mib
 
 
-class GpuUseCounts(NamedTuple):
+class GpuUseSummary(NamedTuple):
     """How many GPUs are used by known people, taken by nobody known, booked, free, unclear, or on a silent host."""
 
     used: int = 0
@@ -45,21 +45,21 @@ class GpuUseCounts(NamedTuple):
     unclear: int = 0
     unseen: int = 0
 
-    def add(self, other: GpuUseCounts) -> GpuUseCounts:
-        return GpuUseCounts(*map(sum, zip(self, other)))
+    def add(self, other: GpuUseSummary) -> GpuUseSummary:
+        return GpuUseSummary(*map(sum, zip(self, other)))
 
 
-class PeopleCounts(NamedTuple):
+class PeopleSummary(NamedTuple):
     """GPUs used and booked by each person, bookings that run and that are to come, and the use of the GPUs."""
 
     gpus_used: dict[str, int]
     gpus_booked: dict[str, int]
     booking_counts: tuple[int, int]
-    usage: dict[str, PersonUsage]
-    gpu_counts: GpuUseCounts
+    usage: dict[str, PersonUseSummary]
+    gpu_counts: GpuUseSummary
 
 
-class AvailableGpu(NamedTuple):
+class AvailableGpuSummary(NamedTuple):
     """A GPU that anybody can have; the one with the smaller rank is the better.
 
     `uuid` is what CUDA takes where a number is not enough. An instance cannot be combined with another GPU.
@@ -88,9 +88,9 @@ class HostSummary(NamedTuple):
     soon_free_gpus: tuple[SoonFreeGpu, ...]
     booking_uses: dict[str, GpuBookingUse] | None
     gpu_identities: tuple[GpuIdentity, ...]
-    available_gpus: tuple[AvailableGpu, ...]
+    available_gpus: tuple[AvailableGpuSummary, ...]
     vendors: tuple[str, ...]
-    people: PeopleCounts
+    people: PeopleSummary
 
 
 class SummarizedHost(Protocol):
@@ -108,7 +108,7 @@ def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
     return HostSummary(
         state=host.state,
         state_counts=dict(Counter([status.state for status in host.gpus])),
-        free_gpus=list_free_gpus(host),
+        free_gpus=summarize_free_gpus(host),
         uuids=tuple([status.gpu.uuid for status in host.gpus if status.gpu.uuid]) if is_fresh else (),
         logins=host.logins,
         idle_times=IdleTimes(checked_at, idle_since) if checked_at is not None and is_fresh else None,
@@ -127,10 +127,10 @@ def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
                 for status in host.gpus
             ]
         ),
-        available_gpus=tuple(list_available_gpus(host)),
+        available_gpus=tuple(summarize_available_gpus(host)),
         vendors=tuple(dict.fromkeys([status.gpu.vendor for status in host.gpus])),
-        people=PeopleCounts(
-            gpus_used, gpus_booked, count_bookings(host), sum_usage_by_person(host), count_gpus_by_use(host)
+        people=PeopleSummary(
+            gpus_used, gpus_booked, count_bookings(host), summarize_use_by_person(host), count_gpus_by_use(host)
         ),
     )
 
@@ -150,11 +150,11 @@ def summarize_unknown_host(state: str, problems: tuple[Problem, ...]) -> HostSum
         gpu_identities=(),
         available_gpus=(),
         vendors=(),
-        people=PeopleCounts({}, {}, (0, 0), {}, GpuUseCounts()),
+        people=PeopleSummary({}, {}, (0, 0), {}, GpuUseSummary()),
     )
 
 
-def list_free_gpus(host: HostStatus) -> tuple[FreeGpu, ...]:
+def summarize_free_gpus(host: HostStatus) -> tuple[FreeGpu, ...]:
     return tuple(
         FreeGpu(
             status.model,
@@ -169,7 +169,7 @@ def list_free_gpus(host: HostStatus) -> tuple[FreeGpu, ...]:
     )
 
 
-def list_available_gpus(host: HostStatus) -> Iterator[AvailableGpu]:
+def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
     """Yield the GPUs that are free and healthy and have a number of their own; with MIG on the host, a UUID too."""
     if host.state != "fresh" or not any(status.state == "free" for status in host.gpus):
         return
@@ -189,25 +189,25 @@ def list_available_gpus(host: HostStatus) -> Iterator[AvailableGpu]:
             free_memory = max(0, gpu.memory_total - gpu.memory_used)
         rank = (int(is_instance), *gpu_models.rank_gpu_model(gpu.name, free_memory, load))
         uuid = gpu.uuid if has_mig and gpu.vendor == gpu_models.DEFAULT_VENDOR else None
-        yield AvailableGpu(rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index)
+        yield AvailableGpuSummary(rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index)
 
 
-def count_gpus_by_use(host: HostStatus) -> GpuUseCounts:
+def count_gpus_by_use(host: HostStatus) -> GpuUseSummary:
     """Count the GPUs of a host as history does."""
     if host.state != "fresh":
-        return GpuUseCounts(unseen=len(host.gpus))
+        return GpuUseSummary(unseen=len(host.gpus))
     taken = [status for status in host.gpus if status.state in TAKEN_STATES]
     used = sum(bool(status.people.users) for status in taken)
     states = [status.state for status in host.gpus]
     unclear = sum(state in UNCLEAR_STATES for state in states)
-    return GpuUseCounts(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
+    return GpuUseSummary(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
 
 
-def sum_usage_by_person(host: HostStatus) -> dict[str, PersonUsage]:
+def summarize_use_by_person(host: HostStatus) -> dict[str, PersonUseSummary]:
     """Return what each person has of a host; nobody where users are not shown."""
     if not host.users_shown:
         return {}
-    sums: dict[str, list[float]] = {}  # the fields of PersonUsage
+    sums: dict[str, list[float]] = {}  # the fields of PersonUseSummary
     groups = [(status.processes, status.state in TAKEN_STATES) for status in host.gpus]
     # nobody knows what share of a GPU unplaced processes have
     groups += [(processes, False) for processes in host.unplaced_processes.values()]
@@ -223,11 +223,11 @@ def sum_usage_by_person(host: HostStatus) -> dict[str, PersonUsage]:
                 row[2] += memory or 0
                 row[3] += 1
                 row[4] += memory is None
-        for user, units in split_evenly(list(users), 1):
+        for user, units in split_usage_evenly(list(users), 1):
             sums[user][0] += units if is_taken else 0
             sums[user][1] += 1
     return {
-        user: PersonUsage(int(units), int(gpus), memory, int(processes), int(unknown))
+        user: PersonUseSummary(int(units), int(gpus), memory, int(processes), int(unknown))
         for user, (units, gpus, memory, processes, unknown) in sums.items()
     }
 
@@ -258,7 +258,7 @@ def count_bookings(host: HostStatus) -> tuple[int, int]:
     return len(identities["now"]), len(identities["coming"])
 
 
-def find_duplicate_uuids(uuids_by_host: Mapping[str, Iterable[str]]) -> list[Problem]:
+def find_duplicate_uuids_in_summaries(uuids_by_host: Mapping[str, Iterable[str]]) -> list[Problem]:
     """Return a problem for each GPU that two hosts report; at most one of them can be right."""
     owners: dict[str, str] = {}
     problems: list[Problem] = []

@@ -17,8 +17,8 @@ from site_builder.health.model import (
     EventValue,
     GpuHealthMetrics,
     GpuHealthState,
+    HealthCheckTimes,
     HealthEvent,
-    HostCheck,
     HostHealthMetrics,
     HostHealthState,
 )
@@ -129,7 +129,10 @@ def format_event_duration(event: HealthEvent) -> str | None:
 
 
 def compare_health(
-    state: HostHealthState | None, metrics: HostHealthMetrics, check: HostCheck, previous_hosts: Mapping[str, str]
+    state: HostHealthState | None,
+    metrics: HostHealthMetrics,
+    check: HealthCheckTimes,
+    previous_hosts: Mapping[str, str],
 ) -> tuple[HostHealthState, list[HealthEvent]]:
     """Return the state of a host after a check, and the events that are new or go on.
 
@@ -139,8 +142,8 @@ def compare_health(
     # a snapshot that is much older comes from a clock that was set
     if state and is_dated and 0 < (state.taken_at or 0) - (check.taken_at or 0) < LATE_SNAPSHOT_S:
         return state, []
-    comparison = HealthComparison(state, check)
-    matches = {key: (gpu, previous_key) for key, gpu, previous_key in match_gpus(state, metrics.gpus)}
+    comparison = HealthEventFinder(state, check)
+    matches = {key: (gpu, previous_key) for key, gpu, previous_key in match_event_gpus(state, metrics.gpus)}
     gpus = {
         key: comparison.compare_gpu(key, gpu, previous_key, previous_hosts.get(key))
         for key, (gpu, previous_key) in matches.items()
@@ -160,7 +163,7 @@ def compare_health(
     return new_state, list(comparison.events.values())
 
 
-def match_gpus(
+def match_event_gpus(
     state: HostHealthState | None, gpus: Sequence[GpuHealthMetrics]
 ) -> Iterator[tuple[str, GpuHealthMetrics, str]]:
     """Yield each GPU with its key and its previous key: a lost one may report no UUID, but sits where it sat."""
@@ -175,12 +178,12 @@ def match_gpus(
             candidates = {
                 key: candidate for key, candidate in missing.items() if is_unnamed or key.startswith(UNNAMED_KEY_PREFIX)
             }
-            previous_key = find_same_gpu(gpu, candidates) or gpu.key
+            previous_key = find_same_event_gpu(gpu, candidates) or gpu.key
             missing.pop(previous_key, None)
         yield (previous_key if is_unnamed else gpu.key), gpu, previous_key
 
 
-def find_same_gpu(gpu: GpuHealthMetrics, candidates: Mapping[str, GpuHealthState]) -> str | None:
+def find_same_event_gpu(gpu: GpuHealthMetrics, candidates: Mapping[str, GpuHealthState]) -> str | None:
     """Return the key of the candidate at the same place: by bus id, or else by number."""
     for key, candidate in candidates.items():
         if gpu.bus is not None and gpu.bus == candidate.bus:
@@ -192,10 +195,10 @@ def find_same_gpu(gpu: GpuHealthMetrics, candidates: Mapping[str, GpuHealthState
     return None
 
 
-class HealthComparison:
+class HealthEventFinder:
     """Compares a check of a host with the one before, and collects the events."""
 
-    def __init__(self, state: HostHealthState | None, check: HostCheck) -> None:
+    def __init__(self, state: HostHealthState | None, check: HealthCheckTimes) -> None:
         self.state, self.check, self.checked_at = state, check, check.checked_at
         previous = check.previous_check_at
         if previous is not None and state:
@@ -242,12 +245,12 @@ class HealthComparison:
             self.add_momentary_event(key, gpu.index, "new", (previous_host,))
         latest_events = self.carry_events(before, key)
         index = gpu.index if gpu.index is not None else before.index
-        for kind, is_on, value in list_span_states(gpu):
+        for kind, is_on, value in list_event_span_states(gpu):
             self.update_span(latest_events, (key, index, kind), is_on, value)
         self.update_power(latest_events, key, index, gpu.power)
         if known:
             self.compare_counts(latest_events, key, index, before.counts, gpu.counts)
-        counts = carry_missing_counts(before.counts, gpu.counts)
+        counts = carry_event_counts(before.counts, gpu.counts)
         return GpuHealthState(index, gpu.bus or before.bus, counts, latest_events)
 
     def mark_gone(self, key: str, before: GpuHealthState) -> GpuHealthState:
@@ -344,7 +347,7 @@ class HealthComparison:
         for kind, positions in COUNT_POSITIONS.items():
             both = (position for position in positions if before[position] is not None and now[position] is not None)
             position = next(both, positions[0])
-            increase = compute_increase(before[position], now[position], kind in RESETTABLE_KINDS)
+            increase = compute_event_increase(before[position], now[position], kind in RESETTABLE_KINDS)
             event = latest_events.get(kind)
             if increase and event:
                 total = min(int(event.value[0] or 0) + increase, MAX_COUNT)
@@ -354,7 +357,7 @@ class HealthComparison:
                 latest_events[kind] = self.add_momentary_event(key, index, kind, (increase, now[position]))
 
 
-def list_span_states(gpu: GpuHealthMetrics) -> Iterator[tuple[str, bool | None, EventValue]]:
+def list_event_span_states(gpu: GpuHealthMetrics) -> Iterator[tuple[str, bool | None, EventValue]]:
     """Yield each kind of event that lasts, whether it is on, and its value."""
     yield "gone", False, ()
     yield "lost", gpu.lost is not None, (gpu.lost,)
@@ -365,14 +368,14 @@ def list_span_states(gpu: GpuHealthMetrics) -> Iterator[tuple[str, bool | None, 
     yield "hot", None if gpu.hot is None else bool(gpu.hot), tuple(gpu.hot or ())
 
 
-def compute_increase(before: int | None, now: int | None, is_resettable: bool) -> int:
+def compute_event_increase(before: int | None, now: int | None, is_resettable: bool) -> int:
     """Return by how much a count rose; a resettable one that fell began at 0 again."""
     if before is None or now is None:
         return 0
     return now - before if now >= before else now if is_resettable else 0
 
 
-def carry_missing_counts(before: Counts, now: Counts) -> Counts:
+def carry_event_counts(before: Counts, now: Counts) -> Counts:
     """Keep the last counts of a kind that is not reported at all."""
     counts = list(now)
     for positions in COUNT_POSITIONS.values():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from site_builder.core.model import Gpu, GpuHealth, HostStatus
 from site_builder.health.model import HostHealthMetrics, PackedHealthMetrics
-from site_builder.health.store import pack_health_metrics, unpack_health_metrics
+from site_builder.health.store import pack_stored_health_metrics, unpack_stored_health_metrics
 from site_builder.history import model as history_model
 
 # Bits of GpuHealth.clock_reasons.
@@ -19,7 +19,7 @@ DEFAULT_LIMIT_CELSIUS = 90
 MAX_CELSIUS = 500
 
 
-class HealthReadings(NamedTuple):
+class GpuHealthReadings(NamedTuple):
     """Fan speed, memory errors since the driver was loaded, and the health flags of a GPU."""
 
     fan_percent: float | None = None
@@ -34,10 +34,10 @@ class HealthReadings(NamedTuple):
 
 # Most GPUs of a fleet report the same.
 @lru_cache(maxsize=4096)
-def build_health_readings(health: GpuHealth, fan_speed: float | None) -> HealthReadings:
+def build_gpu_health_readings(health: GpuHealth, fan_speed: float | None) -> GpuHealthReadings:
     counts = health.error_counts
     is_slowed_by_heat, is_slowed_by_power = decide_slowdown(health.clock_reasons)
-    return HealthReadings(
+    return GpuHealthReadings(
         fan_percent=fan_speed,
         ecc_corrected=None if counts.corrected is None else float(counts.corrected),
         ecc_uncorrected=None if counts.uncorrected is None else float(counts.uncorrected),
@@ -59,13 +59,13 @@ def decide_slowdown(clock_reasons: int | None) -> tuple[bool | None, bool | None
     return is_slowed_by_heat, bool(clock_reasons & (POWER_LIMIT_BIT | POWER_BRAKE_BIT))
 
 
-def pack_host_health(host: HostStatus, taken_at: float | None) -> PackedHealthMetrics | None:
+def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMetrics | None:
     """Return the metrics of a fresh host, from a snapshot of that time; None for any other."""
     if host.state != "fresh":
         return None
     rows: list[tuple[object, ...]] = []
     driver = None
-    for gpu, key in zip(list_physical_gpus(host), list_gpu_keys(host)):
+    for gpu, key in zip(list_gpu_health_gpus(host), list_gpu_health_keys(host)):
         health = gpu.health
         is_slowed_by_heat, is_slowed_by_power = decide_slowdown(health.clock_reasons)
         # in the order of GpuHealthMetrics, which would take longer to build
@@ -80,24 +80,24 @@ def pack_host_health(host: HostStatus, taken_at: float | None) -> PackedHealthMe
             health.has_repair_failed,
             is_slowed_by_heat,
             is_slowed_by_power,
-            find_overheating(gpu),
+            find_gpu_overheating(gpu),
         )
         rows.append(row)
         driver = driver or health.driver
-    return PackedHealthMetrics(pack_health_metrics(driver, rows, not host.has_missing_gpu), taken_at)
+    return PackedHealthMetrics(pack_stored_health_metrics(driver, rows, not host.has_missing_gpu), taken_at)
 
 
 def build_host_health_metrics(host: HostStatus) -> HostHealthMetrics | None:
-    metrics = pack_host_health(host, None)
-    return unpack_health_metrics(metrics.packed) if metrics else None
+    metrics = pack_gpu_health(host, None)
+    return unpack_stored_health_metrics(metrics.packed) if metrics else None
 
 
-def list_gpu_keys(host: HostStatus) -> list[str]:
+def list_gpu_health_keys(host: HostStatus) -> list[str]:
     """Return what identifies each physical GPU of a host in an event."""
-    return [key[:MAX_KEY_CHARACTERS] for key in history_model.list_host_gpu_keys(list_physical_gpus(host))]
+    return [key[:MAX_KEY_CHARACTERS] for key in history_model.list_host_gpu_keys(list_gpu_health_gpus(host))]
 
 
-def list_physical_gpus(host: HostStatus) -> list[Gpu]:
+def list_gpu_health_gpus(host: HostStatus) -> list[Gpu]:
     """Return the physical GPUs of a host: one in MIG mode once, in place of its instances."""
     gpus = [status.gpu for status in host.gpus]
     if not any(gpu.parent for gpu in gpus):
@@ -114,7 +114,7 @@ def normalize_bus_id(bus_id: str) -> str | None:
     return bus_id.lower().lstrip("0:") or None
 
 
-def find_overheating(gpu: Gpu) -> tuple[int, ...] | None:
+def find_gpu_overheating(gpu: Gpu) -> tuple[int, ...] | None:
     """Return the temperature and the limit that it has reached; empty below the limit."""
     temperature, margin = gpu.temperature, gpu.temperature_margin
     if temperature is None or temperature >= MAX_CELSIUS:

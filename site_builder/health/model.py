@@ -82,7 +82,7 @@ class HostHealthState(NamedTuple):
     gpus: dict[str, GpuHealthState]
 
 
-class HostCheck(NamedTuple):
+class HealthCheckTimes(NamedTuple):
     """When a host was checked, when the check before it was, and when its snapshot was taken."""
 
     host: str
@@ -98,7 +98,7 @@ class PackedHealthMetrics(NamedTuple):
     taken_at: float | None
 
 
-class EventTimeline(NamedTuple):
+class HealthEventTimeline(NamedTuple):
     """Events of a GPU, or with an empty `gpu_key` of its host: those that go on first, then the last to end.
 
     `event_count` includes events that are left out.
@@ -109,12 +109,12 @@ class EventTimeline(NamedTuple):
     event_count: int
 
 
-class HostTimelines(NamedTuple):
+class HostHealthTimelines(NamedTuple):
     """The time lines of a host, its own first; those of `omitted_gpu_count` former GPUs are left out."""
 
     watched_since: int | None
-    timelines: tuple[EventTimeline, ...]
+    timelines: tuple[HealthEventTimeline, ...]
     omitted_gpu_count: int = 0
 
 
-NO_TIMELINES = HostTimelines(None, ())
+NO_TIMELINES = HostHealthTimelines(None, ())

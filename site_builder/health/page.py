@@ -12,14 +12,14 @@ from site_builder.core.html import Html, escape_html
 from site_builder.core.model import GpuProblem, HostStatus
 from site_builder.health import events
 from site_builder.health.events import CRITICAL_KINDS, WARNING_KINDS
-from site_builder.health.gpu_health import build_host_health_metrics, list_gpu_keys, list_physical_gpus
+from site_builder.health.gpu_health import build_host_health_metrics, list_gpu_health_gpus, list_gpu_health_keys
 from site_builder.health.model import (
     COUNT_NAMES,
     UNNAMED_KEY_PREFIX,
-    EventTimeline,
     GpuHealthMetrics,
     HealthEvent,
-    HostTimelines,
+    HealthEventTimeline,
+    HostHealthTimelines,
 )
 
 # A word and a sign; the colour repeats it.
@@ -57,7 +57,7 @@ class HealthCell(NamedTuple):
     is_bad: bool = False
 
 
-class EventRow(NamedTuple):
+class HealthPageEventRow(NamedTuple):
     """An event; `host` is set if it happened on another host."""
 
     gpu: str
@@ -68,22 +68,22 @@ class EventRow(NamedTuple):
     host: str
 
 
-class TimelineSection(NamedTuple):
+class HealthPageTimeline(NamedTuple):
     """The events of a GPU, and how many are left out."""
 
     title: str
     key: str
-    rows: Sequence[EventRow]
+    rows: Sequence[HealthPageEventRow]
     earlier_count: int
 
 
-class HealthSection(NamedTuple):
+class HealthPageSection(NamedTuple):
     """The health section of a host's page; `quiet_gpus` are those without events since `watched_since`."""
 
-    urgent_events: Sequence[EventRow]
+    urgent_events: Sequence[HealthPageEventRow]
     gpu_titles: Sequence[str]
     count_rows: Sequence[tuple[str, Sequence[HealthCell]]]
-    timelines: Sequence[TimelineSection]
+    timelines: Sequence[HealthPageTimeline]
     omitted_gpu_count: int
     quiet_gpus: str
     watched_since: str
@@ -104,7 +104,7 @@ def render_problems(problems: tuple[GpuProblem, ...]) -> Html:
     return Html("".join(paragraphs))
 
 
-def group_gpu_problems(host: HostStatus) -> list[GpuProblemRow]:
+def build_health_page_problem_rows(host: HostStatus) -> list[GpuProblemRow]:
     """List each problem of a host once, with all the GPUs that have it, the most severe first."""
     labels_by_problem: dict[GpuProblem, list[str]] = {}
     seen: set[tuple[str, GpuProblem]] = set()
@@ -130,16 +130,16 @@ def capitalize_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def compute_event_limit(host: HostStatus) -> int:
+def compute_health_page_event_limit(host: HostStatus) -> int:
     """Return how many events of each GPU there is room for."""
     return max(1, min(MAX_EVENTS_PER_GPU, MAX_EVENTS_ON_PAGE // max(1, len(host.gpus))))
 
 
-def build_health_section(host: HostStatus, timelines: HostTimelines, now: Now) -> HealthSection | None:
+def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, now: Now) -> HealthPageSection | None:
     """Build the health section; None where there is nothing to show."""
-    titles = {key: f"GPU {gpu.label}" for key, gpu in zip(list_gpu_keys(host), list_physical_gpus(host))}
+    titles = {key: f"GPU {gpu.label}" for key, gpu in zip(list_gpu_health_keys(host), list_gpu_health_gpus(host))}
     metrics = build_host_health_metrics(host)
-    count_rows = list(build_count_rows(metrics.gpus)) if metrics else []
+    count_rows = list(build_health_page_count_rows(metrics.gpus)) if metrics else []
     watched_since = timelines.watched_since
     if watched_since is None and not count_rows:
         return None
@@ -153,30 +153,36 @@ def build_health_section(host: HostStatus, timelines: HostTimelines, now: Now) -
     urgent = [event for event in all_events if event.kind in CRITICAL_KINDS]
     urgent = [event for event in urgent if event.ended_at is None or event.ended_at >= now.epoch - RECENT_S]
     urgent.sort(key=lambda event: (event.ended_at is not None, -event.began_at))
-    return HealthSection(
-        urgent_events=[build_report_event_row(event, titles, host.name, now) for event in urgent[:MAX_URGENT_EVENTS]],
+    return HealthPageSection(
+        urgent_events=[
+            build_health_page_event_row(event, titles, host.name, now) for event in urgent[:MAX_URGENT_EVENTS]
+        ],
         gpu_titles=list(titles.values()),
         count_rows=count_rows,
-        timelines=[build_timeline_section(timeline, titles, host.name, now) for timeline in timelines.timelines],
+        timelines=[build_health_page_timeline(timeline, titles, host.name, now) for timeline in timelines.timelines],
         omitted_gpu_count=timelines.omitted_gpu_count,
         quiet_gpus=quiet_gpus,
         watched_since="" if watched_since is None else events.format_event_moment(watched_since, now.zone),
     )
 
 
-def build_timeline_section(timeline: EventTimeline, titles: Mapping[str, str], host: str, now: Now) -> TimelineSection:
+def build_health_page_timeline(
+    timeline: HealthEventTimeline, titles: Mapping[str, str], host: str, now: Now
+) -> HealthPageTimeline:
     title = titles.get(timeline.gpu_key)
     if title is None:
         index = timeline.events[0].index
         title = f"GPU {'?' if index is None else index}, which is gone" if timeline.gpu_key else "The host"
     key = "" if timeline.gpu_key.startswith(UNNAMED_KEY_PREFIX) else timeline.gpu_key
-    rows = [build_report_event_row(event, titles, host, now) for event in timeline.events]
-    return TimelineSection(title, key, rows, timeline.event_count - len(timeline.events))
+    rows = [build_health_page_event_row(event, titles, host, now) for event in timeline.events]
+    return HealthPageTimeline(title, key, rows, timeline.event_count - len(timeline.events))
 
 
-def build_report_event_row(event: HealthEvent, titles: Mapping[str, str], host: str, now: Now) -> EventRow:
+def build_health_page_event_row(
+    event: HealthEvent, titles: Mapping[str, str], host: str, now: Now
+) -> HealthPageEventRow:
     severity = "critical" if event.kind in CRITICAL_KINDS else "warning" if event.kind in WARNING_KINDS else ""
-    return EventRow(
+    return HealthPageEventRow(
         gpu=titles.get(event.gpu_key) or f"GPU {'?' if event.index is None else event.index}",
         severity=severity,
         when=events.format_event_time(event, now.zone),
@@ -186,7 +192,7 @@ def build_report_event_row(event: HealthEvent, titles: Mapping[str, str], host: 
     )
 
 
-def build_count_rows(gpus: Sequence[GpuHealthMetrics]) -> Iterator[tuple[str, Sequence[HealthCell]]]:
+def build_health_page_count_rows(gpus: Sequence[GpuHealthMetrics]) -> Iterator[tuple[str, Sequence[HealthCell]]]:
     """Yield the counts and states of the GPUs; those that no GPU reports are left out."""
     for position, name in enumerate(COUNT_NAMES):
         counts = [gpu.counts[position] for gpu in gpus]

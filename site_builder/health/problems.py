@@ -14,7 +14,7 @@ from site_builder.health.gpu_health import (
     MAX_REASON_CHARACTERS,
     POWER_BRAKE_BIT,
     SLOWDOWN_BIT,
-    find_overheating,
+    find_gpu_overheating,
     normalize_bus_id,
 )
 
@@ -198,14 +198,14 @@ class ProblemFinder:
         gpu = row.parent or row
         health = gpu.health
         common_problems = find_common_problems(health, self.query_ms if gpu.vendor == "nvidia" else 0)
-        overheating = find_overheating(gpu)
+        overheating = find_gpu_overheating(gpu)
         is_fan_odd = gpu.fan_speed == 0 or health.fan_error
         is_odd = row.error or gpu.lost or gpu.error or health.power_error or is_fan_odd or overheating or self.messages
         if not is_odd and not common_problems:  # as nearly all GPUs
             return NO_PROBLEMS
         problems: list[GpuProblem] = []
         if gpu.lost:
-            kind = classify_message(gpu.lost, "lost")
+            kind = classify_problem_message(gpu.lost, "lost")
             kind = kind if PROBLEM_KINDS[kind].severity == CRITICAL else "lost"
             problems.append(build_problem(kind, gpu.lost[:MAX_REASON_CHARACTERS]))
         else:
@@ -220,8 +220,10 @@ class ProblemFinder:
         if overheating:
             problems.append(build_problem("hot", overheating[1]))
         for vendor, message in self.messages:
-            if vendor == gpu.vendor and is_message_about(message, gpu):
-                problems.append(build_problem(classify_message(message, "said"), message[:MAX_MESSAGE_CHARACTERS]))
+            if vendor == gpu.vendor and is_problem_message_about(message, gpu):
+                problems.append(
+                    build_problem(classify_problem_message(message, "said"), message[:MAX_MESSAGE_CHARACTERS])
+                )
         problems += common_problems
         if not problems:
             return NO_PROBLEMS
@@ -229,7 +231,7 @@ class ProblemFinder:
         return order_problems(tuple(problems), gpu.vendor, which)
 
 
-def classify_message(message: str, default: str) -> str:
+def classify_problem_message(message: str, default: str) -> str:
     """Return the kind of problem that a message is about."""
     text = message.lower()
     return next((kind for words, kind in MESSAGE_KINDS if words in text), default)
@@ -252,16 +254,16 @@ def order_problems(problems: tuple[GpuProblem, ...], vendor: str, which: str) ->
     if by_kind.keys() & {"off-bus", "reset", "power-cable", "interrupts"}:
         by_kind.pop("lost", None)
     ordered = sorted(by_kind.values(), key=lambda problem: SEVERITIES.index(problem.severity))
-    return tuple([problem._replace(advice=format_advice(problem.advice, vendor, which)) for problem in ordered])
+    return tuple([problem._replace(advice=format_problem_advice(problem.advice, vendor, which)) for problem in ordered])
 
 
-def format_advice(advice: str, vendor: str, which: str = "") -> str:
+def format_problem_advice(advice: str, vendor: str, which: str = "") -> str:
     """Fill in the commands of the GPU's vendor, and its number or bus id."""
     reset = RESET_COMMANDS.get(vendor, "with the tool of its maker").format(which or "N")
     return advice.format(reset=reset, gpu=which or "N", log=KERNEL_LOG_WORDS.get(vendor, "its driver"))
 
 
-def is_message_about(message: str, gpu: Gpu) -> bool:
+def is_problem_message_about(message: str, gpu: Gpu) -> bool:
     """Return True if a message names this GPU by its bus id, or else by its number."""
     bus_ids = BUS_ID.findall(message)
     if bus_ids:
@@ -271,12 +273,12 @@ def is_message_about(message: str, gpu: Gpu) -> bool:
     return match is not None and gpu.index is not None and int(match[1]) == gpu.index
 
 
-def advise_on_exit_code(result: ToolResult) -> str:
+def advise_on_exit_code_problem(result: ToolResult) -> str:
     """Return what to do about the exit code of a tool whose messages name no GPU."""
     kind = EXIT_CODE_KINDS.get(result.rc) if result.vendor == "nvidia" else None
     if kind is None or any(BUS_ID.search(message) or GPU_INDEX.search(message) for message in result.messages):
         return ""
-    return format_advice(PROBLEM_KINDS[kind].advice, result.vendor)
+    return format_problem_advice(PROBLEM_KINDS[kind].advice, result.vendor)
 
 
 # Most GPUs of a fleet report the same.
@@ -290,10 +292,10 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
         problems.append(build_problem("recovery", action, advice=advice))
     counts = health.error_counts
     if counts.uncorrected:
-        problems.append(build_problem("ecc-uncorrected", format_error_count(counts.uncorrected)))
+        problems.append(build_problem("ecc-uncorrected", format_problem_error_count(counts.uncorrected)))
     elif counts.uncorrected_ever:
         since = "" if counts.uncorrected is None else ", none since the driver was loaded"
-        problems.append(build_problem("ecc-before", format_error_count(counts.uncorrected_ever), since))
+        problems.append(build_problem("ecc-before", format_problem_error_count(counts.uncorrected_ever), since))
     if counts.corrected is not None and counts.corrected >= MIN_CORRECTED_ERRORS:
         problems.append(build_problem("ecc-corrected", f"{counts.corrected:,}"))
     if health.has_repair_failed:
@@ -320,5 +322,5 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
     return tuple(problems) or NO_PROBLEMS
 
 
-def format_error_count(count: int) -> str:
+def format_problem_error_count(count: int) -> str:
     return f"{count:,} uncorrected ECC error{'' if count == 1 else 's'}"

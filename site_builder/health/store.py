@@ -17,19 +17,19 @@ from site_builder.health.model import (
     NO_TIMELINES,
     SPAN_KINDS,
     UNNAMED_KEY_PREFIX,
-    EventTimeline,
     GpuHealthMetrics,
     GpuHealthState,
+    HealthCheckTimes,
     HealthEvent,
-    HostCheck,
+    HealthEventTimeline,
     HostHealthMetrics,
     HostHealthState,
-    HostTimelines,
+    HostHealthTimelines,
     PackedHealthMetrics,
 )
 from site_builder.history import idle_runs
 from site_builder.history.block_format import DamagedBlockError
-from site_builder.history.database import begin_transaction
+from site_builder.history.database import begin_database_transaction
 from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader
 from site_builder.history.writer import HistoryWriter
 
@@ -50,18 +50,20 @@ POWER_SQL = "kind='power'"
 EVENT_COLUMNS = "host, number, gpu, place, kind, value, at, since, until, by"
 EVENT_PLACEHOLDERS = ",".join("?" * len(HealthEvent._fields))
 CompareHealth = Callable[
-    ["HostHealthState | None", HostHealthMetrics, HostCheck, Mapping[str, str]],
+    ["HostHealthState | None", HostHealthMetrics, HealthCheckTimes, Mapping[str, str]],
     tuple[HostHealthState, list[HealthEvent]],
 ]
 SqlCondition = tuple[str, tuple[object, ...]]
 
 
-def pack_health_metrics(driver: str | None, gpus: Sequence[tuple[object, ...]], is_complete: bool = True) -> bytes:
+def pack_stored_health_metrics(
+    driver: str | None, gpus: Sequence[tuple[object, ...]], is_complete: bool = True
+) -> bytes:
     """Pack the metrics of a host, each row with the fields of GpuHealthMetrics; equal metrics are equal bytes."""
     return orjson.dumps([driver, gpus, is_complete], default=list)
 
 
-def unpack_health_metrics(data: bytes) -> HostHealthMetrics:
+def unpack_stored_health_metrics(data: bytes) -> HostHealthMetrics:
     try:
         driver, rows, is_complete = orjson.loads(data)
         gpus = (GpuHealthMetrics._make(tuple(cell) if isinstance(cell, list) else cell for cell in row) for row in rows)
@@ -73,23 +75,23 @@ def unpack_health_metrics(data: bytes) -> HostHealthMetrics:
 def unpack_health_state(data: bytes) -> HostHealthState:
     try:
         checked_at, taken_at, number, driver, rows = orjson.loads(data)
-        gpus = {str(key): build_gpu_health_state(*row) for key, row in rows.items()}
+        gpus = {str(key): build_stored_gpu_health_state(*row) for key, row in rows.items()}
         return HostHealthState(int(checked_at), taken_at and float(taken_at), int(number), driver and str(driver), gpus)
     except DECODE_ERRORS as error:
         raise DamagedBlockError(data) from error
 
 
-def build_gpu_health_state(
+def build_stored_gpu_health_state(
     index: GpuNumber, bus: str | None, counts: list[int | None], latest_events: dict[str, list[object]]
 ) -> GpuHealthState:
     """Build the state of a GPU; raise ValueError if it is not what was written."""
     if len(counts) != len(COUNT_NAMES) or any(count is not None and not isinstance(count, int) for count in counts):
         raise ValueError(counts)
-    events = {kind: build_latest_event(kind, cells) for kind, cells in latest_events.items()}
+    events = {kind: build_stored_latest_event(kind, cells) for kind, cells in latest_events.items()}
     return GpuHealthState(index, bus, tuple(counts), events)
 
 
-def build_latest_event(kind: str, cells: list[object]) -> HealthEvent:
+def build_stored_latest_event(kind: str, cells: list[object]) -> HealthEvent:
     """Build an event that may go on; raise ValueError if nothing can be compared with it."""
     event = HealthEvent(*cells)  # type: ignore[arg-type]
     event = event._replace(value=tuple(event.value))
@@ -101,7 +103,7 @@ def build_latest_event(kind: str, cells: list[object]) -> HealthEvent:
     return event
 
 
-def build_event(*row: object) -> HealthEvent:
+def build_stored_event(*row: object) -> HealthEvent:
     """Build an event from a row of the table; one with a damaged value has none."""
     event = HealthEvent(*row)  # type: ignore[arg-type]
     try:
@@ -110,8 +112,8 @@ def build_event(*row: object) -> HealthEvent:
         return event._replace(value=())
 
 
-class EventReader:
-    """Reads events from a history; `recorded_minute` is the last one that was written, if this is an EventLog."""
+class StoredEventReader:
+    """Reads events from a history; `recorded_minute` is the last one that was written, if this is the store."""
 
     recorded_minute = -1
 
@@ -126,27 +128,27 @@ class EventReader:
         )
         limits = (int(until), int(since))
         return self.reader.query(
-            lambda connection: [build_event(*row) for row in connection.execute(query, limits)], []
+            lambda connection: [build_stored_event(*row) for row in connection.execute(query, limits)], []
         )
 
     def read_timelines(
         self, host: str, keys: Sequence[str], now: float, max_events: int, critical_kinds: Iterable[str] = ()
-    ) -> HostTimelines:
+    ) -> HostHealthTimelines:
         """Return the last events of each GPU that a host has, wherever it was then, and of those that it had.
 
         Critical events are included even if they are older, up to `max_events` more.
         """
-        query = TimelineQuery(host, int(now), max_events, tuple(critical_kinds))
+        query = StoredTimelineQuery(host, int(now), max_events, tuple(critical_kinds))
         return self.reader.query(lambda connection: query.read_timelines(connection, keys), NO_TIMELINES)
 
 
-class TimelineQuery:
+class StoredTimelineQuery:
     """Reads the time lines of a host."""
 
     def __init__(self, host: str, now: int, max_events: int, critical_kinds: tuple[str, ...]) -> None:
         self.host, self.now, self.max_events, self.critical_kinds = host, now, max_events, critical_kinds
 
-    def read_timelines(self, connection: sqlite3.Connection, keys: Sequence[str]) -> HostTimelines:
+    def read_timelines(self, connection: sqlite3.Connection, keys: Sequence[str]) -> HostHealthTimelines:
         row = connection.execute("SELECT first FROM counter WHERE host=?", (self.host,)).fetchone()
         watched_since = min(row[0], self.now) if row else None
         query = "SELECT gpu FROM event WHERE host=? AND gpu!='' GROUP BY gpu ORDER BY max(number) DESC"
@@ -155,9 +157,9 @@ class TimelineQuery:
         all_keys = ("", *keys, *former[:MAX_FORMER_GPUS])
         timelines = (self.read_timeline(connection, key, watched_since or 0) for key in all_keys)
         with_events = tuple(timeline for timeline in timelines if timeline.events)
-        return HostTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
+        return HostHealthTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
 
-    def read_timeline(self, connection: sqlite3.Connection, key: str, watched_since: int) -> EventTimeline:
+    def read_timeline(self, connection: sqlite3.Connection, key: str, watched_since: int) -> HealthEventTimeline:
         where, values = self.build_condition(connection, key, watched_since)
         selection = f"SELECT host, number FROM event WHERE {where}"  # noqa: S608 # our words
         order = "ORDER BY until IS NOT NULL, until DESC, number DESC LIMIT ?"
@@ -171,12 +173,12 @@ class TimelineQuery:
         query = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # our words
         events = []
         for event_id in ids:
-            event = build_event(*connection.execute(query, event_id).fetchone())
+            event = build_stored_event(*connection.execute(query, event_id).fetchone())
             if event.ended_at is None and event.began_at > self.now + MAX_CLOCK_AHEAD_S:
                 # recorded by a clock that ran ahead
                 event = event._replace(began_at=self.now, began_after=BEFORE_FIRST_CHECK)
             events.append(event)
-        return EventTimeline(key, tuple(events), total)
+        return HealthEventTimeline(key, tuple(events), total)
 
     def build_condition(self, connection: sqlite3.Connection, key: str, watched_since: int) -> SqlCondition:
         """Select the events of a GPU that this host recorded, and those of others before it came here.
@@ -193,7 +195,7 @@ class TimelineQuery:
         return where, (key, self.host, future, self.host, limit)
 
 
-class EventLog(EventReader):
+class HealthEventStore(StoredEventReader):
     """Records events beside a history; there is one builder at a time."""
 
     def __init__(self, history: HistoryWriter, compare: CompareHealth) -> None:
@@ -246,7 +248,7 @@ class EventLog(EventReader):
         remaining = {host for host in changed if self.compared_at.get(host) != minute}
         if remaining or away:
             connection.execute("PRAGMA synchronous=FULL")  # a power cut costs no more than a minute
-            with begin_transaction(connection):
+            with begin_database_transaction(connection):
                 self.reload_known(connection)  # another builder may have been faster
                 previous = self.find_previous_check(connection, minute)
                 away_since = minute if previous is None else previous
@@ -255,7 +257,7 @@ class EventLog(EventReader):
                 )
                 # those first that have waited longest
                 for host in sorted(remaining, key=lambda host: self.compared_at.get(host, -1)):
-                    check = HostCheck(host, minute, previous, changed[host].taken_at)
+                    check = HealthCheckTimes(host, minute, previous, changed[host].taken_at)
                     failure_key = f"events of {host}"
                     try:
                         if self.update_host(connection, changed[host], check):
@@ -289,7 +291,9 @@ class EventLog(EventReader):
             return None if previous is None else int(previous)
         return min(int(previous), self.last_good_minute)
 
-    def update_host(self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HostCheck) -> bool:
+    def update_host(
+        self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HealthCheckTimes
+    ) -> bool:
         """Compare a host that changed with its stored state; return False if the check came too late."""
         query = "SELECT first, away, signs, state FROM counter WHERE host=?"
         row = connection.execute(query, (check.host,)).fetchone() or (check.checked_at, None, None, None)
@@ -309,11 +313,11 @@ class EventLog(EventReader):
                 "UPDATE event SET until=max(at, ?), by=max(at, ?) WHERE host=? AND until IS NULL",
                 (before, check.checked_at, check.host),
             )
-        unpacked = unpack_health_metrics(metrics.packed)
+        unpacked = unpack_stored_health_metrics(metrics.packed)
         new_keys = [gpu.key for gpu in unpacked.gpus if state and gpu.key not in state.gpus]
         query = "SELECT max(number) FROM event WHERE host=?"
         (last_number,) = connection.execute(query, (check.host,)).fetchone()
-        previous_hosts = find_previous_hosts(connection, check.host, new_keys)
+        previous_hosts = find_stored_previous_hosts(connection, check.host, new_keys)
         new_state, events = self.compare(state, unpacked, check, previous_hosts)
         if new_state is state:
             return False
@@ -331,18 +335,18 @@ class EventLog(EventReader):
         if row and row[0] == hour and self.added_count < TRIM_AFTER_EVENTS:
             return
         self.added_count = 0
-        with begin_transaction(connection):
+        with begin_database_transaction(connection):
             counts = dict(connection.execute("SELECT host, count(*) FROM event GROUP BY host"))
             share = MAX_EVENTS_PER_HOST
             while sum(min(count, share) for count in counts.values()) > MAX_EVENTS:
                 share = share * 3 // 4
             for host, count in counts.items():
                 if count > min(share, *MAX_EVENTS_PER_GPU.values()):
-                    trim_host_events(connection, host, share)
+                    trim_stored_events(connection, host, share)
             connection.execute("INSERT OR REPLACE INTO done VALUES('events', ?)", (hour,))
 
 
-def find_previous_hosts(connection: sqlite3.Connection, host: str, keys: Sequence[str]) -> dict[str, str]:
+def find_stored_previous_hosts(connection: sqlite3.Connection, host: str, keys: Sequence[str]) -> dict[str, str]:
     """Return the other host that had each GPU last, by its history or its events."""
     named_keys = [key for key in keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
     hosts = {key: run.host for key, run in idle_runs.read_idle_runs(connection, named_keys).items()}
@@ -372,7 +376,7 @@ def insert_events(connection: sqlite3.Connection, events: Sequence[HealthEvent])
     return len(rows)
 
 
-def trim_host_events(connection: sqlite3.Connection, host: str, limit: int) -> None:
+def trim_stored_events(connection: sqlite3.Connection, host: str, limit: int) -> None:
     """Delete the oldest events beyond the limits: those that are over first, and power before all others."""
     query = f"SELECT gpu, {POWER_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # our words
     for gpu, is_power, count in connection.execute(query, (host,)).fetchall():

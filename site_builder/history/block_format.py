@@ -60,7 +60,7 @@ def pack_sample(sample: HostSample) -> PackedSample:
             for value, encoding in zip((sample.load, sample.memory), HOST_COLUMNS.values())
         ),
         gpu_values=tuple(pack_values(values, *encoding) for values, encoding in zip(columns, GPU_COLUMNS.values())),
-        occupancies=tuple(serialize_occupancy(gpu.occupancy) for gpu in sample.gpus),
+        occupancies=tuple(pack_occupancy(gpu.occupancy) for gpu in sample.gpus),
     )
 
 
@@ -76,7 +76,7 @@ def pack_values(values: Sequence[float | None], kind: str, step: float) -> bytes
 
 
 @lru_cache(maxsize=65536)
-def serialize_occupancy(occupancy: Occupancy) -> str:
+def pack_occupancy(occupancy: Occupancy) -> str:
     """Write an occupancy in one line; empty lists at its end are left out."""
     people = [
         [name[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode() for name in names] for names in occupancy.people
@@ -87,7 +87,7 @@ def serialize_occupancy(occupancy: Occupancy) -> str:
 
 
 @lru_cache(maxsize=65536)
-def parse_occupancy(text: str) -> Occupancy:
+def unpack_occupancy(text: str) -> Occupancy:
     try:
         state, *people = orjson.loads(text)
         return Occupancy(GPU_STATES[state], GpuPeople(*(tuple(map(str, names)) for names in people)))
@@ -96,7 +96,7 @@ def parse_occupancy(text: str) -> Occupancy:
 
 
 @lru_cache(maxsize=4096)
-def parse_gpu_series(packed_series: bytes) -> tuple[GpuSeries, ...]:
+def unpack_gpu_series(packed_series: bytes) -> tuple[GpuSeries, ...]:
     try:
         return tuple(GpuSeries(*fields) for fields in orjson.loads(packed_series))
     except (ValueError, TypeError) as error:
@@ -119,7 +119,7 @@ def array_from_bytes(kind: str, data: bytes | bytearray) -> array[int]:
     return numbers
 
 
-def has_no_values(numbers: array[int]) -> bool:
+def has_no_block_values(numbers: array[int]) -> bool:
     """Return True if no value in a column is available: then all of its bytes are full."""
     data = numbers.tobytes()
     return data.count(b"\xff") == len(data)
@@ -158,7 +158,7 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
     return words, columns
 
 
-class HostSlice(NamedTuple):
+class MinuteBlockSlice(NamedTuple):
     """Position of a host's own numbers, and range of those of its GPUs."""
 
     host_position: int
@@ -167,17 +167,17 @@ class HostSlice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MinutePart:
+class MinuteBlock:
     """Some hosts at one minute, by their GPU sets."""
 
-    slices: dict[int, HostSlice]
+    slices: dict[int, MinuteBlockSlice]
     host_columns: Columns
     gpu_columns: Columns
     occupancy_codes: array[int]
     occupancies: tuple[str, ...]
 
 
-def pack_minute_part(samples: Sequence[PackedSample]) -> bytes:
+def pack_minute_block(samples: Sequence[PackedSample]) -> bytes:
     """Pack some hosts at one minute; fast rather than small, since it is kept for an hour only."""
     codes: dict[str, int] = {}
     occupancy_codes = array(
@@ -198,20 +198,20 @@ def pack_minute_part(samples: Sequence[PackedSample]) -> bytes:
     )
 
 
-def unpack_minute_part(data: bytes) -> MinutePart:
+def unpack_minute_block(data: bytes) -> MinuteBlock:
     words, columns = unpack_block(data)
     try:
         gpu_set_ids, counts, *numbers, codes = columns
         slices, start = {}, 0
         for position, (gpu_set_id, count) in enumerate(zip(gpu_set_ids, counts)):
-            slices[gpu_set_id] = HostSlice(position, start, start + count)
+            slices[gpu_set_id] = MinuteBlockSlice(position, start, start + count)
             start += count
-        return MinutePart(slices, *name_columns(numbers), codes, tuple(words["standings"]))
+        return MinuteBlock(slices, *name_block_columns(numbers), codes, tuple(words["standings"]))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
 
-def name_columns(columns: Sequence[array[int]]) -> tuple[Columns, Columns]:
+def name_block_columns(columns: Sequence[array[int]]) -> tuple[Columns, Columns]:
     """Return the columns of hosts and those of GPUs, which follow them, by their names."""
     if len(columns) < len(HOST_COLUMNS) + len(GPU_COLUMNS):
         raise DamagedBlockError("a column is missing")
@@ -219,7 +219,7 @@ def name_columns(columns: Sequence[array[int]]) -> tuple[Columns, Columns]:
 
 
 @dataclass(frozen=True)
-class HostHour:
+class HourBlock:
     """Host over 60 minutes; all minutes of its first GPU come first. Codes are positions in `occupancies`."""
 
     host_columns: Columns
@@ -237,29 +237,29 @@ class HostHour:
         if NO_CODE in codes or not codes:
             return None
         load, memory = (
-            decode_number(self.host_columns[name][minute], *encoding) for name, encoding in HOST_COLUMNS.items()
+            unpack_block_number(self.host_columns[name][minute], *encoding) for name, encoding in HOST_COLUMNS.items()
         )
         values = (
-            decode_numbers(self.gpu_columns[name][minute::MINUTES_PER_HOUR], *encoding)
+            unpack_block_numbers(self.gpu_columns[name][minute::MINUTES_PER_HOUR], *encoding)
             for name, encoding in GPU_COLUMNS.items()
         )
         gpus = (
-            GpuSample(gpu_series, use, gpu_memory, temperature, power, parse_occupancy(self.occupancies[code]))
+            GpuSample(gpu_series, use, gpu_memory, temperature, power, unpack_occupancy(self.occupancies[code]))
             for gpu_series, use, gpu_memory, temperature, power, code in zip(series, *values, codes)
         )
         return HostSample(host, load, memory, tuple(gpus))
 
 
-def decode_number(number: int, kind: str, step: float) -> float | None:
+def unpack_block_number(number: int, kind: str, step: float) -> float | None:
     """Return a number in its own unit."""
     return None if number == NO_VALUE[kind] else number * step if step >= 1 else round(number * step, 1)
 
 
-def decode_numbers(numbers: Sequence[int], kind: str, step: float) -> list[float | None]:
-    return [decode_number(number, kind, step) for number in numbers]
+def unpack_block_numbers(numbers: Sequence[int], kind: str, step: float) -> list[float | None]:
+    return [unpack_block_number(number, kind, step) for number in numbers]
 
 
-def build_host_hour(gpu_set_id: int, parts: Mapping[int, MinutePart]) -> HostHour:
+def build_hour_block(gpu_set_id: int, parts: Mapping[int, MinuteBlock]) -> HourBlock:
     """Build the hour of a host from its minutes; where it is missing, values are not available."""
     slices = {minute: part.slices[gpu_set_id] for minute, part in parts.items() if gpu_set_id in part.slices}
     first_slice = next(iter(slices.values()))
@@ -283,15 +283,15 @@ def build_host_hour(gpu_set_id: int, parts: Mapping[int, MinutePart]) -> HostHou
             column.extend(part.gpu_columns[name][gpus])
         for name, column in host_columns.items():
             column[minute] = part.host_columns[name][host_slice.host_position]
-    return HostHour(
+    return HourBlock(
         host_columns,
-        {name: order_by_gpu(column, count) for name, column in gpu_columns.items()},
-        order_by_gpu(occupancy_codes, count),
+        {name: order_block_by_gpu(column, count) for name, column in gpu_columns.items()},
+        order_block_by_gpu(occupancy_codes, count),
         tuple(codes),
     )
 
 
-def order_by_gpu(numbers: array[int], gpu_count: int) -> array[int]:
+def order_block_by_gpu(numbers: array[int], gpu_count: int) -> array[int]:
     """Turn numbers that stand minute by minute into GPU by GPU."""
     ordered = array(numbers.typecode)
     for number in range(gpu_count):
@@ -299,7 +299,7 @@ def order_by_gpu(numbers: array[int], gpu_count: int) -> array[int]:
     return ordered
 
 
-def merge_hours(first: HostHour, second: HostHour) -> HostHour:
+def merge_hour_blocks(first: HourBlock, second: HourBlock) -> HourBlock:
     """Merge two records of one hour; for each minute the first counts, if it has it."""
     codes = {text: code for code, text in enumerate(first.occupancies)}
     new_codes = [codes.setdefault(text, len(codes)) for text in second.occupancies]
@@ -310,7 +310,7 @@ def merge_hours(first: HostHour, second: HostHour) -> HostHour:
         pairs = zip(first_column, second_column, has_first)
         return array(first_column.typecode, [a if has else b for a, b, has in pairs])
 
-    return HostHour(
+    return HourBlock(
         {name: choose(column, second.host_columns[name], is_seen) for name, column in first.host_columns.items()},
         {name: choose(column, second.gpu_columns[name], is_known) for name, column in first.gpu_columns.items()},
         choose(
@@ -322,15 +322,15 @@ def merge_hours(first: HostHour, second: HostHour) -> HostHour:
     )
 
 
-def pack_hour(hour: HostHour) -> bytes:
+def pack_hour_block(hour: HourBlock) -> bytes:
     columns = [*hour.host_columns.values(), *hour.gpu_columns.values(), hour.occupancy_codes]
     return pack_block({"standings": hour.occupancies}, columns, 6)
 
 
-def unpack_hour(data: bytes) -> HostHour:
+def unpack_hour_block(data: bytes) -> HourBlock:
     words, columns = unpack_block(data)
     try:
         *numbers, codes = columns
-        return HostHour(*name_columns(numbers), codes, tuple(words["standings"]))
+        return HourBlock(*name_block_columns(numbers), codes, tuple(words["standings"]))
     except (ValueError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error

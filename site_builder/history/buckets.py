@@ -16,13 +16,13 @@ from site_builder.history.block_format import (
     NO_VALUE,
     Columns,
     DamagedBlockError,
-    HostHour,
+    HourBlock,
     array_from_bytes,
     array_to_bytes,
-    has_no_values,
+    has_no_block_values,
     pack_block,
-    parse_occupancy,
     unpack_block,
+    unpack_occupancy,
 )
 from site_builder.history.model import GPU_STATES
 
@@ -52,19 +52,19 @@ class HostBuckets:
 
 def create_empty_buckets(bucket_count: int, gpu_count: int) -> HostBuckets:
     return HostBuckets(
-        create_empty_columns(bucket_count, HOST_COLUMNS),
-        [create_empty_columns(bucket_count, GPU_BUCKET_COLUMNS) for _ in range(gpu_count)],
+        create_empty_bucket_columns(bucket_count, HOST_COLUMNS),
+        [create_empty_bucket_columns(bucket_count, GPU_BUCKET_COLUMNS) for _ in range(gpu_count)],
     )
 
 
-def create_empty_columns(bucket_count: int, columns: dict[str, tuple[str, float]]) -> Columns:
+def create_empty_bucket_columns(bucket_count: int, columns: dict[str, tuple[str, float]]) -> Columns:
     return {
         name: array(kind, [0 if name in COUNT_COLUMNS else NO_VALUE[kind]]) * bucket_count
         for name, (kind, _) in columns.items()
     }
 
 
-def build_buckets(hour: HostHour, width: int) -> HostBuckets:
+def build_buckets(hour: HourBlock, width: int) -> HostBuckets:
     """Join the minutes of an hour, `width` to a bucket."""
     host_buckets = HostBuckets(
         {name: compute_bucket_means(column, width) for name, column in hour.host_columns.items()}, []
@@ -74,7 +74,7 @@ def build_buckets(hour: HostHour, width: int) -> HostBuckets:
     @cache
     def count_bucket(raw: bytes) -> tuple[int, ...]:
         """Return the counts of a bucket from its occupancy codes; most buckets are like others."""
-        counts, owner, booker = count_states(array("H", raw), hour.occupancies)
+        counts, owner, booker = count_bucket_states(array("H", raw), hour.occupancies)
         for name in (owner, booker):
             if name not in person_codes:
                 person_codes[name] = len(host_buckets.names)
@@ -84,7 +84,7 @@ def build_buckets(hour: HostHour, width: int) -> HostBuckets:
     for number in range(hour.gpu_count):
         gpu_minutes = slice(number * MINUTES_PER_HOUR, (number + 1) * MINUTES_PER_HOUR)
         columns = {
-            name: aggregate_column(name, column[gpu_minutes], width) for name, column in hour.gpu_columns.items()
+            name: aggregate_bucket_column(name, column[gpu_minutes], width) for name, column in hour.gpu_columns.items()
         }
         codes = hour.occupancy_codes[gpu_minutes]
         raw, size = codes.tobytes(), codes.itemsize * width
@@ -98,7 +98,7 @@ def build_buckets(hour: HostHour, width: int) -> HostBuckets:
     return host_buckets
 
 
-def aggregate_column(name: str, minutes: array[int], width: int) -> array[int]:
+def aggregate_bucket_column(name: str, minutes: array[int], width: int) -> array[int]:
     """Join a column of one GPU: take means, and the highest temperature."""
     (kind, step), (coarse_kind, coarse_step) = GPU_COLUMNS[name], VALUE_COLUMNS[name]
     no_value, no_coarse_value = NO_VALUE[kind], NO_VALUE[coarse_kind]
@@ -136,7 +136,7 @@ def compute_bucket_maxima(minutes: array[int], width: int) -> array[int]:
 
 def reduce_known_minutes(minutes: array[int], width: int, reduce_values: Callable[[list[int]], int]) -> array[int]:
     """Reduce the available values of each bucket to one number."""
-    if has_no_values(minutes):
+    if has_no_block_values(minutes):
         return minutes[: len(minutes) // width]
     no_value, numbers = NO_VALUE[minutes.typecode], array(minutes.typecode)
     for start in range(0, len(minutes), width):
@@ -145,14 +145,14 @@ def reduce_known_minutes(minutes: array[int], width: int, reduce_values: Callabl
     return numbers
 
 
-def count_states(codes: Sequence[int], occupancies: Sequence[str]) -> tuple[list[int], str | None, str | None]:
+def count_bucket_states(codes: Sequence[int], occupancies: Sequence[str]) -> tuple[list[int], str | None, str | None]:
     """Return minutes by COUNT_COLUMNS, the person who had most of them, and the one who had booked most."""
     counts = dict.fromkeys(COUNT_COLUMNS, 0)
     people: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for code, minutes in Counter(codes).items():
         if code == NO_CODE:
             continue
-        state, gpu_people = parse_occupancy(occupancies[code])
+        state, gpu_people = unpack_occupancy(occupancies[code])
         counts["seen"] += minutes
         counts[state] += minutes
         counts["promised"] += minutes if gpu_people.bookers else 0
@@ -166,7 +166,7 @@ def count_states(codes: Sequence[int], occupancies: Sequence[str]) -> tuple[list
     return list(counts.values()), owner, booker
 
 
-class ColumnMerger:
+class BucketMerger:
     """Merges columns, and the names that their codes refer to."""
 
     def __init__(self, names: list[str]) -> None:
@@ -197,7 +197,7 @@ class ColumnMerger:
 
     def recode_names(self, codes: array[int], names: Sequence[str]) -> array[int]:
         """Turn positions in other names into positions in ours."""
-        if names is self.names or has_no_values(codes):
+        if names is self.names or has_no_block_values(codes):
             return codes
         if self.last_recoding[0] is not names:
             self.last_recoding = (names, [self.assign_code(name) for name in names])
@@ -226,20 +226,20 @@ def merge_buckets(target: HostBuckets, start: int, source: HostBuckets, source_r
             pairs = zip(values, target.host_columns[name][target_range])
             values = array(column.typecode, [old if new == no_value else new for new, old in pairs])
         target.host_columns[name][target_range] = values
-    merger = ColumnMerger(target.names)
+    merger = BucketMerger(target.names)
     for columns, source_columns in zip(target.gpu_columns, source.gpu_columns):
         merger.merge(columns, start, source_columns, source.names, source_range)
 
 
-def find_seen_end(columns: Columns) -> int:
+def find_seen_bucket_end(columns: Columns) -> int:
     """Return the position after the last bucket in which something was seen."""
     return len(columns["seen"].tobytes().rstrip(b"\0"))
 
 
-def add_columns(target: Columns, source: Columns) -> None:
+def add_bucket_columns(target: Columns, source: Columns) -> None:
     """Add other minutes of the same GPU to the same buckets; few of them have some of both."""
     seen = source["seen"].tobytes()
-    used_range = slice(len(seen) - len(seen.lstrip(b"\0")), find_seen_end(source))
+    used_range = slice(len(seen) - len(seen.lstrip(b"\0")), find_seen_bucket_end(source))
     old, new = target["seen"][used_range], source["seen"][used_range]
     is_target_empty = not old.tobytes().strip(b"\0")
     shared = [] if is_target_empty else [position for position, minutes in enumerate(old) if minutes and new[position]]
@@ -251,11 +251,13 @@ def add_columns(target: Columns, source: Columns) -> None:
             sums = array(column.typecode, [b if is_seen else a for a, b, is_seen in pairs])
         for position in shared:
             values = (target_values[position], source_values[position], old[position], new[position])
-            sums[position] = combine_values(name, NO_VALUE[column.typecode], *values)
+            sums[position] = combine_bucket_values(name, NO_VALUE[column.typecode], *values)
         target[name][used_range] = sums
 
 
-def combine_values(name: str, no_value: int, first: int, second: int, first_minutes: int, second_minutes: int) -> int:
+def combine_bucket_values(
+    name: str, no_value: int, first: int, second: int, first_minutes: int, second_minutes: int
+) -> int:
     """Combine the values of a column over some minutes and over more."""
     if name in COUNT_COLUMNS:
         return first + second

@@ -25,7 +25,7 @@ from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.history import export as history_export
 from site_builder.history.export import ExportRow, PeopleNames
-from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, HistoryReader, choose_finest_step
+from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, HistoryReader, choose_finest_bucket_step
 from site_builder.snapshots.completion import complete_hosts
 
 STEP_NAMES = {60: "minutes", 300: "steps of 5 minutes", 3600: "hours"}
@@ -33,7 +33,7 @@ LINES_PER_WRITE = 1000
 CheckedResult = TypeVar("CheckedResult")
 
 
-class ExportPeriod(NamedTuple):
+class ExportCommandPeriod(NamedTuple):
     """Buckets that begin from one moment on and before another, each `step` seconds long."""
 
     since: int
@@ -93,21 +93,23 @@ def export(
     period = parse_export_period(since, until, step, datetime.now(settings.zone))
     history = HistoryReader(settings.state, settings.zone)
     try:
-        people_names, host_names = load_people_and_hosts(loaded, history, hosts)
+        people_names, host_names = load_people_for_export_command(loaded, history, hosts)
         rows = (
-            row for host in host_names for row in read_export_rows(history, host, period, people_names, settings.zone)
+            row
+            for host in host_names
+            for row in read_export_command_rows(history, host, period, people_names, settings.zone)
         )
         first = list(islice(rows, 1))
         all_rows = chain(first, rows)
         render = history_export.render_export_csv if as_csv else history_export.render_export_json
-        write_export(render(all_rows))
+        write_export_command_output(render(all_rows))
     finally:
         history.close()
     if not first:
         raise NegativeResultError("nothing was seen in that time")
 
 
-def parse_export_period(since: str, until: str | None, step: str | None, now: datetime) -> ExportPeriod:
+def parse_export_period(since: str, until: str | None, step: str | None, now: datetime) -> ExportCommandPeriod:
     """Parse the options; where history is coarser than wanted, say so and take that."""
     edges = []
     for name, text, end in (("since", since, False), ("until", until or "now", True)):
@@ -120,7 +122,7 @@ def parse_export_period(since: str, until: str | None, step: str | None, now: da
     if start >= end_time:
         message = f"--until {until or 'now'} is not after --since {since}"
         raise click.UsageError(message)
-    finest = choose_finest_step(start, now.timestamp())
+    finest = choose_finest_bucket_step(start, now.timestamp())
     wanted = int(step or finest)
     if wanted < finest:
         print_command_message(
@@ -129,10 +131,10 @@ def parse_export_period(since: str, until: str | None, step: str | None, now: da
         )
     chosen = max(wanted, finest)
     # a bucket counts where it begins, so that the next export does not begin with the last bucket of this one
-    return ExportPeriod(int(-(-start // chosen)) * chosen, int(-(-end_time // chosen)) * chosen, chosen)
+    return ExportCommandPeriod(int(-(-start // chosen)) * chosen, int(-(-end_time // chosen)) * chosen, chosen)
 
 
-def load_people_and_hosts(
+def load_people_for_export_command(
     loaded: LoadedSettings, history: HistoryReader, hosts: Sequence[str]
 ) -> tuple[PeopleNames, list[str]]:
     """Load the names of people and the hosts that are asked for, or explain why there is nothing."""
@@ -141,34 +143,36 @@ def load_people_and_hosts(
             raise CommandError(explain_missing_history(loaded, history))
     except OSError as error:
         raise CommandError(f"{history.path.absolute()} could not be read: {error.strerror}") from None
-    known_hosts = sorted(check_query(history, history.list_hosts), key=natural_sort_key)
+    known_hosts = sorted(check_history_command_query(history, history.list_hosts), key=natural_sort_key)
     for host in hosts:
         if host not in known_hosts:
             shown = ", ".join(known_hosts[:20]) or "none yet"
             omitted = f" and {len(known_hosts) - 20} more" if len(known_hosts) > 20 else ""
             raise CommandError(f"history knows no host {host!r}: it has {shown}{omitted}")
-    names = check_query(history, history.list_people)
+    names = check_history_command_query(history, history.list_people)
     aliases, problems = NameFiles(loaded.settings.data, None).alias_file.read()
     for problem in problems:
         print_command_message(f"{problem.where}: {problem.what}")
     return PeopleNames(PeopleDirectory(dict(aliases), names), names), list(dict.fromkeys(hosts or known_hosts))
 
 
-def read_export_rows(
-    history: HistoryReader, host: str, period: ExportPeriod, people_names: PeopleNames, zone: tzinfo
+def read_export_command_rows(
+    history: HistoryReader, host: str, period: ExportCommandPeriod, people_names: PeopleNames, zone: tzinfo
 ) -> Iterator[ExportRow]:
     """Yield the rows of a host, with few of them in memory at a time."""
     for since, until in period.split():
         if period.step == 60:
-            samples = check_query(history, partial(history.read_minutes, host, 60, until - 1, since))
-            yield from history_export.build_minute_rows(samples, people_names, zone)
+            samples = check_history_command_query(history, partial(history.read_minutes, host, 60, until - 1, since))
+            yield from history_export.build_export_minute_rows(samples, people_names, zone)
         else:
-            host_history = check_query(history, partial(history.read_host, host, since, until, period.step))
+            host_history = check_history_command_query(
+                history, partial(history.read_host, host, since, until, period.step)
+            )
             gpus = host_history.gpus
-            yield from history_export.build_bucket_rows(host, since, period.step, gpus, people_names, zone)
+            yield from history_export.build_export_bucket_rows(host, since, period.step, gpus, people_names, zone)
 
 
-def write_export(lines: Iterator[str]) -> None:
+def write_export_command_output(lines: Iterator[str]) -> None:
     """Write to stdout, in UTF-8 whatever the locale."""
     out = sys.stdout.buffer
     try:
@@ -181,7 +185,7 @@ def write_export(lines: Iterator[str]) -> None:
         raise CommandError(f"the rows could not be written: {error.strerror}") from None
 
 
-def check_query(history: HistoryReader, run_query: Callable[[], CheckedResult]) -> CheckedResult:
+def check_history_command_query(history: HistoryReader, run_query: Callable[[], CheckedResult]) -> CheckedResult:
     """Return the result of a query, unless the file could not be read."""
     result = run_query()
     if history.problem:

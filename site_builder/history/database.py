@@ -161,7 +161,7 @@ def prepare_for_writing(connection: sqlite3.Connection, version: int) -> None:
     connection.execute("PRAGMA journal_mode=WAL")  # on a file system without it, as it is
     connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
     if version < len(MIGRATIONS):
-        with begin_transaction(connection):
+        with begin_database_transaction(connection):
             # another builder may have been faster
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             for step in MIGRATIONS[version:]:
@@ -171,7 +171,7 @@ def prepare_for_writing(connection: sqlite3.Connection, version: int) -> None:
 
 
 @contextmanager
-def begin_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def begin_database_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit all or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -197,7 +197,7 @@ def is_broken_database(error: Exception, path: Path) -> bool:
 
 def set_aside_database(path: Path, now: float) -> bool:
     """Rename a damaged file, so that a new one can be created; False if there are too many already."""
-    if len(list_broken_files(path.parent)) >= MAX_BROKEN_FILES:
+    if len(list_broken_databases(path.parent)) >= MAX_BROKEN_FILES:
         return False
     new = f"{path.name}.broken-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
     while path.with_name(new).exists():
@@ -208,7 +208,7 @@ def set_aside_database(path: Path, now: float) -> bool:
     return True
 
 
-def list_broken_files(state: Path) -> list[str]:
+def list_broken_databases(state: Path) -> list[str]:
     try:
         names = [path.name for path in state.glob(f"{DATABASE_NAME}.broken-*")]
     except OSError:
@@ -216,9 +216,9 @@ def list_broken_files(state: Path) -> list[str]:
     return sorted(name for name in names if not name.endswith(FILE_SUFFIXES[1:]))
 
 
-def describe_broken_files(state: Path) -> list[Problem]:
+def describe_broken_databases(state: Path) -> list[Problem]:
     """Describe the damaged files for the page, for as long as they are there."""
-    names = list_broken_files(state)
+    names = list_broken_databases(state)
     if not names:
         return []
     joined_names = " and ".join(names)

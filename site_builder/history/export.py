@@ -71,7 +71,7 @@ class PeopleNames:
         return tuple(dict.fromkeys(map(self.find_display_name, names)))
 
 
-def build_minute_rows(
+def build_export_minute_rows(
     samples: Iterable[tuple[int, HostSample]], people_names: PeopleNames, zone: tzinfo
 ) -> Iterator[ExportRow]:
     for minute, sample in samples:
@@ -99,7 +99,7 @@ def build_minute_rows(
             )
 
 
-def build_bucket_rows(  # each is one thing
+def build_export_bucket_rows(  # each is one thing
     host: str,
     since: int,
     step: int,
@@ -130,7 +130,9 @@ def build_gpu_export_rows(  # the same
     states = [summarize_export_states(counts) for counts in zip(*(columns[state] for state in GPU_STATES))]
     people = {code: (people_names.find_display_name(name),) for code, name in enumerate(names)}
     nobody: tuple[str, ...] = ()
-    values = {name: block_format.decode_numbers(columns[name], *encoding) for name, encoding in VALUE_COLUMNS.items()}
+    values = {
+        name: block_format.unpack_block_numbers(columns[name], *encoding) for name, encoding in VALUE_COLUMNS.items()
+    }
     row_columns: dict[str, Iterable[object]] = {
         "time": times,
         "host": repeat(host),
@@ -202,16 +204,16 @@ def format_csv_lines(head: Sequence[str], rows: Iterable[Iterable[CsvCell]]) -> 
     """Yield one line at a time, so that a long table needs no more memory than a short one."""
     write = csv.writer(EchoWriter, lineterminator="\n").writerow
     if head:
-        yield str(write([escape_csv_cell(cell) for cell in head]))
+        yield str(write([escape_export_csv_cell(cell) for cell in head]))
     for cells in rows:
-        yield str(write([escape_csv_cell(cell) for cell in cells]))
+        yield str(write([escape_export_csv_cell(cell) for cell in cells]))
 
 
 def format_csv_row(cells: Iterable[CsvCell]) -> str:
     return next(format_csv_lines((), [cells]))
 
 
-def escape_csv_cell(cell: CsvCell) -> CsvCell:
+def escape_export_csv_cell(cell: CsvCell) -> CsvCell:
     """Escape a cell so that no spreadsheet calculates it; numbers stay numbers, and None is empty."""
     if not isinstance(cell, str):
         return cell

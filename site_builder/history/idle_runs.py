@@ -24,9 +24,9 @@ from site_builder.history.block_format import (
     NO_CODE,
     NO_USE,
     DamagedBlockError,
-    HostHour,
-    parse_gpu_series,
-    parse_occupancy,
+    HourBlock,
+    unpack_gpu_series,
+    unpack_occupancy,
 )
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES, GpuSeries
 from site_builder.history.reader import HistoryReader
@@ -54,7 +54,7 @@ class BookedRun(NamedTuple):
     people: tuple[str, ...]
 
 
-class GpuRun(NamedTuple):
+class IdleRun(NamedTuple):
     """Last run of like minutes of a GPU, wherever it was; `people` are on it, if it is idle.
 
     `run_before_jump` is the run from before the clock seemed to jump: it may jump back.
@@ -69,10 +69,10 @@ class GpuRun(NamedTuple):
     minutes: int
     people: tuple[str, ...] = ()
     booked_run: BookedRun | None = None
-    run_before_jump: GpuRun | None = None
+    run_before_jump: IdleRun | None = None
 
 
-class UnusedBooking(NamedTuple):
+class UnusedBookingRun(NamedTuple):
     """Booking that is over, and in which nobody was on the GPU; `until` is when its last minute ended."""
 
     host: str
@@ -85,7 +85,7 @@ class UnusedBooking(NamedTuple):
     minutes: int
 
 
-class MinuteStretch(NamedTuple):
+class IdleRunStretch(NamedTuple):
     """Like minutes of a GPU in a row."""
 
     start: int
@@ -98,18 +98,18 @@ class MinuteStretch(NamedTuple):
     def last(self) -> int:
         return self.start + (self.count - 1) * MINUTE
 
-    def clip_after(self, moment: int) -> MinuteStretch:
+    def clip_after(self, moment: int) -> IdleRunStretch:
         """Return the minutes that are later than this one."""
         count = max(0, min(self.count, (self.last - moment) // MINUTE))
         return self._replace(start=self.last - (count - 1) * MINUTE, count=count)
 
 
-class IdleHistory(NamedTuple):
+class IdleRunHistory(NamedTuple):
     """Runs by the key of a GPU in the fleet, unused bookings, and since when there is history."""
 
     first_at: int | None
-    runs: dict[str, GpuRun]
-    unused_bookings: tuple[UnusedBooking, ...]
+    runs: dict[str, IdleRun]
+    unused_bookings: tuple[UnusedBookingRun, ...]
 
 
 def build_fleet_gpu_key(host: str, key: str) -> str:
@@ -127,14 +127,14 @@ def are_different_people(before: Iterable[str], now: Iterable[str]) -> bool:
 
 
 def update_idle_run(
-    before: GpuRun | None, host: str, series: GpuSeries, at: int, hour: HostHour, number: int, idle_percent: float
-) -> tuple[GpuRun | None, list[UnusedBooking]]:
+    before: IdleRun | None, host: str, series: GpuSeries, at: int, hour: HourBlock, number: int, idle_percent: float
+) -> tuple[IdleRun | None, list[UnusedBookingRun]]:
     """Return the run of a host's GPU of that number after an hour, and unused bookings that ended in it."""
-    ended: list[UnusedBooking] = []
+    ended: list[UnusedBookingRun] = []
     run, run_before_jump = choose_base_idle_run(before, at)
-    for stretch in split_into_stretches(hour, number, at, idle_percent):
+    for stretch in split_into_idle_run_stretches(hour, number, at, idle_percent):
         if run is None:
-            run = GpuRun(
+            run = IdleRun(
                 host=host,
                 first_seen=stretch.start,
                 last_seen=stretch.start - MINUTE,
@@ -151,7 +151,7 @@ def update_idle_run(
         is_over = previous is not None and (booked_run is None or booked_run.since > previous.since)
         if previous and is_over and not previous.taken_minutes:
             ended.append(
-                UnusedBooking(
+                UnusedBookingRun(
                     host=host,
                     gpu_key=series.key,
                     index=series.index,
@@ -166,7 +166,7 @@ def update_idle_run(
     return (before if run is None else run._replace(run_before_jump=run_before_jump)), ended
 
 
-def choose_base_idle_run(before: GpuRun | None, at: int) -> tuple[GpuRun | None, GpuRun | None]:
+def choose_base_idle_run(before: IdleRun | None, at: int) -> tuple[IdleRun | None, IdleRun | None]:
     """Return the run that an hour continues, and the one to keep in case the clock jumps back."""
     if before is None:
         return None, None
@@ -177,28 +177,30 @@ def choose_base_idle_run(before: GpuRun | None, at: int) -> tuple[GpuRun | None,
     return max(not_ahead, key=lambda base: base.last_seen, default=None), run
 
 
-def find_current_idle_run(run: GpuRun | None, now: float) -> GpuRun | None:
+def find_current_idle_run(run: IdleRun | None, now: float) -> IdleRun | None:
     """Return the run as of now, without what a clock that ran ahead recorded."""
     while run and run.last_seen > now + CLOCK_JUMP_S:
         run = run.run_before_jump
     return run
 
 
-def split_into_stretches(hour: HostHour, number: int, at: int, idle_percent: float) -> Iterator[MinuteStretch]:
+def split_into_idle_run_stretches(
+    hour: HourBlock, number: int, at: int, idle_percent: float
+) -> Iterator[IdleRunStretch]:
     """Yield the minutes of a GPU in an hour, as far as its state was clear."""
     gpu_minutes = slice(number * MINUTES_PER_HOUR, (number + 1) * MINUTES_PER_HOUR)
     codes = hour.occupancy_codes[gpu_minutes]
-    use_kinds = hour.gpu_columns["use"][gpu_minutes].tobytes().translate(build_use_translation(idle_percent))
+    use_kinds = hour.gpu_columns["use"][gpu_minutes].tobytes().translate(build_idle_run_kind_table(idle_percent))
     if codes.count(codes[0]) == len(codes):  # so it is in most hours
         if codes[0] == NO_CODE:
             return
-        kind, users, bookers = classify_occupancy(hour.occupancies[codes[0]])
+        kind, users, bookers = classify_idle_run_minute(hour.occupancies[codes[0]])
         if kind is None:
             return
         if kind != RUN_USED or use_kinds.count(use_kinds[0]) == len(use_kinds):
-            yield MinuteStretch(at, len(codes), use_kinds[0] if kind == RUN_USED else kind, users, bookers)
+            yield IdleRunStretch(at, len(codes), use_kinds[0] if kind == RUN_USED else kind, users, bookers)
             return
-    classified = {code: classify_occupancy(hour.occupancies[code]) for code in set(codes) if code != NO_CODE}
+    classified = {code: classify_idle_run_minute(hour.occupancies[code]) for code in set(codes) if code != NO_CODE}
 
     def classify_minute(minute: int) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
         kind, users, bookers = classified.get(codes[minute], (None, (), ()))
@@ -207,11 +209,11 @@ def split_into_stretches(hour: HostHour, number: int, at: int, idle_percent: flo
     for (kind, users, bookers), group in groupby(range(len(codes)), classify_minute):
         minutes = list(group)
         if kind is not None:
-            yield MinuteStretch(at + minutes[0] * MINUTE, len(minutes), kind, users, bookers)
+            yield IdleRunStretch(at + minutes[0] * MINUTE, len(minutes), kind, users, bookers)
 
 
 @lru_cache(maxsize=8)
-def build_use_translation(idle_percent: float) -> bytes:
+def build_idle_run_kind_table(idle_percent: float) -> bytes:
     """Build the table from the use of a taken GPU, as history stores it, to the kind of its run."""
     return bytes(
         RUN_USE_UNKNOWN if use == NO_USE else RUN_IDLE if use * USE_STEP < idle_percent else RUN_USED
@@ -220,14 +222,14 @@ def build_use_translation(idle_percent: float) -> bytes:
 
 
 @lru_cache(maxsize=65536)
-def classify_occupancy(text: str) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
+def classify_idle_run_minute(text: str) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
     """Return the kind of a minute, as if a taken GPU was used, None if unclear; its users, and its bookers."""
-    state, people = parse_occupancy(text)
+    state, people = unpack_occupancy(text)
     kind = None if state in UNCLEAR_STATES else RUN_USED if state in TAKEN_STATES else RUN_EMPTY
     return kind, people.users, people.bookers
 
 
-def correct_idle_run(run: GpuRun, stretch: MinuteStretch) -> GpuRun:
+def correct_idle_run(run: IdleRun, stretch: IdleRunStretch) -> IdleRun:
     """Apply minutes that were counted before, perhaps from another host: they may end a run, but count only once."""
     moment = min(stretch.last, run.last_seen)
     booked_run = run.booked_run
@@ -242,13 +244,13 @@ def correct_idle_run(run: GpuRun, stretch: MinuteStretch) -> GpuRun:
     return run._replace(since=since, minutes=max(0, min(run.minutes, (run.last_seen - since) // MINUTE + 1)))
 
 
-def extend_idle_run(before: GpuRun, host: str, stretch: MinuteStretch, booked_run: BookedRun | None) -> GpuRun:
+def extend_idle_run(before: IdleRun, host: str, stretch: IdleRunStretch, booked_run: BookedRun | None) -> IdleRun:
     kind, count = stretch.kind, stretch.count
     if kind == RUN_USE_UNKNOWN:
         kind, count = (RUN_USED if before.kind == RUN_EMPTY else before.kind), 0
     is_new = kind != before.kind or (kind == RUN_IDLE and are_different_people(before.people, stretch.users))
     people = stretch.users or (() if is_new else before.people)
-    return GpuRun(
+    return IdleRun(
         host=host,
         first_seen=before.first_seen,
         last_seen=stretch.last,
@@ -261,7 +263,7 @@ def extend_idle_run(before: GpuRun, host: str, stretch: MinuteStretch, booked_ru
     )
 
 
-def extend_booked_run(before: BookedRun | None, stretch: MinuteStretch) -> BookedRun | None:
+def extend_booked_run(before: BookedRun | None, stretch: IdleRunStretch) -> BookedRun | None:
     """Return the booked time after some minutes; None if the GPU is not booked."""
     if not stretch.bookers:
         return None
@@ -275,22 +277,22 @@ def extend_booked_run(before: BookedRun | None, stretch: MinuteStretch) -> Booke
 # Runs in history.db
 
 
-def unpack_idle_run(data: bytes) -> GpuRun:
+def unpack_idle_run(data: bytes) -> IdleRun:
     try:
-        return run_from_list(orjson.loads(data))
+        return parse_idle_run(orjson.loads(data))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
 
-def run_from_list(values: Any) -> GpuRun:  # noqa: ANN401 # a file may hold anything
-    run = GpuRun._make(values)
+def parse_idle_run(values: Any) -> IdleRun:  # noqa: ANN401 # a file may hold anything
+    run = IdleRun._make(values)
     booked_run, run_before_jump = run.booked_run, run.run_before_jump
     if booked_run is not None:
         since, last_seen, minutes, taken_minutes, people = booked_run
         booked_run = BookedRun(
             int(since), int(last_seen), int(minutes), int(taken_minutes), parse_idle_run_names(people)
         )
-    return GpuRun(
+    return IdleRun(
         host=str(run.host),
         first_seen=int(run.first_seen),
         last_seen=int(run.last_seen),
@@ -300,7 +302,7 @@ def run_from_list(values: Any) -> GpuRun:  # noqa: ANN401 # a file may hold anyt
         minutes=int(run.minutes),
         people=parse_idle_run_names(run.people),
         booked_run=booked_run,
-        run_before_jump=None if run_before_jump is None else run_from_list(run_before_jump),
+        run_before_jump=None if run_before_jump is None else parse_idle_run(run_before_jump),
     )
 
 
@@ -309,16 +311,16 @@ def parse_idle_run_names(values: Iterable[object]) -> tuple[str, ...]:
 
 
 def roll_up_idle_runs(
-    connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HostHour]], idle_percent: float
+    connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HourBlock]], idle_percent: float
 ) -> None:
     """Add hours that are rolled up to the runs of their GPUs, in the transaction of the caller."""
-    gpu_hours: list[tuple[str, str, GpuSeries, int, HostHour, int]] = []
+    gpu_hours: list[tuple[str, str, GpuSeries, int, HourBlock, int]] = []
     for at, gpu_set_id, hour in hours:
         for host, packed_series in connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)):
-            for number, series in enumerate(parse_gpu_series(packed_series)[: hour.gpu_count]):
+            for number, series in enumerate(unpack_gpu_series(packed_series)[: hour.gpu_count]):
                 gpu_hours.append((build_fleet_gpu_key(host, series.key), host, series, at, hour, number))
     runs = read_idle_runs(connection, {gpu_key for gpu_key, *_ in gpu_hours})
-    ended: list[UnusedBooking] = []
+    ended: list[UnusedBookingRun] = []
     for gpu_key, host, series, at, hour, number in gpu_hours:
         run, unused_bookings = update_idle_run(runs.get(gpu_key), host, series, at, hour, number, idle_percent)
         ended += unused_bookings
@@ -343,18 +345,18 @@ def roll_up_idle_runs(
     connection.executemany("DELETE FROM unkept WHERE card=? AND since=?", going_on)
 
 
-def read_idle_runs(connection: sqlite3.Connection, gpu_keys: Iterable[str]) -> dict[str, GpuRun]:
+def read_idle_runs(connection: sqlite3.Connection, gpu_keys: Iterable[str]) -> dict[str, IdleRun]:
     keys = sorted(gpu_keys)
-    runs: dict[str, GpuRun] = {}
+    runs: dict[str, IdleRun] = {}
     for start in range(0, len(keys), MAX_SQL_PARAMETERS):
         some_keys = keys[start : start + MAX_SQL_PARAMETERS]
-        runs.update(query_runs(connection, f"key IN ({','.join('?' * len(some_keys))})", some_keys))
+        runs.update(query_idle_runs(connection, f"key IN ({','.join('?' * len(some_keys))})", some_keys))
     return runs
 
 
-def query_runs(
+def query_idle_runs(
     connection: sqlite3.Connection, condition: str, parameters: Sequence[object]
-) -> Iterator[tuple[str, GpuRun]]:
+) -> Iterator[tuple[str, IdleRun]]:
     """Yield the runs of GPUs; damaged rows are left out."""
     sql = f"SELECT key, told FROM card WHERE {condition}"  # noqa: S608 # our words
     for gpu_key, packed_run in connection.execute(sql, parameters):
@@ -364,22 +366,22 @@ def query_runs(
 
 def read_idle_history(
     history: HistoryReader, gpu_keys: Collection[str], empty_minutes: int, since: float, until: float
-) -> IdleHistory:
+) -> IdleRunHistory:
     """Read the runs of these GPUs and of those that were empty for long, and unused bookings.
 
     Bookings are those that ended between the two moments.
     """
 
-    def run_query(connection: sqlite3.Connection) -> IdleHistory:
+    def run_query(connection: sqlite3.Connection) -> IdleRunHistory:
         ended = []
         sql = f"SELECT {UNUSED_BOOKING_COLUMNS} FROM unkept WHERE until>? AND until<=? ORDER BY until"  # noqa: S608 # our words
-        for booking in map(UnusedBooking._make, connection.execute(sql, (since, until))):
+        for booking in map(UnusedBookingRun._make, connection.execute(sql, (since, until))):
             with suppress(ValueError, TypeError):
                 ended.append(booking._replace(people=parse_idle_run_names(orjson.loads(booking.people))))  # type: ignore[arg-type] # as stored
         ended_keys = (build_fleet_gpu_key(booking.host, booking.gpu_key) for booking in ended)
         runs = read_idle_runs(connection, {*gpu_keys, *ended_keys})
-        runs.update(query_runs(connection, "run=? AND minutes>=?", (RUN_EMPTY, empty_minutes)))
+        runs.update(query_idle_runs(connection, "run=? AND minutes>=?", (RUN_EMPTY, empty_minutes)))
         (first,) = connection.execute("SELECT min(at) FROM rolled").fetchone()
-        return IdleHistory(first, runs, tuple(ended))
+        return IdleRunHistory(first, runs, tuple(ended))
 
-    return history.query(run_query, IdleHistory(None, {}, ()))
+    return history.query(run_query, IdleRunHistory(None, {}, ()))

@@ -18,14 +18,14 @@ from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
 from site_builder.core.names import gpu_number_sort_key
 from site_builder.history import block_format, buckets, database, usage_sums
-from site_builder.history.block_format import Columns, DamagedBlockError, HostHour, MinutePart, unpack_hour
+from site_builder.history.block_format import Columns, DamagedBlockError, HourBlock, MinuteBlock, unpack_hour_block
 from site_builder.history.buckets import GPU_BUCKET_COLUMNS, HostBuckets
 from site_builder.history.model import GpuSeries, HostSample
-from site_builder.history.usage_sums import StateMinutes, UsageShare, UsageTally, add_to_usage_sums
+from site_builder.history.usage_sums import StateMinutes, UsageShareSums, UsageTally, add_to_usage_sums
 
-SHARE_SUMS_SQL = ", ".join(f"sum({name})" for name in UsageShare._fields)
+SHARE_SUMS_SQL = ", ".join(f"sum({name})" for name in UsageShareSums._fields)
 QueryResult = TypeVar("QueryResult")
-Chunk = TypeVar("Chunk", HostHour, HostBuckets)
+Chunk = TypeVar("Chunk", HourBlock, HostBuckets)
 # Each minute of the fleet is stored in parts, so that a host is read without unpacking all others.
 PART_COUNT = 16
 # Seconds that a chunk of each step covers.
@@ -45,7 +45,7 @@ class GpuHistory(NamedTuple):
 
     def list_values(self, column: str) -> list[float | None]:
         """List the means of a column in its own unit; None where nothing was seen."""
-        return block_format.decode_numbers(self.columns[column], *GPU_BUCKET_COLUMNS[column])
+        return block_format.unpack_block_numbers(self.columns[column], *GPU_BUCKET_COLUMNS[column])
 
     def list_people(self, column: str) -> list[str | None]:
         """List the `owner` or the `booker` of most of each bucket."""
@@ -66,20 +66,20 @@ class HostHistory:
 
     def list_values(self, column: str) -> list[float | None]:
         """List `load` or `own_memory`, both in percent."""
-        return block_format.decode_numbers(self.host_columns[column], *block_format.HOST_COLUMNS[column])
+        return block_format.unpack_block_numbers(self.host_columns[column], *block_format.HOST_COLUMNS[column])
 
 
-class UsageShareRow(NamedTuple):
+class UsageShareSumsRow(NamedTuple):
     """Share of a person in one model's GPUs on a host on a day."""
 
     day: date
     host: str
     model: str
     person: str
-    share: UsageShare
+    share: UsageShareSums
 
 
-class StateMinutesRow(NamedTuple):
+class StateMinuteSumsRow(NamedTuple):
     """Minutes of one model's GPUs on a host on a day."""
 
     day: date
@@ -88,24 +88,24 @@ class StateMinutesRow(NamedTuple):
     seen: StateMinutes
 
 
-class DailyUsage(NamedTuple):
-    shares: list[UsageShareRow]
-    seen: list[StateMinutesRow]
+class DailyUsageSums(NamedTuple):
+    shares: list[UsageShareSumsRow]
+    seen: list[StateMinuteSumsRow]
 
 
-class HourlyUsage(NamedTuple):
+class HourlyUsageSums(NamedTuple):
     """Sums over all hosts, by hour (its beginning), model and person."""
 
-    shares: dict[tuple[int, str, str], UsageShare]
+    shares: dict[tuple[int, str, str], UsageShareSums]
     seen: dict[tuple[int, str], StateMinutes]
 
 
-def compute_host_part(host: str) -> int:
+def compute_minute_block_part(host: str) -> int:
     """Return the part of each minute in which a host is stored."""
     return zlib.crc32(host.encode()) % PART_COUNT
 
 
-def choose_finest_step(since: float, now: float) -> int:
+def choose_finest_bucket_step(since: float, now: float) -> int:
     """Return the finest step that is kept as far back as that."""
     return next((step for step, days in RETENTION_DAYS.items() if since >= now - days * DAY), HOUR)
 
@@ -174,7 +174,7 @@ class HistoryReader:
         """
         start = int(since // step) * step
         count = max(0, int(-(-until // step)) - start // step)
-        builder = HostHistoryBuilder(host, start, step, count, columns)
+        builder = HostHistoryReader(host, start, step, count, columns)
         self.query(builder.read, None)
         return builder.build()
 
@@ -187,15 +187,15 @@ class HistoryReader:
 
     # Usage, from the sums of hours that are rolled up and the minutes of those that are not
 
-    def read_daily_usage(self, first: date, last: date, now: float) -> DailyUsage:
+    def read_daily_usage(self, first: date, last: date, now: float) -> DailyUsageSums:
         """Read who had how much on the days from one to another, up to now."""
         last = min(last, datetime.fromtimestamp(now, self.zone).date())  # a clock that ran ahead may have recorded more
 
-        def run_query(connection: sqlite3.Connection) -> DailyUsage:
+        def run_query(connection: sqlite3.Connection) -> DailyUsageSums:
             names = dict(connection.execute("SELECT id, text FROM name"))
             days = (first.toordinal(), last.toordinal())
             shares = {
-                (date.fromordinal(day), names[host], names[model], names[person]): UsageShare._make(row)
+                (date.fromordinal(day), names[host], names[model], names[person]): UsageShareSums._make(row)
                 for day, host, model, person, *row in connection.execute(
                     "SELECT * FROM share WHERE day BETWEEN ? AND ?", days
                 )
@@ -204,40 +204,40 @@ class HistoryReader:
                 (date.fromordinal(day), names[host], names[model]): StateMinutes._make(row)
                 for day, host, model, *row in connection.execute("SELECT * FROM seen WHERE day BETWEEN ? AND ?", days)
             }
-            for (_, host), tally in tally_pending_hours(connection, 0, int(now) + 1, self.zone).items():
+            for (_, host), tally in read_pending_history_usage(connection, 0, int(now) + 1, self.zone).items():
                 for (day, model, person), share in tally.shares.items():
                     if first <= day <= last:
                         add_to_usage_sums(shares, (day, host, model, person), share)
                 for (day, model), minutes in tally.seen.items():
                     if first <= day <= last:
                         add_to_usage_sums(seen, (day, host, model), minutes)
-            return DailyUsage(
-                [UsageShareRow(*key, share) for key, share in sorted(shares.items())],
-                [StateMinutesRow(*key, minutes) for key, minutes in sorted(seen.items())],
+            return DailyUsageSums(
+                [UsageShareSumsRow(*key, share) for key, share in sorted(shares.items())],
+                [StateMinuteSumsRow(*key, minutes) for key, minutes in sorted(seen.items())],
             )
 
-        return self.query(run_query, DailyUsage([], []))
+        return self.query(run_query, DailyUsageSums([], []))
 
-    def read_hourly_usage(self, since: float, until: float) -> HourlyUsage:
+    def read_hourly_usage(self, since: float, until: float) -> HourlyUsageSums:
         """Read who had how much by the hour; hours are kept for two months."""
         start, end = int(since) // HOUR * HOUR, int(until)
 
-        def run_query(connection: sqlite3.Connection) -> HourlyUsage:
+        def run_query(connection: sqlite3.Connection) -> HourlyUsageSums:
             sql = (
                 "SELECT h.at, models.text, people.text, h.used, h.held, h.booked, h.unused FROM hour_share h "
                 "JOIN name models ON models.id=h.model JOIN name people ON people.id=h.person WHERE h.at>=? AND h.at<?"
             )
             rows = connection.execute(sql, (start, end))
-            shares = {(at, model, person): UsageShare._make(row) for at, model, person, *row in rows}
+            shares = {(at, model, person): UsageShareSums._make(row) for at, model, person, *row in rows}
             seen = query_hourly_minutes(connection, start, end)
-            for (at, _), tally in tally_pending_hours(connection, start, end, self.zone).items():
+            for (at, _), tally in read_pending_history_usage(connection, start, end, self.zone).items():
                 for (_, model, person), share in tally.shares.items():
                     add_to_usage_sums(shares, (at, model, person), share)
                 for (_, model), minutes in tally.seen.items():
                     add_to_usage_sums(seen, (at, model), minutes)
-            return HourlyUsage(shares, seen)
+            return HourlyUsageSums(shares, seen)
 
-        return self.query(run_query, HourlyUsage({}, {}))
+        return self.query(run_query, HourlyUsageSums({}, {}))
 
     # Usage of the whole fleet, from hours that are rolled up alone
 
@@ -256,19 +256,19 @@ class HistoryReader:
         """Read the minutes of GPUs by hour and model."""
         return self.query(lambda connection: query_hourly_minutes(connection, since, until), {})
 
-    def read_person_shares(self, since: int, until: int) -> dict[str, UsageShare]:
+    def read_person_shares(self, since: int, until: int) -> dict[str, UsageShareSums]:
         """Read how much each person had in all."""
         return self.query(lambda connection: query_person_shares(connection, since, until), {})
 
 
-class HostHistoryBuilder:
+class HostHistoryReader:
     """Buckets of a host while they are filled."""
 
     def __init__(self, host: str, start: int, step: int, bucket_count: int, columns: Iterable[str]) -> None:
         self.columns = {name: GPU_BUCKET_COLUMNS[name] for name in ("seen", *columns)}
         self.host, self.start, self.step, self.bucket_count = host, start, step, bucket_count
         self.end = start + bucket_count * step
-        self.host_columns = buckets.create_empty_columns(bucket_count, block_format.HOST_COLUMNS)
+        self.host_columns = buckets.create_empty_bucket_columns(bucket_count, block_format.HOST_COLUMNS)
         self.gpus_by_key: dict[str, tuple[GpuSeries, Columns]] = {}
         self.names: list[str] = []
 
@@ -276,8 +276,8 @@ class HostHistoryBuilder:
         """Fill the buckets from all that is kept of the host; what is damaged is a gap."""
         gpu_sets = read_gpu_sets(connection, self.host)
         pending: dict[int, list[tuple[int, HostBuckets]]] = defaultdict(list)
-        part = compute_host_part(self.host)
-        for at, gpu_set_id, hour in read_pending_hours(connection, part, self.start, self.end, gpu_sets):
+        part = compute_minute_block_part(self.host)
+        for at, gpu_set_id, hour in read_pending_history(connection, part, self.start, self.end, gpu_sets):
             pending[gpu_set_id].append((at, buckets.build_buckets(hour, self.step // MINUTE)))
         for gpu_set_id, series in gpu_sets.items():
             self.add_gpu_set(series, chain(self.read_rolled_up(connection, gpu_set_id), pending[gpu_set_id]))
@@ -286,13 +286,13 @@ class HostHistoryBuilder:
         """Yield what is rolled up of a GPU set, the longest chunks first."""
         step = self.step
         if step > MINUTE:
-            for at in list_history_chunk_starts(self.start, self.end, CHUNK_LENGTH_S[step]):
+            for at in list_bucket_chunk_starts(self.start, self.end, CHUNK_LENGTH_S[step]):
                 if chunk := read_chunk(connection, step, at, gpu_set_id, buckets.unpack_buckets):
                     yield at, chunk
         due_days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (gpu_set_id,))}
-        for at in list_history_chunk_starts(self.start, self.end, HOUR):
+        for at in list_bucket_chunk_starts(self.start, self.end, HOUR):
             is_wanted = step == MINUTE or at // DAY * DAY in due_days
-            if is_wanted and (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)):
+            if is_wanted and (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block)):
                 yield at, buckets.build_buckets(hour, step // MINUTE)
 
     def add_gpu_set(self, series: Sequence[GpuSeries], sources: Iterable[tuple[int, HostBuckets]]) -> None:
@@ -304,15 +304,15 @@ class HostHistoryBuilder:
             if first < last:
                 if not target.gpu_columns:
                     target.gpu_columns.extend(
-                        buckets.create_empty_columns(self.bucket_count, self.columns) for _ in series
+                        buckets.create_empty_bucket_columns(self.bucket_count, self.columns) for _ in series
                     )
                 buckets.merge_buckets(target, (at - self.start) // self.step + first, source, slice(first, last))
         for gpu, columns in zip(series, target.gpu_columns):
             known_gpu, known_columns = self.gpus_by_key.setdefault(gpu.key, (gpu, columns))
             if known_columns is not columns:
-                if buckets.find_seen_end(columns) > buckets.find_seen_end(known_columns):
+                if buckets.find_seen_bucket_end(columns) > buckets.find_seen_bucket_end(known_columns):
                     known_gpu = gpu  # its name may have changed
-                buckets.add_columns(known_columns, columns)
+                buckets.add_bucket_columns(known_columns, columns)
                 self.gpus_by_key[gpu.key] = (known_gpu, known_columns)
 
     def build(self) -> HostHistory:
@@ -326,14 +326,14 @@ class HostHistoryBuilder:
         return HostHistory(self.host, self.start, self.step, self.bucket_count, self.host_columns, tuple(gpus))
 
 
-def list_history_chunk_starts(start: int, end: int, length: int) -> range:
+def list_bucket_chunk_starts(start: int, end: int, length: int) -> range:
     return range(start // length * length, end, length)
 
 
 def read_gpu_sets(connection: sqlite3.Connection, host: str) -> dict[int, tuple[GpuSeries, ...]]:
     """Read which GPUs a host ever had, the newest last."""
     rows = connection.execute("SELECT id, gpus FROM shape WHERE host=? ORDER BY first", (host,))
-    return {gpu_set_id: block_format.parse_gpu_series(packed_series) for gpu_set_id, packed_series in rows}
+    return {gpu_set_id: block_format.unpack_gpu_series(packed_series) for gpu_set_id, packed_series in rows}
 
 
 def read_chunk(
@@ -347,19 +347,19 @@ def read_chunk(
     return None
 
 
-def read_pending_hours(
+def read_pending_history(
     connection: sqlite3.Connection, part: int, start: int, end: int, gpu_set_ids: Collection[int] | None = None
-) -> Iterator[tuple[int, int, HostHour]]:
+) -> Iterator[tuple[int, int, HourBlock]]:
     """Yield hours that are not rolled up, of these GPU sets or of all; a damaged minute is a gap."""
-    hours: dict[int, dict[int, MinutePart]] = defaultdict(dict)
+    hours: dict[int, dict[int, MinuteBlock]] = defaultdict(dict)
     sql = "SELECT at, block FROM minute WHERE part=? AND at>=? AND at<?"
     for at, block in connection.execute(sql, (part, start, end)):
         with suppress(DamagedBlockError):
-            hours[at // HOUR * HOUR][at % HOUR // MINUTE] = block_format.unpack_minute_part(block)
+            hours[at // HOUR * HOUR][at % HOUR // MINUTE] = block_format.unpack_minute_block(block)
     for at, parts in sorted(hours.items()):
         present = {gpu_set_id for minute_part in parts.values() for gpu_set_id in minute_part.slices}
         for gpu_set_id in present if gpu_set_ids is None else present.intersection(gpu_set_ids):
-            yield at, gpu_set_id, block_format.build_host_hour(gpu_set_id, parts)
+            yield at, gpu_set_id, block_format.build_hour_block(gpu_set_id, parts)
 
 
 def read_last_samples(
@@ -367,14 +367,16 @@ def read_last_samples(
 ) -> Iterator[tuple[int, HostSample]]:
     """Yield the last samples of a host since a moment, the newest first."""
     gpu_sets = read_gpu_sets(connection, host)
-    pending: dict[int, list[tuple[int, HostHour]]] = defaultdict(list)
+    pending: dict[int, list[tuple[int, HourBlock]]] = defaultdict(list)
     last = int(now) // MINUTE * MINUTE
-    for at, gpu_set_id, hour in read_pending_hours(connection, compute_host_part(host), first, last + 1, gpu_sets):
+    for at, gpu_set_id, hour in read_pending_history(
+        connection, compute_minute_block_part(host), first, last + 1, gpu_sets
+    ):
         pending[at].append((gpu_set_id, hour))
-    for at in reversed(list_history_chunk_starts(first, last + 1, HOUR)):
+    for at in reversed(list_bucket_chunk_starts(first, last + 1, HOUR)):
         hours = pending[at]
         for gpu_set_id in gpu_sets:
-            if rolled_up := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour):
+            if rolled_up := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block):
                 hours.append((gpu_set_id, rolled_up))
         for minute in reversed(range(block_format.MINUTES_PER_HOUR)):
             moment = at + minute * MINUTE
@@ -388,8 +390,8 @@ def read_last_samples(
                 return
 
 
-def tally_history_hours(
-    connection: sqlite3.Connection, hours: Iterable[tuple[int, int, HostHour]], zone: tzinfo
+def tally_usage_hours(
+    connection: sqlite3.Connection, hours: Iterable[tuple[int, int, HourBlock]], zone: tzinfo
 ) -> Mapping[tuple[int, str], UsageTally]:
     """Add up hours, by their beginnings and hosts."""
     tallies: dict[tuple[int, str], UsageTally] = defaultdict(UsageTally)
@@ -397,17 +399,17 @@ def tally_history_hours(
     for at, gpu_set_id, hour in hours:
         if gpu_set_id not in gpu_sets:
             row = connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)).fetchone()
-            gpu_sets[gpu_set_id] = (row[0], block_format.parse_gpu_series(row[1])) if row else ("", ())
+            gpu_sets[gpu_set_id] = (row[0], block_format.unpack_gpu_series(row[1])) if row else ("", ())
         host, series = gpu_sets[gpu_set_id]
-        tallies[at, host].add_hour(hour, series, usage_sums.split_hour_by_day(at, zone))
+        tallies[at, host].add_hour(hour, series, usage_sums.split_usage_hour_by_day(at, zone))
     return tallies
 
 
-def tally_pending_hours(
+def read_pending_history_usage(
     connection: sqlite3.Connection, start: int, end: int, zone: tzinfo
 ) -> Mapping[tuple[int, str], UsageTally]:
-    hours = (hour for part in range(PART_COUNT) for hour in read_pending_hours(connection, part, start, end))
-    return tally_history_hours(connection, hours, zone)
+    hours = (hour for part in range(PART_COUNT) for hour in read_pending_history(connection, part, start, end))
+    return tally_usage_hours(connection, hours, zone)
 
 
 def query_hourly_minutes(connection: sqlite3.Connection, since: int, until: int) -> dict[tuple[int, str], StateMinutes]:
@@ -417,6 +419,6 @@ def query_hourly_minutes(connection: sqlite3.Connection, since: int, until: int)
     return {(at, model): StateMinutes._make(row) for at, model, *row in rows}
 
 
-def query_person_shares(connection: sqlite3.Connection, since: int, until: int) -> dict[str, UsageShare]:
+def query_person_shares(connection: sqlite3.Connection, since: int, until: int) -> dict[str, UsageShareSums]:
     sql = f"SELECT text, {SHARE_SUMS_SQL} FROM hour_share JOIN name ON id=person WHERE at>=? AND at<? GROUP BY person"  # noqa: S608 # our words
-    return {person: UsageShare._make(row) for person, *row in connection.execute(sql, (since, until))}
+    return {person: UsageShareSums._make(row) for person, *row in connection.execute(sql, (since, until))}

@@ -24,7 +24,13 @@ from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.database import DATABASE_WHERE, SEEN_COLUMNS
 from site_builder.history.model import GpuSeries
 from site_builder.history.reader import RETENTION_DAYS, SHARE_SUMS_SQL, HistoryReader, query_person_shares
-from site_builder.history.usage_sums import SeenMinutes, StateMinutes, UsageShare, account_minutes, add_to_usage_sums
+from site_builder.history.usage_sums import (
+    SeenMinuteSums,
+    StateMinutes,
+    UsageShareSums,
+    account_minutes,
+    add_to_usage_sums,
+)
 from site_builder.history.writer import EPOCH_ORDINAL
 
 SUMS_FILE = "sums.json"
@@ -34,8 +40,8 @@ SUMS_VERSION = 3
 # A thousand hosts and as many people need a tenth of it.
 MAX_SUMS_BYTES = 256 * 1024 * 1024
 MAX_EPOCH = 10**11  # the year 5138
-SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name, _ in zip(SEEN_COLUMNS, SeenMinutes._fields))
-NO_SHARE = UsageShare(0, 0, 0, 0)
+SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name, _ in zip(SEEN_COLUMNS, SeenMinuteSums._fields))
+NO_SHARE = UsageShareSums(0, 0, 0, 0)
 # This month and the last are kept in detail, of those before only the sums.
 DETAILED_MONTHS = 2
 HostModel = tuple[str, str]  # a host and a model
@@ -44,13 +50,13 @@ GpuSetChange = tuple[str, int, tuple[GpuSeries, ...]]
 CountUnseen = Callable[[Iterable[GpuSetChange], date, int, dict[HostModel, StateMinutes]], dict[HostModel, int]]
 
 
-class UsageWindow(NamedTuple):
+class RollupWindow(NamedTuple):
     """Sums of some hours up to a moment."""
 
     since: int
     until: int
     seen_minutes: int
-    shares: dict[str, UsageShare]
+    shares: dict[str, UsageShareSums]
     state_minutes: StateMinutes
 
 
@@ -63,31 +69,31 @@ class MonthUsage(NamedTuple):
     first: date
     since: date
     until: int
-    shares: dict[str, UsageShare]
-    shares_by_place: dict[HostModel, UsageShare]
+    shares: dict[str, UsageShareSums]
+    shares_by_place: dict[HostModel, UsageShareSums]
     seen_by_place: dict[HostModel, StateMinutes]
     unseen_by_place: dict[HostModel, int]
 
 
-class RecentUsage(NamedTuple):
+class RecentRollups(NamedTuple):
     """Windows, and months from the newest to the oldest; empty as long as they are not added up."""
 
-    windows: tuple[UsageWindow, ...]
+    windows: tuple[RollupWindow, ...]
     months: tuple[MonthUsage, ...]
 
 
 @dataclass
-class PendingHour:
+class PendingRollupHour:
     """Sums of the counted minutes of an hour, of some hosts; which minutes these are is in bits."""
 
     minute_bits: int = 0
-    shares: dict[str, UsageShare] = field(default_factory=dict)
-    seen: SeenMinutes = field(default_factory=SeenMinutes)
+    shares: dict[str, UsageShareSums] = field(default_factory=dict)
+    seen: SeenMinuteSums = field(default_factory=SeenMinuteSums)
 
     def count_minute(self, block: bytes) -> None:
         """Add a minute; a damaged one is a gap."""
         try:
-            part = block_format.unpack_minute_part(block)
+            part = block_format.unpack_minute_block(block)
             accounts = [
                 (account_minutes(part.occupancies[code], gpus), gpus)
                 for code, gpus in Counter(part.occupancy_codes).items()
@@ -101,35 +107,35 @@ class PendingHour:
             seen["unowned"] += unowned
             for person, (used, held, booked, unused) in people:
                 known = self.shares.get(person, NO_SHARE)
-                self.shares[person] = UsageShare(
+                self.shares[person] = UsageShareSums(
                     known.used + used, known.held + held, known.booked + booked, known.unused + unused
                 )
-        self.seen = SeenMinutes(**seen)
+        self.seen = SeenMinuteSums(**seen)
 
 
 @dataclass
-class HourRangeSums:
+class RollupHourSums:
     """Sums of hours that are rolled up."""
 
     hours: tuple[int, int]
     minutes: int
-    shares: dict[str, UsageShare]
-    seen: SeenMinutes
+    shares: dict[str, UsageShareSums]
+    seen: SeenMinuteSums
 
 
 @dataclass
-class UnfinishedMonth:
+class UnfinishedRollupMonth:
     """Month that is being added up, day by day."""
 
     first: date
     until: int
     remaining_days: list[date]
-    shares: dict[str, UsageShare] = field(default_factory=dict)
-    shares_by_place: dict[HostModel, UsageShare] = field(default_factory=dict)
-    seen_by_place: dict[HostModel, SeenMinutes] = field(default_factory=dict)
+    shares: dict[str, UsageShareSums] = field(default_factory=dict)
+    shares_by_place: dict[HostModel, UsageShareSums] = field(default_factory=dict)
+    seen_by_place: dict[HostModel, SeenMinuteSums] = field(default_factory=dict)
 
 
-class FinishedMonth(NamedTuple):
+class FinishedRollupMonth(NamedTuple):
     """Packed month that is added up as far as `until`."""
 
     until: int
@@ -142,11 +148,11 @@ class RollupState:
     """Content of sums.json; `rendered_months` is a fingerprint, and what was rendered from it."""
 
     database_identity: tuple[int, int] = (0, 0)
-    pending_hours: dict[tuple[int, int], PendingHour] = field(default_factory=dict)
-    window_sums: dict[int, HourRangeSums] = field(default_factory=dict)
-    windows: tuple[UsageWindow, ...] = ()
-    unfinished_month: UnfinishedMonth | None = None
-    finished_months: dict[date, FinishedMonth] = field(default_factory=dict)
+    pending_hours: dict[tuple[int, int], PendingRollupHour] = field(default_factory=dict)
+    window_sums: dict[int, RollupHourSums] = field(default_factory=dict)
+    windows: tuple[RollupWindow, ...] = ()
+    unfinished_month: UnfinishedRollupMonth | None = None
+    finished_months: dict[date, FinishedRollupMonth] = field(default_factory=dict)
     rendered_months: tuple[bytes, str] = (b"", "")
     late_months: set[date] = field(default_factory=set)  # an hour was added after these were finished
 
@@ -183,12 +189,12 @@ class UsageRollup:
             problem = f"it could not be added up, and this is tried again: {error!r}"[:300]
             self.history.problem = Problem(DATABASE_WHERE, formatting.hide_paths(problem))
 
-    def load_recent_usage(self) -> RecentUsage:
+    def load_recent_usage(self) -> RecentRollups:
         months = [
             load_rollup_month(month.packed_month)
             for _, month in sorted(self.state.finished_months.items(), reverse=True)
         ]
-        return RecentUsage(self.state.windows, tuple(months))
+        return RecentRollups(self.state.windows, tuple(months))
 
     def render_months(self, inputs: bytes, render: Callable[[Sequence[MonthUsage]], str]) -> str:
         """Return what `render` makes of the months; the same as before, unless they or `inputs` changed."""
@@ -209,7 +215,7 @@ class UsageRollup:
     def advance_in_steps(self, connection: sqlite3.Connection, now: float) -> Iterator[None]:
         """Add up what is not rolled up yet, then the windows, and then the months."""
         self.check_database(connection, now)
-        pending_bits = read_pending_minutes(connection, now)
+        pending_bits = read_pending_rollup_minutes(connection, now)
         for key, bits in pending_bits.items():
             yield from self.count_pending_minutes(connection, key, bits)
         for key in [key for key in self.state.pending_hours if key not in pending_bits]:
@@ -219,7 +225,7 @@ class UsageRollup:
         for length in self.window_hours:
             since = round((now - length * HOUR) / HOUR) * HOUR
             if length not in self.state.window_sums or self.state.window_sums[length].hours != (since, until):
-                self.state.window_sums[length] = read_hour_range_sums(connection, since, until)
+                self.state.window_sums[length] = read_rollup_hour_sums(connection, since, until)
                 yield
         self.state.windows = tuple(
             self.build_window(connection, length, until, now, pending_bits) for length in self.window_hours
@@ -241,7 +247,7 @@ class UsageRollup:
     def count_pending_minutes(self, connection: sqlite3.Connection, key: tuple[int, int], bits: int) -> Iterator[None]:
         pending_hour = self.state.pending_hours.get(key)
         if pending_hour is None or pending_hour.minute_bits & ~bits:
-            pending_hour = self.state.pending_hours[key] = PendingHour()
+            pending_hour = self.state.pending_hours[key] = PendingRollupHour()
         hour, part = key
         sql = "SELECT block FROM minute WHERE at=? AND part=?"
         for minute in range(HOUR // MINUTE):
@@ -259,13 +265,13 @@ class UsageRollup:
         until: int,
         now: float,
         pending_bits: dict[tuple[int, int], int],
-    ) -> UsageWindow:
+    ) -> RollupWindow:
         """Add up some hours: those that are rolled up, those that are in part, and minutes."""
         window_sums = self.state.window_sums[length]
         since = window_sums.hours[0]
-        late_sums = read_hour_range_sums(connection, max(since, until), int(now))
+        late_sums = read_rollup_hour_sums(connection, max(since, until), int(now))
         bits = read_rolled_up_bits(connection, max(since, until), int(now))
-        later: list[PendingHour | HourRangeSums] = [late_sums]
+        later: list[PendingRollupHour | RollupHourSums] = [late_sums]
         for (at, part), pending_hour in self.state.pending_hours.items():
             if at >= since:
                 bits[at] = bits.get(at, 0) | pending_bits.get((at, part), 0)
@@ -275,7 +281,7 @@ class UsageRollup:
             add_to_usage_sums(seen, "", sums.seen)
             for person, share in sums.shares.items():
                 add_to_usage_sums(shares, person, share)
-        return UsageWindow(
+        return RollupWindow(
             since=since,
             until=int(now),
             seen_minutes=window_sums.minutes + count_rolled_up_bits(bits),
@@ -303,7 +309,7 @@ class UsageRollup:
             finished_month = self.state.finished_months[first]
             if position >= DETAILED_MONTHS and not finished_month.is_condensed:
                 condensed = condense_rollup_month(load_rollup_month(finished_month.packed_month))
-                self.state.finished_months[first] = FinishedMonth(
+                self.state.finished_months[first] = FinishedRollupMonth(
                     finished_month.until, dump_rollup_month(condensed), is_condensed=True
                 )
 
@@ -312,7 +318,7 @@ class UsageRollup:
         month = self.state.unfinished_month
         if month is None or (month.first, month.until) != (first, until):
             days = [first + timedelta(days=number) for number in range((next_first - first).days)]
-            month = self.state.unfinished_month = UnfinishedMonth(first, until, days)
+            month = self.state.unfinished_month = UnfinishedRollupMonth(first, until, days)
         while month.remaining_days:
             add_rollup_day(connection, month.remaining_days.pop(), month)
             yield
@@ -324,9 +330,9 @@ class UsageRollup:
             shares=month.shares,
             shares_by_place=month.shares_by_place,
             seen_by_place=seen_by_place,
-            unseen_by_place=self.count_unseen(query_gpu_set_changes(connection), first, until, seen_by_place),
+            unseen_by_place=self.count_unseen(query_history_gpu_set_changes(connection), first, until, seen_by_place),
         )
-        self.state.finished_months[first] = FinishedMonth(until, dump_rollup_month(month_usage))
+        self.state.finished_months[first] = FinishedRollupMonth(until, dump_rollup_month(month_usage))
         self.state.late_months.discard(first)
         self.state.unfinished_month = None
         yield
@@ -359,12 +365,12 @@ def load_rollup_month(content: bytes) -> MonthUsage:
     return month
 
 
-def read_gpu_set_changes(history: HistoryReader) -> list[GpuSetChange]:
+def read_history_gpu_set_changes(history: HistoryReader) -> list[GpuSetChange]:
     """List which GPUs each host had, from when on."""
-    return history.query(lambda connection: list(query_gpu_set_changes(connection)), [])
+    return history.query(lambda connection: list(query_history_gpu_set_changes(connection)), [])
 
 
-def read_first_day(history: HistoryReader) -> date | None:
+def read_first_history_day(history: HistoryReader) -> date | None:
     """Return the first day that has history."""
 
     def run_query(connection: sqlite3.Connection) -> list[date]:
@@ -377,16 +383,16 @@ def read_first_day(history: HistoryReader) -> date | None:
     return min(history.query(run_query, no_days), default=None)
 
 
-def query_gpu_set_changes(connection: sqlite3.Connection) -> Iterator[GpuSetChange]:
+def query_history_gpu_set_changes(connection: sqlite3.Connection) -> Iterator[GpuSetChange]:
     """Yield the changes; a GPU set without any history left is empty."""
     series: dict[int, tuple[GpuSeries, ...]] = {}
     for gpu_set_id, packed_series in connection.execute("SELECT id, gpus FROM shape"):
-        series[gpu_set_id] = block_format.parse_gpu_series(packed_series)
+        series[gpu_set_id] = block_format.unpack_gpu_series(packed_series)
     for host, at, gpu_set_id in connection.execute("SELECT host, at, shape FROM told"):
         yield host, at, series.get(gpu_set_id, ())
 
 
-def read_pending_minutes(connection: sqlite3.Connection, now: float) -> dict[tuple[int, int], int]:
+def read_pending_rollup_minutes(connection: sqlite3.Connection, now: float) -> dict[tuple[int, int], int]:
     """Return the minutes that are not rolled up, by hour and part, as bits; none of the future."""
     bits: dict[tuple[int, int], int] = {}
     for at, part in connection.execute("SELECT at, part FROM minute WHERE at<=?", (int(now),)):
@@ -395,14 +401,14 @@ def read_pending_minutes(connection: sqlite3.Connection, now: float) -> dict[tup
     return bits
 
 
-def read_hour_range_sums(connection: sqlite3.Connection, since: int, until: int) -> HourRangeSums:
+def read_rollup_hour_sums(connection: sqlite3.Connection, since: int, until: int) -> RollupHourSums:
     sql = f"SELECT {SEEN_SUMS_SQL} FROM hour_seen WHERE at>=? AND at<?"  # noqa: S608 # our words
     row = connection.execute(sql, (since, until)).fetchone()
-    return HourRangeSums(
+    return RollupHourSums(
         hours=(since, until),
         minutes=count_rolled_up_bits(read_rolled_up_bits(connection, since, until)),
         shares=query_person_shares(connection, since, until),
-        seen=SeenMinutes() if row[0] is None else SeenMinutes._make(row),
+        seen=SeenMinuteSums() if row[0] is None else SeenMinuteSums._make(row),
     )
 
 
@@ -418,7 +424,7 @@ def count_rolled_up_bits(bits: dict[int, int]) -> int:
     return sum(bin(hour_bits).count("1") for hour_bits in bits.values())
 
 
-def add_rollup_day(connection: sqlite3.Connection, day: date, month: UnfinishedMonth) -> None:
+def add_rollup_day(connection: sqlite3.Connection, day: date, month: UnfinishedRollupMonth) -> None:
     by_person = f"SELECT text, {SHARE_SUMS_SQL} FROM share JOIN name ON name.id=person WHERE day=? GROUP BY person"  # noqa: S608 # our words
     by_place = (
         "SELECT hosts.text, models.text, {} FROM {} JOIN name hosts ON hosts.id=host "
@@ -426,18 +432,18 @@ def add_rollup_day(connection: sqlite3.Connection, day: date, month: UnfinishedM
     )
     parameters = (day.toordinal(),)
     for person, *row in connection.execute(by_person, parameters):
-        add_to_usage_sums(month.shares, person, UsageShare._make(row))
+        add_to_usage_sums(month.shares, person, UsageShareSums._make(row))
     for host, model, *row in connection.execute(by_place.format(SHARE_SUMS_SQL, "share"), parameters):
-        add_to_usage_sums(month.shares_by_place, (host, model), UsageShare._make(row))
+        add_to_usage_sums(month.shares_by_place, (host, model), UsageShareSums._make(row))
     for host, model, *row in connection.execute(by_place.format(SEEN_SUMS_SQL, "seen"), parameters):
-        add_to_usage_sums(month.seen_by_place, (host, model), SeenMinutes._make(row))
+        add_to_usage_sums(month.seen_by_place, (host, model), SeenMinuteSums._make(row))
 
 
 def condense_rollup_month(month: MonthUsage) -> MonthUsage:
     """Reduce an old month to its sums."""
     if not month.seen_by_place:
         return month._replace(shares={}, shares_by_place={}, unseen_by_place={})
-    share = UsageShare._make(map(sum, zip(NO_SHARE, *month.shares_by_place.values())))
+    share = UsageShareSums._make(map(sum, zip(NO_SHARE, *month.shares_by_place.values())))
     seen = StateMinutes._make(map(sum, zip(*month.seen_by_place.values())))
     return month._replace(
         shares={},

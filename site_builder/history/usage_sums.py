@@ -16,9 +16,9 @@ from site_builder.history.block_format import (
     MINUTES_PER_HOUR,
     NO_CODE,
     NO_USE,
-    HostHour,
-    has_no_values,
-    parse_occupancy,
+    HourBlock,
+    has_no_block_values,
+    unpack_occupancy,
 )
 from site_builder.history.model import GPU_STATES, TAKEN_STATES, UNCLEAR_STATES, GpuSeries
 
@@ -26,7 +26,7 @@ from site_builder.history.model import GPU_STATES, TAKEN_STATES, UNCLEAR_STATES,
 UNITS_PER_MINUTE = 2520
 
 
-class UsageShare(NamedTuple):
+class UsageShareSums(NamedTuple):
     """What a person had, in units: used, of it held idle; booked, of it with nothing of theirs on the GPU."""
 
     used: int
@@ -35,7 +35,7 @@ class UsageShare(NamedTuple):
     unused: int
 
 
-class SeenMinutes(NamedTuple):
+class SeenMinuteSums(NamedTuple):
     """Minutes of GPUs by state, without their use."""
 
     seen: int = 0
@@ -68,7 +68,7 @@ class StateMinutes(NamedTuple):
 
 
 Key = TypeVar("Key")
-Sums = TypeVar("Sums", UsageShare, SeenMinutes, StateMinutes)
+Sums = TypeVar("Sums", UsageShareSums, SeenMinuteSums, StateMinutes)
 
 
 def add_to_usage_sums(sums: dict[Key, Sums], key: Key, more: Sums) -> None:
@@ -80,16 +80,16 @@ def add_to_usage_sums(sums: dict[Key, Sums], key: Key, more: Sums) -> None:
 class UsageTally:
     """Shares by day, model and person, and minutes by day and model."""
 
-    shares: dict[tuple[date, str, str], UsageShare] = field(default_factory=dict)
+    shares: dict[tuple[date, str, str], UsageShareSums] = field(default_factory=dict)
     seen: dict[tuple[date, str], StateMinutes] = field(default_factory=dict)
 
-    def add_hour(self, hour: HostHour, series: Sequence[GpuSeries], days: Sequence[tuple[date, int, int]]) -> None:
+    def add_hour(self, hour: HourBlock, series: Sequence[GpuSeries], days: Sequence[tuple[date, int, int]]) -> None:
         """Add an hour of a host; `days` are the days in it, each from one minute to another."""
         for number, gpu in enumerate(series):
             for day, start, end in days:
                 minutes = slice(number * MINUTES_PER_HOUR + start, number * MINUTES_PER_HOUR + end)
                 codes = hour.occupancy_codes[minutes]
-                if not has_no_values(codes):
+                if not has_no_block_values(codes):
                     self.add_gpu_minutes((day, gpu.model), codes, hour.occupancies, hour.gpu_columns["use"][minutes])
 
     def add_gpu_minutes(
@@ -125,26 +125,26 @@ class UsageTally:
 
 
 @lru_cache(maxsize=65536)
-def account_minutes(text: str, minutes: int) -> tuple[str, int, tuple[tuple[str, UsageShare], ...]]:
+def account_minutes(text: str, minutes: int) -> tuple[str, int, tuple[tuple[str, UsageShareSums], ...]]:
     """Return the state of a GPU, the minutes that nobody owns, and the shares of people."""
-    state, people = parse_occupancy(text)
+    state, people = unpack_occupancy(text)
     is_taken = state in TAKEN_STATES
     used: Counter[str] = Counter()
     booked: Counter[str] = Counter()
-    for person, units in split_evenly(people.users, minutes) if is_taken else ():
+    for person, units in split_usage_evenly(people.users, minutes) if is_taken else ():
         used[person] += units
-    for person, units in split_evenly(people.bookers, minutes):
+    for person, units in split_usage_evenly(people.bookers, minutes):
         booked[person] += units
     held = used if state == "held" else {}
     absent = () if state in UNCLEAR_STATES else people.absent_bookers
     shares = [
-        (person, UsageShare(used[person], held.get(person, 0), booked[person], booked[person] * (person in absent)))
+        (person, UsageShareSums(used[person], held.get(person, 0), booked[person], booked[person] * (person in absent)))
         for person in {**used, **booked}
     ]
     return state, minutes if is_taken and not people.users else 0, tuple(shares)
 
 
-def split_evenly(people: Sequence[str], minutes: int) -> Iterator[tuple[str, int]]:
+def split_usage_evenly(people: Sequence[str], minutes: int) -> Iterator[tuple[str, int]]:
     """Give each of some people an even part of some minutes, to the last unit."""
     if people:
         units, rest = divmod(minutes * UNITS_PER_MINUTE, len(people))
@@ -152,7 +152,7 @@ def split_evenly(people: Sequence[str], minutes: int) -> Iterator[tuple[str, int
             yield person, units + (position < rest)
 
 
-def split_hour_by_day(at: int, zone: tzinfo) -> list[tuple[date, int, int]]:
+def split_usage_hour_by_day(at: int, zone: tzinfo) -> list[tuple[date, int, int]]:
     """Split an hour into days: midnight is not on the hour everywhere."""
     first = datetime.fromtimestamp(at, zone).date()
     last = datetime.fromtimestamp(at + MINUTE * (MINUTES_PER_HOUR - 1), zone).date()

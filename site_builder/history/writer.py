@@ -14,20 +14,26 @@ from site_builder.core.files import is_empty
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
 from site_builder.history import block_format, buckets, database, idle_runs
-from site_builder.history.block_format import DamagedBlockError, HostHour, PackedSample, unpack_hour, unpack_minute_part
-from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_transaction
+from site_builder.history.block_format import (
+    DamagedBlockError,
+    HourBlock,
+    PackedSample,
+    unpack_hour_block,
+    unpack_minute_block,
+)
+from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_database_transaction
 from site_builder.history.reader import (
     CHUNK_LENGTH_S,
     MAX_CLOCK_AHEAD_S,
     PART_COUNT,
     RETENTION_DAYS,
     HistoryReader,
-    compute_host_part,
+    compute_minute_block_part,
     read_chunk,
-    read_pending_hours,
-    tally_history_hours,
+    read_pending_history,
+    tally_usage_hours,
 )
-from site_builder.history.usage_sums import StateMinutes, UsageShare, add_to_usage_sums
+from site_builder.history.usage_sums import StateMinutes, UsageShareSums, add_to_usage_sums
 
 # Rows that are deleted in one transaction.
 ROWS_PER_TRANSACTION = 500
@@ -61,7 +67,7 @@ class HistoryWriter(HistoryReader):
             Problem(DATABASE_WHERE, f"{reason}: {', and '.join(consequences)}")
             for reason, consequences in causes.items()
         ]
-        return [*problems, *database.describe_broken_files(self.path.parent)]
+        return [*problems, *database.describe_broken_databases(self.path.parent)]
 
     def connect(self) -> sqlite3.Connection:
         """Open the file for writing; the admin may delete or replace it at any time."""
@@ -137,16 +143,16 @@ class HistoryWriter(HistoryReader):
         connection = self.connect()
         by_part: dict[int, list[PackedSample]] = defaultdict(list)
         for sample in samples:
-            by_part[compute_host_part(sample.host)].append(sample)
-        blocks = [(part, block_format.pack_minute_part(part_samples)) for part, part_samples in by_part.items()]
-        blocks = blocks or [(PART_COUNT, block_format.pack_minute_part([]))]  # that nobody was there was seen too
+            by_part[compute_minute_block_part(sample.host)].append(sample)
+        blocks = [(part, block_format.pack_minute_block(part_samples)) for part, part_samples in by_part.items()]
+        blocks = blocks or [(PART_COUNT, block_format.pack_minute_block([]))]  # that nobody was there was seen too
         new_gpu_sets = {
             sample.gpu_set_id: (sample.gpu_set_id, sample.host, sample.packed_series, minute)
             for sample in samples
             if sample.gpu_set_id not in self.gpu_set_ids
         }
         connection.execute("PRAGMA synchronous=FULL")  # what a power cut takes is no more than a minute
-        with begin_transaction(connection):
+        with begin_database_transaction(connection):
             connection.executemany("INSERT OR IGNORE INTO shape VALUES(?,?,?,?)", new_gpu_sets.values())
             connection.execute("UPDATE minute SET ahead=1 WHERE at>? AND ahead=0", (minute + MAX_CLOCK_AHEAD_S,))
             (last_minute,) = connection.execute("SELECT max(at) FROM minute WHERE at<?", (minute,)).fetchone()
@@ -185,16 +191,16 @@ class HistoryWriter(HistoryReader):
         this_hour = int(now) // HOUR * HOUR
         sql = f"SELECT DISTINCT at/{HOUR}*{HOUR}, part FROM minute WHERE at<? ORDER BY 1, 2"  # noqa: S608 # a number
         for at, part in connection.execute(sql, (this_hour,)).fetchall():
-            with begin_transaction(connection):
+            with begin_database_transaction(connection):
                 self.roll_up_hour(connection, at, part)
             yield
         today = int(now) // DAY * DAY
         while due_days := connection.execute(
             "SELECT at, shape FROM due WHERE at<? ORDER BY at LIMIT ?", (today, DAYS_PER_TRANSACTION)
         ).fetchall():
-            with begin_transaction(connection):
+            with begin_database_transaction(connection):
                 for day, gpu_set_id in due_days:
-                    roll_up_day(connection, day, gpu_set_id)
+                    write_rolled_up_day(connection, day, gpu_set_id)
             yield
         for _ in prune_history_in_steps(connection, now):
             self.gpu_set_ids = {gpu_set_id for (gpu_set_id,) in connection.execute("SELECT id FROM shape")}
@@ -202,11 +208,11 @@ class HistoryWriter(HistoryReader):
 
     def roll_up_hour(self, connection: sqlite3.Connection, at: int, part: int) -> None:
         """Roll up the minutes of an hour that is over, of one part of the hosts."""
-        hours = list(read_pending_hours(connection, part, at, at + HOUR))
+        hours = list(read_pending_history(connection, part, at, at + HOUR))
         for _, gpu_set_id, hour in hours:
-            stored = read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)
-            whole = block_format.merge_hours(stored, hour) if stored else hour
-            store_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour(whole))
+            stored = read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block)
+            whole = block_format.merge_hour_blocks(stored, hour) if stored else hour
+            store_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour_block(whole))
         due_days = [(at // DAY * DAY, gpu_set_id) for _, gpu_set_id, _ in hours]
         connection.executemany("INSERT OR IGNORE INTO due VALUES(?,?)", due_days)
         self.add_hours(connection, hours)
@@ -218,12 +224,12 @@ class HistoryWriter(HistoryReader):
         )
         connection.execute("DELETE FROM minute WHERE part=? AND at>=? AND at<?", (part, at, at + HOUR))
 
-    def add_hours(self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HostHour]]) -> None:
+    def add_hours(self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HourBlock]]) -> None:
         """Add some hours, each of which comes here once, to the sums and to the runs of GPUs."""
         shares, seen = [], []
-        hour_shares: dict[tuple[int, int, int], UsageShare] = {}
+        hour_shares: dict[tuple[int, int, int], UsageShareSums] = {}
         hour_seen: dict[tuple[int, int], StateMinutes] = {}
-        for (at, host), tally in tally_history_hours(connection, hours, self.zone).items():
+        for (at, host), tally in tally_usage_hours(connection, hours, self.zone).items():
             for (day, model, person), share in tally.shares.items():
                 host_id, model_id, person_id = (self.find_name_id(connection, name) for name in (host, model, person))
                 shares.append((day.toordinal(), host_id, model_id, person_id, *share))
@@ -233,9 +239,14 @@ class HistoryWriter(HistoryReader):
                 seen.append((day.toordinal(), host_id, model_id, *minutes))
                 add_to_usage_sums(hour_seen, (at, model_id), minutes)
         tables: list[tuple[str, str, Sequence[str], Sequence[tuple[int, ...]]]] = [
-            ("share", "day, host, model, person", UsageShare._fields, shares),
+            ("share", "day, host, model, person", UsageShareSums._fields, shares),
             ("seen", "day, host, model", database.SEEN_COLUMNS, seen),
-            ("hour_share", "at, model, person", UsageShare._fields, [(*key, *row) for key, row in hour_shares.items()]),
+            (
+                "hour_share",
+                "at, model, person",
+                UsageShareSums._fields,
+                [(*key, *row) for key, row in hour_shares.items()],
+            ),
             ("hour_seen", "at, model", database.SEEN_COLUMNS, [(*key, *row) for key, row in hour_seen.items()]),
         ]
         for table, key, columns, rows in tables:
@@ -257,12 +268,12 @@ def store_history_chunk(connection: sqlite3.Connection, step: int, at: int, gpu_
     connection.execute("INSERT OR REPLACE INTO chunk VALUES(?,?,?,?)", (step, at, gpu_set_id, block))
 
 
-def roll_up_day(connection: sqlite3.Connection, day: int, gpu_set_id: int) -> None:
+def write_rolled_up_day(connection: sqlite3.Connection, day: int, gpu_set_id: int) -> None:
     """Add the hours of a day that is over to the longer chunks of a host."""
     hours = [
         (at, hour)
         for at in range(day, day + DAY, HOUR)
-        if (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour))
+        if (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block))
     ]
     for step in (300, HOUR) if hours else ():
         length = CHUNK_LENGTH_S[step]
@@ -288,16 +299,16 @@ def prune_history_in_steps(connection: sqlite3.Connection, now: float) -> Iterat
     for table, where, limit in list_expired_history(connection, now):
         statement = f"DELETE FROM {table} WHERE {where}"  # noqa: S608 # all words are ours
         while True:
-            with begin_transaction(connection):
+            with begin_database_transaction(connection):
                 count = connection.execute(statement, {"limit": limit, "most": ROWS_PER_TRANSACTION}).rowcount
             if count:  # where nothing goes there is no step, or the last one would never be reached
                 yield
             if count < ROWS_PER_TRANSACTION:
                 break
     if not last_run or last_run[0] // DAY != hour // DAY:
-        with begin_transaction(connection):
+        with begin_database_transaction(connection):
             delete_unused_gpu_sets(connection, hour - RETENTION_DAYS[MINUTE] * DAY)
-    with begin_transaction(connection):
+    with begin_database_transaction(connection):
         connection.execute("INSERT OR REPLACE INTO done VALUES('prune', ?)", (hour,))
     yield
 
@@ -343,7 +354,7 @@ def delete_unused_gpu_sets(connection: sqlite3.Connection, before: int) -> None:
     used_ids: set[int] = set()
     for (block,) in connection.execute("SELECT block FROM minute"):
         try:
-            used_ids.update(unpack_minute_part(block).slices)
+            used_ids.update(unpack_minute_block(block).slices)
         except DamagedBlockError:
             continue
     sql = "SELECT id FROM shape WHERE first<? AND id NOT IN (SELECT shape FROM chunk)"

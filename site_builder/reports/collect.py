@@ -21,10 +21,10 @@ from site_builder.core.timeparse import dates
 from site_builder.discovery import hosts
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.health.model import HealthEvent
-from site_builder.health.store import EventReader
+from site_builder.health.store import StoredEventReader
 from site_builder.history import rollups
 from site_builder.history.export import PeopleNames
-from site_builder.history.reader import DailyUsage, GpuHistory, HistoryReader, choose_finest_step
+from site_builder.history.reader import DailyUsageSums, GpuHistory, HistoryReader, choose_finest_bucket_step
 from site_builder.history.usage_sums import StateMinutes
 from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseSummary, ValueChange
@@ -51,7 +51,7 @@ MAX_WASTE_AGE_S = HOUR
 HIDDEN_HOST_NAME = "a hidden host"
 
 
-class WastedGpu(NamedTuple):
+class CollectedWastedGpu(NamedTuple):
     """Wasted minutes of a GPU; `person` is empty if nobody is known or named."""
 
     host: str
@@ -61,15 +61,15 @@ class WastedGpu(NamedTuple):
     minutes: int
 
 
-class WeekWaste(NamedTuple):
+class CollectedWaste(NamedTuple):
     """GPUs held idle, booked with nobody on them, and never used; the most minutes first."""
 
-    held: list[WastedGpu]
-    booked: list[WastedGpu]
-    unused: list[WastedGpu]
+    held: list[CollectedWastedGpu]
+    booked: list[CollectedWastedGpu]
+    unused: list[CollectedWastedGpu]
 
 
-class CurrentWaste(NamedTuple):
+class CollectedCurrentWaste(NamedTuple):
     """GPU that is wasted when the report is made; unknown hours are None."""
 
     host: str
@@ -80,7 +80,7 @@ class CurrentWaste(NamedTuple):
     advice: str
 
 
-class WeekUsage(NamedTuple):
+class CollectedUsage(NamedTuple):
     """Use in a week; `history_start` is set if history begins within the week."""
 
     days: Mapping[date, UseSummary]
@@ -95,18 +95,18 @@ class WeekUsage(NamedTuple):
         return compute_usage_percent_seen(self.people.total)
 
 
-class WeeklyReport(NamedTuple):
+class CollectedReport(NamedTuple):
     """Content of a report; a week that is not over ends at `until`."""
 
     first: date
     until: float
     is_over: bool
     zone: tzinfo
-    usage: WeekUsage
-    previous_usage: WeekUsage | None
+    usage: CollectedUsage
+    previous_usage: CollectedUsage | None
     cells: list[list[UsageCell]]
-    waste: WeekWaste
-    current_waste: Sequence[CurrentWaste]
+    waste: CollectedWaste
+    current_waste: Sequence[CollectedCurrentWaste]
     events: Sequence[HealthEvent]
     are_users_shown: bool
 
@@ -115,7 +115,7 @@ class WeeklyReport(NamedTuple):
         return list_report_week_days(self.first)
 
     @property
-    def compared_usage(self) -> WeekUsage | None:
+    def compared_usage(self) -> CollectedUsage | None:
         """Return the week before; a week that is not over is compared with none."""
         return self.previous_usage if self.is_over else None
 
@@ -123,7 +123,7 @@ class WeeklyReport(NamedTuple):
 # Weeks
 
 
-def parse_week(text: str) -> date | None:
+def parse_report_week(text: str) -> date | None:
     """Return the Monday of a week like `2026-W45`, or None if there is no such week."""
     match = WEEK_NAME.fullmatch(text.strip())
     if not match or not dates.is_year(int(match[1])):
@@ -134,7 +134,7 @@ def parse_week(text: str) -> date | None:
         return None
 
 
-def format_week(monday: date) -> str:
+def format_report_week(monday: date) -> str:
     """Format a week like `2026-W45`."""
     year, number, _ = monday.isocalendar()
     return f"{year:04}-W{number:02}"
@@ -159,7 +159,7 @@ class WeekTally:
         self.week_minutes, self.people_names, self.are_users_shown = week_minutes, people_names, are_users_shown
         self.minutes_by_hour: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # seen and taken
         self.seen_by_hour_and_model: dict[tuple[int, str], int] = defaultdict(int)
-        self.wasted = WeekWaste([], [], [])
+        self.wasted = CollectedWaste([], [], [])
 
     def add_gpu(self, gpu: GpuHistory, hours: Sequence[int], host: str, index: GpuNumber) -> None:
         """Add a GPU; `hours` has the hour of each of its buckets."""
@@ -184,7 +184,7 @@ class WeekTally:
                 booked[self.choose_shown_name(booker)] += booked_minutes
         for minutes_by_person, wasted in ((held, self.wasted.held), (booked, self.wasted.booked)):
             wasted.extend(
-                WastedGpu(host, index, model, person, minutes)
+                CollectedWastedGpu(host, index, model, person, minutes)
                 for person, minutes in minutes_by_person.items()
                 if minutes >= MIN_WASTE_MINUTES
             )
@@ -193,12 +193,12 @@ class WeekTally:
         unused = seen_minutes - sum(booked.values())
         # nobody knows whether a GPU that was hardly seen was used
         if 2 * seen_minutes >= self.week_minutes and unused >= MIN_WASTE_MINUTES and not taken_minutes:
-            self.wasted.unused.append(WastedGpu(host, index, model, "", unused))
+            self.wasted.unused.append(CollectedWastedGpu(host, index, model, "", unused))
 
     def choose_shown_name(self, name: str | None) -> str:
         return self.people_names.find_display_name(name) if name and self.are_users_shown else ""
 
-    def sort_waste(self) -> WeekWaste:
+    def sort_waste(self) -> CollectedWaste:
         """Sort the wasted GPUs, those with the most minutes first, and return them."""
         for gpus in self.wasted:
             gpus.sort(
@@ -218,7 +218,7 @@ class WeekTally:
 # Comparison with the week before
 
 
-def compare_weeks(report: WeeklyReport) -> PeriodComparison:
+def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
     previous = report.compared_usage
     return fleet_page.compare_usage_periods(
         summarize_report_week(report.usage),
@@ -226,11 +226,11 @@ def compare_weeks(report: WeeklyReport) -> PeriodComparison:
     )
 
 
-def summarize_report_week(usage: WeekUsage) -> PeriodUse:
+def summarize_report_week(usage: CollectedUsage) -> PeriodUse:
     return PeriodUse(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
 
 
-def compare_report_model(report: WeeklyReport, model: str) -> ValueChange:
+def compare_report_model(report: CollectedReport, model: str) -> ValueChange:
     """Compare the GPU-hours of a model with the week before."""
     before = report.compared_usage.models.get(model) if report.compared_usage else None
     use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
@@ -239,7 +239,7 @@ def compare_report_model(report: WeeklyReport, model: str) -> ValueChange:
     )
 
 
-def list_report_models(report: WeeklyReport) -> dict[str, UseSummary]:
+def list_report_models(report: CollectedReport) -> dict[str, UseSummary]:
     """Return the models of the week, and those that were seen only in the week before."""
     models = dict(report.usage.models)
     for model in report.previous_usage.models if report.previous_usage else ():
@@ -248,17 +248,17 @@ def list_report_models(report: WeeklyReport) -> dict[str, UseSummary]:
     return models
 
 
-def list_unseen_report_hosts(report: WeeklyReport) -> list[UsageRow]:
+def list_unseen_report_hosts(report: CollectedReport) -> list[UsageRow]:
     """List the hosts that were not seen all the time, the least seen first."""
     rows = [row for row in report.usage.hosts.rows if (compute_usage_percent_seen(row.sums) or 0) < 99]
     return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))
 
 
-class HistoryReadError(Exception):
+class ReportCollectionError(Exception):
     """Sentence that says why history could not be read."""
 
 
-def collect_report(settings: Settings, history: HistoryReader, first: date, now: float) -> WeeklyReport | None:
+def collect_report(settings: Settings, history: HistoryReader, first: date, now: float) -> CollectedReport | None:
     """Collect the report of the week that begins with this Monday; None if history has nothing of it."""
     zone = settings.zone
     usage = read_week_usage(history, first, now)
@@ -274,59 +274,59 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
     host_rows, _ = CachedFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
     hidden = frozenset(row.name for row in host_rows if row.is_hidden)
     # as fine as possible: a coarse bucket would count waste for the person who came next
-    step = max(BUCKET_S, choose_finest_step(start, now))
+    step = max(BUCKET_S, choose_finest_bucket_step(start, now))
     for host in history.list_hosts():
         host_history = history.read_host(host, -(-start // HOUR) * HOUR, until, step, HISTORY_COLUMNS)
-        check_history_read(history)
+        check_collected_history(history)
         hours = [(host_history.since + position * step) // HOUR * HOUR for position in range(host_history.bucket_count)]
         for gpu in host_history.gpus:
             name, index = (HIDDEN_HOST_NAME, None) if host in hidden else (host, gpu.series.index)
             tally.add_gpu(gpu, hours, name, index)
-    stays = totals.find_gpu_stays(rollups.read_gpu_set_changes(history))
-    history_start = rollups.read_first_day(history)
+    stays = totals.find_gpu_stays(rollups.read_history_gpu_set_changes(history))
+    history_start = rollups.read_first_history_day(history)
     period, previous_period = (
         DatePeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now) for monday in (first, previous_first)
     )
-    week_usage = sum_week_usage(usage, tally.count_most_at_once(zone), stays, people, period, history_start)
+    week_usage = collect_week_usage(usage, tally.count_most_at_once(zone), stays, people, period, history_start)
     shown_hosts = tuple(row for row in week_usage.hosts.rows if row.name not in hidden)
-    report = WeeklyReport(
+    report = CollectedReport(
         first=first,
         until=until,
         is_over=end <= now,
         zone=zone,
         usage=week_usage._replace(hosts=week_usage.hosts._replace(rows=shown_hosts)),
         previous_usage=(
-            sum_week_usage(previous, {}, stays, people, previous_period, history_start) if previous.seen else None
+            collect_week_usage(previous, {}, stays, people, previous_period, history_start) if previous.seen else None
         ),
         cells=fleet_page.build_fleet_cells_from_sums(tally.minutes_by_hour, list_report_week_days(first), zone),
         waste=tally.sort_waste(),
-        current_waste=read_current_waste(settings, now) if now - until < MAX_REPORT_AGE_S else (),
-        events=[event for event in EventReader(history).read_events(start, until) if event.host not in hidden],
+        current_waste=collect_current_waste(settings, now) if now - until < MAX_REPORT_AGE_S else (),
+        events=[event for event in StoredEventReader(history).read_events(start, until) if event.host not in hidden],
         are_users_shown=settings.privacy.users,
     )
-    check_history_read(history)
+    check_collected_history(history)
     return report
 
 
-def check_history_read(history: HistoryReader) -> None:
+def check_collected_history(history: HistoryReader) -> None:
     if history.problem:
-        raise HistoryReadError(history.problem.what)
+        raise ReportCollectionError(history.problem.what)
 
 
-def read_week_usage(history: HistoryReader, first: date, now: float) -> DailyUsage:
+def read_week_usage(history: HistoryReader, first: date, now: float) -> DailyUsageSums:
     usage = history.read_daily_usage(first, first + timedelta(days=DAYS_PER_WEEK - 1), now)
-    check_history_read(history)
+    check_collected_history(history)
     return usage
 
 
-def sum_week_usage(
-    usage: DailyUsage,
+def collect_week_usage(
+    usage: DailyUsageSums,
     gpu_counts: Mapping[tuple[date, str], int],
     stays: Sequence[GpuStay],
     people: PeopleDirectory,
     period: DatePeriod,
     history_start: date | None,
-) -> WeekUsage:
+) -> CollectedUsage:
     """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
     unseen = totals.count_unseen_by_month(stays, usage.seen, period)
     sums_by_name, sums_by_gpu = totals.sum_daily_usage(usage.shares, usage.seen, unseen.items())
@@ -347,7 +347,7 @@ def sum_week_usage(
     for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_fleet_day_length(period.zone)).items():
         counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
         models[model] = use._replace(gpus=max(counts, default=use.gpus))
-    return WeekUsage(
+    return CollectedUsage(
         days=days,
         models=models,
         total=fleet_page.summarize_total(models, sums.values()),
@@ -357,17 +357,17 @@ def sum_week_usage(
     )
 
 
-def read_current_waste(settings: Settings, now: float) -> Sequence[CurrentWaste]:
+def collect_current_waste(settings: Settings, now: float) -> Sequence[CollectedCurrentWaste]:
     """Read waste.json, unless it is old, or names people who are not to be shown any more."""
     with suppress(OSError):
-        waste, _ = waste_rules.parse_waste((settings.www / "waste.json").read_bytes())
+        waste, _ = waste_rules.parse_waste_json((settings.www / "waste.json").read_bytes())
         if (
             waste
             and abs(now - waste.built_at) < MAX_WASTE_AGE_S
             and (settings.privacy.users or not any(item.people for item in waste.items))
         ):
             return [
-                CurrentWaste(
+                CollectedCurrentWaste(
                     host=item.host,
                     index=item.index,
                     people=item.people,
@@ -382,7 +382,7 @@ def read_current_waste(settings: Settings, now: float) -> Sequence[CurrentWaste]
 
 def build_report_path(first: date) -> str:
     """Return the name of a report in www/."""
-    return f"reports/{format_week(first)}.html"
+    return f"reports/{format_report_week(first)}.html"
 
 
 def find_report_url(settings: Settings, first: date) -> str:

@@ -23,7 +23,7 @@ from site_builder.core.command_options import CommandError, NegativeResultError,
 from site_builder.history import rollups
 from site_builder.history.reader import HistoryReader
 from site_builder.reports import collect, render
-from site_builder.reports.collect import WeeklyReport
+from site_builder.reports.collect import CollectedReport
 
 STDOUT = "-"
 STYLE_SHEETS = ("board", "fleet")
@@ -70,8 +70,8 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
         raise click.UsageError(message)
     settings, now = loaded.settings, time.time()
     first = parse_week_option(week, datetime.fromtimestamp(now, settings.zone).date())
-    receivers = choose_report_receivers(settings, names) if mail else ()
-    weekly_report = load_report(settings, first, now)
+    receivers = choose_report_command_receivers(settings, names) if mail else ()
+    weekly_report = load_report_for_command(settings, first, now)
     if mail:
         send_report(weekly_report, settings, receivers, now)
         return
@@ -79,12 +79,12 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
         text = render.render_report_text(weekly_report, collect.find_report_url(settings, first))
         content = text.encode("utf-8", "replace")
     else:
-        content = render_standalone_page(weekly_report, settings, now)
+        content = render_report_command_page(weekly_report, settings, now)
     if out == STDOUT or (as_text and out is None):
         click.echo(content, nl=False)
         return
     path = settings.www / collect.build_report_path(first) if out is None else Path(out)
-    write_report(path, content, within_site=out is None)
+    write_report_command_output(path, content, within_site=out is None)
     if sys.stdout.isatty():
         click.echo(path)
 
@@ -93,16 +93,18 @@ def parse_week_option(week: str, today: date) -> date:
     """Return the Monday of the week; without one, of the last that is over."""
     if not week:
         return collect.find_last_whole_week(today)
-    first = collect.parse_week(week)
+    first = collect.parse_report_week(week)
     if first is None:
-        example = collect.format_week(collect.find_last_whole_week(today))
+        example = collect.format_report_week(collect.find_last_whole_week(today))
         raise CommandError(f"'{week}' is not a week: write it like {example}")
     if first > today:
-        raise CommandError(f"{collect.format_week(first)} has not come yet: it is {collect.format_week(today)}")
+        raise CommandError(
+            f"{collect.format_report_week(first)} has not come yet: it is {collect.format_report_week(today)}"
+        )
     return first
 
 
-def load_report(settings: Settings, first: date, now: float) -> WeeklyReport:
+def load_report_for_command(settings: Settings, first: date, now: float) -> CollectedReport:
     history = HistoryReader(settings.state, settings.zone)
     path = history.path.absolute()
     try:
@@ -110,23 +112,23 @@ def load_report(settings: Settings, first: date, now: float) -> WeeklyReport:
             raise CommandError(f"{path} is not there: history is kept where the board is built, or --state names it")
         weekly_report = collect.collect_report(settings, history, first, now)
         if weekly_report is None:
-            first_day = rollups.read_first_day(history)
+            first_day = rollups.read_first_history_day(history)
             since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
-            raise NegativeResultError(f"there is no history of {collect.format_week(first)} in {path}: {since}")
-    except (OSError, collect.HistoryReadError) as error:
+            raise NegativeResultError(f"there is no history of {collect.format_report_week(first)} in {path}: {since}")
+    except (OSError, collect.ReportCollectionError) as error:
         raise CommandError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     finally:
         history.close()
     return weekly_report
 
 
-def render_standalone_page(weekly_report: WeeklyReport, settings: Settings, now: float) -> bytes:
+def render_report_command_page(weekly_report: CollectedReport, settings: Settings, now: float) -> bytes:
     """Render the page with its style sheets in it."""
     style = "".join((files.find_assets_folder() / f"{name}.css").read_text("utf-8") for name in STYLE_SHEETS)
     return render.render_report_page(weekly_report, style, Now(now, settings.zone), settings.url or "")
 
 
-def choose_report_receivers(settings: Settings, names: Sequence[str]) -> list[str]:
+def choose_report_command_receivers(settings: Settings, names: Sequence[str]) -> list[str]:
     """List the receivers named by --to, or else those of the rule, as notifications name them."""
     channels = [name for name, _ in settings.alerts.channels]
     if not names:
@@ -145,7 +147,7 @@ def choose_report_receivers(settings: Settings, names: Sequence[str]) -> list[st
     return list(dict.fromkeys(name if name.startswith(PERSON_PREFIX) else f"{CHANNEL_PREFIX}{name}" for name in names))
 
 
-def send_report(weekly_report: WeeklyReport, settings: Settings, receivers: Sequence[str], now: float) -> None:
+def send_report(weekly_report: CollectedReport, settings: Settings, receivers: Sequence[str], now: float) -> None:
     """Send the report, print the outcome for each receiver, and exit 1 if one failed."""
     channels, message = load_channels(settings), alert_report.render_report_message(weekly_report, settings, now)
     has_failed = False
@@ -158,7 +160,7 @@ def send_report(weekly_report: WeeklyReport, settings: Settings, receivers: Sequ
         sys.exit(1)
 
 
-def write_report(path: Path, content: bytes, within_site: bool) -> None:
+def write_report_command_output(path: Path, content: bytes, within_site: bool) -> None:
     """Replace a file as a whole; write into anything else, such as a pipe."""
     try:
         if within_site:

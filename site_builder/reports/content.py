@@ -15,7 +15,7 @@ from site_builder.core.terminal_text import flatten_text, truncate_text
 from site_builder.health import events
 from site_builder.health.model import HealthEvent
 from site_builder.reports import collect
-from site_builder.reports.collect import WastedGpu, WeeklyReport
+from site_builder.reports.collect import CollectedReport, CollectedWastedGpu
 from site_builder.usage import fleet_page
 from site_builder.usage.fleet_page import UseRow, UseSummary, ValueChange
 from site_builder.usage.totals import UsageSums, compute_usage_percent_seen, usage_units_to_hours
@@ -29,7 +29,7 @@ MAX_NAME_CHARACTERS, MAX_GPU_CHARACTERS, MAX_SENTENCE_CHARACTERS = 40, 68, 160
 MAX_BYTES_PER_CHARACTER = 2
 
 
-class ReportFormat(NamedTuple):
+class ContentFormat(NamedTuple):
     """Number of rows in each table of a form of the report, its titles, and whether long names are cut."""
 
     waste_titles: Mapping[str, str]
@@ -50,7 +50,7 @@ class ReportFormat(NamedTuple):
         return shortened
 
 
-PAGE = ReportFormat(
+PAGE = ContentFormat(
     waste_titles={
         "held": "Held: taken, but idle",
         "booked": "Booked, and nobody on it",
@@ -61,7 +61,7 @@ PAGE = ReportFormat(
     max_events=100,
     max_hosts=50,
 )
-TEXT = ReportFormat(
+TEXT = ContentFormat(
     waste_titles={
         "held": "Held: taken, but idle: {hours} GPU-hours",
         "booked": "Booked, and nobody on it: {hours} GPU-hours",
@@ -96,24 +96,24 @@ class PersonRow(NamedTuple):
     unused: str
 
 
-class WasteRow(NamedTuple):
+class ContentWasteRow(NamedTuple):
     gpu: str
     model: str
     person: str
     hours: str
 
 
-class WasteTable(NamedTuple):
+class ContentWasteTable(NamedTuple):
     """GPUs that were wasted in one way; `has_people` if it says by whom."""
 
     title: str
     has_people: bool
-    rows: Sequence[WasteRow]
+    rows: Sequence[ContentWasteRow]
     omitted_count: int
     omitted: str
 
 
-class CurrentWasteRow(NamedTuple):
+class ContentCurrentWasteRow(NamedTuple):
     """GPU wasted when the report was made; hours and people are empty where they are not known."""
 
     gpu: str
@@ -128,7 +128,7 @@ class CurrentWasteRow(NamedTuple):
         return f"{self.gpu}{people}{f', {self.hours} h' if self.hours else ''}"
 
 
-class EventRow(NamedTuple):
+class ContentEventRow(NamedTuple):
     severity: str
     is_critical: bool
     when: str
@@ -136,7 +136,7 @@ class EventRow(NamedTuple):
     what: str
 
 
-class UnseenHost(NamedTuple):
+class ContentUnseenHost(NamedTuple):
     """Host that was not seen all the time."""
 
     name: str
@@ -163,36 +163,36 @@ class ReportContent:
     omitted_people: str
     unowned_hours: str
     total: PersonRow
-    waste: list[WasteTable]
-    current_waste: list[CurrentWasteRow]
+    waste: list[ContentWasteTable]
+    current_waste: list[ContentCurrentWasteRow]
     omitted_current_waste: int
-    events: list[EventRow]
+    events: list[ContentEventRow]
     omitted_events: int
-    hosts: list[UnseenHost]
+    hosts: list[ContentUnseenHost]
     omitted_hosts: int
 
 
-def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportContent:
-    until = find_unfinished_report_end(report)
+def build_report_content(report: CollectedReport, form: ContentFormat) -> ReportContent:
+    until = find_unfinished_content_end(report)
     models = list(collect.list_report_models(report).items())
     people = report.usage.people
     omitted_people = people.rows[form.max_people :]
     omitted_hours = format_unit_hours(sum(row.sums.used for row in omitted_people))
     previous = report.compared_usage
     previous_use = {row.key: row.sums.used for row in previous.people.rows} if previous else None
-    report_events, hosts = list_report_events(report), collect.list_unseen_report_hosts(report)
-    comparison = collect.compare_weeks(report)
+    report_events, hosts = list_content_events(report), collect.list_unseen_report_hosts(report)
+    comparison = collect.compare_report_weeks(report)
     return ReportContent(
-        title=format_week_title(report),
-        date_range=format_report_date_range(report),
+        title=build_content_title(report),
+        date_range=build_content_date_range(report),
         notes=list_report_notes(report),
         changes=fleet_page.describe_usage_comparison(comparison),
         days=[build_report_use_row(svg.format_heatmap_day_label(day), report.usage.days[day]) for day in report.days],
-        all_gpus=build_report_use_row("All GPUs", report.usage.total, format_report_change(comparison.used)),
+        all_gpus=build_report_use_row("All GPUs", report.usage.total, build_content_change(comparison.used)),
         heat=svg.build_heatmap_hourly_rows(report.days, report.cells, until),
         models=[
             build_report_use_row(
-                form.shorten(model), use, format_report_change(collect.compare_report_model(report, model))
+                form.shorten(model), use, build_content_change(collect.compare_report_model(report, model))
             )
             for model, use in models[: form.max_models]
         ],
@@ -218,7 +218,7 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
             build_report_waste_table(report, form, kind) for kind in form.waste_titles if getattr(report.waste, kind)
         ],
         current_waste=[
-            CurrentWasteRow(
+            ContentCurrentWasteRow(
                 gpu=form.shorten(format_report_gpu_name(waste.host, waste.index), MAX_GPU_CHARACTERS),
                 people=form.shorten(join_names(waste.people)),
                 hours="" if waste.hours is None else f"{waste.hours:,.1f}",
@@ -229,7 +229,7 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
         ],
         omitted_current_waste=len(report.current_waste) - form.max_wasted,
         events=[
-            EventRow(
+            ContentEventRow(
                 severity=find_report_event_severity(event)[1],
                 is_critical=event.kind in events.CRITICAL_KINDS,
                 when=events.format_event_time(event, report.zone),
@@ -242,7 +242,7 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
         ],
         omitted_events=len(report_events) - form.max_events,
         hosts=[
-            UnseenHost(
+            ContentUnseenHost(
                 name=form.shorten(row.name, MAX_GPU_CHARACTERS),
                 seen=svg.UNKNOWN if (seen := compute_usage_percent_seen(row.sums)) is None else f"{seen} %",
                 unseen_hours=format_unit_hours(row.sums.unseen),
@@ -253,13 +253,13 @@ def build_report_content(report: WeeklyReport, form: ReportFormat) -> ReportCont
     )
 
 
-def format_week_title(report: WeeklyReport) -> str:
+def build_content_title(report: CollectedReport) -> str:
     """Format `Week 46 of 2026`."""
     year, number, _ = report.first.isocalendar()
     return f"Week {number} of {year}"
 
 
-def format_report_date_range(report: WeeklyReport) -> str:
+def build_content_date_range(report: CollectedReport) -> str:
     """Format `Mon 9 Nov to Sun 15 Nov 2026, Europe/Paris`."""
     last = report.days[-1]
     year = "" if report.first.year == last.year else f" {report.first.year}"
@@ -272,15 +272,15 @@ def replace_unprintable(line: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
-def find_unfinished_report_end(report: WeeklyReport) -> datetime | None:
+def find_unfinished_content_end(report: CollectedReport) -> datetime | None:
     """Return when the report was made, if its week was not over then."""
     return None if report.is_over else datetime.fromtimestamp(report.until, report.zone)
 
 
-def list_report_notes(report: WeeklyReport) -> list[str]:
+def list_report_notes(report: CollectedReport) -> list[str]:
     """List what a reader must know to understand the numbers."""
     notes = []
-    until, seen, before = find_unfinished_report_end(report), report.usage.seen_percent, report.previous_usage
+    until, seen, before = find_unfinished_content_end(report), report.usage.seen_percent, report.previous_usage
     if until:
         notes.append(
             f"This week is not over: it is told up to {svg.format_heatmap_day_label(until.date())} {until:%H:%M}, "
@@ -303,7 +303,7 @@ def list_report_notes(report: WeeklyReport) -> list[str]:
     return notes
 
 
-def format_report_change(change: ValueChange) -> str:
+def build_content_change(change: ValueChange) -> str:
     """Format a change since the week before, like `+9 %`."""
     if change.before is None:
         return svg.UNKNOWN
@@ -330,23 +330,23 @@ def build_person_row(name: str, sums: UsageSums, used: int, change: ValueChange)
         name=name,
         sums=sums,
         used=format_unit_hours(used),
-        change=format_report_change(change),
+        change=build_content_change(change),
         held=format_unit_hours(sums.held),
         booked=format_unit_hours(sums.booked),
         unused=format_unit_hours(sums.unused),
     )
 
 
-def build_report_waste_table(report: WeeklyReport, form: ReportFormat, kind: str) -> WasteTable:
-    gpus: list[WastedGpu] = getattr(report.waste, kind)
+def build_report_waste_table(report: CollectedReport, form: ContentFormat, kind: str) -> ContentWasteTable:
+    gpus: list[CollectedWastedGpu] = getattr(report.waste, kind)
     omitted = gpus[form.max_wasted :]
     omitted_hours = fleet_page.format_gpu_hours(sum(gpu.minutes for gpu in omitted))
     total_hours = fleet_page.format_gpu_hours(sum(gpu.minutes for gpu in gpus))
-    return WasteTable(
+    return ContentWasteTable(
         title=form.waste_titles[kind].format(hours=total_hours),
         has_people=report.are_users_shown and kind != "unused",
         rows=[
-            WasteRow(
+            ContentWasteRow(
                 gpu=form.shorten(format_report_gpu_name(gpu.host, gpu.index), MAX_GPU_CHARACTERS),
                 model=form.shorten(gpu.model),
                 person=form.shorten(gpu.person),
@@ -359,7 +359,7 @@ def build_report_waste_table(report: WeeklyReport, form: ReportFormat, kind: str
     )
 
 
-def list_report_events(report: WeeklyReport) -> list[HealthEvent]:
+def list_content_events(report: CollectedReport) -> list[HealthEvent]:
     """List the events of the week, the most severe first."""
     shown = [event for event in report.events if event.kind not in OMITTED_EVENT_KINDS]
     return sorted(

@@ -16,7 +16,7 @@ from site_builder.core.html import EMPTY_HTML, Html, load_compact_template
 from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
 from site_builder.health import events
 from site_builder.reports import collect, content
-from site_builder.reports.collect import WeeklyReport
+from site_builder.reports.collect import CollectedReport
 from site_builder.reports.content import PersonRow, ReportContent, build_report_content
 from site_builder.usage import fleet_page
 from site_builder.usage.totals import UsageSums
@@ -53,7 +53,7 @@ def format_report_made_at(made: Now) -> str:
 # The page
 
 
-def render_report_page(report: WeeklyReport, style: str, made: Now, url: str = "") -> bytes:
+def render_report_page(report: CollectedReport, style: str, made: Now, url: str = "") -> bytes:
     """Render a page that needs no other file; `style` is its style sheet."""
     form = build_report_content(report, content.PAGE)
     text = load_compact_template("report.html").render(
@@ -61,14 +61,14 @@ def render_report_page(report: WeeklyReport, style: str, made: Now, url: str = "
         style=Html(style),
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         hour_names=svg.HOUR_NAMES,
-        draw_bar=partial(render_person_bar, most=form.most_used),
+        draw_bar=partial(render_report_person_bar, most=form.most_used),
         made=format_report_made_at(made),
         url=url,
     )
     return text.encode("utf-8", "replace")
 
 
-def render_person_bar(sums: UsageSums, most: int) -> Html:
+def render_report_person_bar(sums: UsageSums, most: int) -> Html:
     """Draw what a person used and held; the person who used `most` gets the whole width."""
     if not sums.used:
         return EMPTY_HTML
@@ -85,7 +85,7 @@ def render_person_bar(sums: UsageSums, most: int) -> Html:
 # The mail: its charts are tables, so that it needs no picture and no script
 
 
-class BarPiece(NamedTuple):
+class ReportBarPiece(NamedTuple):
     """Part of a bar, and its width in percent."""
 
     part: str
@@ -93,24 +93,26 @@ class BarPiece(NamedTuple):
     width: int
 
 
-def format_report_subject(report: WeeklyReport) -> str:
+def format_report_subject(report: CollectedReport) -> str:
     """Format `gpuboard: week 46 of 2026, 120.0 GPU-hours used`."""
-    title = content.format_week_title(report)
-    return f"gpuboard: {title[0].lower()}{title[1:]}, {collect.compare_weeks(report).used.now:,.1f} GPU-hours used"
+    title = content.build_content_title(report)
+    return (
+        f"gpuboard: {title[0].lower()}{title[1:]}, {collect.compare_report_weeks(report).used.now:,.1f} GPU-hours used"
+    )
 
 
-def render_report_brief(report: WeeklyReport, url: str = "") -> str:
+def render_report_brief(report: CollectedReport, url: str = "") -> str:
     """Render the sums alone, for a chat."""
-    lines = [content.format_report_date_range(report)]
-    for label, number, before in fleet_page.describe_usage_comparison(collect.compare_weeks(report)):
+    lines = [content.build_content_date_range(report)]
+    for label, number, before in fleet_page.describe_usage_comparison(collect.compare_report_weeks(report)):
         lines.append(f"{number} {label}: {before}")
-    critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_report_events(report))
+    critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_content_events(report))
     if critical_count:
         lines.append(f"{critical_count} critical {'event' if critical_count == 1 else 'events'} on GPUs")
     return "\n".join([*lines, *([f"All of it: {url}"] if url else [])])
 
 
-def render_report_mail(report: WeeklyReport, made: Now, board: str = "", page: str = "") -> str:
+def render_report_mail(report: CollectedReport, made: Now, board: str = "", page: str = "") -> str:
     """Render the mail; `board` and `page` are the addresses of the board and of the report, if known."""
     form = build_report_content(report, content.MAIL)
     light_tints, dark_tints = (
@@ -143,7 +145,7 @@ def mix_report_tint(percent: int, ink: str, ground: str) -> str:
     return "#" + bytes(round(dark * percent / 100 + light * (1 - percent / 100)) for dark, light in pairs).hex()
 
 
-def build_report_bar(minutes_by_part: Mapping[str, float], whole: float) -> list[BarPiece]:
+def build_report_bar(minutes_by_part: Mapping[str, float], whole: float) -> list[ReportBarPiece]:
     """Put parts side by side; the rest of the whole is the track."""
     if not whole:
         return []
@@ -152,15 +154,15 @@ def build_report_bar(minutes_by_part: Mapping[str, float], whole: float) -> list
         position += 100 * minutes / whole
         width = min(100, round(position)) - end
         if width > 0:
-            pieces.append(BarPiece(part, COLOURS[part][0], width))
+            pieces.append(ReportBarPiece(part, COLOURS[part][0], width))
             end += width
-    return [*pieces, BarPiece("track", COLOURS["track"][0], 100 - end)] if end < 100 else pieces
+    return [*pieces, ReportBarPiece("track", COLOURS["track"][0], 100 - end)] if end < 100 else pieces
 
 
 # The text: no line is longer than 78 letters
 
 
-def render_report_text(report: WeeklyReport, url: str = "") -> str:
+def render_report_text(report: CollectedReport, url: str = "") -> str:
     form = build_report_content(report, content.TEXT)
     sections: list[tuple[str, Iterable[str]]] = [
         ("", [f"gpuboard: {form.title[0].lower()}{form.title[1:]}", form.date_range]),
@@ -197,15 +199,15 @@ def replace_report_dashes(change: str) -> str:
     return change.replace("−", "-").replace("–", "-")  # noqa: RUF001
 
 
-def format_report_summary_lines(report: WeeklyReport) -> Iterator[str]:
-    changes = collect.compare_weeks(report)
+def format_report_summary_lines(report: CollectedReport) -> Iterator[str]:
+    changes = collect.compare_report_weeks(report)
     for label, change, digits in (
         ("GPU-hours used", changes.used, 1),
         ("people who used GPUs", changes.people, 0),
         ("GPU-hours held idle or booked and unused", changes.wasted, 1),
     ):
         before = "" if change.before is None else f"was {change.before:,.{digits}f}"
-        percent = replace_report_dashes(content.format_report_change(change))
+        percent = replace_report_dashes(content.build_content_change(change))
         yield format_report_text_row(label, 42, (f"{change.now:,.{digits}f}", 10), (percent, 9), (before, 16))
     share, share_before = changes.taken_percents
     before = "" if share_before is None else f"was {fleet_page.format_usage_share(share_before)}"

@@ -253,7 +253,7 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
         free = [
             choice
             for choice in free
-            if not choice.gpu.parent_keys or gpu_models.is_matching_profile(model, choice.gpu.profile)
+            if not choice.gpu.parent_keys or gpu_models.is_matching_model_profile(model, choice.gpu.profile)
         ]
     count_by_host = Counter(choice.host.name for choice in free)
     free = [choice for choice in free if count_by_host[choice.host.name] >= count]

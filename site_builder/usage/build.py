@@ -18,7 +18,7 @@ from site_builder.core.published_files import CODE_FINGERPRINT, SiteFiles
 from site_builder.fleet.summary import SummarizedHost
 from site_builder.history.reader import HistoryReader
 from site_builder.history.rollups import GpuSetChange, HostModel, MonthUsage, UsageRollup
-from site_builder.history.usage_sums import StateMinutes, UsageShare
+from site_builder.history.usage_sums import StateMinutes, UsageShareSums
 from site_builder.usage import fleet_page, people_page, totals
 from site_builder.usage.fleet_page import MinutesByHour, PeriodComparison, PeriodUse
 
@@ -162,13 +162,13 @@ class FleetPage:
 
     def collect_content(self, until: int | None, people: PeopleDirectory, now: Now) -> fleet_page.FleetPageContent:
         seen: MinutesByHour
-        week_shares: list[dict[str, UsageShare]]
+        week_shares: list[dict[str, UsageShareSums]]
         if until is None:
             start, end = int(now.epoch) - DAY, int(now.epoch)
             usage = self.history.read_hourly_usage(start, end + 1)
-            shares: dict[str, UsageShare] = {}
+            shares: dict[str, UsageShareSums] = {}
             for (_, _, person), share in usage.shares.items():
-                shares[person] = UsageShare(*map(sum, zip(shares.get(person, UsageShare(0, 0, 0, 0)), share)))
+                shares[person] = UsageShareSums(*map(sum, zip(shares.get(person, UsageShareSums(0, 0, 0, 0)), share)))
             seen, week_shares = usage.seen, [shares, {}]
         else:
             start, end = until - MONTH_DAYS * DAY, until
@@ -227,7 +227,7 @@ def summarize_usage_period(seen: MinutesByHour, days: int, people: int) -> Perio
 
 
 def compare_last_weeks(
-    seen: MinutesByHour, week_shares: Sequence[Mapping[str, UsageShare]], end: int, people: PeopleDirectory
+    seen: MinutesByHour, week_shares: Sequence[Mapping[str, UsageShareSums]], end: int, people: PeopleDirectory
 ) -> PeriodComparison:
     weeks = []
     for back, shares in enumerate(week_shares):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.html import format_build_time, load_compact_template
-from site_builder.history.rollups import UsageWindow
+from site_builder.history.rollups import RollupWindow
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.usage.totals import (
     NO_USAGE,
@@ -53,7 +53,7 @@ class PeoplePageContent(NamedTuple):
 
     people: Sequence[PersonSummary]
     balance: FleetBalance
-    windows: Sequence[UsageWindow]
+    windows: Sequence[RollupWindow]
     are_users_shown: bool
     problem: str
     tables: str
@@ -125,7 +125,7 @@ def render_month_tables(
 # Now, and on average
 
 
-def format_window(window: UsageWindow, now: Now) -> dict[str, str]:
+def format_window(window: RollupWindow, now: Now) -> dict[str, str]:
     """Format the name, start and coverage of a window: `7 days`, `10 Nov 12:00` and `98 %`, rounded down."""
     hours = round((window.until - window.since) / formatting.HOUR)
     start = datetime.fromtimestamp(window.since, now.zone)

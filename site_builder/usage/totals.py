@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeVar
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text
-from site_builder.fleet.summary import GpuUseCounts, PersonUsage
+from site_builder.fleet.summary import GpuUseSummary, PersonUseSummary
 from site_builder.history.model import GpuSeries
-from site_builder.history.rollups import MonthUsage, UsageWindow
-from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes, UsageShare
+from site_builder.history.rollups import MonthUsage, RollupWindow
+from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes, UsageShareSums
 
 # Time that nobody used, in the order in which it is listed; together with used time it is all that was seen.
 UNUSED_PARTS = {
@@ -99,15 +99,15 @@ class DatePeriod(NamedTuple):
 class FleetUsage(NamedTuple):
     """Fleet at this moment: what each person has on each host, and the number of GPUs by use."""
 
-    usage_by_person: Mapping[str, Mapping[str, PersonUsage]]
-    gpu_counts: GpuUseCounts
+    usage_by_person: Mapping[str, Mapping[str, PersonUseSummary]]
+    gpu_counts: GpuUseSummary
 
 
 class PersonSummary(NamedTuple):
     """What a person has, on how many GPUs of which hosts, and had on average over each window."""
 
     name: str
-    usage: PersonUsage
+    usage: PersonUseSummary
     gpus_by_host: tuple[tuple[str, int], ...]
     mean_gpus: tuple[float | None, ...]
 
@@ -154,7 +154,7 @@ def build_usage_table(
 
 
 def sum_daily_usage(
-    shares: Iterable[tuple[date, str, str, str, UsageShare]],
+    shares: Iterable[tuple[date, str, str, str, UsageShareSums]],
     seen: Iterable[tuple[date, str, str, StateMinutes]],
     unseen: Iterable[tuple[MonthHostModel, int]],
 ) -> tuple[dict[str, UsageSums], dict[MonthHostModel, UsageSums]]:
@@ -282,18 +282,18 @@ def compute_usage_percent_seen(sums: UsageSums) -> int | None:
 # The fleet now, and on average
 
 
-def sum_fleet_usage(hosts: Iterable[tuple[str, Mapping[str, PersonUsage], GpuUseCounts]]) -> FleetUsage:
-    usage_by_person: dict[str, dict[str, PersonUsage]] = defaultdict(dict)
-    sums = [0] * len(GpuUseCounts._fields)
+def sum_fleet_usage(hosts: Iterable[tuple[str, Mapping[str, PersonUseSummary], GpuUseSummary]]) -> FleetUsage:
+    usage_by_person: dict[str, dict[str, PersonUseSummary]] = defaultdict(dict)
+    sums = [0] * len(GpuUseSummary._fields)
     for host, host_usage, gpu_counts in hosts:
         for name, usage in host_usage.items():
             usage_by_person[name][host] = usage
         sums = [usage + count for usage, count in zip(sums, gpu_counts)]
-    return FleetUsage(usage_by_person, GpuUseCounts(*sums))
+    return FleetUsage(usage_by_person, GpuUseSummary(*sums))
 
 
 def list_person_summaries(
-    fleet_usage: FleetUsage, windows: Sequence[UsageWindow], people: PeopleDirectory
+    fleet_usage: FleetUsage, windows: Sequence[RollupWindow], people: PeopleDirectory
 ) -> list[PersonSummary]:
     """List everybody who is on a GPU or was, the one who has most first."""
     past_users = (name for window in windows for name, share in window.shares.items() if share.used)
@@ -312,9 +312,9 @@ def list_person_summaries(
 
 
 def build_person_summary(
-    names: Sequence[str], fleet_usage: FleetUsage, windows: Sequence[UsageWindow], people: PeopleDirectory
+    names: Sequence[str], fleet_usage: FleetUsage, windows: Sequence[RollupWindow], people: PeopleDirectory
 ) -> PersonSummary:
-    usage = PersonUsage()
+    usage = PersonUseSummary()
     gpus_by_host: dict[str, int] = defaultdict(int)
     for name in names:
         for host, host_usage in fleet_usage.usage_by_person.get(name, {}).items():
@@ -328,12 +328,12 @@ def build_person_summary(
     return PersonSummary(clean_text(people.choose_display_name(names)), usage, sorted_hosts, tuple(means))
 
 
-def compute_usage_mean_gpus(units: int, window: UsageWindow) -> float | None:
+def compute_usage_mean_gpus(units: int, window: RollupWindow) -> float | None:
     """Return GPUs on average over the minutes that were seen; None if no GPU was seen in any of them."""
     return units / UNITS_PER_MINUTE / window.seen_minutes if window.seen_minutes and window.state_minutes.seen else None
 
 
-def build_fleet_balance(fleet_usage: FleetUsage, windows: Sequence[UsageWindow]) -> FleetBalance:
+def build_fleet_balance(fleet_usage: FleetUsage, windows: Sequence[RollupWindow]) -> FleetBalance:
     gpu_counts = fleet_usage.gpu_counts
     counts = {"used": gpu_counts.used, **{name: getattr(gpu_counts, name) for name in UNUSED_PARTS}}
     all_counts = {**counts, "seen": sum(counts.values()), "unseen": gpu_counts.unseen}
@@ -347,5 +347,5 @@ def build_fleet_balance(fleet_usage: FleetUsage, windows: Sequence[UsageWindow])
     return FleetBalance(all_counts, {name: tuple(values) for name, values in means.items()})
 
 
-def list_usage_names(usages: Iterable[UsageWindow | MonthUsage]) -> set[str]:
+def list_usage_names(usages: Iterable[RollupWindow | MonthUsage]) -> set[str]:
     return {name for usage in usages for name in usage.shares}

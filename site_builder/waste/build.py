@@ -12,11 +12,11 @@ from site_builder.core.published_files import OutputFile, SiteFiles
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.store import BuilderState
 from site_builder.fleet.summary import HostSummary, SummarizedHost
-from site_builder.history.idle_runs import GpuRun, build_fleet_gpu_key, find_current_idle_run, read_idle_history
+from site_builder.history.idle_runs import IdleRun, build_fleet_gpu_key, find_current_idle_run, read_idle_history
 from site_builder.history.reader import HistoryReader
 from site_builder.waste import render
 from site_builder.waste import rules as waste_rules
-from site_builder.waste.rules import WASTE_FILE, EmptyGpu, WasteCandidate, WasteReport
+from site_builder.waste.rules import WASTE_FILE, EmptyGpuCandidate, WasteCandidate, WasteReport
 
 # History counts in minutes: a shorter interval shows nothing new.
 CHECK_INTERVAL_S = 60
@@ -94,15 +94,15 @@ def collect_waste(
 def find_empty_gpus(
     summaries: Mapping[str, HostSummary],
     candidates: Mapping[str, Sequence[WasteCandidate]],
-    runs: Mapping[str, GpuRun],
+    runs: Mapping[str, IdleRun],
     anomalies: MutableMapping[str, int],
     now: float,
-) -> Iterator[EmptyGpu]:
+) -> Iterator[EmptyGpuCandidate]:
     """Yield GPUs that were empty for long and still are; remember those in use now until history knows it."""
     unused_runs = {
         gpu_key: run
         for gpu_key, stored in runs.items()
-        if (run := find_current_idle_run(stored, now)) and waste_rules.is_booking_long_unused(run)
+        if (run := find_current_idle_run(stored, now)) and waste_rules.is_gpu_long_unused(run)
     }
     for name in [name for name in anomalies if name.startswith(USED_PREFIX)]:
         gpu_key = name[len(USED_PREFIX) :]
@@ -121,7 +121,9 @@ def find_empty_gpus(
             anomalies[USED_PREFIX + gpu_key] = int(now)
 
 
-def list_wasted_empty_gpus(host: str, summary: HostSummary, candidates: Sequence[WasteCandidate]) -> Iterator[EmptyGpu]:
+def list_wasted_empty_gpus(
+    host: str, summary: HostSummary, candidates: Sequence[WasteCandidate]
+) -> Iterator[EmptyGpuCandidate]:
     """List the GPUs of a host that nobody is on: those that are free, and those that are booked and unused."""
     numbers = [identity.number for identity in summary.gpu_identities]
     keys = {
@@ -131,7 +133,7 @@ def list_wasted_empty_gpus(host: str, summary: HostSummary, candidates: Sequence
     }
     for gpu in summary.free_gpus:
         if gpu.index in keys:
-            yield EmptyGpu(host, keys[gpu.index], gpu.index, gpu.model)
+            yield EmptyGpuCandidate(host, keys[gpu.index], gpu.index, gpu.model)
     for candidate in candidates:
         if candidate.kind == "booking":
-            yield EmptyGpu(host, candidate.gpu_key, candidate.index, candidate.model)
+            yield EmptyGpuCandidate(host, candidate.gpu_key, candidate.index, candidate.model)

@@ -50,7 +50,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
     gpuboard waste atlas hydra --json
     """
     with translate_fleet_errors():
-        report = filter_waste(load_waste(loaded), hosts, kinds)
+        report = filter_waste(load_waste_for_command(loaded), hosts, kinds)
     if report.problem:
         print_command_message(f"some of it may be missing: {report.problem}")
     if as_json:
@@ -64,7 +64,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
         click.echo(f"Nothing is wasted{where}" + (f" of kind {', '.join(kinds)}." if kinds else "."))
 
 
-def load_waste(loaded: LoadedSettings) -> WasteReport:
+def load_waste_for_command(loaded: LoadedSettings) -> WasteReport:
     """Load waste.json from the board's address, or from the folder of the board that is built here."""
     settings, clock_ahead_s = loaded.settings, 0.0
     if loader.choose_fleet_source(loaded) == "url":
@@ -82,7 +82,7 @@ def load_waste(loaded: LoadedSettings) -> WasteReport:
             raise CommandError(f"there is no {source}: {NO_BOARD_HINT}") from None
         except OSError as error:
             raise CommandError(f"{source} could not be read: {error.strerror}") from None
-    report, problem = rules.parse_waste(content)
+    report, problem = rules.parse_waste_json(content)
     if report is None:
         raise CommandError(f"{source} {problem}")
     fleet = Fleet(report.built_at, (), (), every=report.build_interval_s or None)

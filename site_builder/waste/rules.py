@@ -21,9 +21,9 @@ from site_builder.fleet.gpu_state import StateRules
 from site_builder.history.idle_runs import (
     RUN_EMPTY,
     RUN_IDLE,
-    GpuRun,
-    IdleHistory,
-    UnusedBooking,
+    IdleRun,
+    IdleRunHistory,
+    UnusedBookingRun,
     are_different_people,
     build_fleet_gpu_key,
     find_current_idle_run,
@@ -99,7 +99,7 @@ class WasteCandidate(NamedTuple):
     pids: tuple[int, ...] = ()
 
 
-class EmptyGpu(NamedTuple):
+class EmptyGpuCandidate(NamedTuple):
     """GPU that nobody is on now."""
 
     host: str
@@ -111,7 +111,7 @@ class EmptyGpu(NamedTuple):
 # waste.json
 
 
-def parse_waste(content: bytes) -> tuple[WasteReport | None, str]:
+def parse_waste_json(content: bytes) -> tuple[WasteReport | None, str]:
     """Parse waste.json, or say why that is impossible; items of an unknown form are left out."""
     try:
         document = orjson.loads(content)
@@ -130,7 +130,7 @@ def parse_waste(content: bytes) -> tuple[WasteReport | None, str]:
     report = WasteReport(
         built_at=document["built"],
         build_interval_s=as_integer(document.get("every")) or 0,
-        items=tuple(item for fields in document["items"] if (item := parse_waste_item(fields))),
+        items=tuple(item for fields in document["items"] if (item := parse_waste_json_item(fields))),
         hosts=tuple(host for host in as_list(document.get("hosts")) if isinstance(host, str) and is_host_name(host)),
         history_since=as_integer(document.get("history_since")),
         problem=as_clean_text(document.get("trouble")),
@@ -138,7 +138,7 @@ def parse_waste(content: bytes) -> tuple[WasteReport | None, str]:
     return report, ""
 
 
-def parse_waste_item(fields: object) -> WasteItem | None:
+def parse_waste_json_item(fields: object) -> WasteItem | None:
     if not isinstance(fields, dict):
         return None
     kind, host = fields.get("kind"), fields.get("host")
@@ -193,13 +193,15 @@ def find_waste_candidates(host: HostStatus) -> tuple[WasteCandidate, ...]:
         return ()
     has_unmatched = bool(host.unmatched_processes)
     candidates = (
-        build_booking_candidate(gpu, key) if gpu.state == "booked" else build_taken_candidate(gpu, key, has_unmatched)
+        find_booked_waste_candidate(gpu, key)
+        if gpu.state == "booked"
+        else find_taken_waste_candidate(gpu, key, has_unmatched)
         for gpu, key in zip(host.gpus, list_host_gpu_keys(host.gpus))
     )
     return tuple(candidate for candidate in candidates if candidate)
 
 
-def build_taken_candidate(gpu: GpuStatus, key: str, has_unmatched: bool) -> WasteCandidate | None:
+def find_taken_waste_candidate(gpu: GpuStatus, key: str, has_unmatched: bool) -> WasteCandidate | None:
     kind = find_waste_kind(gpu, has_unmatched) if gpu.state in TAKEN_STATES else None
     if kind is None:
         return None
@@ -233,7 +235,7 @@ def find_waste_kind(gpu: GpuStatus, has_unmatched: bool) -> str | None:
     return None if gpu.idle_since is None else "held"  # history knows whether it is idle for long enough
 
 
-def build_booking_candidate(gpu: GpuStatus, key: str) -> WasteCandidate | None:
+def find_booked_waste_candidate(gpu: GpuStatus, key: str) -> WasteCandidate | None:
     """Return a GPU that is booked now with nobody on it."""
     running = [booking for booking in gpu.bookings if booking.phase == "now"]
     since = [booking.unused_since for booking in running if booking.unused_since is not None]
@@ -257,8 +259,8 @@ def build_booking_candidate(gpu: GpuStatus, key: str) -> WasteCandidate | None:
 
 def find_waste(
     candidates_by_host: Mapping[str, Sequence[WasteCandidate]],
-    empty_gpus: Iterable[EmptyGpu],
-    history: IdleHistory,
+    empty_gpus: Iterable[EmptyGpuCandidate],
+    history: IdleRunHistory,
     rules: StateRules,
     anomalies: MutableMapping[str, int],
     now: float,
@@ -267,7 +269,7 @@ def find_waste(
 
     `anomalies` has the time since when each GPU is in a state that should not be, and is updated here.
     """
-    evaluator = WasteEvaluator(history, rules, now)
+    evaluator = WasteRules(history, rules, now)
     candidates = [
         (host, build_fleet_gpu_key(host, candidate.gpu_key), candidate)
         for host, host_candidates in candidates_by_host.items()
@@ -318,12 +320,12 @@ def find_waste(
     )
 
 
-class WasteEvaluator:
+class WasteRules:
     """Decides which candidates are wasted, and for how many hours."""
 
-    def __init__(self, history: IdleHistory, rules: StateRules, now: float) -> None:
+    def __init__(self, history: IdleRunHistory, rules: StateRules, now: float) -> None:
         self.history, self.rules, self.now = history, rules, now
-        self.ended_bookings: list[UnusedBooking] = []
+        self.ended_bookings: list[UnusedBookingRun] = []
         self.ended_until: dict[str, int] = {}  # end of the last such booking of each GPU
         for booking in history.unused_bookings:
             run = self.find_run(booking.host, booking.gpu_key)
@@ -333,7 +335,7 @@ class WasteEvaluator:
                 gpu_key = build_fleet_gpu_key(booking.host, booking.gpu_key)
                 self.ended_until[gpu_key] = max(booking.until, self.ended_until.get(gpu_key, 0))
 
-    def find_run(self, host: str, gpu_key: str) -> GpuRun | None:
+    def find_run(self, host: str, gpu_key: str) -> IdleRun | None:
         return find_current_idle_run(self.history.runs.get(build_fleet_gpu_key(host, gpu_key)), self.now)
 
     def list_display_names(self, logins: Iterable[str]) -> tuple[str, ...]:
@@ -351,8 +353,8 @@ class WasteEvaluator:
         if since is None:
             since = anomalies.get(f"{candidate.kind} {build_fleet_gpu_key(host, candidate.gpu_key)}")
         people = self.list_display_names(candidate.people)
-        what, advice, command = describe_waste(host, candidate, people)
-        item = build_item(candidate.kind, host, candidate)
+        what, advice, command = decide_waste_advice(host, candidate, people)
+        item = start_waste_item(candidate.kind, host, candidate)
         return item._replace(
             people=people, since=since, hours=hours, pids=candidate.pids, what=what, advice=advice, command=command
         )
@@ -373,9 +375,9 @@ class WasteEvaluator:
         ):
             seen = run.minutes * MINUTE + max(0, now - (run.last_seen + MINUTE))
             if run.first_seen < run.since and run.since > since:  # somebody else held it before
-                return run.since, waste_seconds_to_hours(seen)
+                return run.since, measure_wasted_hours(seen)
             since, seconds = min(since, run.since), max(seconds, seen)
-        return since, waste_seconds_to_hours(seconds)
+        return since, measure_wasted_hours(seconds)
 
     def evaluate_booking(self, host: str, candidate: WasteCandidate) -> WasteItem | None:
         """Return a running booking as wasted; None if somebody was on the GPU since it began, or nobody can know."""
@@ -383,12 +385,12 @@ class WasteEvaluator:
         if seconds is None or seconds < MIN_UNUSED_BOOKING_S:
             return None
         people = self.list_display_names(candidate.people)
-        return build_item("booking", host, candidate)._replace(
+        return start_waste_item("booking", host, candidate)._replace(
             people=people,
             since=candidate.booking_start,
-            hours=waste_seconds_to_hours(seconds),
+            hours=measure_wasted_hours(seconds),
             what="booked, and nobody has been on it since that began",
-            advice=f"{format_waste_request(people)} to use it or to release it.",
+            advice=f"{decide_whom_to_ask(people)} to use it or to release it.",
         )
 
     def measure_unused_booking(self, host: str, candidate: WasteCandidate) -> float | None:
@@ -416,51 +418,51 @@ class WasteEvaluator:
         has_gaps = booked_run.minutes < (booked_run.last_seen - booked_run.since) // MINUTE + 1
         return None if has_gaps else booked_run.last_seen + MINUTE - start + unrecorded
 
-    def build_ended_booking(self, booking: UnusedBooking) -> WasteItem:
+    def build_ended_booking(self, booking: UnusedBookingRun) -> WasteItem:
         people = self.list_display_names(booking.people)
-        return build_item("booking", booking.host, booking)._replace(
+        return start_waste_item("booking", booking.host, booking)._replace(
             people=people,
             since=booking.since,
             until=booking.until,
-            hours=waste_seconds_to_hours(booking.minutes * MINUTE),
+            hours=measure_wasted_hours(booking.minutes * MINUTE),
             what="was booked, and nobody was on it in all that time",
-            advice=f"{format_waste_request(people)} to release what is not needed.",
+            advice=f"{decide_whom_to_ask(people)} to release what is not needed.",
         )
 
-    def evaluate_empty(self, gpu: EmptyGpu, booked_hours: float) -> WasteItem | None:
+    def evaluate_empty(self, gpu: EmptyGpuCandidate, booked_hours: float) -> WasteItem | None:
         """Return a GPU as wasted that nobody has been on for long, without the hours that bookings count."""
         run = self.find_run(gpu.host, gpu.gpu_key)
-        if run is None or not is_booking_long_unused(run):
+        if run is None or not is_gpu_long_unused(run):
             return None
         until = run.last_seen + MINUTE
         pending = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
         seen = f"{run.minutes * MINUTE // DAY} days that were seen"
-        return build_item("unused", gpu.host, gpu)._replace(
+        return start_waste_item("unused", gpu.host, gpu)._replace(
             since=run.since,
-            hours=max(0.0, round(waste_seconds_to_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
+            hours=max(0.0, round(measure_wasted_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
             what=f"nobody was ever on it, in {seen}" if run.last_taken is None else f"nobody has been on it for {seen}",
             advice="Tell people of it, or move it to where it is needed.",
         )
 
 
-def build_item(kind: str, host: str, gpu: WasteCandidate | UnusedBooking | EmptyGpu) -> WasteItem:
+def start_waste_item(kind: str, host: str, gpu: WasteCandidate | UnusedBookingRun | EmptyGpuCandidate) -> WasteItem:
     return WasteItem(kind=kind, host=host, gpu_key=gpu.gpu_key, index=gpu.index, model=gpu.model)
 
 
-def is_booking_long_unused(run: GpuRun) -> bool:
+def is_gpu_long_unused(run: IdleRun) -> bool:
     """Return True if nobody was on a GPU in 30 days of minutes that were seen; a gap does not count as unused."""
     return run.kind == RUN_EMPTY and run.minutes * MINUTE >= MIN_UNUSED_DAYS * DAY
 
 
-def waste_seconds_to_hours(seconds: float) -> float:
+def measure_wasted_hours(seconds: float) -> float:
     return round(seconds / HOUR, 2)
 
 
-def format_waste_request(people: Sequence[str]) -> str:
+def decide_whom_to_ask(people: Sequence[str]) -> str:
     return f"Ask {join_names(people)}" if people else "Ask who booked it"
 
 
-def describe_waste(host: str, candidate: WasteCandidate, people: Sequence[str]) -> tuple[str, str, str]:
+def decide_waste_advice(host: str, candidate: WasteCandidate, people: Sequence[str]) -> tuple[str, str, str]:
     """Return what is wrong with a taken GPU, what to do about it, and the command for that."""
     memory = candidate.memory_text
     if candidate.kind == "dead":

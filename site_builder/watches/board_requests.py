@@ -125,7 +125,7 @@ def find_watch_availability_warnings(wanted_gpus: WatchRequest, transaction: Boo
     bookings = [stored.booking for stored in transaction.list_bookings()]
     names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
     statuses = list(transaction.hosts.decide_hosts(names, bookings, transaction.now).statuses.values())
-    free_gpus = (gpu for status in statuses for gpu in summary.list_free_gpus(status))
+    free_gpus = (gpu for status in statuses for gpu in summary.summarize_free_gpus(status))
     matches = FreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
     if matches:
         return [f"that is so already: {format_watch_gpu_places(matches)}"]

@@ -18,7 +18,7 @@ from site_builder.core.faults import describe_fault
 from site_builder.core.locks import StorageBusyError, StorageError
 from site_builder.core.model import FreeGpu, Problem
 from site_builder.core.names import fold_login
-from site_builder.fleet.gpu_models import is_matching_model, is_matching_profile
+from site_builder.fleet.gpu_models import is_matching_model, is_matching_model_profile
 from site_builder.watches import store
 from site_builder.watches.store import MAX_WATCHES_BYTES, WATCHES_FILE, Watch, WatchEntries, WatchRequest, WatchStore
 
@@ -159,7 +159,11 @@ class FreeGpuIndex:
             return False
         # a process sees only one MIG instance: several are for whoever asks for their profile
         is_mig = isinstance(gpu.index, str) and ":" in gpu.index
-        if request.gpu_count > 1 and is_mig and not is_matching_profile(request.model, gpu.model.rpartition(" ")[2]):
+        if (
+            request.gpu_count > 1
+            and is_mig
+            and not is_matching_model_profile(request.model, gpu.model.rpartition(" ")[2])
+        ):
             return False
         if gpu.memory_total < request.memory_gb * MIB_PER_GB:
             return False

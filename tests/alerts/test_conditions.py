@@ -30,7 +30,7 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet import host_state
-from site_builder.fleet.build import DecidedHost, HostSources
+from site_builder.fleet.build import BuiltHostStatus, HostStatusSources
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.health.model import BEFORE_FIRST_CHECK, HealthEvent
 from tests.support.generated_fleet import NOW, booking, gpu, host_data, idle_for, now, person, process, used_by
@@ -55,7 +55,7 @@ def found(
     rules = StateRules(
         StateLimits(), PeopleDirectory(aliases or {}, ("alice", "bob", "carol")), shown or PrivacySettings()
     )
-    case = host_state.HostInput(
+    case = host_state.HostStateInput(
         known or DiscoveredHost("atlas"), data, bookings, idle or IdleTimes(0, {}), {}, kept or {}
     )
     board = host_state.decide_host_status(case, rules, now(after))
@@ -188,7 +188,7 @@ def test_a_booking_that_nobody_uses_and_one_that_another_uses(shown: PrivacySett
 
 def test_a_built_host_has_conditions_and_expires_when_the_next_one_is_due() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}, ("alice",)), PrivacySettings())
-    host = HostSources(DiscoveredHost("atlas"), None, [booking("alice", begins=30, ends=40)], IdleTimes(0, {}))
+    host = HostStatusSources(DiscoveredHost("atlas"), None, [booking("alice", begins=30, ends=40)], IdleTimes(0, {}))
     card, _ = build_host(host, rules, {}, now())
     assert card.conditions == ()
     assert card.valid_until <= NOW + 6 * HOUR
@@ -198,18 +198,18 @@ def test_a_built_host_has_conditions_and_expires_when_the_next_one_is_due() -> N
 
 def test_a_booking_at_which_we_fail_costs_no_other_condition() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}), HIDDEN)
-    host = HostSources(DiscoveredHost("atlas"), None, [object()], IdleTimes(0, {}))  # type: ignore[list-item]
+    host = HostStatusSources(DiscoveredHost("atlas"), None, [object()], IdleTimes(0, {}))  # type: ignore[list-item]
     board = host_state.decide_host_status(
-        host_state.HostInput(DiscoveredHost("atlas"), None, [], IdleTimes(0, {}), {}), rules, now()
+        host_state.HostStateInput(DiscoveredHost("atlas"), None, [], IdleTimes(0, {}), {}), rules, now()
     )
-    decided = DecidedHost(replace(board, state="down"))
+    decided = BuiltHostStatus(replace(board, state="down"))
     assert rules_of(find_host_conditions(host, decided, rules, now()) or ()) == ["host-down"]
 
 
 def test_a_fault_of_ours_is_not_taken_for_a_host_without_conditions() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}), HIDDEN)
-    host = HostSources(DiscoveredHost("atlas"), None, [], IdleTimes(0, {}))
-    decided = DecidedHost(object())  # type: ignore[arg-type]
+    host = HostStatusSources(DiscoveredHost("atlas"), None, [], IdleTimes(0, {}))
+    decided = BuiltHostStatus(object())  # type: ignore[arg-type]
     assert find_host_conditions(host, decided, rules, now()) is None  # nobody knows what is over
 
 

@@ -27,7 +27,7 @@ from site_builder.core.clock import Now
 from site_builder.core.model import HostStatus, PrivacySettings, StateLimits
 from site_builder.fleet import host_state
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.fleet.host_state import HostInput
+from site_builder.fleet.host_state import HostStateInput
 from tests.support.board_fixture import Lab, gpu, person, process, soon, words
 from tests.support.machine import wait_for
 from tests.support.pace import check, wall, within
@@ -577,7 +577,7 @@ def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.Mo
     busy_lab(lab)
     real = host_state.decide_host_status
 
-    def failing(case: HostInput, rules: StateRules, now: Now) -> HostStatus:
+    def failing(case: HostStateInput, rules: StateRules, now: Now) -> HostStatus:
         if case.discovered.name == "hydra":
             message = "oh"
             raise ZeroDivisionError(message)

@@ -46,13 +46,13 @@ def test_a_host_is_decided_once_for_its_card_its_page_and_what_programs_read_of_
     decided: list[str] = []
 
     def count_decision(
-        host: fleet_build.HostSources, rules: StateRules, names: dict[str, str], now: Now
-    ) -> fleet_build.DecidedHost:
+        host: fleet_build.HostStatusSources, rules: StateRules, names: dict[str, str], now: Now
+    ) -> fleet_build.BuiltHostStatus:
         decided.append(host.discovered.name)
-        return fleet_build.decide_host(host, rules, names, now)
+        return fleet_build.build_host_status(host, rules, names, now)
 
-    monkeypatch.setattr(pages, "decide_host", count_decision)
-    monkeypatch.setattr(host_pipeline, "decide_host", count_decision)
+    monkeypatch.setattr(pages, "build_host_status", count_decision)
+    monkeypatch.setattr(host_pipeline, "build_host_status", count_decision)
     for used in (4, 7000):
         for name in hosts:
             lab.host(name, gpu(0, used, uuid=f"GPU-{name}"))

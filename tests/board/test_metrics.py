@@ -26,7 +26,7 @@ from site_builder.core.model import (
     PrivacySettings,
 )
 from site_builder.fleet import summary
-from site_builder.health.gpu_health import HealthReadings, build_health_readings
+from site_builder.health.gpu_health import GpuHealthReadings, build_gpu_health_readings
 from site_builder.snapshots import registry
 from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, used_by
 from tests.support.health_fixtures import parse_health_cells
@@ -317,7 +317,7 @@ def test_health_metrics_exist_where_the_driver_reports_health(
 
 
 def test_a_gpu_without_health_readings_has_no_health_metrics() -> None:
-    assert build_health_readings(gpu().health, None) == HealthReadings()
+    assert build_gpu_health_readings(gpu().health, None) == GpuHealthReadings()
 
 
 # Nothing that a host says can spoil the file

@@ -282,7 +282,9 @@ def test_repeats_are_those_of_the_board_also_when_the_clocks_change(lab: Lab, ru
     booking = Booking("atlas", "0", "alice", begins + timedelta(hours=2), begins, rrule=rule)
     last = begins + timedelta(days=14)
     board = [
-        since for since, _ in booking_use.list_booking_times(booking, Now(moment, zone)) if since and since <= last
+        since
+        for since, _ in booking_use.list_fleet_booking_times(booking, Now(moment, zone))
+        if since and since <= last
     ]
     assert len(board) > (0 if "INTERVAL" in rule or "MONTHLY" in rule else 1)
     assert expanded(event, last) == [since.astimezone(timezone.utc) for since in board]

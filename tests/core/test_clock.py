@@ -180,8 +180,8 @@ def promises(draw: st.DrawFn) -> tuple[Now, list[Booking]]:
 @given(promises(), SHARES)
 def test_booking_status_stays_the_same_until_its_expiry(what: tuple[Now, list[Booking]], share: float) -> None:
     moment, booking_list = what
-    first = booking_use.build_booking_statuses(booking_list, PrivacySettings(), moment)
-    assert booking_use.build_booking_statuses(booking_list, PrivacySettings(), later(moment, share)) == first
+    first = booking_use.build_fleet_booking_statuses(booking_list, PrivacySettings(), moment)
+    assert booking_use.build_fleet_booking_statuses(booking_list, PrivacySettings(), later(moment, share)) == first
 
 
 @st.composite

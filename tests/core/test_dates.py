@@ -106,7 +106,7 @@ def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -
 
 @pytest.mark.parametrize("text", ["1969-W52", "2201-W01", "0001-W01", "9999-W52"])
 def test_week_out_of_bounds_is_refused(text: str) -> None:
-    assert collect.parse_week(text) is None
+    assert collect.parse_report_week(text) is None
 
 
 # Bounds
@@ -213,7 +213,7 @@ def test_accepted_dates_can_be_decided_and_shown(begins: str, ends: str, rule: s
 
 def use(booking: Booking, now: Now) -> None:
     """Everything that is worked out of a booking."""
-    booking_use.build_booking_statuses([booking], PrivacySettings(), now)
+    booking_use.build_fleet_booking_statuses([booking], PrivacySettings(), now)
     host = booking_page.CalendarHost("atlas", (booking,), ())
     booking_page.build_calendar([host], PrivacySettings(), now)
     (promise,) = booking_page.group_calendar_bookings(host, *booking_page.assign_calendar_rows(host), PrivacySettings())

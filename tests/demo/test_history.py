@@ -16,7 +16,7 @@ from site_builder.core.formatting import DAY, MINUTE
 from site_builder.demo import history, scenario
 from site_builder.demo.past_weeks import DOWN_HOSTS
 from site_builder.demo.scenario import HOUR_S, LEAD_TIME_S, build_scenarios
-from site_builder.history.block_format import parse_gpu_series
+from site_builder.history.block_format import unpack_gpu_series
 from site_builder.history.model import GPU_STATES, TAKEN_STATES
 from site_builder.history.reader import RETENTION_DAYS, HistoryReader
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
@@ -311,7 +311,7 @@ def test_the_first_build_goes_on_with_the_same_gpus(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "lab/state/history.db")
     shapes = connection.execute("SELECT host, gpus FROM shape").fetchall()
     # a lost GPU does not tell how much memory it has
-    assert len({(name, tuple(one[:3] for one in parse_gpu_series(gpus))) for name, gpus in shapes}) == 3
+    assert len({(name, tuple(one[:3] for one in unpack_gpu_series(gpus))) for name, gpus in shapes}) == 3
     assert connection.execute("SELECT count(*) FROM minute").fetchone() >= (1,)
     connection.close()
     told.close()

@@ -935,7 +935,9 @@ def test_last_alias_is_the_display_name_and_case_is_ignored() -> None:
 )
 def test_short_gpu_names(name: str, expected: str) -> None:
     assert (
-        gpu_models.shorten_gpu_name(name, gpu_models.parse_gpu_names(b"# ours\nMy GPU, the old one\nbroken line\n"))
+        gpu_models.shorten_gpu_name(
+            name, gpu_models.parse_gpu_model_names(b"# ours\nMy GPU, the old one\nbroken line\n")
+        )
         == expected
     )
 
@@ -945,7 +947,7 @@ def test_any_content_is_parsed(data: bytes) -> None:
     hosts.parse_hosts_txt(data)
     hosts.parse_hosts_txt(b"atlas, " + data)
     people.parse_aliases(data)
-    assert gpu_models.shorten_gpu_name(data.decode("latin-1"), gpu_models.parse_gpu_names(data)) is not None
+    assert gpu_models.shorten_gpu_name(data.decode("latin-1"), gpu_models.parse_gpu_model_names(data)) is not None
 
 
 def test_the_examples_in_data_are_understood() -> None:
@@ -959,6 +961,6 @@ def test_the_examples_in_data_are_understood() -> None:
         "new power supply, back on Friday",
     )
     assert people.parse_aliases((data / "aliases.csv.example").read_bytes())["carol"] == "Carol C."
-    assert gpu_models.parse_gpu_names((data / "gpu-names.csv.example").read_bytes()) == {
+    assert gpu_models.parse_gpu_model_names((data / "gpu-names.csv.example").read_bytes()) == {
         "NVIDIA A100-SXM4-80GB": "the big one"
     }

@@ -19,7 +19,7 @@ ZONES = pytest.mark.parametrize("zone", [PARIS, tz.gettz("Europe/Paris")], ids=[
 
 
 def at(*bookings: Booking, moment: Now | None = None) -> tuple[BookingStatus, ...]:
-    return booking_use.build_booking_statuses(bookings, PrivacySettings(), moment or now())
+    return booking_use.build_fleet_booking_statuses(bookings, PrivacySettings(), moment or now())
 
 
 def phases(*bookings: Booking) -> list[str]:
@@ -27,7 +27,7 @@ def phases(*bookings: Booking) -> list[str]:
 
 
 def by_host(host: str, *names: str, ends: float = 2) -> tuple[list[str], list[Problem]]:
-    found, problems = booking_use.group_bookings_by_host([booking("alice", ends=ends, host=host)], names, now())
+    found, problems = booking_use.group_fleet_bookings_by_host([booking("alice", ends=ends, host=host)], names, now())
     return list(found), problems
 
 
@@ -257,7 +257,7 @@ def test_an_unknown_host_is_a_problem_with_a_hint_where_there_is_one() -> None:
 
 def test_an_unknown_host_is_reported_once() -> None:
     several = [booking(host="zebra"), booking(host="zebra", gpu="1")]
-    assert len(booking_use.group_bookings_by_host(several, ["atlas"], now())[1]) == 1
+    assert len(booking_use.group_fleet_bookings_by_host(several, ["atlas"], now())[1]) == 1
 
 
 @pytest.mark.parametrize(("ends", "told"), [(-1, 1), (-1.99 * DAY, 1), (-2 * DAY, 0), (-400 * DAY, 0)])
@@ -268,5 +268,7 @@ def test_a_long_ended_booking_of_an_unknown_host_is_no_problem(ends: float, told
 def test_very_many_unknown_hosts_take_little_time() -> None:
     many = [booking(host=f"gpx{number:05}") for number in range(5000)]
     with within(2):
-        _, problems = booking_use.group_bookings_by_host(many, [f"gpu{number:04}" for number in range(1000)], now())
+        _, problems = booking_use.group_fleet_bookings_by_host(
+            many, [f"gpu{number:04}" for number in range(1000)], now()
+        )
     assert len(problems) == 5000

@@ -17,8 +17,8 @@ from site_builder.health.model import (
     COUNT_NAMES,
     SPAN_KINDS,
     GpuHealthMetrics,
+    HealthCheckTimes,
     HealthEvent,
-    HostCheck,
     HostHealthMetrics,
 )
 from tests.support.health_fixtures import NOON, A, B, Watch, gpu, said
@@ -343,17 +343,17 @@ def test_the_power_limit_counts_only_while_somebody_looked() -> None:
 def test_a_snapshot_that_is_older_than_the_last_one_reports_nothing() -> None:
     watch = Watch(gpu())
     watch.look(gpu(failed=True))
-    late = HostCheck("atlas", watch.at + 20, watch.at, float(watch.at - 30))
+    late = HealthCheckTimes("atlas", watch.at + 20, watch.at, float(watch.at - 30))
     assert compare_health(watch.state, HostHealthMetrics("590.1", (gpu(),)), late, {}) == (watch.state, [])
 
 
 def test_a_clock_that_was_set_back_is_believed() -> None:
     watch = Watch(gpu())
     watch.look(gpu(failed=True), after=365 * DAY)
-    back = HostCheck("atlas", NOON + 120, NOON + 60, float(NOON + 120))
+    back = HealthCheckTimes("atlas", NOON + 120, NOON + 60, float(NOON + 120))
     state, found = compare_health(watch.state, HostHealthMetrics("590.1", (gpu(failed=True, heat=True),)), back, {})
     assert [(one.kind, one.began_at) for one in found] == [("failed", NOON + 120), ("heat", NOON + 120)]
-    later = HostCheck("atlas", NOON + 120 + LATE_SNAPSHOT_S, NOON + 120, float(NOON + 120 + LATE_SNAPSHOT_S))
+    later = HealthCheckTimes("atlas", NOON + 120 + LATE_SNAPSHOT_S, NOON + 120, float(NOON + 120 + LATE_SNAPSHOT_S))
     assert [
         one.kind for one in compare_health(state, HostHealthMetrics("590.1", (gpu(failed=True),)), later, {})[1]
     ] == ["heat"]
@@ -393,7 +393,7 @@ def test_no_event_ends_before_it_begins_or_is_reported_twice(looks: list[Any]) -
     kept: dict[int, HealthEvent] = {}
     for step, gap, driver, gpus, whole in looks:
         at += step // 60 * 60
-        look = HostCheck("atlas", at, None if gap is None else at - gap, float(at))
+        look = HealthCheckTimes("atlas", at, None if gap is None else at - gap, float(at))
         signs = HostHealthMetrics(driver, gpus, whole)
         number = state.last_event_number if state else 0
         after, found = compare_health(state, signs, look, {})

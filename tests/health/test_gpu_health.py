@@ -10,8 +10,8 @@ from site_builder.core.model import Gpu, GpuStatus, HostStatus
 from site_builder.health.gpu_health import (
     MAX_KEY_CHARACTERS,
     build_host_health_metrics,
-    list_gpu_keys,
-    pack_host_health,
+    list_gpu_health_keys,
+    pack_gpu_health,
 )
 from site_builder.health.model import GpuHealthMetrics, PackedHealthMetrics
 from tests.support.health_fixtures import parse_health_cells
@@ -44,7 +44,7 @@ def only(one: Gpu) -> GpuHealthMetrics:
 
 
 def told(one: HostStatus) -> PackedHealthMetrics:
-    found = pack_host_health(one, None)
+    found = pack_gpu_health(one, None)
     assert found
     return found
 
@@ -135,7 +135,7 @@ def test_the_driver_of_a_host_is_what_the_first_gpu_says_that_does(cells: dict[s
 
 
 def test_a_host_that_is_not_fresh_has_none() -> None:
-    assert pack_host_health(host(gpu(COUNTS), state="stale"), None) is None
+    assert pack_gpu_health(host(gpu(COUNTS), state="stale"), None) is None
 
 
 def test_a_host_with_a_gpu_that_could_not_be_read_is_not_complete() -> None:
@@ -152,11 +152,11 @@ def test_health_metrics_stay_equal_while_only_readings_change() -> None:
 
 
 def test_gpus_under_one_name_are_two() -> None:
-    assert list_gpu_keys(host(gpu(), gpu())) == ["GPU-0", "GPU-0 #2"]
+    assert list_gpu_health_keys(host(gpu(), gpu())) == ["GPU-0", "GPU-0 #2"]
 
 
 def test_hostile_rows_are_no_larger_than_others() -> None:
     long = gpu({**dict.fromkeys(COUNTS, "x" * 100_000), "gpu_recovery_action": "y" * 100_000}, uuid="z" * 100_000)
     many = gpu({f"field{number}": "1" for number in range(5000)}, lost="w" * 100_000)
     assert len(told(host(long, many)).packed) < 1000
-    assert len(list_gpu_keys(host(long))[0]) == MAX_KEY_CHARACTERS
+    assert len(list_gpu_health_keys(host(long))[0]) == MAX_KEY_CHARACTERS

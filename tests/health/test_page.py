@@ -20,10 +20,10 @@ from site_builder.demo import history as demo_history
 from site_builder.demo.scenario import MACHINES
 from site_builder.health import events
 from site_builder.health import page as health_page
-from site_builder.health.gpu_health import pack_host_health
-from site_builder.health.model import HostTimelines
-from site_builder.health.store import EventLog
-from site_builder.history.database import begin_transaction
+from site_builder.health.gpu_health import pack_gpu_health
+from site_builder.health.model import HostHealthTimelines
+from site_builder.health.store import HealthEventStore
+from site_builder.history.database import begin_database_transaction
 from site_builder.history.writer import HistoryWriter
 from tests.integration.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 from tests.support import pace
@@ -154,17 +154,17 @@ def test_the_health_section_is_the_same_where_people_are_hidden(tmp_path: Path) 
 
 def test_the_latest_and_the_critical_of_many_events_are_shown(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
-    log = EventLog(history, events.compare_health)
+    log = HealthEventStore(history, events.compare_health)
     host = board([{UNCORRECTED: "0"}])
     start = int(now().epoch) - 100 * 3600
     for number in range(100):
         warm = {REASONS: "0x20"} if number % 2 else {}
         host = board([{UNCORRECTED: "1" if number > 3 else "0", **warm}])
         history.record([], start + 3600 * number)
-        log.record({"atlas": pack_host_health(host, None)}, start + 3600 * number)
+        log.record({"atlas": pack_gpu_health(host, None)}, start + 3600 * number)
     lines = log.read_timelines("atlas", ("GPU-0",), now().epoch, 20, ("uncorrected",))
     history.close()
-    well = health_page.build_health_section(host, lines, now())
+    well = health_page.build_health_page_section(host, lines, now())
     assert well
     (line,) = well.timelines
     assert len(line.rows) == 21
@@ -175,7 +175,7 @@ def test_the_latest_and_the_critical_of_many_events_are_shown(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("count", "quiet"), [(1, "the GPU"), (3, "any GPU"), (0, "any GPU")])
 def test_gpus_to_which_nothing_happened_are_named_together(count: int, quiet: str) -> None:
-    well = health_page.build_health_section(board([{}] * count), HostTimelines(1, ()), now())
+    well = health_page.build_health_page_section(board([{}] * count), HostHealthTimelines(1, ()), now())
     assert well
     assert well.quiet_gpus == quiet
 
@@ -201,11 +201,11 @@ def test_a_row_that_is_not_understood_takes_no_gpu_away(tmp_path: Path) -> None:
 def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
     connection, start = history.connect(), int(now().epoch) - 35 * 86400
-    with begin_transaction(connection):
+    with begin_database_transaction(connection):
         demo_history.insert_demo_events(connection, MACHINES, start, now().epoch)
-    log = EventLog(history, events.compare_health)
+    log = HealthEventStore(history, events.compare_health)
     history.record([], now().epoch)
-    log.record({machine.name: pack_host_health(board([{}]), None) for machine in MACHINES}, now().epoch)
+    log.record({machine.name: pack_gpu_health(board([{}]), None) for machine in MACHINES}, now().epoch)
     told = {machine.name: log.read_timelines(machine.name, (), now().epoch, 50) for machine in MACHINES}
     assert not history.problems
     history.close()
@@ -273,16 +273,16 @@ def test_the_html_is_valid(browser: Browser, long: Served, tmp_path: Path) -> No
 @pytest.mark.alone
 def test_a_long_time_line_is_read_and_drawn_in_some_milliseconds(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
-    log = EventLog(history, events.compare_health)
+    log = HealthEventStore(history, events.compare_health)
     keys = [f"GPU-{one}" for one in range(8)]
     start = int(now().epoch) - 400 * 3600
     for number in range(400):
         host = board([{REASONS: "0x24" if number % 2 else "0x0", UNCORRECTED: str(number)}] * 8)
         history.record([], start + 3600 * number)
-        log.record({"atlas": pack_host_health(host, None)}, start + 3600 * number)
+        log.record({"atlas": pack_gpu_health(host, None)}, start + 3600 * number)
 
     def draw() -> None:
-        assert health_page.build_health_section(
+        assert health_page.build_health_page_section(
             host, log.read_timelines("atlas", keys, now().epoch, 20, ("uncorrected",)), now()
         )
 

@@ -21,7 +21,7 @@ from site_builder.health.problems import (
     WARM_CELSIUS,
     ProblemFinder,
     build_problem,
-    format_advice,
+    format_problem_advice,
 )
 from site_builder.snapshots import registry
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS
@@ -338,14 +338,14 @@ def test_what_names_no_gpu_is_nobodys() -> None:
 @pytest.mark.parametrize(("code", "kind"), EXIT_CODE_KINDS.items())
 def test_an_exit_code_that_names_no_gpu_is_a_problem_of_the_host_with_advice(code: int, kind: str) -> None:
     dump = ParsedFile[Gpu](tool_results=(ToolResult("nvidia-smi", "nvidia", code),))
-    told = host_state.describe_tool_failures(dump)
+    told = host_state.describe_host_tool_failures(dump)
     assert told.startswith(f"nvidia-smi ended with exit code {code}; ")
     assert PROBLEM_KINDS[kind].advice[:12] in told or "Xid" in told
 
 
 def test_one_that_names_a_gpu_leaves_the_advice_to_that() -> None:
     dump = ParsedFile[Gpu](tool_results=(ToolResult("nvidia-smi", "nvidia", 14, (INFOROM,)),))
-    assert host_state.describe_tool_failures(dump) == f"nvidia-smi ended with exit code 14: {INFOROM}"
+    assert host_state.describe_host_tool_failures(dump) == f"nvidia-smi ended with exit code 14: {INFOROM}"
 
 
 # All together
@@ -402,7 +402,7 @@ def row_of_docs(kind: str) -> str:
     known = PROBLEM_KINDS[kind]
     what = known.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
     avoid = ", not handed out" if build_problem(kind, "", "").avoid else ""
-    return f"| `{kind}` | {what} | {WORDS[known.severity]}{avoid} | {format_advice(known.advice, 'nvidia')} |"
+    return f"| `{kind}` | {what} | {WORDS[known.severity]}{avoid} | {format_problem_advice(known.advice, 'nvidia')} |"
 
 
 def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:

@@ -18,7 +18,7 @@ from site_builder.health import events
 from site_builder.health import store as health_store
 from site_builder.health.events import CRITICAL_KINDS, describe_event
 from site_builder.health.model import BEFORE_FIRST_CHECK, GpuHealthMetrics, PackedHealthMetrics
-from site_builder.health.store import EventLog, EventReader, pack_health_metrics
+from site_builder.health.store import HealthEventStore, StoredEventReader, pack_stored_health_metrics
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter
@@ -36,7 +36,7 @@ class Keeper:
 
     def __init__(self, state: Path) -> None:
         self.history = HistoryWriter(state, timezone.utc)
-        self.log = EventLog(self.history, events.compare_health)
+        self.log = HealthEventStore(self.history, events.compare_health)
 
     def look(self, at: float, *gpus: GpuHealthMetrics, name: str = "atlas", taken: float | None = None) -> None:
         """A build at that moment, in which one host is fresh."""
@@ -61,7 +61,7 @@ class Keeper:
 
 
 def signed(*gpus: GpuHealthMetrics, taken: float | None = None, driver: str = "590.1") -> PackedHealthMetrics:
-    return PackedHealthMetrics(pack_health_metrics(driver, [tuple(one) for one in gpus]), taken)
+    return PackedHealthMetrics(pack_stored_health_metrics(driver, [tuple(one) for one in gpus]), taken)
 
 
 @pytest.fixture
@@ -95,7 +95,9 @@ def test_events_are_read_back_as_they_were_written(keeper: Keeper) -> None:
         ("GPU is lost",),
     )
     assert (line.gpu_key, line.event_count) == (A, 1)
-    assert EventReader(HistoryReader(keeper.history.path.parent, timezone.utc)).read_events(NOON, NOON + DAY) == [event]
+    assert StoredEventReader(HistoryReader(keeper.history.path.parent, timezone.utc)).read_events(NOON, NOON + DAY) == [
+        event
+    ]
 
 
 def test_a_healthy_host_has_the_time_since_when_it_is_checked(keeper: Keeper) -> None:

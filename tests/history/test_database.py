@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.core.model import PrivacySettings
-from site_builder.history.database import list_broken_files
+from site_builder.history.database import list_broken_databases
 from tests.support.fake_clock import Machine, machine_in
 from tests.support.history_fixtures import used
 
@@ -55,7 +55,7 @@ def test_a_file_that_is_replaced_while_building_is_set_aside_and_one_sentence_sa
         path.unlink()
     damage(machine.lab.state / "history.db")
     machine.minutes(4)
-    (name,) = list_broken_files(machine.lab.state)
+    (name,) = list_broken_databases(machine.lab.state)
     (what,) = machine.problems()
     assert "was damaged, and a new one was begun" in what
     assert name in what

@@ -25,8 +25,8 @@ from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.people import PeopleDirectory
 from site_builder.history import commands as history_commands
 from site_builder.history import export
-from site_builder.history.commands import ExportPeriod
-from site_builder.history.database import begin_transaction
+from site_builder.history.commands import ExportCommandPeriod
+from site_builder.history.database import begin_database_transaction
 from site_builder.history.export import ExportRow, PeopleNames
 from site_builder.history.model import GPU_STATES
 from site_builder.history.reader import HistoryReader
@@ -51,7 +51,9 @@ def rows(
     who: PeopleNames | None = None,
     zone: tzinfo = timezone.utc,
 ) -> list[ExportRow]:
-    return list(history_commands.read_export_rows(past, name, ExportPeriod(*span), who or called(), zone))
+    return list(
+        history_commands.read_export_command_rows(past, name, ExportCommandPeriod(*span), who or called(), zone)
+    )
 
 
 def cells(told: Sequence[ExportRow]) -> list[dict[str, str]]:
@@ -319,8 +321,8 @@ def peak(past: HistoryReader, days: int) -> int:
     """The most memory that so many days take."""
     tracemalloc.start()
     for _ in export.render_export_csv(
-        history_commands.read_export_rows(
-            past, "atlas", ExportPeriod(NOON - days * DAY, NOON, 300), called(), timezone.utc
+        history_commands.read_export_command_rows(
+            past, "atlas", ExportCommandPeriod(NOON - days * DAY, NOON, 300), called(), timezone.utc
         )
     ):
         pass
@@ -335,7 +337,7 @@ def test_a_month_needs_no_more_memory_than_some_days(history: HistoryWriter) -> 
     today = NOON // DAY * DAY
     connection = history.connect()
     ((shape, block),) = connection.execute("SELECT shape, block FROM chunk WHERE step=300")
-    with begin_transaction(connection):
+    with begin_database_transaction(connection):
         for day in range(1, 32):
             store_history_chunk(connection, 300, today - day * DAY, shape, block)
     peak(history, 2)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.history.rollups import SUMS_FILE, GpuSetChange, HostModel, MonthUsage, RecentUsage, UsageRollup
+from site_builder.history.rollups import SUMS_FILE, GpuSetChange, HostModel, MonthUsage, RecentRollups, UsageRollup
 from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll, used
@@ -32,14 +32,14 @@ def running(history: HistoryWriter) -> UsageRollup:
     return UsageRollup(history, HOURS, 13, none)
 
 
-def done(sums: UsageRollup, now: float) -> RecentUsage:
+def done(sums: UsageRollup, now: float) -> RecentRollups:
     """All that is to do."""
     sums.advance(now, 60)
     assert sums.is_done
     return sums.load_recent_usage()
 
 
-def minutes(lately: RecentUsage, place: int = 0) -> dict[str, float]:
+def minutes(lately: RecentRollups, place: int = 0) -> dict[str, float]:
     """What each person had in a window."""
     return {name: share.used / UNITS_PER_MINUTE for name, share in lately.windows[place].shares.items() if share.used}
 
@@ -197,10 +197,10 @@ def test_the_last_gpus_of_a_host_are_known_however_long_ago_it_was_seen(history:
 
 
 def test_without_history_there_is_nothing(history: HistoryWriter) -> None:
-    assert running(history).load_recent_usage() == RecentUsage((), ())
+    assert running(history).load_recent_usage() == RecentRollups((), ())
     sums = running(history)
     sums.advance(NOON, 1)
-    assert sums.load_recent_usage() == RecentUsage((), ())
+    assert sums.load_recent_usage() == RecentRollups((), ())
 
 
 def test_a_damaged_minute_is_a_gap(history: HistoryWriter) -> None:
@@ -212,7 +212,7 @@ def test_a_damaged_minute_is_a_gap(history: HistoryWriter) -> None:
 def test_a_build_does_no_more_than_it_has_time_for_and_the_next_builder_goes_on(history: HistoryWriter) -> None:
     several = [host(gpu("busy", ["alice"], key=f"GPU-{n}"), name=f"gpu{n:02}") for n in range(32)]
     record(history, NOON, 20, several)
-    found, goes = RecentUsage((), ()), 0
+    found, goes = RecentRollups((), ()), 0
     while not found.windows:
         sums = running(history)
         sums.advance(NOON + 1200, 0)

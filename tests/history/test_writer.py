@@ -12,7 +12,7 @@ from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import Gpu, GpuStatus, HostStatus, PrivacySettings
 from site_builder.history.block_format import PackedSample
 from site_builder.history.model import HostSample, sample_host
-from site_builder.history.reader import HistoryReader, choose_finest_step
+from site_builder.history.reader import HistoryReader, choose_finest_bucket_step
 from site_builder.history.writer import HistoryWriter
 from tests.support.board_fixture import Lab, person, process
 from tests.support.board_fixture import gpu as row
@@ -181,9 +181,9 @@ def test_history_becomes_coarser_with_age(history: HistoryWriter) -> None:
 
 
 def test_the_finest_step_that_is_kept_is_chosen() -> None:
-    assert choose_finest_step(NOON - DAY, NOON) == 60
-    assert choose_finest_step(NOON - 7 * DAY, NOON) == 300
-    assert choose_finest_step(NOON - 365 * DAY, NOON) == 3600
+    assert choose_finest_bucket_step(NOON - DAY, NOON) == 60
+    assert choose_finest_bucket_step(NOON - 7 * DAY, NOON) == 300
+    assert choose_finest_bucket_step(NOON - 365 * DAY, NOON) == 3600
 
 
 def test_a_roll_up_is_bounded_and_goes_on_where_it_stopped(history: HistoryWriter) -> None:

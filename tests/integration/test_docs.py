@@ -227,7 +227,7 @@ def test_a_host_list_of_the_docs_is_understood(block: Block) -> None:
 
 @pytest.mark.parametrize("block", blocks("aliases", "gpu-names"), ids=block_id)
 def test_names_of_the_docs_are_understood(block: Block) -> None:
-    reader = {"aliases": people.parse_aliases, "gpu-names": gpu_models.parse_gpu_names}[block.kind]
+    reader = {"aliases": people.parse_aliases, "gpu-names": gpu_models.parse_gpu_model_names}[block.kind]
     assert set(reader(block.text.encode()).values()) == {block.text.strip().rpartition(", ")[2]}
 
 

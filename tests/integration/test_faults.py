@@ -228,8 +228,8 @@ HOST_PARTS = (
     "snapshots.store.update_stored_file",
     "fleet.host_state.decide_host_status",
     "fleet.host_state.decide_host_state",
-    "fleet.host_state.find_host_problems",
-    "health.gpu_health.list_physical_gpus",
+    "fleet.host_state.find_host_state_problems",
+    "health.gpu_health.list_gpu_health_gpus",
     "board.card.build_card",
     "board.card.format_host_models",
     "fleet.status_json.render_status_host",
@@ -239,7 +239,7 @@ HOST_PARTS = (
     "board.outputs.metrics.render_host_metrics",
     "fleet.summary.summarize_host",
     "board.host_pipeline.sample_host",
-    "board.host_pipeline.pack_host_health",
+    "board.host_pipeline.pack_gpu_health",
 )
 
 
@@ -292,7 +292,7 @@ def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothin
     assert AlertStore(lab.state).read().started_at
 
 
-@pytest.mark.parametrize("function", ["fleet.host_state.decide_gpus", "board.card.build_card_rows"])
+@pytest.mark.parametrize("function", ["fleet.host_state.decide_host_gpu_states", "board.card.build_card_rows"])
 def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_files_are_the_same(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -312,8 +312,8 @@ def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_
         ("board.pages.list_host_page_machine_facts", "Machine"),
         ("board.pages.render_host_page", ""),
         ("charts.cache.ChartCache.render_host", "All that the driver tells"),
-        ("health.store.EventReader.read_timelines", "All that the driver tells"),
-        ("health.page.build_health_section", "All that the driver tells"),
+        ("health.store.StoredEventReader.read_timelines", "All that the driver tells"),
+        ("health.page.build_health_page_section", "All that the driver tells"),
     ],
 )
 def test_a_page_of_a_host_that_cannot_be_made_says_so(
@@ -395,8 +395,8 @@ def test_the_fault_of_a_host_that_left_the_board_leaves_with_it(lab: Lab, monkey
     "function",
     [
         "bookings.parser.parse_booking",
-        "fleet.booking_use.expand_booking",
-        "fleet.booking_use.list_booking_times",
+        "fleet.booking_use.expand_fleet_booking",
+        "fleet.booking_use.list_fleet_booking_times",
         "bookings.page.has_left_calendar",
         "bookings.ics.build_calendar_event",
         "board.host_pipeline.list_booking_facts",
@@ -439,7 +439,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
     ("function", "file"),
     [
         ("core.people.parse_aliases", "aliases.csv"),
-        ("fleet.gpu_models.parse_gpu_names", "gpu-names.csv"),
+        ("fleet.gpu_models.parse_gpu_model_names", "gpu-names.csv"),
         ("discovery.hosts.parse_hosts_txt", "hosts.txt"),
         ("bookings.parser.text_to_plain_json", "comments.json"),
         ("watches.store.parse_watch_entries", "watches.json"),
@@ -473,10 +473,10 @@ def is_new(content: str | bytes) -> bool:
     ("function", "where"),
     [
         ("history.writer.HistoryWriter.record", "state/history.db"),
-        ("health.store.EventLog.record", "state/history.db"),
+        ("health.store.HealthEventStore.record", "state/history.db"),
         ("history.writer.HistoryWriter.write_minute", "state/history.db"),
         ("history.model.find_outdated_hosts", ""),
-        ("fleet.summary.find_duplicate_uuids", "data"),
+        ("fleet.summary.find_duplicate_uuids_in_summaries", "data"),
         ("board.builder.Builder.forget_hosts", "state/forget"),
         ("board.builder.Builder.update_host_state", "good"),
         ("waste.build.collect_waste", ""),

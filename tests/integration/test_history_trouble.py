@@ -188,7 +188,7 @@ def test_a_disk_that_breaks_each_file_is_not_filled_with_them(state: Path, histo
         history.close()
         text(state / "history.db")
         history.record(HERE, NOON + 60 * number)
-    assert len(database.list_broken_files(state)) == 3
+    assert len(database.list_broken_databases(state)) == 3
     assert any("again and again" in one.what for one in history.problems)
     assert len(history.problems) == 2
 
@@ -307,7 +307,7 @@ def test_history_is_read_while_it_is_written(state: Path, history: HistoryWriter
     record(history, NOON, 50, HERE)
     past = HistoryReader(state, timezone.utc)
     connection = history.connect()
-    with database.begin_transaction(connection):
+    with database.begin_database_transaction(connection):
         connection.execute("DELETE FROM minute")
         assert minutes(past.read_daily_usage(*EVER, NOON + HOUR)) == 50
         connection.execute("ROLLBACK")

@@ -213,10 +213,10 @@ def test_the_health_of_a_gpu_appears_once() -> None:
 def test_history_keeps_memory_and_state_of_instances_and_no_use() -> None:
     found = sample_host(decide(host_data(instances())))
     assert found
-    kept = block_format.unpack_minute_part(block_format.pack_minute_part([block_format.pack_sample(found)]))
+    kept = block_format.unpack_minute_block(block_format.pack_minute_block([block_format.pack_sample(found)]))
     packed_up = block_format.pack_sample(found)
-    hour = block_format.build_host_hour(packed_up.gpu_set_id, {0: kept})
-    again = hour.build_sample(0, "atlas", block_format.parse_gpu_series(packed_up.packed_series))
+    hour = block_format.build_hour_block(packed_up.gpu_set_id, {0: kept})
+    again = hour.build_sample(0, "atlas", block_format.unpack_gpu_series(packed_up.packed_series))
     assert again
     assert [(one.series.index, one.series.key) for one in again.gpus] == [(f"0:{n}", f"MIG-0-{n}") for n in range(4)]
     assert {one.use for one in again.gpus} == {None}
@@ -227,7 +227,7 @@ def test_what_older_versions_kept_is_read_on(lab: Lab, tmp_path: Path) -> None:
     """The same file, before and after GPU 0 is cut into instances."""
     lab.host("atlas", gpus=gpu_row(0) + gpu_row(1))
     lab.build()
-    (series,) = block_format.parse_gpu_series(b'[["GPU-0",0,"A100 80 GB",81920.0]]')
+    (series,) = block_format.unpack_gpu_series(b'[["GPU-0",0,"A100 80 GB",81920.0]]')
     assert series.index == 0
     push(lab)
     lab.build(60)

@@ -27,12 +27,12 @@ HIDDEN = PrivacySettings(users=False)
 def report(lab: Lab, shown: str) -> None:
     """Of the week in which the lab was built."""
     past = HistoryReader(lab.state, timezone.utc)
-    day = rollups.read_first_day(past)
+    day = rollups.read_first_history_day(past)
     past.close()
     assert day
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_SHOW_USERS": shown}
-    command = [sys.executable, "-m", "site_builder", "report", "--week", collect.format_week(day)]
+    command = [sys.executable, "-m", "site_builder", "report", "--week", collect.format_report_week(day)]
     subprocess.run(command, cwd=lab.data.parent, env=environment, check=True)
 
 

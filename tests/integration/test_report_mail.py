@@ -36,7 +36,7 @@ from site_builder.core.model import AlertSettings, PrivacySettings
 from site_builder.health.model import HealthEvent
 from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
-from site_builder.reports.collect import CurrentWaste, WastedGpu, WeeklyReport, WeekWaste
+from site_builder.reports.collect import CollectedCurrentWaste, CollectedReport, CollectedWaste, CollectedWastedGpu
 from site_builder.reports.render import render_report_mail
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
@@ -64,12 +64,12 @@ def settings(lab: Lab) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def week(settings: Settings) -> WeeklyReport:
+def week(settings: Settings) -> CollectedReport:
     return week_of(settings)
 
 
 @pytest.fixture(scope="module")
-def html(week: WeeklyReport) -> str:
+def html(week: CollectedReport) -> str:
     return render_report_mail(week, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
 
 
@@ -127,7 +127,7 @@ def test_without_history_none_is_due_and_one_that_cannot_be_read_is_tried_when_i
     assert weekly_report.build_report_message(settings, FIRST, MORNING) is None
     (settings.state / "history.db").write_bytes(b"nonsense" * 1000)
     assert weekly_report.find_due_report(settings, at, RULE)
-    with pytest.raises(collect.HistoryReadError):
+    with pytest.raises(collect.ReportCollectionError):
         weekly_report.build_report_message(settings, FIRST, MORNING)
 
 
@@ -223,10 +223,10 @@ def test_untrusted_text_is_escaped_and_short(html: str) -> None:
     assert "x" * 161 not in html
 
 
-def test_gmail_shows_all_of_the_longest_report(week: WeeklyReport) -> None:
+def test_gmail_shows_all_of_the_longest_report(week: CollectedReport) -> None:
     """With as many rows as there are, and letters that take the most room."""
     odd = "<&\"'" * 50
-    wide = [WastedGpu(odd, 7, odd, odd, 999_999)] * 500
+    wide = [CollectedWastedGpu(odd, 7, odd, odd, 999_999)] * 500
     model = next(iter(week.usage.models.values()))
     models = {f"{number}{odd}": model for number in range(40)}
     row = next(one for one in week.usage.people.rows if one.sums.used)
@@ -236,8 +236,8 @@ def test_gmail_shows_all_of_the_longest_report(week: WeeklyReport) -> None:
     longest = week._replace(
         usage=week.usage._replace(models=models, people=people, hosts=gaps),
         previous_usage=None,
-        waste=WeekWaste(wide, wide, wide),
-        current_waste=[CurrentWaste(odd, 7, (odd, odd, odd), 31.5, odd, odd)] * 500,
+        waste=CollectedWaste(wide, wide, wide),
+        current_waste=[CollectedCurrentWaste(odd, 7, (odd, odd, odd), 31.5, odd, odd)] * 500,
         events=[HealthEvent(odd, 1, "GPU-h", 0, "lost", (odd,), MONDAY, None, None)] * 500,
     )
     body = render_report_mail(longest, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")

@@ -35,7 +35,7 @@ from site_builder.doctor.model import DoctorContext
 from site_builder.fleet.store import BuilderState
 from site_builder.history import rollups
 from site_builder.history.rollups import MonthUsage
-from site_builder.history.usage_sums import StateMinutes, UsageShare
+from site_builder.history.usage_sums import StateMinutes, UsageShareSums
 from site_builder.snapshots import store as snapshots_store
 from site_builder.web.identity import WebCaller
 from tests.support import every_state
@@ -141,17 +141,22 @@ def test_month_of_totals_survives(tmp_path: Path) -> None:
         first=date(2026, 10, 1),
         since=date(2026, 10, 3),
         until=1_793_491_200,
-        shares={"alice": UsageShare(1, 2, 3, 4)},
-        shares_by_place={("atlas", "A100"): UsageShare(1, 2, 3, 4)},
+        shares={"alice": UsageShareSums(1, 2, 3, 4)},
+        shares_by_place={("atlas", "A100"): UsageShareSums(1, 2, 3, 4)},
         seen_by_place={("atlas", "A100"): StateMinutes(*range(13))},
         unseen_by_place={("atlas", "A100"): 7},
     )
     kept = rollups.RollupState(
         database_identity=(12, 34),
-        finished_months={month.first: rollups.FinishedMonth(month.until, rollups.dump_rollup_month(month))},
+        finished_months={month.first: rollups.FinishedRollupMonth(month.until, rollups.dump_rollup_month(month))},
     )
-    kept.unfinished_month = rollups.UnfinishedMonth(
-        month.first, 5, [month.first], {"alice": UsageShare(1, 2, 3, 4)}, {("a", "b"): UsageShare(1, 2, 3, 4)}, {}
+    kept.unfinished_month = rollups.UnfinishedRollupMonth(
+        month.first,
+        5,
+        [month.first],
+        {"alice": UsageShareSums(1, 2, 3, 4)},
+        {("a", "b"): UsageShareSums(1, 2, 3, 4)},
+        {},
     )
     kept.late_months, kept.rendered_months = {month.first}, (b"\x00\xff", "<p>")
     content = dump_json([rollups.SUMS_VERSION, list_record_pairs(kept)])

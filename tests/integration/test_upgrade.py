@@ -22,7 +22,7 @@ import orjson
 import pytest
 
 from site_builder.core.model import BookingPolicy
-from site_builder.health.store import EventReader
+from site_builder.health.store import StoredEventReader
 from site_builder.history.reader import HistoryReader
 from site_builder.web.booking_app import BookingApplication
 from tests.support.board_fixture import Lab
@@ -212,7 +212,7 @@ def test_nothing_is_notified_twice_and_what_was_queued_or_waited_arrives_once(bo
 def test_the_health_timeline_is_the_same(board: Board) -> None:
     history = HistoryReader(board.lab.state, timezone.utc)
     try:
-        events = EventReader(history).read_events(BUILT_AT - 2 * 86400, BUILT_AT + 86400)
+        events = StoredEventReader(history).read_events(BUILT_AT - 2 * 86400, BUILT_AT + 86400)
     finally:
         history.close()
     found = [[one.host, one.gpu_key, one.kind, one.began_at, one.began_after, one.ended_at] for one in events]

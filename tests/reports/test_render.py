@@ -16,8 +16,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from site_builder.core.terminal_text import measure_width
-from site_builder.reports.collect import CurrentWaste, WeeklyReport
-from site_builder.reports.commands import render_standalone_page as page_of
+from site_builder.reports.collect import CollectedCurrentWaste, CollectedReport
+from site_builder.reports.commands import render_report_command_page as page_of
 from site_builder.reports.render import render_report_text
 from site_builder.web import static_files
 from site_builder.web.static_files import CONTENT_SECURITY_POLICY
@@ -38,12 +38,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def week(lab: Lab) -> WeeklyReport:
+def week(lab: Lab) -> CollectedReport:
     return week_of(lab.settings(zone=PARIS))
 
 
 @pytest.fixture(scope="module")
-def html(lab: Lab, week: WeeklyReport) -> str:
+def html(lab: Lab, week: CollectedReport) -> str:
     return page_of(week, lab.settings(zone=PARIS), MORNING).decode()
 
 
@@ -157,14 +157,14 @@ def test_current_waste_says_what_to_do(html: str) -> None:
 # As text
 
 
-def test_a_long_list_says_how_much_is_left_out(week: WeeklyReport) -> None:
+def test_a_long_list_says_how_much_is_left_out(week: CollectedReport) -> None:
     told = render_report_text(week._replace(current_waste=[*week.current_waste] * 10, events=[*week.events] * 20))
     assert "\n  and 12 more: gpuboard waste lists them\n" in told
     assert "\nand 40 more\n" in told
 
 
-def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: WeeklyReport) -> None:
-    odd = CurrentWaste("atlas", 1, ("\x1b[31m計算機" * 40,), None, "\x07\u202e" + "計" * 99, HOSTILE)
+def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: CollectedReport) -> None:
+    odd = CollectedCurrentWaste("atlas", 1, ("\x1b[31m計算機" * 40,), None, "\x07\u202e" + "計" * 99, HOSTILE)
     told = render_report_text(
         week._replace(current_waste=[*week.current_waste, odd]), f"https://gpus.lab.org/{'x' * 99}"
     )
@@ -173,7 +173,7 @@ def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: Week
     assert "\u202e" not in told
 
 
-def test_the_text_has_all_parts_and_says_where_the_charts_are(week: WeeklyReport) -> None:
+def test_the_text_has_all_parts_and_says_where_the_charts_are(week: CollectedReport) -> None:
     told = render_report_text(week, "https://gpus.lab.org/reports/2026-W46.html")
     heads = re.findall(r"\n\n([A-Z][a-z ]+)\n-+\n", told)
     assert heads == ["In short", "Use by day", "Use by model", "People", "Waste", "Health"]

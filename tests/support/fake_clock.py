@@ -13,7 +13,7 @@ import pytest
 from site_builder.board.builder import Builder, BuildReport
 from site_builder.core import files
 from site_builder.core.formatting import MINUTE
-from site_builder.history.reader import DailyUsage, HistoryReader
+from site_builder.history.reader import DailyUsageSums, HistoryReader
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.history_fixtures import epoch
 
@@ -57,7 +57,7 @@ class Machine:
         """What status.json says of history, after all builds."""
         return [one["what"] for one in self.lab.status()["problems"] if one["where"] == HISTORY]
 
-    def tallies(self, now: float | None = None) -> DailyUsage:
+    def tallies(self, now: float | None = None) -> DailyUsageSums:
         past = HistoryReader(self.lab.state, timezone.utc)
         try:
             told = past.read_daily_usage(*EVER, self.now if now is None else now)

@@ -144,7 +144,9 @@ def decide(
     at: Now | None = None,
 ) -> HostStatus:
     """What the board says of a host; alice, bob and carol are logins that were seen before."""
-    case = host_state.HostInput(known or DiscoveredHost("atlas"), data, bookings, idle or IdleTimes(0, {}), names or {})
+    case = host_state.HostStateInput(
+        known or DiscoveredHost("atlas"), data, bookings, idle or IdleTimes(0, {}), names or {}
+    )
     rules = StateRules(limits or StateLimits(), PeopleDirectory(aliases or {}, logins), shown or PrivacySettings())
     return host_state.decide_host_status(case, rules, at or now())
 

@@ -13,8 +13,8 @@ from site_builder.health.events import compare_health
 from site_builder.health.model import (
     COUNT_NAMES,
     GpuHealthMetrics,
+    HealthCheckTimes,
     HealthEvent,
-    HostCheck,
     HostHealthMetrics,
     HostHealthState,
 )
@@ -69,7 +69,7 @@ class Watch:
     ) -> list[HealthEvent]:
         """Look at it so many seconds after the last time; what is told by that."""
         before, self.at = self.at, self.at + after
-        look = HostCheck("atlas", self.at, before, float(self.at))
+        look = HealthCheckTimes("atlas", self.at, before, float(self.at))
         self.state, found = compare_health(self.state, HostHealthMetrics(driver, gpus, whole), look, where or {})
         self.told.update({one.number: one for one in found})
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from site_builder.core.model import GpuPeople
 from site_builder.history.block_format import PackedSample, pack_sample
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
-from site_builder.history.reader import DailyUsage
+from site_builder.history.reader import DailyUsageSums
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 
@@ -71,7 +71,7 @@ def roll(history: HistoryWriter, now: float) -> None:
     assert not history.problems
 
 
-def used(told: DailyUsage, what: str = "used") -> dict[str, float]:
+def used(told: DailyUsageSums, what: str = "used") -> dict[str, float]:
     """Minutes of each person."""
     found: dict[str, float] = {}
     for row in told.shares:
@@ -79,7 +79,7 @@ def used(told: DailyUsage, what: str = "used") -> dict[str, float]:
     return {person: round(minutes, 6) for person, minutes in found.items() if minutes}
 
 
-def minutes(told: DailyUsage, what: str = "seen") -> int:
+def minutes(told: DailyUsageSums, what: str = "seen") -> int:
     """GPU-minutes that were seen in all, or in a state."""
     return sum(getattr(row.seen, what) for row in told.seen)
 

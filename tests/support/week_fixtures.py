@@ -18,7 +18,7 @@ from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
 from site_builder.reports import commands as report_commands
-from site_builder.reports.collect import CurrentWaste, WeeklyReport
+from site_builder.reports.collect import CollectedCurrentWaste, CollectedReport
 from tests.support.board_fixture import Lab
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
 
@@ -63,7 +63,7 @@ def lab_of(folder: Path) -> Lab:
     return lab
 
 
-def week_of(settings: Settings) -> WeeklyReport:
+def week_of(settings: Settings) -> CollectedReport:
     """The second of them, with all that can happen, and names that nobody should trust."""
     past = HistoryReader(settings.state, PARIS)
     found = collect.collect_report(settings, past, FIRST, MORNING)
@@ -76,8 +76,10 @@ def week_of(settings: Settings) -> WeeklyReport:
         HealthEvent("hydra", 1, "GPU-h", 0, "lost", (HOSTILE,), MONDAY + 180, None, None),
     ]
     now = [
-        CurrentWaste("atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."),
-        CurrentWaste("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
+        CollectedCurrentWaste(
+            "atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."
+        ),
+        CollectedCurrentWaste("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
     ]
     return found._replace(events=events, current_waste=now)
 

@@ -18,7 +18,7 @@ import pytest
 from bench.history import HOSTS, NOW, Machine, add_sums
 from site_builder.core.formatting import DAY
 from site_builder.core.terminal_text import measure_width
-from site_builder.history.database import begin_transaction
+from site_builder.history.database import begin_database_transaction
 from site_builder.history.export import format_csv_lines
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
@@ -309,7 +309,7 @@ def test_a_month_of_400_gpus_takes_less_than_a_second(tmp_path: Path) -> None:
     machines = [Machine(number) for number in range(HOSTS)]
     for minute in range(30):
         history.record([machine.sample() for machine in machines], NOW + 60 * minute)
-    with begin_transaction(history.connect()):
+    with begin_database_transaction(history.connect()):
         for machine in machines:
             add_sums(history, machine)
     history.close()

@@ -17,7 +17,7 @@ from site_builder.board.builder import Builder
 from site_builder.core.clock import Now
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
-from site_builder.history.usage_sums import UsageShare
+from site_builder.history.usage_sums import UsageShareSums
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage.build import NAMED_REPORT_START, NO_HISTORY_YET, compare_last_weeks, list_fleet_page_reports
 from tests.support import pace
@@ -138,7 +138,7 @@ def test_the_week_is_compared_with_the_one_before_it(plain: Page) -> None:
 
 
 def test_a_login_that_ps_cut_is_no_second_person() -> None:
-    had = dict.fromkeys(["maximilian", "maximil+", "Maximilian"], UsageShare(60, 0, 0, 0))
+    had = dict.fromkeys(["maximilian", "maximil+", "Maximilian"], UsageShareSums(60, 0, 0, 0))
     assert compare_last_weeks({}, [had, {}], START, PeopleDirectory({})).people.now == 1
 
 

@@ -223,20 +223,20 @@ def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:
     ],
 )
 def test_a_week_has_one_name(name: str, monday: date) -> None:
-    assert collect.parse_week(name) == monday
-    assert {collect.format_week(monday + timedelta(days=day)) for day in range(7)} == {name}
+    assert collect.parse_report_week(name) == monday
+    assert {collect.format_report_week(monday + timedelta(days=day)) for day in range(7)} == {name}
 
 
 @pytest.mark.parametrize(
     "text", ["2027-W53", "2026-W00", "2026-W54", "2026-45", "2026-W4", "W45", "", "2026-W\u0664\u0665", "0000-W01"]
 )
 def test_what_is_no_week_is_none(text: str) -> None:
-    assert collect.parse_week(text) is None
+    assert collect.parse_report_week(text) is None
 
 
 @pytest.mark.parametrize("text", ["2026-w45", "2026W45", " 2026-W45 "])
 def test_a_week_may_be_written_in_other_ways(text: str) -> None:
-    assert collect.parse_week(text) == date(2026, 11, 2)
+    assert collect.parse_report_week(text) == date(2026, 11, 2)
 
 
 @pytest.mark.parametrize("day", range(7))

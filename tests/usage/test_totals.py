@@ -30,7 +30,7 @@ def told(
     """What `gpuboard stats` is made of, from one day to another."""
     period = DatePeriod(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
     tallies = history.read_daily_usage(period.first, period.last, now)
-    stays = totals.find_gpu_stays(rollups.read_gpu_set_changes(history))
+    stays = totals.find_gpu_stays(rollups.read_history_gpu_set_changes(history))
     persons, places = totals.sum_daily_usage(
         tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period).items()
     )

@@ -239,7 +239,7 @@ def test_history_is_asked_once_a_minute(tmp_path: Path, monkeypatch: pytest.Monk
     asked: list[object] = []
     known_of = idle_runs.read_idle_history
 
-    def counted(*words: Any) -> idle_runs.IdleHistory:  # noqa: ANN401 # whatever it takes
+    def counted(*words: Any) -> idle_runs.IdleRunHistory:  # noqa: ANN401 # whatever it takes
         asked.append(words)
         return known_of(*words)
 

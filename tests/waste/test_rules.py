@@ -21,10 +21,18 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.history.idle_runs import RUN_EMPTY, RUN_IDLE, RUN_USED, BookedRun, GpuRun, IdleHistory, UnusedBooking
+from site_builder.history.idle_runs import (
+    RUN_EMPTY,
+    RUN_IDLE,
+    RUN_USED,
+    BookedRun,
+    IdleRun,
+    IdleRunHistory,
+    UnusedBookingRun,
+)
 from site_builder.waste import rules as waste_rules
 from site_builder.waste.rules import (
-    EmptyGpu,
+    EmptyGpuCandidate,
     WasteCandidate,
     WasteItem,
     group_waste_items,
@@ -36,12 +44,12 @@ LAST = NOW - 60  # the last minute that history knows
 RULES = StateRules(StateLimits(), PeopleDirectory({"asmith": "Alice"}, ["alice", "bob"]), PrivacySettings())
 HELD = WasteCandidate("held", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, None, "31 GiB")
 BOOKING = WasteCandidate("booking", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, NOW - 3 * HOUR)
-UNKEPT = UnusedBooking("atlas", "GPU-0", 0, "A100", ("alice",), NOW - 2 * DAY, NOW - DAY, 24 * 60)
-PLACE = EmptyGpu("atlas", "GPU-0", 0, "A100")
+UNKEPT = UnusedBookingRun("atlas", "GPU-0", 0, "A100", ("alice",), NOW - 2 * DAY, NOW - DAY, 24 * 60)
+PLACE = EmptyGpuCandidate("atlas", "GPU-0", 0, "A100")
 MONTH = 30 * 24 * 60
 
 
-def worn(run: int = RUN_IDLE, minutes: int = 600, **more: object) -> GpuRun:
+def worn(run: int = RUN_IDLE, minutes: int = 600, **more: object) -> IdleRun:
     """A GPU as history knows it; its run has no gaps."""
     told = {
         "host": "atlas",
@@ -51,14 +59,14 @@ def worn(run: int = RUN_IDLE, minutes: int = 600, **more: object) -> GpuRun:
         "since": LAST - (minutes - 1) * 60,
         **more,
     }
-    return GpuRun(kind=run, minutes=minutes, **told)  # type: ignore[arg-type]
+    return IdleRun(kind=run, minutes=minutes, **told)  # type: ignore[arg-type]
 
 
 def found(
     *marks: WasteCandidate,
-    past: GpuRun | None = None,
-    unkept: Sequence[UnusedBooking] = (),
-    empty: Sequence[EmptyGpu] = (),
+    past: IdleRun | None = None,
+    unkept: Sequence[UnusedBookingRun] = (),
+    empty: Sequence[EmptyGpuCandidate] = (),
     odd: dict[str, int] | None = None,
     rules: StateRules = RULES,
 ) -> list[WasteItem]:
@@ -66,7 +74,7 @@ def found(
     known = {} if past is None else {"GPU-0": past}
     lasts = {f"{one.kind} {one.gpu_key}": NOW - DAY for one in marks} if odd is None else odd
     return waste_rules.find_waste(
-        {"atlas": marks}, empty, IdleHistory(None, dict(known), tuple(unkept)), rules, lasts, NOW
+        {"atlas": marks}, empty, IdleRunHistory(None, dict(known), tuple(unkept)), rules, lasts, NOW
     )
 
 
@@ -256,7 +264,9 @@ def test_a_gpu_that_moved_is_unused_no_second_time_where_it_was_booked() -> None
 
 
 def test_a_gpu_that_two_hosts_report_counts_for_neither() -> None:
-    several = waste_rules.find_waste({"atlas": [HELD], "hydra": [HELD]}, [], IdleHistory(None, {}, ()), RULES, {}, NOW)
+    several = waste_rules.find_waste(
+        {"atlas": [HELD], "hydra": [HELD]}, [], IdleRunHistory(None, {}, ()), RULES, {}, NOW
+    )
     assert [(one.host, one.hours) for one in several] == [("atlas", None), ("hydra", None)]
 
 

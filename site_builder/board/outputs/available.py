@@ -9,7 +9,7 @@ from site_builder.board.host_pipeline import BuiltHost, BuiltHosts
 from site_builder.core.files import compute_digest
 from site_builder.core.published_files import OutputFile
 from site_builder.fleet.gpu_models import DEFAULT_VENDOR
-from site_builder.fleet.summary import AvailableGpu
+from site_builder.fleet.summary import AvailableGpuSummary
 from site_builder.snapshots.registry import GPU_TOOLS
 
 AVAILABLE_FOLDER = "available"
@@ -23,7 +23,7 @@ def build_available_path(host: str, vendor: str | None = None) -> str:
     return f"{AVAILABLE_FOLDER}-{vendor}/{host}.txt" if vendor else f"{AVAILABLE_FOLDER}/{host}.txt"
 
 
-def render_host_available(gpus: Iterable[AvailableGpu], vendor: str = DEFAULT_VENDOR) -> bytes:
+def render_host_available(gpus: Iterable[AvailableGpuSummary], vendor: str = DEFAULT_VENDOR) -> bytes:
     """Render `0,2` for CUDA_VISIBLE_DEVICES, the best first; if none is free, an empty text hides all from CUDA.
 
     Only GPUs of one vendor: each vendor numbers its own. A process sees one MIG instance only: if no whole GPU is

@@ -12,7 +12,7 @@ from site_builder.core.clock import Now
 from site_builder.core.model import GpuProblem, GpuStatus, HostFacts, HostStatus, Problem
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import list_whole_gpus
-from site_builder.health.gpu_health import HealthReadings, build_health_readings
+from site_builder.health.gpu_health import GpuHealthReadings, build_gpu_health_readings
 
 if TYPE_CHECKING:
     from site_builder.board.host_pipeline import BuiltHosts
@@ -141,7 +141,7 @@ class FleetMetrics(NamedTuple):
 class StableGpuFacts(NamedTuple):
     """Facts of a GPU that stay the same for many builds, so that their lines are cached."""
 
-    health_readings: HealthReadings
+    health_readings: GpuHealthReadings
     process_count: int | None
     is_booked: bool | None
     state: str
@@ -230,7 +230,7 @@ def build_stable_facts(gpu_status: GpuStatus) -> StableGpuFacts:
         if gpu_status.processes or state in EMPTY_STATES:
             process_count = len(gpu_status.processes)
     return StableGpuFacts(
-        build_health_readings(gpu.health, gpu.fan_speed),
+        build_gpu_health_readings(gpu.health, gpu.fan_speed),
         process_count,
         is_booked,
         state,
@@ -267,7 +267,7 @@ def format_health_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> list[list[s
 
 
 @lru_cache(maxsize=4096)
-def format_health_endings(readings: HealthReadings) -> tuple[list[str], ...]:
+def format_health_endings(readings: GpuHealthReadings) -> tuple[list[str], ...]:
     """Format how the lines of HEALTH_FAMILIES end, without problems; most GPUs of a fleet have the same readings."""
     return (
         format_metric_line_endings(
