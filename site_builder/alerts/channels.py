@@ -13,9 +13,15 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import parse_qsl
 
-from site_builder.alerts import delivery, model, slack_client
-from site_builder.alerts.config_files import MAIL_KIND, Contact, Contacts, load_contacts
-from site_builder.alerts.delivery import HookFolder, HttpClient, MailDelivery, MailServer
+from site_builder.alerts import http_mail_hooks, model, slack_client
+from site_builder.alerts.contacts import MAIL_KIND, Contact, Contacts, load_contacts
+from site_builder.alerts.http_mail_hooks import (
+    HookFolder,
+    HttpClient,
+    MailDelivery,
+    MailServer,
+    derive_http_service_class,
+)
 from site_builder.alerts.model import CheckedReceiver, DeliveryOutcome, Message, Notification
 from site_builder.config.settings import Settings
 
@@ -154,7 +160,7 @@ class NotificationChannels:
             recipients = (*(address for _, address in service.targets), *sorted(service.cc))
             return self.send_mail(service, notification, message, notification.to, recipients, tuple(service.bcc))
         client = HttpClient()
-        service.__class__ = delivery.derive_http_service_class(type(service), client)
+        service.__class__ = derive_http_service_class(type(service), client)
         steps = {alert.step for alert in notification.alerts}
         # services colour a message by its type
         notify_type = "success" if steps == {model.STEP_OVER} else "warning" if model.STEP_BEGUN in steps else "info"
@@ -275,7 +281,8 @@ def build_apprise_service(url: str) -> Any:  # noqa: ANN401 # a service of appri
     if not service.enabled:
         raise ChannelUnusableError(f"{scheme}:// needs a library that is not there")
     service.retry, service.redirects = 0, False  # the queue retries
-    service.socket_connect_timeout, service.socket_read_timeout = delivery.CONNECT_TIMEOUT_S, delivery.READ_TIMEOUT_S
+    service.socket_connect_timeout = http_mail_hooks.CONNECT_TIMEOUT_S
+    service.socket_read_timeout = http_mail_hooks.READ_TIMEOUT_S
     return service
 
 
@@ -296,7 +303,7 @@ def silence_channel_libraries() -> Iterator[None]:
 
 
 def is_http_channel(plugin: type) -> bool:
-    """Return True if a plugin of apprise sends by `requests`, which delivery.derive_http_service_class() replaces."""
+    """Return True if a plugin of apprise sends by `requests`, which derive_http_service_class() replaces."""
     modules = {base.__module__ for base in plugin.__mro__ if base.__module__.startswith("apprise.plugins.")}
     return any("requests" in vars(sys.modules[name]) for name in modules - {"apprise.plugins.base"})
 

@@ -12,9 +12,8 @@ import click
 from site_builder.alerts import model, sender, table
 from site_builder.alerts.build import PROBLEM_WHERE, AlertEngine
 from site_builder.alerts.channels import NotificationChannels, load_channels
-from site_builder.alerts.config_files import AlertConfigFiles
-from site_builder.alerts.model import Alert, AlertState, DeliveryOutcome, Notification, find_person
-from site_builder.alerts.queue import AlertContext
+from site_builder.alerts.contacts import AlertConfigFiles
+from site_builder.alerts.model import Alert, AlertContext, AlertState, DeliveryOutcome, Notification, find_person
 from site_builder.alerts.render import format_epoch, render_notification
 from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.board.host_pipeline import build_host

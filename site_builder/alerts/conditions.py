@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from site_builder.alerts.model import Condition
+from site_builder.alerts.model import WATCH_RULE, AlertContext, AlertRule, Condition
+from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY, HOUR
+from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import (
     RUN_ID_PREFIX,
     Booking,
@@ -29,6 +30,8 @@ from site_builder.health.model import BEFORE_FIRST_CHECK, SPAN_KINDS, HealthEven
 
 # Rules whose conditions come from history; while it cannot be read, nobody knows whether they are over.
 HEALTH_RULES = frozenset({"gpu-lost", "gpu-hot", "gpu-error"})
+# A silenced host does not suppress these: they do not say that anything is wrong.
+REMINDER_RULES = frozenset({WATCH_RULE, "booking-begins", "booking-ends"})
 # How long an event that has no end counts.
 LOOKBACK_S = HOUR
 LOST_KINDS, HOT_KINDS = frozenset({"lost", "gone"}), frozenset({"hot", "heat"})
@@ -300,3 +303,39 @@ def find_health_conditions(
             condition = previous._replace(what=f"{previous.what}; {condition.what}", since=since)
         conditions[condition.key] = condition
     return list(conditions.values())
+
+
+def find_condition_start_time(condition: Condition, rule: AlertRule) -> int:
+    """Return from when on a condition counts: for a booking, ahead of its begin or end as the rule says."""
+    if condition.rule == "booking-begins" and condition.since is not None:
+        return condition.since - rule.before
+    if condition.rule == "booking-ends" and condition.until is not None:
+        # for a short booking, not before half of it is over
+        half = rule.before if condition.since is None else max(0, condition.until - condition.since) // 2
+        return condition.until - min(rule.before, half)
+    return 0
+
+
+def explain_muted_condition(condition: Condition, silences: Mapping[str, int], context: AlertContext, now: int) -> str:
+    """Explain why nothing about a host is reported now; empty if it is."""
+    if not condition.host or condition.rule == WATCH_RULE:
+        return ""
+    if context.hosts.get(condition.host, ("", 0))[0] == "maintenance":
+        return f"{condition.host} is under maintenance"
+    is_silenced = silences.get(condition.host, 0) > now and condition.rule not in REMINDER_RULES
+    return f"{condition.host} is silenced" if is_silenced else ""
+
+
+def describe_condition_wait(seconds: int) -> str:
+    """Format a duration: `at once`, `for 40 s`, `for 2 min`."""
+    if seconds <= 0:
+        return "at once"
+    return f"for {seconds} s" if seconds < MINUTE else f"for {formatting.format_duration(seconds)}"
+
+
+def find_condition_gpu_host(hosts: Mapping[str, HostReport], uuid: str) -> str | None:
+    """Find the host of a GPU by a search, since that is rare."""
+    for name, host in hosts.items():
+        if any(uuid in {gpu.uuid, gpu.parent_uuid} for gpu in host.summary.gpu_identities):
+            return name
+    return None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby
-from typing import NamedTuple
 
 from site_builder.alerts import model, render
 from site_builder.alerts.model import (
     Alert,
+    AlertContext,
     AlertRule,
     AlertState,
     Condition,
+    ConditionChange,
     DeliveryOutcome,
     DeliveryRecord,
     Notification,
@@ -44,32 +45,6 @@ MAX_HISTORY = 1000
 HISTORY_RETENTION_S = 90 * DAY
 MAX_REASON_CHARACTERS = 300
 MAX_NAMED_PEOPLE = 3
-
-
-class AlertContext(NamedTuple):
-    """What rules need besides conditions."""
-
-    hosts: Mapping[str, tuple[str, int]]  # those on the board, with their state and number of GPUs
-    channels: tuple[str, ...] = ()
-    hooks: tuple[str, ...] = ()
-    url: str | None = None
-    users_shown: bool = True
-    unreadable_rules: frozenset[str] = frozenset()  # their conditions cannot be read: what of them is over is unknown
-    find_gpu_host: Callable[[str], str | None] | None = None  # by the UUID of a GPU
-    can_reach: Callable[[str], bool] | None = None  # whether a person has any contact
-    failed_hosts: frozenset[str] = frozenset()  # their conditions could not be found: what of them is over is unknown
-    expires: bool = True  # False while the clock is in doubt: then nothing is forgotten
-
-
-class ConditionChange(NamedTuple):
-    """A condition that has begun, is over or happened; `reported_at` is when its begin was reported."""
-
-    condition: Condition
-    step: str
-    since: int | None
-    until: int | None
-    reason: str
-    reported_at: int | None = None
 
 
 class NotificationBuilder:

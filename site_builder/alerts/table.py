@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from site_builder.alerts import model
-from site_builder.alerts.config_files import format_rule_values
+from site_builder.alerts.conditions import explain_muted_condition, find_condition_start_time
 from site_builder.alerts.model import (
     Alert,
+    AlertContext,
     AlertRule,
     AlertState,
     CheckedReceiver,
@@ -22,9 +23,8 @@ from site_builder.alerts.model import (
     Notification,
     TrackedCondition,
 )
-from site_builder.alerts.queue import AlertContext
 from site_builder.alerts.render import format_alert_place, format_epoch
-from site_builder.alerts.rules import explain_muted_condition, find_condition_start_time
+from site_builder.alerts.rules import format_rule_values
 from site_builder.core.clock import Now
 from site_builder.core.formatting import join_names
 from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text, wrap_text

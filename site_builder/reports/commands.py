@@ -12,7 +12,7 @@ import click
 
 from site_builder.alerts import weekly_report as alert_report
 from site_builder.alerts.channels import load_channels
-from site_builder.alerts.config_files import AlertConfigFiles
+from site_builder.alerts.contacts import AlertConfigFiles
 from site_builder.alerts.model import CHANNEL_PREFIX, PERSON_PREFIX, WEEKLY_REPORT_RULE
 from site_builder.alerts.table import format_delivery_outcome
 from site_builder.config.conf_file import LoadedSettings

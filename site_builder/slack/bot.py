@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import sys
 import time
 from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from difflib import get_close_matches
 from threading import BoundedSemaphore, Event, Lock
 from typing import Any, NamedTuple
 
-from site_builder.alerts.config_files import MAIL_KIND, SLACK_KIND, load_contacts
+from site_builder.alerts.contacts import MAIL_KIND, SLACK_KIND, load_contacts
 from site_builder.alerts.model import FAILED, REFUSED
 from site_builder.alerts.slack_client import BotIdentity, SlackClient, SlackMember, SlackRequestError, SlackSocket
 from site_builder.bookings.service import BookingService
@@ -20,7 +23,8 @@ from site_builder.client.model import Fleet
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.command_options import print_command_message
+from site_builder.core.command_options import CommandError, print_command_message
+from site_builder.core.formatting import HOUR
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text, flatten_text
@@ -75,6 +79,12 @@ BLOCK_ERROR_CODES = frozenset(
 )
 RATE_LIMIT_ANSWER = SlackAnswer("that is a lot in a minute: I listen again in a moment")
 MAX_LOGGED_MESSAGES = 100
+# How long a connection may be lost before we open another; the library tries by itself every few seconds.
+RECONNECT_AFTER_S = 60.0
+POLL_INTERVAL_S = 0.5
+FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 1.0, 60.0
+# The last error, in state/, and after what time the same one is printed again.
+LAST_ERROR_FILE, REPEAT_ERROR_AFTER_S = "slack.said", 6 * HOUR
 
 
 class SlackQuestion(NamedTuple):
@@ -411,3 +421,58 @@ class MemberDirectory:
 
 def format_contact_hint(member: str) -> str:
     return f"the admin can add a line to the contacts (GPUBOARD_CONTACTS): `LOGIN,slack:{member}`"
+
+
+def run_bot(settings: Settings) -> None:
+    """Keep a connection open until a signal, or until Slack refuses; open another one if it stays lost."""
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    bot, pause = None, FIRST_RECONNECT_DELAY_S
+    try:
+        client = SlackClient(settings.alerts.slack)
+        while not stop.is_set():
+            try:
+                if bot is None:
+                    bot = SlackBot(settings, client, client.fetch_identity())
+                    socket = SlackSocket(client, bot.handle_envelope)
+                    pause = FIRST_RECONNECT_DELAY_S
+                socket.open()
+            except SlackRequestError as error:
+                if error.is_permanent:
+                    raise
+                if pause == FIRST_RECONNECT_DELAY_S:
+                    print_command_message(f"{error}; tried again until it works")
+                stop.wait(error.retry_after_s or pause)
+                pause = min(pause * 2, MAX_RECONNECT_DELAY_S)
+                continue
+            if sys.stderr.isatty():
+                print_command_message("the bot answers in Slack until Ctrl-C")
+            pause, open_at = FIRST_RECONNECT_DELAY_S, time.monotonic()
+            while not stop.wait(POLL_INTERVAL_S) and time.monotonic() - open_at < RECONNECT_AFTER_S:
+                if socket.is_open():
+                    open_at = time.monotonic()
+            if not stop.is_set():
+                bot.log_once("the line to Slack was cut for a minute, and is opened anew")
+    except SlackRequestError as error:
+        if was_bot_error_recently_reported(settings, str(error)):
+            sys.exit(2)
+        raise CommandError(str(error)) from None
+    finally:
+        if bot:
+            socket.stop_reconnecting()
+            bot.close()
+
+
+def was_bot_error_recently_reported(settings: Settings, message: str) -> bool:
+    """Return True if cron, which starts the bot every minute, has mailed the same message not long ago."""
+    if sys.stderr.isatty():
+        return False
+    path = settings.state / LAST_ERROR_FILE
+    with suppress(OSError):
+        is_recent = 0 <= time.time() - path.stat().st_mtime < REPEAT_ERROR_AFTER_S
+        if is_recent and path.read_text("utf-8") == message:
+            return True
+    with suppress(OSError):
+        files.write_atomically(path, message.encode(), 0o600)
+    return False

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from site_builder.alerts.config_files import AlertConfigFiles, load_contacts
+from site_builder.alerts.contacts import AlertConfigFiles, load_contacts
 from site_builder.alerts.model import WATCH_RULE
 from site_builder.bookings import service as booking_service
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError

@@ -13,7 +13,6 @@ import jsonschema
 import pytest
 
 from site_builder.alerts import table as alert_table
-from site_builder.alerts.config_files import DEFAULT_RULES
 from site_builder.alerts.model import (
     Alert,
     AlertRule,
@@ -26,6 +25,7 @@ from site_builder.alerts.model import (
     Notification,
     TrackedCondition,
 )
+from site_builder.alerts.rules import DEFAULT_RULES
 from site_builder.alerts.store import AlertStore
 from site_builder.alerts.table import ConditionStatus, explain_waiting_condition
 from site_builder.board.builder import Builder
@@ -302,7 +302,7 @@ def test_a_test_can_go_to_one(board: Board) -> None:
 
 
 def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("site_builder.alerts.delivery.describe_hook_foreign_access", lambda _: None)  # /tmp is
+    monkeypatch.setattr("site_builder.alerts.http_mail_hooks.describe_hook_foreign_access", lambda _: None)  # /tmp is
     hooks = tmp_path / "hooks"
     hooks.mkdir(mode=0o700)
     (hooks / "keep").write_text(f"#!/bin/sh\ncat > {tmp_path}/got.json\n")

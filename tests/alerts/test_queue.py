@@ -9,27 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.alerts import queue
-from site_builder.alerts.config_files import DEFAULT_RULES
+from site_builder.alerts.build import update_alert_state
 from site_builder.alerts.model import (
     STEP_BEGUN,
     STEP_HAPPENED,
     STEP_OVER,
+    AlertContext,
     AlertState,
     Condition,
     DeliveryOutcome,
     DeliveryRecord,
     Notification,
 )
-from site_builder.alerts.queue import (
-    MAX_ALERTS_PER_NOTIFICATION,
-    MAX_QUEUED,
-    MAX_QUEUED_PER_HOOK,
-    AlertContext,
-    NotificationBuilder,
-)
+from site_builder.alerts.queue import MAX_ALERTS_PER_NOTIFICATION, MAX_QUEUED, MAX_QUEUED_PER_HOOK, NotificationBuilder
 from site_builder.alerts.queue import MAX_PEOPLE_PER_HOST as MOST_OF_HOST_TOLD
 from site_builder.alerts.render import format_notification_headline
-from site_builder.alerts.rules import update_alert_state
+from site_builder.alerts.rules import DEFAULT_RULES
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
     AT_ONCE,

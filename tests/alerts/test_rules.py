@@ -1,440 +1,290 @@
-"""Rules: which conditions are reported, build after build."""
+"""alerts.conf: accepted values, wrong lines, and that its example is the default."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.alerts.config_files import DEFAULT_RULES
-from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertState, Condition, TrackedCondition
-from site_builder.alerts.queue import AlertContext
-from site_builder.alerts.render import format_notification_headline
-from site_builder.alerts.rules import MAX_TRACKED, MAX_TRACKED_PER_HOST, update_alert_state
-from site_builder.alerts.table import list_condition_statuses
-from site_builder.core.clock import Now
-from tests.support.alert_fixtures import (
-    AT_ONCE,
-    DAY,
-    FRESH,
-    HELD,
-    HOUR,
-    LOST,
-    MINUTE,
-    NIGHT,
-    START,
-    AlertSimulator,
-    begins,
-    down,
-    ends,
-    ruled,
+from site_builder.alerts.contacts import MAX_RULES_BYTES, parse_contacts
+from site_builder.alerts.model import ALL_RULES, AlertRule
+from site_builder.alerts.rules import (
+    DEFAULT_RULES,
+    MOMENTARY_RULES,
+    RULE_KEYS,
+    drop_unknown_channels,
+    format_rule_values,
+    list_rule_keys,
+    parse_rules,
 )
-from tests.support.generated_fleet import PARIS
+from site_builder.core.formatting import format_duration
+from tests.integration.test_docs import rows
+from tests.support.captures import ROOT
+from tests.support.docs import blocks
 
-# What is so, holds, and is over
-
-
-def test_a_condition_is_reported_once_and_its_end_once() -> None:
-    simulator = AlertSimulator()
-    assert simulator.titles(down()) == ["atlas is down"]
-    assert simulator.titles(down()) == simulator.titles(down()) == []
-    assert simulator.titles() == ["atlas is back, after 14 min"]
-    assert simulator.titles() == []
-    assert simulator.titles(down()) == ["atlas is down"]
+EXAMPLE = ROOT / "alerts.conf.example"
+PAGE = "docs/alerts.md"
 
 
-def test_conditions_at_first_start_are_not_reported_nor_their_end() -> None:
-    simulator = AlertSimulator(begun=False)
-    assert simulator.titles(down(), LOST, HELD) == []
-    assert len(simulator.alert_state.conditions) == 3
-    assert all(one.is_suppressed for one in simulator.alert_state.conditions.values())
-    assert simulator.titles() == []
-    assert simulator.titles(down()) == ["atlas is down"]
+def rule_of(text: str, name: str = "host-down") -> AlertRule:
+    """One rule of a file in which nothing is wrong."""
+    rules, problems = parse_rules(text.encode())
+    assert problems == []
+    return rules[name]
 
 
-def test_conditions_older_than_history_are_not_reported_for_an_hour() -> None:
-    before = LOST._replace(since=None)
-    simulator = AlertSimulator()
-    assert simulator.titles(before) == simulator.titles() == []
-    assert simulator.titles(before, after=2 * HOUR) == ["GPU 3 of atlas is lost"]  # of a host that is new
+def test_every_rule_has_a_default_and_nothing_changes_it_but_a_line() -> None:
+    assert tuple(DEFAULT_RULES) == ALL_RULES
+    assert all(name == rule.name for name, rule in DEFAULT_RULES.items())
+    assert parse_rules(b"") == (DEFAULT_RULES, [])
 
 
-def test_a_host_that_claims_anything_leaves_room_for_others() -> None:
-    simulator = AlertSimulator(hosts={"atlas": ("fresh", 4), "boreas": ("fresh", 4)}, find_gpu_host=lambda _: None)
-    for round_ in range(60):  # each time its GPUs have other names
-        simulator.run_build(*(LOST._replace(about=f"GPU-{round_}-{number}") for number in range(100)))
-    assert len(simulator.alert_state.conditions) == MAX_TRACKED_PER_HOST
-    assert "boreas is down" in simulator.titles(down("boreas"), LOST._replace(host="boreas"))
-    full = simulator.alert_state._replace(
-        conditions={str(key): TrackedCondition(down(str(key)), START, START) for key in range(MAX_TRACKED)}
+def test_the_example_names_every_key_of_every_rule_with_its_default() -> None:
+    text = EXAMPLE.read_text()
+    assert parse_rules(text.encode()) == (DEFAULT_RULES, []), "as it is, all of it is a comment"
+    bare = re.sub(r"^#(?=[a-z_]+ = )", "", text, flags=re.MULTILINE)
+    assert parse_rules(bare.encode()) == (DEFAULT_RULES, [])
+    sections = {one.partition("]")[0]: one for one in bare.split("\n[")[1:]}
+    assert set(sections) == {"all", *ALL_RULES}
+    for name, rule in DEFAULT_RULES.items():
+        assert re.findall(r"^(\w+) = (.*)$", sections[name], re.MULTILINE) == list(format_rule_values(rule).items())
+    assert {key for name in ALL_RULES for key in list_rule_keys(name)} == set(RULE_KEYS)
+    explained = re.findall(r"^# ([a-z_]+)  +", text, re.MULTILINE)
+    assert sorted(explained) == sorted(RULE_KEYS)
+
+
+def test_the_rules_and_contacts_of_the_docs_are_understood() -> None:
+    for block in blocks("alerts"):
+        rules, problems = parse_rules(block.text.encode())
+        assert problems == []
+        assert drop_unknown_channels(rules, ("lab", "ops"))[1] == []
+    for block in blocks("contacts"):
+        assert parse_contacts(block.text.encode()).problems == ()
+
+
+def test_the_docs_list_each_rule_and_key_with_its_default() -> None:
+    told = {row[0].strip("`"): row for row in rows(PAGE, "rule")}
+    assert tuple(told) == ALL_RULES
+    for name, row in told.items():
+        rule = DEFAULT_RULES[name]
+        assert (row[2] == "channels") == ("all" in rule.to)
+        for seconds in (rule.delay, rule.before, rule.resolve_after if rule.send_resolved else 0):
+            assert not seconds or format_duration(seconds) in row[3], (name, row[3])
+        assert ("and: " in row[1]) == (rule.send_resolved and name not in MOMENTARY_RULES)
+    assert {row[0].strip("`") for row in rows(PAGE, "key")} == set(RULE_KEYS)
+
+
+@pytest.mark.parametrize("name", ALL_RULES)
+def test_formatted_rules_are_parsed_to_the_same(name: str) -> None:
+    other = DEFAULT_RULES[name]._replace(
+        on=not DEFAULT_RULES[name].on, to=("ops", "person"), quiet_hours=(22 * 60, 7 * 60 + 30), max_per_hour=3
     )
-    busy = AlertSimulator(alert_state=full, begun=False)
-    assert busy.titles(down()) == ["atlas is down"]
+    text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(other).items())
+    assert rule_of(f"[{name}]\n{text}", name) == other
 
 
-def test_a_condition_must_last_and_flapping_is_not_reported() -> None:
-    simulator = AlertSimulator(ruled(delay=5 * MINUTE))
-    for _ in range(10):
-        assert simulator.titles(down(), after=2 * MINUTE) == simulator.titles() == []
-    assert [simulator.titles(down()) for _ in range(6)][-1] == ["atlas is down"]
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("on = no", "on", False),
+        ("ON: Off", "on", False),
+        ("  delay=90s", "delay", 90),
+        ("delay = 90", "delay", 90),
+        ("delay = 0", "delay", 0),
+        ("resolve_after = 1d  # a day", "resolve_after", 86400),
+        ("send_resolved = no ; for now", "send_resolved", False),
+        ("to = ops, lab", "to", ("ops", "lab")),
+        ("to = Ops ops person", "to", ("ops", "person")),
+        ("to = none", "to", ()),
+        ("quiet_hours = 22:00-07:00", "quiet_hours", (1320, 420)),
+        ("quiet_hours: 22:00 – 7:00", "quiet_hours", (1320, 420)),
+        ("quiet_hours = 0:00 to 6:30", "quiet_hours", (0, 390)),
+        ("quiet_hours = none", "quiet_hours", None),
+        ("quiet_hours =", "quiet_hours", None),
+        ("max_per_hour = 1", "max_per_hour", 1),
+    ],
+)
+def test_accepted_values_are_parsed(line: str, key: str, value: object) -> None:
+    assert getattr(rule_of(f"\ufeff[Host_Down]\r\n{line}\r\n"), key) == value
 
 
-def test_a_short_recovery_is_not_an_end() -> None:
-    simulator = AlertSimulator(ruled(resolve_after=5 * MINUTE))
-    assert simulator.titles(down()) == ["atlas is down"]
-    for _ in range(5):
-        assert simulator.titles(after=4 * MINUTE) == simulator.titles(down()) == []
-    assert [simulator.titles() for _ in range(6)][-1] == ["atlas is back, after 37 min"]
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Mon 08:00", (0, 480)), ("friday 18:30", (4, 1110)), ("Sun 0:00", (6, 0)), ("wednes 9:05", (2, 545))],
+)
+def test_the_time_of_the_weekly_report_is_parsed(text: str, value: tuple[int, int]) -> None:
+    assert rule_of(f"[weekly-report]\nat = {text}", "weekly-report").at == value
 
 
-def test_the_end_is_not_reported_without_recovery() -> None:
-    simulator = AlertSimulator(ruled(send_resolved=False))
-    assert simulator.titles(down()) == ["atlas is down"]
-    assert simulator.titles() == []
-    assert not simulator.alert_state.conditions
+FIRST = "this stands before any section: begin with [all], or with a rule such as [host-down]"
+TIME = "but must be a time from 0s to 7d, such as 30s, 10m, 2h or 1d"
+QUIET = "but must be two times such as 22:00-07:00, or none"
+WEEKLY = "but must be a day and a time such as Mon 08:00"
+TO = "but must be names of channels with blanks between them, or all, person, hooks or none"
 
 
-def test_a_rule_that_is_off_reports_nothing() -> None:
-    assert AlertSimulator(ruled(on=False)).titles(down()) == []
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("on = yes", f"line 1: {FIRST}"),
+        ("[host-down\nx", f"line 1: {FIRST}"),
+        ("[hostdown]", "line 1: there is no rule 'hostdown'; is it host-down?"),
+        ("[zebra]\non = no\nnonsense", f"line 1: there is no rule 'zebra'; there are all, {', '.join(ALL_RULES)}"),
+        ("[host-down]\ndelays = 5m", "line 2: there is no key 'delays'; is it delay?"),
+        (
+            "[host-new]\nat = Mon 08:00",
+            "line 2: at means nothing to host-new, which has on, to, quiet_hours, max_per_hour",
+        ),
+        ("[all]\nhold = 1h", "line 2: hold is called delay now: rename it, for this line does not count"),
+        ("[all]\nmost = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
+        (
+            "[all]\nover = 1h",
+            "line 2: over is called resolve_after now: rename it, for this line does not count",
+        ),
+        (
+            "[all]\nquiet = none",
+            "line 2: quiet is called quiet_hours now: rename it, for this line does not count",
+        ),
+        (
+            "[watch]\nrecovery = 1",
+            "line 2: recovery is called send_resolved now: rename it, for this line does not count",
+        ),
+        ("[watch]\ndelay = 1h", "line 2: delay means nothing to watch, which has on, to, quiet_hours, max_per_hour"),
+        ("[host-down]\nhold", "line 2: it is neither a [section] nor `key = value`"),
+        ("[host-down]\ndelay = 5 parsecs", f"line 2: delay is '5 parsecs', {TIME}"),
+        ("[host-down]\ndelay = 8d", f"line 2: delay is '8d', {TIME}"),
+        ("[host-down]\ndelay = -1", f"line 2: delay is '-1', {TIME}"),
+        ("[booking-ends]\nbefore = 2d", f"line 2: before is '2d', {TIME.replace('7d', '1d')}"),
+        ("[host-down]\ndelay =", f"line 2: delay is '', {TIME}"),
+        ("[host-down]\non = perhaps", "line 2: on is 'perhaps', but must be yes or no"),
+        ("[host-down]\nmax_per_hour = 0", "line 2: max_per_hour is '0', but must be a number from 1 to 1000"),
+        ("[host-down]\nmax_per_hour = \u0661", "line 2: max_per_hour is '\u0661', but must be a number from 1 to 1000"),
+        ("[host-down]\nquiet_hours = 22-7", f"line 2: quiet_hours is '22-7', {QUIET}"),
+        ("[host-down]\nquiet_hours = 7:00-7:00", f"line 2: quiet_hours is '7:00-7:00', {QUIET}"),
+        ("[host-down]\nquiet_hours = 25:00-7:00", f"line 2: quiet_hours is '25:00-7:00', {QUIET}"),
+        ("[weekly-report]\nat = Someday 08:00", f"line 2: at is 'Someday 08:00', {WEEKLY}"),
+        ("[weekly-report]\nat = Monday", f"line 2: at is 'Monday', {WEEKLY}"),
+        ("[host-down]\nto = none ops", f"line 2: to is 'none ops', {TO}"),
+        ("[host-down]\nto =", f"line 2: to is '', {TO}"),
+    ],
+)
+def test_a_wrong_line_is_ignored_and_reported(text: str, problem: str) -> None:
+    rules, problems = parse_rules(f"{text}\n[gpu-lost]\ndelay = 7m\n".encode())
+    assert problems[:1] == [problem]
+    assert rules.pop("gpu-lost").delay == 420
+    assert rules == {name: rule for name, rule in DEFAULT_RULES.items() if name != "gpu-lost"}
 
 
-def test_an_unchanged_state_is_the_same_object() -> None:
-    simulator = AlertSimulator()
-    simulator.run_build(down())
-    for after in (1, 60, 86400):
-        now = Now(simulator.at + after, PARIS)
-        assert (
-            update_alert_state(simulator.alert_state, [down()], simulator.rules, simulator.context, now)
-            is simulator.alert_state
-        )
+def test_a_repeated_key_is_reported_and_the_last_counts() -> None:
+    rules, problems = parse_rules(b"[host-down]\ndelay = 1m\n[host-failed]\n[host-down]\ndelay = 3m\n")
+    assert rules["host-down"].delay == 180
+    assert problems == ["line 5: delay stands there twice for host-down; the last one counts"]
 
 
-def test_a_changing_text_before_the_report_changes_no_state() -> None:
-    simulator = AlertSimulator(ruled("gpu-held", delay=HOUR), begun=False)
-    simulator.run_build(LOST)
-    simulator.run_build(LOST, HELD)
-    before = simulator.alert_state
-    simulator.run_build(LOST._replace(what="lost, and hot"), HELD._replace(what="8 GiB taken"))
-    assert simulator.alert_state == before
-    (notification,) = simulator.run_build(LOST, HELD._replace(what="9 GiB taken"), after=HOUR)
-    assert notification.alerts[0].what == "9 GiB taken"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "to = slack://xoxb-1234-secret/#lab",
+        "to = bob@secret.org",
+        "slack://secret/x = yes",
+        "delay = aSecretThatIsFarTooLongToBeAnythingElseHere",
+        "[slack://secret]",
+        "mailto://bob:secret@lab.org",
+    ],
+)
+def test_an_address_at_the_wrong_place_is_never_shown(line: str) -> None:
+    _, problems = parse_rules(f"[host-down]\n{line}\n".encode())
+    assert len(problems) == 1
+    assert "secret" not in problems[0].lower()
 
 
-# What nobody can know
-
-
-@pytest.mark.parametrize("state", ["stale", "down", "failed", "maintenance"])
-def test_gpu_conditions_are_not_over_because_their_host_is_silent(state: str) -> None:
-    simulator = AlertSimulator()
-    assert len(simulator.titles(HELD, LOST)) == 2
-    simulator.state("atlas", state)
-    assert [simulator.titles() for _ in range(60)] == [[]] * 60
-    simulator.state("atlas", "fresh")
-    assert len(simulator.titles()) == 2
-
-
-def test_a_host_that_is_down_is_not_back_while_it_is_stale() -> None:
-    simulator = AlertSimulator()
-    simulator.run_build(down())
-    simulator.state("atlas", "stale")
-    assert simulator.titles() == []
-    simulator.state("atlas", "fresh")
-    assert simulator.titles() == ["atlas is back, after 13 min"]
-
-
-def test_where_history_cannot_be_read_no_gpu_is_well_again() -> None:
-    simulator = AlertSimulator()
-    assert simulator.titles(LOST) == ["GPU 3 of atlas is lost"]
-    context = simulator.context
-    simulator.context = context._replace(unreadable_rules=frozenset({"gpu-lost"}))
-    assert simulator.titles() == []
-    simulator.context = context
-    assert simulator.titles() == ["GPU 3 of atlas is back, after 3 min"]
-
-
-def test_a_gone_gpu_is_back_only_when_its_host_has_it_again() -> None:
-    simulator = AlertSimulator(find_gpu_host={"GPU-7": "atlas"}.get)
-    assert simulator.titles(LOST) == ["GPU 3 of atlas is lost"]
-    assert simulator.titles() == simulator.titles() == []  # another builder, which never saw it
-    simulator.context = simulator.context._replace(find_gpu_host={"GPU-3": "atlas"}.get)
-    assert simulator.titles() == ["GPU 3 of atlas is back, after 4 min"]
-    assert simulator.titles(LOST) == ["GPU 3 of atlas is lost"]
-    simulator.context = simulator.context._replace(find_gpu_host={"GPU-3": "boreas"}.get)
-    assert simulator.titles() == []
-    assert not simulator.alert_state.conditions
-
-
-def test_a_host_at_which_we_fail_is_not_back() -> None:
-    simulator = AlertSimulator()
-    assert simulator.titles(down(), HELD._replace(until=None)) != []
-    simulator.context = simulator.context._replace(failed_hosts=frozenset({"atlas"}))
-    assert simulator.titles() == simulator.titles() == []
-    simulator.context = simulator.context._replace(failed_hosts=frozenset())
-    assert "atlas is back, after 14 min" in simulator.titles()
-
-
-def test_a_condition_that_begins_again_after_silence_must_last_again() -> None:
-    unused = HELD._replace(rule="booking-unused", since=START)
-    simulator = AlertSimulator(ruled("booking-unused", delay=HOUR))
-    simulator.run_build(unused)
-    simulator.state("atlas", "down")
-    simulator.run_build(after=2 * HOUR)
-    simulator.state("atlas", "fresh")
-    again = unused._replace(since=simulator.at + MINUTE)
-    assert simulator.titles(again) == simulator.titles(again, after=59 * MINUTE) == []
-    assert len(simulator.titles(again)) == 1
-
-
-def test_a_booking_that_was_made_longer_is_still_no_longer_broken() -> None:
-    broken = HELD._replace(rule="booking-broken", until=START + HOUR)
-    simulator = AlertSimulator()
-    assert len(simulator.titles(broken)) == 1
-    assert simulator.titles(broken._replace(until=START + 4 * HOUR)) == []
-    assert simulator.titles(after=2 * HOUR) == ["alice: your booking of atlas:0 is no longer broken, after 2 h 2 min"]
-
-
-def test_a_host_that_is_no_longer_shown_is_not_back() -> None:
-    simulator = AlertSimulator()
-    simulator.run_build(down())
-    simulator.context = simulator.context._replace(hosts={"boreas": ("fresh", 8)})
-    assert simulator.titles(down()) == simulator.titles() == []
-    assert not simulator.alert_state.conditions
-
-
-# Maintenance and silence
-
-
-def test_conditions_that_begin_in_maintenance_are_reported_after_it() -> None:
-    simulator = AlertSimulator()
-    simulator.state("atlas", "maintenance")
-    assert simulator.titles(LOST, begins(START + 10 * MINUTE)) == []
-    simulator.state("atlas", "fresh")
-    assert simulator.titles(LOST) == ["GPU 3 of atlas is lost"]
-    assert simulator.alerts[0].since == LOST.since
-
-
-def test_conditions_that_end_during_a_silence_are_not_reported() -> None:
-    simulator = AlertSimulator()
-    simulator.alert_state = simulator.alert_state._replace(silences={"atlas": simulator.at + 10 * MINUTE})
-    assert simulator.titles(down(), down("boreas")) == ["boreas is down"]
-    assert simulator.titles(down("boreas")) == []
-    assert simulator.titles(down("boreas"), after=HOUR) == []
-    assert not simulator.alert_state.silences
-
-
-def test_an_end_waits_for_the_end_of_a_silence() -> None:
-    simulator = AlertSimulator()
-    simulator.run_build(down())
-    simulator.alert_state = simulator.alert_state._replace(silences={"atlas": simulator.at + 10 * MINUTE})
-    assert simulator.titles() == simulator.titles() == []
-    assert simulator.titles(after=HOUR) == ["atlas is back, after 12 min"]
-
-
-def test_a_silence_withdraws_notifications_in_quiet_hours() -> None:
-    simulator = AlertSimulator(ruled(quiet_hours=NIGHT))
-    simulator.run_build(down(), after=11 * HOUR)
-    assert len(simulator.alert_state.notifications) == 1
-    simulator.alert_state = simulator.alert_state._replace(silences={"atlas": simulator.at + 12 * HOUR})
-    assert simulator.titles(down()) == simulator.titles(down(), after=9 * HOUR) == []
-    assert simulator.alert_state.notifications == ()
-    assert simulator.titles(down(), after=4 * HOUR) == ["atlas is down"]
-    assert len(simulator.titles()) == 1
-
-
-def test_maintenance_withdraws_notifications_in_quiet_hours() -> None:
-    simulator = AlertSimulator(ruled(quiet_hours=NIGHT))
-    simulator.run_build(down(), after=11 * HOUR)
-    simulator.state("atlas", "maintenance")
-    assert simulator.titles() == simulator.titles(after=9 * HOUR) == []
-    simulator.state("atlas", "fresh")
-    assert simulator.titles() == []
-    assert simulator.alert_state.conditions == {}
-
-
-def test_a_silence_does_not_stop_reminders() -> None:
-    simulator = AlertSimulator()
-    simulator.alert_state = simulator.alert_state._replace(silences={"atlas": simulator.at + 10 * HOUR})
-    watch = Condition(
-        "watch", "atlas", "w1", ("0",), "atlas:0 is free; you waited", owners=("alice",), is_lasting=False
+def test_the_all_section_overrides_defaults_and_a_rules_own_section_overrides_it() -> None:
+    rules, problems = parse_rules(
+        b"[gpu-hot]\nmax_per_hour = 2\n[all]\nmax_per_hour = 5\nquiet_hours = 22:00-07:00\ndelay = 1h\nat = Fri 17:00\n"
     )
-    assert simulator.titles(watch, ends(START + 10 * MINUTE)) == [
-        "alice: atlas:0 is free",
-        "alice: your booking of atlas:0,1 ends at 12:10",
+    assert problems == []
+    assert (rules["gpu-hot"].max_per_hour, rules["host-down"].max_per_hour, rules["watch"].max_per_hour) == (2, 5, 5)
+    assert {rule.quiet_hours for rule in rules.values()} == {(1320, 420)}
+    assert (rules["host-down"].delay, rules["watch"].delay, rules["host-new"].delay) == (3600, 0, 0)
+    assert (rules["weekly-report"].at, rules["host-down"].at) == ((4, 1020), None)
+
+
+def test_all_off_and_one_rule_on_leaves_that_rule() -> None:
+    rules, _ = parse_rules(b"[all]\non = no\n[host-down]\non = yes\n")
+    assert [name for name, rule in rules.items() if rule.on] == ["host-down"]
+    assert parse_rules(b"[all]\non = yes\n") == (DEFAULT_RULES, []), "what is off by default has a name of its own"
+
+
+def test_rules_for_persons_reach_channels_only_by_their_own_section() -> None:
+    rules, _ = parse_rules(b"[all]\nto = ops\n[gpu-held]\nto = person ops\n")
+    assert rules["host-down"].to == rules["weekly-report"].to == ("ops",)
+    assert rules["booking-broken"].to == rules["watch"].to == ("person", "hooks")
+    assert rules["gpu-held"].to == ("person", "ops")
+
+
+def test_an_unknown_channel_is_reported_and_no_alert_is_lost() -> None:
+    rules, _ = parse_rules(
+        b"[all]\nto = opps\n[gpu-lost]\nto = opps lab\n[booking-ends]\nto = zebra\n[gpu-hot]\nto = none\n"
+    )
+    found, problems = drop_unknown_channels(rules, ("lab", "ops"))
+    assert problems == [
+        "host-down, host-failed and 4 more should go to opps, but GPUBOARD_NOTIFY has no such channel; is it ops?",
+        "booking-ends should go to zebra, but GPUBOARD_NOTIFY has no such channel; there are lab, ops, all, hooks, "
+        "none, person",
     ]
+    assert found["host-down"].to == ("all", "hooks")
+    assert found["gpu-lost"].to == ("lab",)
+    assert found["booking-ends"].to == ("person", "hooks")
+    assert found["gpu-hot"].to == (), "nobody is what was asked for"
+    assert drop_unknown_channels(DEFAULT_RULES, ()) == (DEFAULT_RULES, [])
 
 
-# Bookings and what happens
+@given(st.binary(max_size=2000))
+def test_whatever_stands_there_is_read(data: bytes) -> None:
+    check_whole(data)
 
 
-def test_the_begin_of_a_booking_is_reported_when_it_begins() -> None:
-    simulator, at = AlertSimulator(), START + 30 * MINUTE
-    assert [simulator.titles(begins(at)) for _ in range(29)] == [[]] * 29
-    assert simulator.titles(begins(at), after=2 * MINUTE) == ["alice: your booking of atlas:0,1 has begun"]
-    assert [simulator.titles(begins(at)) for _ in range(29)] == [[]] * 29
-
-
-def test_a_booking_is_announced_as_long_ahead_as_the_rule_says() -> None:
-    simulator, at = AlertSimulator(ruled("booking-begins", before=15 * MINUTE)), START + 30 * MINUTE
-    told = [title for _ in range(40) for title in simulator.titles(begins(at))]
-    assert told == ["alice: your booking of atlas:0,1 begins at 12:30"]
-
-
-@pytest.mark.parametrize("ahead", [-60, 0, 30, 240])
-def test_a_booking_from_now_on_reports_no_begin(ahead: int) -> None:
-    simulator = AlertSimulator()
-    simulator.run_build(begins(simulator.at + ahead))
-    assert [simulator.titles(begins(START + ahead)) for _ in range(20)] == [[]] * 20
-
-
-def test_the_end_of_a_booking_is_reported_ahead_and_again_if_extended() -> None:
-    simulator, at = AlertSimulator(), START + HOUR
-    told = [title for _ in range(31) for title in simulator.titles(ends(at))]
-    assert told == ["alice: your booking of atlas:0,1 ends at 13:00"]
-    longer = at + HOUR
-    told = [title for _ in range(80) for title in simulator.titles(ends(longer, at - 4 * HOUR))]
-    assert told == ["alice: your booking of atlas:0,1 ends at 14:00"]
-
-
-def test_the_end_of_a_short_booking_is_reported_after_half_of_it() -> None:
-    simulator, at = AlertSimulator(), START + 20 * MINUTE
-    told = [(minute, title) for minute in range(20) for title in simulator.titles(ends(at, START))]
-    assert told == [(9, "alice: your booking of atlas:0,1 ends at 12:20")]
-
-
-def test_repeated_errors_are_reported_once_and_again_after_hours() -> None:
-    error = Condition(
-        "gpu-error", "atlas", "GPU-3 uncorrected", ("3",), "uncorrected ECC errors: 2 more", is_lasting=False
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([f"[{name}]" for name in ("all", *ALL_RULES)]),
+            st.builds(
+                lambda key, sign, value: f"{key}{sign}{value}",
+                st.sampled_from(sorted(RULE_KEYS)),
+                st.sampled_from(("=", " = ", ":", "")),
+                st.one_of(st.text(max_size=12), st.from_regex(r"[0-9]{0,4}[smhd:-]?[0-9:]{0,5}", fullmatch=True)),
+            ),
+        ),
+        max_size=30,
     )
-    simulator = AlertSimulator()
-    assert simulator.titles(error) == ["GPU 3 of atlas has an error"]
-    assert [simulator.titles(error, after=10 * MINUTE) for _ in range(200)] == [[]] * 200
-    assert simulator.titles(after=2 * HOUR) == simulator.titles(error) == []
-    assert simulator.titles(after=7 * HOUR) == []
-    assert simulator.titles(error) == ["GPU 3 of atlas has an error"]
+)
+def test_a_file_of_nearly_right_lines_is_read(lines: list[str]) -> None:
+    check_whole("\n".join(lines).encode("utf-8", "surrogatepass"))
 
 
-def test_only_new_hosts_are_reported_and_once() -> None:
-    simulator = AlertSimulator()
-    simulator.state("hydra", "unseen")
-    assert simulator.titles() == ["hydra is new on the board"]
-    assert simulator.alerts[0].what == "it has 4 GPUs"
-    there = simulator.context
-    simulator.context = there._replace(hosts=FRESH)
-    assert simulator.titles() == []
-    simulator.context = there
-    assert simulator.titles(after=30 * DAY) == simulator.titles(after=300 * DAY) == []
+def check_whole(data: bytes) -> None:
+    """Every rule is there, with values that can be; and what is said of the rest fits on the page."""
+    rules, problems = parse_rules(data)
+    assert list(rules) == list(ALL_RULES)
+    for rule in rules.values():
+        text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(rule).items())
+        assert rule_of(f"[{rule.name}]\n{text}", rule.name) == rule
+    assert len(problems) <= 51
+    assert all(len(one) <= 320 and one.isprintable() for one in problems)
 
 
-def test_a_watch_fires_once_also_if_it_comes_true_on_another_host_and_at_the_first_look() -> None:
-    watch = Condition(
-        "watch", "atlas", "w1", ("0",), "atlas:0 is free; you waited for it", owners=("alice",), is_lasting=False
-    )
-    simulator = AlertSimulator(begun=False)
-    (notification,) = simulator.run_build(watch._replace(via="mail"))
-    assert (notification.to, notification.via) == ("person:alice", "mail")
-    assert simulator.run_build(watch._replace(host="boreas")) == []
-
-
-# Clocks
-
-
-def test_a_clock_that_was_set_back_neither_repeats_nor_keeps_anything() -> None:
-    simulator = AlertSimulator(ruled(delay=5 * MINUTE, quiet_hours=NIGHT))
-    simulator.run_build(after=11 * HOUR)
-    simulator.run_build(down())
-    simulator.run_build(down(), after=10 * MINUTE)
-    assert len(simulator.alert_state.notifications) == 1
-    assert simulator.titles(down(), after=-400 * DAY - 11 * HOUR) == ["atlas is down"]
-    assert [simulator.titles(down()) for _ in range(10)] == [[]] * 10
-    assert simulator.titles(down(), down("boreas")) == []
-    assert simulator.titles(down(), down("boreas"), after=5 * MINUTE) == ["boreas is down"]
-
-
-def test_a_clock_that_jumps_ahead_makes_no_host_new() -> None:
-    simulator = AlertSimulator()
-    assert simulator.titles(after=1000 * DAY) == []
-    assert simulator.titles(after=-1000 * DAY) == []
-
-
-# Words
-
-
-def test_unreported_conditions_are_explained() -> None:
-    simulator = AlertSimulator(ruled(delay=5 * MINUTE), begun=False)
-    simulator.run_build(LOST)
-    simulator.state("boreas", "maintenance")
-    simulator.run_build(LOST, down(), down("boreas"), begins(START + HOUR))
-    statuses = list_condition_statuses(
-        simulator.alert_state, simulator.rules, simulator.context, Now(simulator.at + 60, PARIS)
-    )
-    said = {status.tracked.condition.key: (status.state, status.reason) for status in statuses}
-    assert [said[key] for key in simulator.alert_state.conditions] == [
-        ("unreported", "it existed at first start"),
-        ("unreported", "it will be reported at 12:06 if it still exists"),
-        ("unreported", "boreas is under maintenance"),
-        ("upcoming", ""),
-    ]
-
-
-def test_every_rule_has_a_title_for_one_and_for_several() -> None:
-    for rule in ALL_RULES:
-        simulator = AlertSimulator(
-            {
-                rule: DEFAULT_RULES[rule]._replace(
-                    on=True, delay=0, resolve_after=0, send_resolved=True, to=("all", "person")
-                )
-            }
-        )
-        lasting = rule not in {"host-new", "watch", "weekly-report", "booking-begins", "booking-ends"}
-        several = [
-            Condition(rule, host, "x", ("1",), "so it is", START - DAY, ("alice",), ("alice",), lasting)._replace(
-                until=START + 3 if rule == "booking-ends" else None
-            )
-            for host in FRESH
-        ]
-        if rule == "booking-begins":
-            several = [one._replace(since=START + HOUR) for one in several]
-        if rule == "host-new":
-            several = []
-            simulator.context = simulator.context._replace(
-                hosts={**FRESH, "hydra": ("fresh", 1), "ixion": ("fresh", 1)}
-            )
-        told = [
-            *simulator.run_build(*several, after=2),
-            *simulator.run_build(*several, after=HOUR),
-            *simulator.run_build(),
-        ]
-        assert told, rule
-        for notification in told:
-            for one in (
-                *(alert.title for alert in notification.alerts),
-                format_notification_headline(notification.alerts),
-            ):
-                assert 5 < len(one) <= 200
-                assert "the matter" not in one, rule
-        assert not lasting or any(one.step == STEP_OVER for notification in told for one in notification.alerts)
-
-
-# Whatever happens
-
-
-@settings(deadline=None, max_examples=100)
-@given(looks=st.lists(st.tuples(st.integers(1, 3000), st.booleans()), max_size=40), hold=st.integers(0, 3600))
-def test_only_conditions_that_lasted_are_reported(looks: list[tuple[int, bool]], hold: int) -> None:
-    simulator = AlertSimulator(ruled(delay=hold, resolve_after=hold))
-    since: int | None = None
-    gone: int | None = None
-    is_told = False
-    for after, so in looks:
-        told = simulator.titles(*([down()] if so else []), after=after)
-        since, gone = (since or simulator.at, None) if so else (None, gone or simulator.at)
-        must = since is not None and not is_told and simulator.at - since >= hold
-        end = gone is not None and is_told and simulator.at - gone >= hold
-        assert len(told) == (must or end)
-        is_told = must or (is_told and not end)
-
-
-def test_conditions_without_receivers_are_remembered() -> None:
-    now = Now(START, PARIS)
-    alert_state = update_alert_state(AlertState(), [down()], AT_ONCE, AlertContext(FRESH), now)
-    assert (alert_state.started_at, len(alert_state.conditions), alert_state.notifications) == (START, 1, ())
+def test_a_file_of_wrong_lines_as_long_as_is_read_takes_no_time() -> None:
+    for line in (
+        b"hold\n",
+        b"[\n",
+        b"x = " + b"\n",
+        b"quiet_hours = " + b"1:" * 400 + b"\n",
+        b"[" * 900 + b"\n",
+        b" " * 990 + b"x\n",
+    ):
+        data = b"[host-down]\n" + line * (MAX_RULES_BYTES // len(line))
+        rules, problems = parse_rules(data)
+        assert len(problems) <= 51
+        assert rules["host-down"].delay == 120

@@ -67,7 +67,7 @@ def test_alert_rule_recipe(copy: Path) -> None:
     code = """
 from datetime import timezone
 from site_builder.alerts.conditions import ConditionInput, find_conditions
-from site_builder.alerts.config_files import DEFAULT_RULES
+from site_builder.alerts.rules import DEFAULT_RULES
 from site_builder.core.clock import Now
 from site_builder.core.model import HostFacts, HostStatus
 facts = HostFacts(load=(90.0, 1.0, 1.0), cpus=8)

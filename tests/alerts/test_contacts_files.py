@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from site_builder.alerts import config_files
-from site_builder.alerts.config_files import DEFAULT_RULES, AlertConfigFiles, Contacts, load_contacts
+from site_builder.alerts.contacts import MAX_CONTACTS_BYTES, AlertConfigFiles, Contacts, load_contacts
 from site_builder.alerts.model import AlertRule
+from site_builder.alerts.rules import DEFAULT_RULES
 from site_builder.config.conf_file import load_settings
 from site_builder.config.settings import Settings
 from site_builder.core import files
@@ -105,7 +105,7 @@ def piped(path: Path) -> None:
 
 
 def grown(path: Path) -> None:
-    path.write_bytes(b"#" * (config_files.MAX_CONTACTS_BYTES + 1))
+    path.write_bytes(b"#" * (MAX_CONTACTS_BYTES + 1))
 
 
 def refolded(path: Path) -> None:

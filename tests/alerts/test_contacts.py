@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.alerts.config_files import Contact, Contacts, parse_contacts, resolve_contact_alias
+from site_builder.alerts.contacts import Contact, Contacts, parse_contacts, resolve_contact_alias
 from site_builder.core import people
 from site_builder.core.people import PeopleDirectory
 from tests.support.alert_fixtures import list_addresses
