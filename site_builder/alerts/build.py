@@ -1,4 +1,4 @@
-"""What the builder does for alerts, once a build."""
+"""What the builder does for alerts, once a build: collect conditions, and decide which become alerts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from site_builder.alerts import model, queue, sender
 from site_builder.alerts.conditions import (
     HEALTH_RULES,
     LOOKBACK_S,
-    HostReport,
+    HostConditions,
     describe_condition_wait,
     explain_muted_condition,
     find_condition_gpu_host,
     find_condition_start_time,
     find_health_conditions,
 )
-from site_builder.alerts.contacts import AlertConfigFiles, load_contacts
+from site_builder.alerts.contacts import ContactsAndRules, load_contacts
 from site_builder.alerts.http_mail_hooks import HookFolder
 from site_builder.alerts.model import (
     WATCH_RULE,
@@ -33,7 +33,7 @@ from site_builder.alerts.model import (
     ConditionChange,
     TrackedCondition,
 )
-from site_builder.alerts.queue import HISTORY_RETENTION_S, NotificationBuilder
+from site_builder.alerts.queue import HISTORY_RETENTION_S, NotificationQueueBuilder
 from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.alerts.weekly_report import find_due_report
 from site_builder.config.settings import Settings
@@ -73,7 +73,7 @@ FRESH_HOST_RULES = frozenset({*model.GPU_RULES, "host-failed", "booking-broken",
 Collected = TypeVar("Collected")
 
 
-class WatchSource(Protocol):
+class AlertWatchSource(Protocol):
     """The watches of a board (watches.build.WatchConditions)."""
 
     problems: list[Problem]
@@ -81,7 +81,7 @@ class WatchSource(Protocol):
     def read_problems(self) -> None:
         """Read what is wrong with their file."""
 
-    def find_conditions(self, hosts: Mapping[str, HostReport], rule: AlertRule, now: Now) -> list[Condition]:
+    def find_conditions(self, hosts: Mapping[str, HostConditions], rule: AlertRule, now: Now) -> list[Condition]:
         """Find the watches that are fulfilled."""
 
     def save(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
@@ -91,12 +91,12 @@ class WatchSource(Protocol):
 class AlertEngine:
     """Updates the alert state once a build, and starts the sender."""
 
-    def __init__(self, settings: Settings, events: StoredEventReader, watches: WatchSource) -> None:
+    def __init__(self, settings: Settings, events: StoredEventReader, watches: AlertWatchSource) -> None:
         self.settings, self.events, self.watches = settings, events, watches
         self.store = open_alert_store(settings.state, settings.kv)
-        self.config_files = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state)
+        self.config_files = ContactsAndRules(settings.alerts, settings.data, settings.www, settings.state)
         self.hook_folder = HookFolder(settings.alerts.hooks_folder, (settings.data, settings.www))
-        self.claim_prefix = sender.build_claim_prefix(settings)
+        self.claim_prefix = sender.build_sender_claim_prefix(settings)
         self.sender_process: subprocess.Popen[bytes] | None = None
         self.last_state: AlertState | None = None
         self.failure = ""
@@ -105,7 +105,7 @@ class AlertEngine:
         self.unreadable_rules: frozenset[str] = frozenset()
         self.expires = True  # False while the clock is in doubt: then nothing is forgotten because its time is over
 
-    def process_build(self, hosts: Mapping[str, HostReport] | None, now: Now, leads: Callable[[], bool]) -> None:
+    def process_build(self, hosts: Mapping[str, HostConditions] | None, now: Now, leads: Callable[[], bool]) -> None:
         """Update the alert state and send what is due, if this builder leads: others would report everything twice.
 
         Without hosts nothing can be decided, and what was queued before is sent.
@@ -128,7 +128,7 @@ class AlertEngine:
         except Exception as error:
             self.failure = describe_alert_fault(error)
 
-    def update_state(self, hosts: Mapping[str, HostReport], now: Now, dry_run: bool = False) -> AlertState:
+    def update_state(self, hosts: Mapping[str, HostConditions], now: Now, dry_run: bool = False) -> AlertState:
         """Collect the conditions of this build, apply the rules, and store the new alert state, unless `dry_run`."""
         rules, _ = self.config_files.read_rules()
         watched = self.collect_safely(lambda: self.watches.find_conditions(hosts, rules[WATCH_RULE], now))
@@ -169,7 +169,7 @@ class AlertEngine:
         self.collect_safely(lambda: self.watches.save(watched, state, self.expires))
         return state
 
-    def build_context(self, hosts: Mapping[str, HostReport]) -> AlertContext:
+    def build_context(self, hosts: Mapping[str, HostConditions]) -> AlertContext:
         return AlertContext(
             hosts={name: (host.summary.state, len(host.summary.gpu_identities)) for name, host in hosts.items()},
             channels=tuple(name for name, _ in self.settings.alerts.channels),
@@ -180,7 +180,7 @@ class AlertEngine:
         )
 
     def find_minute_conditions(
-        self, hosts: Mapping[str, HostReport], rules: Mapping[str, AlertRule], now: Now
+        self, hosts: Mapping[str, HostConditions], rules: Mapping[str, AlertRule], now: Now
     ) -> list[Condition]:
         """Find the conditions that come from history, which changes once a minute, and the weekly report."""
         minute = int(now.epoch) // MINUTE, self.events.recorded_minute
@@ -192,7 +192,7 @@ class AlertEngine:
             self.minute_conditions += [condition for condition in report if condition]
         return self.minute_conditions
 
-    def read_health_conditions(self, hosts: Mapping[str, HostReport], now: Now) -> list[Condition]:
+    def read_health_conditions(self, hosts: Mapping[str, HostConditions], now: Now) -> list[Condition]:
         """Find conditions in GPU events; where history cannot be read, nobody knows which of them are over."""
         events = self.events.read_events(now.epoch - LOOKBACK_S, now.epoch + 1)  # including those of this second
         if self.events.reader.problem:
@@ -245,7 +245,7 @@ class AlertEngine:
                 for hook in self.hook_folder.check_hooks()
                 if hook.problem
             ]
-            failures = queue.describe_delivery_problems(self.last_state, int(now.epoch))
+            failures = queue.describe_queue_problems(self.last_state, int(now.epoch))
             failures += [f"{self.store.where} {self.store.problem}"] if self.store.problem else []
             failures += [self.failure] if self.failure else []
             problems = [*self.config_files.list_problems(), *self.watches.problems, *hook_problems]
@@ -263,30 +263,30 @@ def update_alert_state(
     state: AlertState, conditions: Iterable[Condition], rules: Mapping[str, AlertRule], context: AlertContext, now: Now
 ) -> AlertState:
     """Return the alert state after a build, with new notifications; the same object if nothing changed."""
-    evaluator = RuleEvaluator(state, rules, context, now)
-    now_s = evaluator.now_s
-    evaluator.update_conditions(conditions)
-    evaluator.builder.build_notifications()
-    evaluator.builder.defer_to_quiet_end(rules)
-    reported_once = evaluator.reported_once
+    state_builder = AlertStateBuilder(state, rules, context, now)
+    now_s = state_builder.now_s
+    state_builder.update_conditions(conditions)
+    state_builder.queue_builder.build_notifications()
+    state_builder.queue_builder.defer_to_quiet_end(rules)
+    reported_once = state_builder.reported_once
     if len(reported_once) > MAX_REPORTED_ONCE:
         reported_once = dict(sorted(reported_once.items(), key=lambda item: item[1])[-MAX_REPORTED_ONCE:])
     updated = state._replace(
         started_at=now_s if state.started_at is None else state.started_at,
-        conditions=evaluator.conditions,
+        conditions=state_builder.conditions,
         reported_once=reported_once,
-        notifications=tuple(evaluator.builder.notifications),
+        notifications=tuple(state_builder.queue_builder.notifications),
         silences={host: until for host, until in state.silences.items() if until > now_s or not context.expires},
         history=tuple(
             record for record in state.history if now_s - record.at < HISTORY_RETENTION_S or not context.expires
         ),
-        sent_times=evaluator.builder.sent_times,
-        id_counter=evaluator.builder.id_counter,
+        sent_times=state_builder.queue_builder.sent_times,
+        id_counter=state_builder.queue_builder.id_counter,
     )
     return state if updated == state else updated
 
 
-class RuleEvaluator:
+class AlertStateBuilder:
     """Compares the conditions of one build with those in the alert state."""
 
     def __init__(self, state: AlertState, rules: Mapping[str, AlertRule], context: AlertContext, now: Now) -> None:
@@ -298,7 +298,7 @@ class RuleEvaluator:
         self.reported_once = {
             key: until for key, until in state.reported_once.items() if until > self.now_s or not context.expires
         }
-        self.builder = NotificationBuilder(state, context, now)
+        self.queue_builder = NotificationQueueBuilder(state, context, now)
 
     def find_new_hosts(self) -> Iterator[Condition]:
         """Find hosts that the board did not show before; remember them even if the rule is off."""
@@ -390,12 +390,12 @@ class RuleEvaluator:
         if condition.is_lasting:
             lasted = describe_condition_wait(self.now_s - tracked.first_seen_at)
             reason = f"rule {rule.name}: it was so {lasted}, and had to be {describe_condition_wait(rule.delay)}"
-            self.builder.add_change(ConditionChange(condition, model.STEP_BEGUN, since, None, reason), rule)
+            self.queue_builder.add_change(ConditionChange(condition, model.STEP_BEGUN, since, None, reason), rule)
             # keep the condition as reported, so that its end names the same
             self.conditions[key] = tracked._replace(condition=condition, reported_at=self.now_s)
         else:
             change = ConditionChange(condition, model.STEP_HAPPENED, since, condition.until, f"rule {rule.name}")
-            self.builder.add_change(change, rule)
+            self.queue_builder.add_change(change, rule)
             self.remember_reported(condition)
 
     def renew(self, tracked: TrackedCondition, condition: Condition) -> TrackedCondition:
@@ -428,7 +428,7 @@ class RuleEvaluator:
     def retract_if_muted(self, tracked: TrackedCondition, rule: AlertRule) -> TrackedCondition:
         """Treat a condition as not reported if its alerts still wait and its host has been muted since."""
         condition, was_reported = tracked.condition, tracked.reported_at is not None
-        if was_reported and self.is_muted(condition) and self.builder.withdraw_if_unsent(condition, rule):
+        if was_reported and self.is_muted(condition) and self.queue_builder.withdraw_if_unsent(condition, rule):
             return tracked._replace(reported_at=None)
         return tracked
 
@@ -443,7 +443,7 @@ class RuleEvaluator:
             gpu_host = context.find_gpu_host(condition.about) if context.find_gpu_host else condition.host
         has_moved = gpu_host not in {None, condition.host}
         if rule is None or not rule.on or host_state == "unseen" or has_ended or has_moved:
-            self.builder.withdraw_alert(key)
+            self.queue_builder.withdraw_alert(key)
             return
         if (
             gpu_host is None  # a builder that started after a GPU was lost sees no condition: it is not back for that
@@ -468,6 +468,6 @@ class RuleEvaluator:
             )
             ended = condition._replace(what=f"until then: {condition.what}" if condition.what else "")
             change = ConditionChange(ended, model.STEP_OVER, since, cleared_at, reason, tracked.reported_at)
-            self.builder.add_change(change, rule)
+            self.queue_builder.add_change(change, rule)
         else:
-            self.builder.withdraw_alert(key)
+            self.queue_builder.withdraw_alert(key)

@@ -16,18 +16,18 @@ from urllib.parse import parse_qsl
 from site_builder.alerts import http_mail_hooks, model, slack_client
 from site_builder.alerts.contacts import MAIL_KIND, Contact, Contacts, load_contacts
 from site_builder.alerts.http_mail_hooks import (
+    AlertHttpClient,
     HookFolder,
-    HttpClient,
     MailDelivery,
     MailServer,
-    derive_http_service_class,
+    derive_http_apprise_class,
 )
-from site_builder.alerts.model import CheckedReceiver, DeliveryOutcome, Message, Notification
+from site_builder.alerts.model import AlertMessage, AlertReceiver, DeliveryOutcome, Notification
 from site_builder.config.settings import Settings
 
 DELIVERY_TIMEOUT_S = 60.0  # for everything that one notification takes
 # Sends a message to a Slack member as the bot.
-DirectMessageSender = Callable[[str, Message], DeliveryOutcome]
+DirectMessageSender = Callable[[str, AlertMessage], DeliveryOutcome]
 APPRISE_MISSING = "apprise is missing: pip install 'gpuboard[alerts]'"
 # Parameters that name files which apprise would read.
 FILE_PARAMETERS = frozenset({"keyfile", "subfile", "pgppub", "pgpprv", "pgp", "wkd"})
@@ -67,25 +67,25 @@ class NotificationChannels:
         self.send_direct, self.timeout_s = send_direct, timeout_s
         self.hooks = HookFolder(settings.alerts.hooks_folder, (settings.data, settings.www))
 
-    def check_receivers(self) -> list[CheckedReceiver]:
+    def check_receivers(self) -> list[AlertReceiver]:
         """Check every channel, the mail server and every hook, without sending anything."""
         receivers = [
-            CheckedReceiver(f"{model.CHANNEL_PREFIX}{name}", *describe_channel_url(url))
+            AlertReceiver(f"{model.CHANNEL_PREFIX}{name}", *describe_channel_url(url))
             for name, url in self.channel_urls.items()
         ]
         if self.alert_settings.mail_url:
-            receivers.append(CheckedReceiver(MAIL_KIND, *describe_channel_url(self.alert_settings.mail_url)))
+            receivers.append(AlertReceiver(MAIL_KIND, *describe_channel_url(self.alert_settings.mail_url)))
         for hook in self.hooks.check_hooks():
             address = hook.name or f"{self.alert_settings.hooks_folder}"
-            receivers.append(CheckedReceiver(f"{model.HOOK_PREFIX}{hook.name}", address, hook.problem))
+            receivers.append(AlertReceiver(f"{model.HOOK_PREFIX}{hook.name}", address, hook.problem))
         return receivers
 
-    def check_person(self, person: str, via: str = "") -> list[CheckedReceiver]:
+    def check_person(self, person: str, via: str = "") -> list[AlertReceiver]:
         """Check the contacts of a person, all or those of the kind `via`."""
         name = f"{model.PERSON_PREFIX}{person}"
         contacts = self.contacts.find_contacts(person, via)
         if not contacts:
-            return [CheckedReceiver(name, "", self.explain_unknown_person(person))]
+            return [AlertReceiver(name, "", self.explain_unknown_person(person))]
         receivers = []
         for contact in contacts:
             address, problem = contact.kind, None
@@ -96,10 +96,10 @@ class NotificationChannels:
                 problem = describe_channel_url(mail_url)[1] if mail_url else "GPUBOARD_MAIL is not set"
             elif not self.send_direct:
                 problem = "the Slack bot is not set up"
-            receivers.append(CheckedReceiver(name, address, problem))
+            receivers.append(AlertReceiver(name, address, problem))
         return receivers
 
-    def send(self, notification: Notification, message: Message) -> DeliveryOutcome:
+    def send(self, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         """Send a notification once, within a time; never raise."""
         kind, _, name = notification.to.partition(":")
         try:
@@ -115,7 +115,7 @@ class NotificationChannels:
         except Exception as error:  # its message may contain an address
             return DeliveryOutcome(model.UNSURE, f"could not be sent ({type(error).__name__})")
 
-    def send_to_person(self, person: str, notification: Notification, message: Message) -> DeliveryOutcome:
+    def send_to_person(self, person: str, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         """Try a person's contacts in order until one takes the message, or may have taken it."""
         contacts = self.contacts.find_contacts(person, notification.via)
         if not contacts:
@@ -137,30 +137,30 @@ class NotificationChannels:
             return "the contacts cannot be read"
         return f"nobody knows how to tell {person}: a line in the contacts says it, or GPUBOARD_MAIL_DOMAIN for all"
 
-    def send_to_contact(self, contact: Contact, notification: Notification, message: Message) -> DeliveryOutcome:
+    def send_to_contact(self, contact: Contact, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         if contact.is_url:
             return self.send_to_url(contact.address, notification, message)
         if contact.kind == MAIL_KIND:
             if not self.alert_settings.mail_url:
                 raise ChannelUnusableError("GPUBOARD_MAIL is not set: no mail server is known")
-            service = build_apprise_service(self.alert_settings.mail_url)
+            service = build_apprise_channel(self.alert_settings.mail_url)
             return self.send_mail(service, notification, message, contact.address, (contact.address,))
         send_direct = self.send_direct
         if send_direct is None:
             raise ChannelUnusableError("the Slack bot is not set up")
-        outcome = send_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message))
+        outcome = send_to_channel_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message))
         if outcome.status != model.UNSURE or outcome.reason.startswith("Slack"):
             return outcome
-        return prefix_delivery_outcome(outcome, "Slack")
+        return name_channel_in_outcome(outcome, "Slack")
 
-    def send_to_url(self, url: str, notification: Notification, message: Message) -> DeliveryOutcome:
+    def send_to_url(self, url: str, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         """Send to an address as apprise writes them; mail is sent by our own code, which knows better how it ended."""
-        service = build_apprise_service(url)
+        service = build_apprise_channel(url)
         if is_mail_channel(service):
             recipients = (*(address for _, address in service.targets), *sorted(service.cc))
             return self.send_mail(service, notification, message, notification.to, recipients, tuple(service.bcc))
-        client = HttpClient()
-        service.__class__ = derive_http_service_class(type(service), client)
+        client = AlertHttpClient()
+        service.__class__ = derive_http_apprise_class(type(service), client)
         steps = {alert.step for alert in notification.alerts}
         # services colour a message by its type
         notify_type = "success" if steps == {model.STEP_OVER} else "warning" if model.STEP_BEGUN in steps else "info"
@@ -171,15 +171,15 @@ class NotificationChannels:
             return DeliveryOutcome(model.SENT) if was_sent else client.summarize_outcomes(len(service) > 1)
 
         with silence_channel_libraries():
-            outcome = send_with_timeout(self.timeout_s, notify, client)
+            outcome = send_to_channel_with_timeout(self.timeout_s, notify, client)
         is_webhook = parse_channel_scheme(url) in WEBHOOK_SCHEMES
-        return prefix_delivery_outcome(outcome, "the webhook" if is_webhook else f"{service.service_name}")
+        return name_channel_in_outcome(outcome, "the webhook" if is_webhook else f"{service.service_name}")
 
     def send_mail(
         self,
         service: Any,  # noqa: ANN401 # of apprise, for mail
         notification: Notification,
-        message: Message,
+        message: AlertMessage,
         to: str,
         recipients: tuple[str, ...],
         bcc_recipients: tuple[str, ...] = (),
@@ -200,7 +200,7 @@ class NotificationChannels:
         # what identifies a mail when it is sent again; ids alone may be the same on two boards
         message_key = " ".join((notification.id, to, *(alert.title for alert in notification.alerts)))
         mail = MailDelivery(server, recipients, message, message_key, bcc_recipients)
-        return prefix_delivery_outcome(send_with_timeout(self.timeout_s, mail.send, mail), "the mail server")
+        return name_channel_in_outcome(send_to_channel_with_timeout(self.timeout_s, mail.send, mail), "the mail server")
 
 
 def load_channels(settings: Settings) -> NotificationChannels:
@@ -212,8 +212,8 @@ def load_channels(settings: Settings) -> NotificationChannels:
     return NotificationChannels(settings, load_contacts(settings), send_direct)
 
 
-def send_with_timeout(
-    seconds: float, deliver: Callable[[], DeliveryOutcome], progress: HttpClient | MailDelivery | None = None
+def send_to_channel_with_timeout(
+    seconds: float, deliver: Callable[[], DeliveryOutcome], progress: AlertHttpClient | MailDelivery | None = None
 ) -> DeliveryOutcome:
     """Run a delivery in a thread and stop waiting after a time: a library's timeout does not end a drip of bytes."""
     outcomes: list[DeliveryOutcome] = []
@@ -238,11 +238,11 @@ def send_with_timeout(
     return describe_end(f"did not end within {seconds:.0f} s")
 
 
-def prefix_delivery_outcome(outcome: DeliveryOutcome, receiver: str) -> DeliveryOutcome:
+def name_channel_in_outcome(outcome: DeliveryOutcome, receiver: str) -> DeliveryOutcome:
     return outcome._replace(reason=f"{receiver} {outcome.reason}") if outcome.reason else outcome
 
 
-def build_apprise_service(url: str) -> Any:  # noqa: ANN401 # a service of apprise
+def build_apprise_channel(url: str) -> Any:  # noqa: ANN401 # a service of apprise
     """Build the apprise service of an address, such that it reads no file, follows no redirect and never retries."""
     scheme = parse_channel_scheme(url)
     for parameter, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True):
@@ -303,7 +303,7 @@ def silence_channel_libraries() -> Iterator[None]:
 
 
 def is_http_channel(plugin: type) -> bool:
-    """Return True if a plugin of apprise sends by `requests`, which derive_http_service_class() replaces."""
+    """Return True if a plugin of apprise sends by `requests`, which derive_http_apprise_class() replaces."""
     modules = {base.__module__ for base in plugin.__mro__ if base.__module__.startswith("apprise.plugins.")}
     return any("requests" in vars(sys.modules[name]) for name in modules - {"apprise.plugins.base"})
 
@@ -316,13 +316,13 @@ def describe_channel_url(url: str) -> tuple[str, str | None]:
     """Return an address as it may be shown, and its problem; only the service is shown, since tokens stand anywhere."""
     scheme = parse_channel_scheme(url)
     try:
-        service = build_apprise_service(url)
+        service = build_apprise_channel(url)
     except ChannelUnusableError as error:
         return f"{scheme}://…", str(error)
     return f"{MAIL_KIND if is_mail_channel(service) else service.service_name} ({scheme}://…)", None
 
 
-def format_for_channel(service: Any, message: Message) -> dict[str, str]:  # noqa: ANN401 # a service of apprise
+def format_for_channel(service: Any, message: AlertMessage) -> dict[str, str]:  # noqa: ANN401 # a service of apprise
     """Format title and body as plain text, or as Markdown for services that know only that."""
     title, text = (
         neutralize_channel_mentions(message.title),

@@ -12,9 +12,16 @@ import click
 from site_builder.alerts import model, sender, table
 from site_builder.alerts.build import PROBLEM_WHERE, AlertEngine
 from site_builder.alerts.channels import NotificationChannels, load_channels
-from site_builder.alerts.contacts import AlertConfigFiles
-from site_builder.alerts.model import Alert, AlertContext, AlertState, DeliveryOutcome, Notification, find_person
-from site_builder.alerts.render import format_epoch, render_notification
+from site_builder.alerts.contacts import ContactsAndRules
+from site_builder.alerts.model import (
+    Alert,
+    AlertContext,
+    AlertState,
+    DeliveryOutcome,
+    Notification,
+    parse_person_receiver,
+)
+from site_builder.alerts.render import format_alert_time, render_notification
 from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.board.host_pipeline import build_host
 from site_builder.bookings.host_lookup import HostLookup
@@ -91,9 +98,9 @@ def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
         outcome = channels.send(notification, render_notification(notification, settings.zone))
         tests.append({"to": to, "status": outcome.status, "reason": outcome.reason})
         if not as_json:
-            print_alert_lines([table.format_delivery_outcome(to, outcome)])
+            print_alert_lines([table.format_table_outcome(to, outcome)])
     if as_json:
-        click.echo(table.dump_alert_json({"tests": tests}))
+        click.echo(table.dump_alert_table_json({"tests": tests}))
     if any(test["status"] != model.SENT for test in tests):
         sys.exit(1)
 
@@ -136,17 +143,17 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
     """
     now = Now(time.time(), settings.zone)
     state = read_alert_state_or_exit(settings)
-    config_files = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state)
+    config_files = ContactsAndRules(settings.alerts, settings.data, settings.www, settings.state)
     rules, _ = config_files.read_rules()
     channels = load_channels(settings)
-    with translate_errors(settings):
+    with translate_alert_errors(settings):
         hosts = HostLookup(settings).list_hosts().values()
     # the state of hosts is not decided here: maintenance is enough
     context = AlertContext(
         {host.name: ("" if host.maintenance is None else "maintenance", 0) for host in hosts if not host.is_hidden}
     )
     alert_list = table.AlertList(
-        table.list_condition_statuses(state, rules, context, now),
+        table.list_condition_table_statuses(state, rules, context, now),
         state.notifications,
         {host: until for host, until in state.silences.items() if until > now.epoch},
         channels.check_receivers(),
@@ -156,7 +163,7 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
         click.echo(table.alert_list_to_json(alert_list))
     else:
         print_alert_lines(table.format_alert_list(alert_list, now, find_terminal_width()))
-    print_problems(config_files.list_problems(), settings)
+    print_alert_command_problems(config_files.list_problems(), settings)
     if settings.alerts.is_enabled and state.started_at is None:
         print_command_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
 
@@ -165,7 +172,7 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
 @click.option("--since", metavar="TIME", default="7d", show_default=True, help="From then on: 2h, 7d, yesterday, mon.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_settings
-def show_history(settings: Settings, since: str, as_json: bool) -> None:
+def show_alert_history(settings: Settings, since: str, as_json: bool) -> None:
     """List what was told, the latest first, and what could not be.
 
     \b
@@ -180,11 +187,11 @@ def show_history(settings: Settings, since: str, as_json: bool) -> None:
     history = read_alert_state_or_exit(settings).history
     records = sorted((record for record in history if record.at >= first), key=lambda record: -record.at)
     if as_json:
-        click.echo(table.dump_alert_json({"history": records}))
+        click.echo(table.dump_alert_table_json({"history": records}))
     elif records:
         print_alert_lines(table.format_delivery_history(records, now, find_terminal_width()))
     else:
-        print_command_message(f"nothing was told since {format_epoch(first, now)}")
+        print_command_message(f"nothing was told since {format_alert_time(first, now)}")
 
 
 @alerts.command("silence")
@@ -216,7 +223,7 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
             raise click.UsageError(message)
     store = open_alert_store(settings.state, settings.kv)
     try:
-        with translate_errors(settings):
+        with translate_alert_errors(settings):
             before = store.read().silences
             lookup = HostLookup(settings)
             names = list(dict.fromkeys(host if end and host in before else lookup.find_host(host) for host in hosts))
@@ -229,11 +236,11 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
             silences.pop(name, None)
         return state._replace(silences=silences if until is None else {**silences, **dict.fromkeys(names, until)})
 
-    with translate_errors(settings):
+    with translate_alert_errors(settings):
         store.change(change_silences)
     for name in names:
         if until is not None:
-            print_command_message(f"{name} is silent until {format_epoch(until, now)}")
+            print_command_message(f"{name} is silent until {format_alert_time(until, now)}")
         elif before.get(name, 0) > now.epoch:
             print_command_message(f"{name} is silent no longer")
         else:
@@ -244,7 +251,7 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
 @click.option("--dry-run", is_flag=True, help="Only show what would be sent and why, and what not and why not.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, for programs.")
 @with_settings
-def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
+def run_alerts(settings: Settings, dry_run: bool, as_json: bool) -> None:
     """Send what waits and is due, as the builder lets it be done by itself.
 
     With --dry-run, it decides from data/ as the next build would, shows letter by letter what would be sent, to whom
@@ -268,7 +275,7 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
             failures.append(outcome)
         print_alert_lines(table.format_sent_notification(notification, outcome))
 
-    with translate_errors(settings):
+    with translate_alert_errors(settings):
         try:
             count = sender.send_due_notifications(settings, print_outcome)
         except sender.SenderBusyError as error:
@@ -285,7 +292,7 @@ def send_queued(settings: Settings, dry_run: bool, as_json: bool) -> None:
 def show_dry_run(settings: Settings, as_json: bool) -> None:
     """Decide all hosts as the next build would, apply the rules, and show what would be sent, and what not."""
     now = Now(time.time(), settings.zone)
-    with translate_errors(settings), translate_fleet_errors():
+    with translate_alert_errors(settings), translate_fleet_errors():
         lookup = HostLookup(settings)
         shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
         decided = lookup.decide_hosts(shown, load_bookings(settings), now, remembered=True)
@@ -301,30 +308,30 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
     notifications = []
     for notification in state.notifications:
         address = addresses.get(notification.to, "")
-        if person := find_person(notification.to):
+        if person := parse_person_receiver(notification.to):
             contacts = channels.check_person(person, notification.via)
             address = ", ".join(contact.problem or contact.masked_address for contact in contacts)
         message = render_notification(notification, settings.zone, settings.privacy.users)
         notifications.append((notification, message, address))
-    statuses = table.list_condition_statuses(
+    statuses = table.list_condition_table_statuses(
         state, engine.config_files.read_rules()[0], engine.build_context(hosts), now
     )
-    dry_run = table.DryRunList(notifications, statuses)
+    dry_run = table.DryRunTable(notifications, statuses)
     if as_json:
-        click.echo(table.dry_run_to_json(dry_run))
+        click.echo(table.dry_run_table_to_json(dry_run))
     else:
-        print_alert_lines(table.format_dry_run(dry_run, now, find_terminal_width()))
+        print_alert_lines(table.format_dry_run_table(dry_run, now, find_terminal_width()))
     problems = [*engine.config_files.list_problems(), *engine.watches.problems]
     problems += [history.problem] if history.problem else []
     if engine.failure:
         problems.append(Problem(PROBLEM_WHERE, engine.failure))
-    print_problems(problems, settings)
+    print_alert_command_problems(problems, settings)
 
 
 def read_alert_state_or_exit(settings: Settings) -> AlertState:
     """Read the alert state, and print what is wrong with it."""
     store = open_alert_store(settings.state, settings.kv)
-    with translate_errors(settings):
+    with translate_alert_errors(settings):
         state = store.read()
     if store.problem:
         print_command_message(f"{store.where} {store.problem}")
@@ -332,7 +339,7 @@ def read_alert_state_or_exit(settings: Settings) -> AlertState:
 
 
 @contextmanager
-def translate_errors(settings: Settings) -> Iterator[None]:
+def translate_alert_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except AlertStateError as error:
@@ -341,7 +348,7 @@ def translate_errors(settings: Settings) -> Iterator[None]:
         raise CommandError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
 
 
-def print_problems(problems: Iterable[Problem], settings: Settings) -> None:
+def print_alert_command_problems(problems: Iterable[Problem], settings: Settings) -> None:
     for problem in problems:
         print_command_message(f"{problem.where}: {problem.what}")
     if not settings.alerts.is_enabled:

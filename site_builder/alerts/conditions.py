@@ -1,4 +1,4 @@
-"""Find the conditions of hosts, GPUs and bookings that alerts report."""
+"""Find the conditions of hosts, GPUs and bookings that alerts report, and from when on they count."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MAX_MESSAGE_CHARACTERS = 500
 SHOW_EVERYTHING = PrivacySettings()
 
 
-class HostReport(Protocol):
+class HostConditions(Protocol):
     """What alerts and watches need of a host; board.host_pipeline.BuiltHost has it."""
 
     @property
@@ -69,7 +69,7 @@ class ConditionInput(NamedTuple):
     snapshot: HostSnapshot | None
 
 
-class BookedGpu(NamedTuple):
+class ConditionBookedGpu(NamedTuple):
     """A booking of a GPU, or of a host whose GPUs are unknown; `shown_booking` respects the privacy settings."""
 
     gpu: GpuStatus | None
@@ -120,7 +120,7 @@ def build_host_condition(
         ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows else ()
         by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, lambda _: None, rules.people, SHOW_EVERYTHING)
         names = [login for gpu_processes in by_gpu.values() for _, login in gpu_processes if login]
-    for booked in list_booked_gpus(host_status, condition_input, rules, now):
+    for booked in list_condition_booked_gpus(host_status, condition_input, rules, now):
         if booked.booking.phase == "now" and booked.booking.name:
             names.append(booked.booking.name)
     people = resolve_condition_people(names, rules.people)
@@ -140,8 +140,8 @@ def find_booking_conditions(
     host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
 ) -> Iterator[Condition]:
     """Find bookings that begin, end, are used by others or by nobody; a booking of several GPUs counts once."""
-    groups: dict[tuple[str, int | None], list[BookedGpu]] = {}
-    for booked in list_booked_gpus(host_status, condition_input, rules, now):
+    groups: dict[tuple[str, int | None], list[ConditionBookedGpu]] = {}
+    for booked in list_condition_booked_gpus(host_status, condition_input, rules, now):
         begin = int(booked.booking.since.timestamp()) if booked.booking.since else None
         booking_id = booked.booking.id or rules.people.resolve_person(booked.booking.name or "")
         groups.setdefault((booking_id, begin), []).append(booked)
@@ -158,12 +158,12 @@ def find_booking_conditions(
             until=max(booked.end for booked in group),
         )
         if not booking_id.startswith(RUN_ID_PREFIX):  # a run books for itself, for as long as it lasts
-            yield from find_begins_and_ends(condition._replace(is_lasting=False), group, host_status, now)
+            yield from find_booking_time_conditions(condition._replace(is_lasting=False), group, host_status, now)
             unused = [booked for booked in group if booked.shown_booking.unused_since is not None]
             if unused:
                 yield condition._replace(
                     rule="booking-unused",
-                    gpus=list_booked_labels(unused),
+                    gpus=list_condition_booked_labels(unused),
                     what="nobody is on it",
                     since=min(booked.shown_booking.unused_since or 0 for booked in unused),
                     people=condition.owners,
@@ -174,22 +174,22 @@ def find_booking_conditions(
             users = [user for gpu in gpus for user in gpu.people.users]
             yield condition._replace(
                 rule="booking-broken",
-                gpus=list_booked_labels(broken),
+                gpus=list_condition_booked_labels(broken),
                 what="; ".join(dict.fromkeys(gpu.reason for gpu in gpus))[:MAX_MESSAGE_CHARACTERS],
                 since=min(booked.shown_booking.used_by_since or 0 for booked in broken),
                 people=resolve_condition_people([*condition.owners, *users], rules.people),
             )
 
 
-def list_booked_gpus(
+def list_condition_booked_gpus(
     host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
-) -> Iterator[BookedGpu]:
+) -> Iterator[ConditionBookedGpu]:
     """Yield each booking of each GPU that is not over, and those of a host whose GPUs are unknown."""
     if not host_status.gpus:
         bookings = host_status.bookings
         if not rules.privacy.users:
             bookings = booking_use.build_fleet_booking_statuses(condition_input.bookings, SHOW_EVERYTHING, now)
-        yield from (BookedGpu(None, booking, booking) for booking in bookings if booking.phase != "ended")
+        yield from (ConditionBookedGpu(None, booking, booking) for booking in bookings if booking.phase != "ended")
     for gpu in host_status.gpus if condition_input.bookings else ():
         bookings = gpu.bookings
         if bookings and not rules.privacy.users:
@@ -197,11 +197,11 @@ def list_booked_gpus(
             bookings = booking_use.build_fleet_booking_statuses(gpu_bookings, SHOW_EVERYTHING, now)
         for booking, shown_booking in zip(bookings, gpu.bookings):
             if booking.phase != "ended":
-                yield BookedGpu(gpu, booking, shown_booking)
+                yield ConditionBookedGpu(gpu, booking, shown_booking)
 
 
-def find_begins_and_ends(
-    condition: Condition, group: Sequence[BookedGpu], host_status: HostStatus, now: Now
+def find_booking_time_conditions(
+    condition: Condition, group: Sequence[ConditionBookedGpu], host_status: HostStatus, now: Now
 ) -> Iterator[Condition]:
     """Find the begin and the ends of a booking from a day ahead on: only a rule knows when they count."""
     is_fresh = host_status.state == "fresh"
@@ -213,11 +213,11 @@ def find_begins_and_ends(
         and now.has_passed(begin - BOOKING_LEAD_S)
         and not now.has_passed(begin + BOOKING_BEGIN_WINDOW_S)
     ):
-        yield condition._replace(rule="booking-begins", gpus=list_booked_labels(group))
+        yield condition._replace(rule="booking-begins", gpus=list_condition_booked_labels(group))
     running = [booked for booked in group if booked.booking.phase == "now"]
     for end in sorted({booked.end for booked in running}):
         if now.has_passed(end - BOOKING_LEAD_S):
-            gpus = list_booked_labels([booked for booked in running if booked.end == end])
+            gpus = list_condition_booked_labels([booked for booked in running if booked.end == end])
             about = f"{condition.about} {end}"  # a booking that is extended ends again
             yield condition._replace(rule="booking-ends", about=about, gpus=gpus, until=end)
 
@@ -227,7 +227,7 @@ def list_condition_gpu_label(gpu: GpuStatus) -> tuple[str, ...]:
     return () if gpu.gpu.number is None else (gpu.gpu.label,)
 
 
-def list_booked_labels(group: Sequence[BookedGpu]) -> tuple[str, ...]:
+def list_condition_booked_labels(group: Sequence[ConditionBookedGpu]) -> tuple[str, ...]:
     """Return the GPUs of a booking; none for a whole host."""
     if all(booked.booking.is_whole_host for booked in group):
         return ()
@@ -333,7 +333,7 @@ def describe_condition_wait(seconds: int) -> str:
     return f"for {seconds} s" if seconds < MINUTE else f"for {formatting.format_duration(seconds)}"
 
 
-def find_condition_gpu_host(hosts: Mapping[str, HostReport], uuid: str) -> str | None:
+def find_condition_gpu_host(hosts: Mapping[str, HostConditions], uuid: str) -> str | None:
     """Find the host of a GPU by a search, since that is rare."""
     for name, host in hosts.items():
         if any(uuid in {gpu.uuid, gpu.parent_uuid} for gpu in host.summary.gpu_identities):

@@ -185,7 +185,7 @@ MAX_RULES_BYTES, MAX_CONTACTS_BYTES = 64 * 1024, 1024 * 1024
 GOOD_RULES_FILE = "alerts.conf.good"
 
 
-class AlertConfigFiles:
+class ContactsAndRules:
     """Reads both files, each again only if it changed.
 
     Neither may lie in data/ or www/, where others write or read. The last good rules are kept in state/, but no copy
@@ -234,7 +234,7 @@ class AlertConfigFiles:
 
 def load_contacts(settings: Settings) -> Contacts:
     """Load the contacts as they are now, with aliases."""
-    contacts, _ = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_contacts()
+    contacts, _ = ContactsAndRules(settings.alerts, settings.data, settings.www).read_contacts()
     aliases, _, unread = NameFiles(settings.data, None).read_names()  # only the builder keeps what it read
     return replace(contacts, aliases=aliases, is_complete=contacts.is_complete and not unread)
 

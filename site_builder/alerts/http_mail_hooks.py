@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
-from site_builder.alerts.model import FAILED, REFUSED, SENT, UNSURE, DeliveryOutcome, Message
+from site_builder.alerts.model import FAILED, REFUSED, SENT, UNSURE, AlertMessage, DeliveryOutcome
 from site_builder.core.terminal_text import clean_excerpt
 
 # HTTP, as apprise's services use it
@@ -49,7 +49,7 @@ STATUS_MEANINGS = {
 }
 
 
-class HttpClient:
+class AlertHttpClient:
     """Takes the place of the module `requests` in one service, and records how each of its requests ended.
 
     Nothing is sent twice: redirects are not followed, and a service that would wait and repeat a request gets an error.
@@ -89,7 +89,7 @@ class HttpClient:
             try:
                 response = session.request(method, url, **{**options, "allow_redirects": False, "stream": True})
             except Exception as error:
-                self.outcomes.append(judge_http_error(error))
+                self.outcomes.append(judge_alert_http_error(error))
                 raise
             body = bytearray()
             with suppress(Exception):  # a body that breaks off does not change what the status says
@@ -99,7 +99,7 @@ class HttpClient:
                         break
             response.close()
         response._content, response._content_consumed = bytes(body[:MAX_BODY_BYTES]), True
-        outcome = judge_http_response(response.status_code, response.headers, response.content)
+        outcome = judge_alert_http_response(response.status_code, response.headers, response.content)
         self.outcomes.append(outcome)
         # apprise would sleep after a 429, for as long as the receiver likes, and send again
         if response.status_code == 429 or outcome.retry_after_s or 300 <= response.status_code < 400:
@@ -124,7 +124,7 @@ class HttpClient:
         )
 
 
-def derive_http_service_class(plugin: type, client: HttpClient) -> type:
+def derive_http_apprise_class(plugin: type, client: AlertHttpClient) -> type:
     """Derive a class from a plugin of apprise whose methods send through `client`.
 
     Plugins call `requests.post()` and accept no session. The new class has copies of their methods that find `client`
@@ -141,22 +141,22 @@ def derive_http_service_class(plugin: type, client: HttpClient) -> type:
     return type(plugin.__name__, (plugin,), methods)
 
 
-def judge_http_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests
+def judge_alert_http_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests
     if status == 504:  # a gateway that got no answer knows no more than we do
         return DeliveryOutcome(UNSURE, "answered 504: nobody knows whether it arrived behind that")
     if 200 <= status < 300:
-        answer = parse_json_object(body)  # Slack and others refuse with a status of 200
+        answer = parse_http_json_answer(body)  # Slack and others refuse with a status of 200
         if answer.get("ok") is False or answer.get("success") is False or answer.get("errcode"):
-            return DeliveryOutcome(FAILED, "refused it in its answer", parse_retry_after(headers, body))
+            return DeliveryOutcome(FAILED, "refused it in its answer", parse_http_retry_after(headers, body))
         return DeliveryOutcome(SENT)
     if 300 <= status < 400:
         return DeliveryOutcome(FAILED, f"answered {status}: the address leads elsewhere, which is not followed")
     meaning = STATUS_MEANINGS.get(status) or ("has an error of its own" if status >= 500 else "did not take it")
-    retry_after_s = parse_retry_after(headers, body) if status in (429, 503) else None
+    retry_after_s = parse_http_retry_after(headers, body) if status in (429, 503) else None
     return DeliveryOutcome(FAILED, f"{meaning} (HTTP {status})", retry_after_s)
 
 
-def parse_json_object(body: bytes) -> dict[str, Any]:
+def parse_http_json_answer(body: bytes) -> dict[str, Any]:
     """Return the JSON object of an answer, or an empty one."""
     try:
         answer = json.loads(body) if body[:1] == b"{" else None
@@ -165,13 +165,13 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def parse_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: ANN401 # of requests
+def parse_http_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: ANN401 # of requests
     """Return how many seconds to wait, by the header or as Discord, Telegram and Matrix write it."""
-    answer = parse_json_object(body)
+    answer = parse_http_json_answer(body)
     parameters = answer.get("parameters")
     millis = answer.get("retry_after_ms")
     candidates = (
-        parse_retry_after_header(str(headers.get("Retry-After") or "").strip()),
+        parse_http_retry_after_header(str(headers.get("Retry-After") or "").strip()),
         answer.get("retry_after"),
         parameters.get("retry_after") if isinstance(parameters, dict) else None,
         millis / 1000 if isinstance(millis, (int, float)) else None,
@@ -182,7 +182,7 @@ def parse_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: ANN401 
     return None
 
 
-def parse_retry_after_header(value: str) -> float | None:
+def parse_http_retry_after_header(value: str) -> float | None:
     """Parse a number of seconds, or a date."""
     if value.isascii() and value.isdigit():
         return int(value[:9])
@@ -192,7 +192,7 @@ def parse_retry_after_header(value: str) -> float | None:
         return None
 
 
-def judge_http_error(error: Exception) -> DeliveryOutcome:
+def judge_alert_http_error(error: Exception) -> DeliveryOutcome:
     """Judge a request without an answer: nothing was sent before the connection stood; after that, nobody knows."""
     from requests import exceptions  # noqa: PLC0415 # slow to import
 
@@ -248,7 +248,7 @@ class MailDelivery:
         self,
         server: MailServer,
         recipients: tuple[str, ...],
-        message: Message,
+        message: AlertMessage,
         message_key: str,
         bcc_recipients: tuple[str, ...] = (),
     ) -> None:
@@ -298,7 +298,7 @@ class MailDelivery:
         return mail.as_bytes(policy=SMTP)
 
 
-class BoundedReplyFile:
+class BoundedSmtpReplies:
     """The replies of a server up to a limit: smtplib would store every line of a reply that never ends."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -318,7 +318,7 @@ class BoundedReplyFile:
 class BoundedSmtp(smtplib.SMTP):
     def getreply(self) -> tuple[int, bytes]:
         if self.file is None and self.sock:
-            self.file = BoundedReplyFile(self.sock.makefile("rb"))
+            self.file = BoundedSmtpReplies(self.sock.makefile("rb"))
         return super().getreply()
 
 

@@ -98,7 +98,7 @@ class Notification(NamedTuple):
     omitted_count: int = 0  # further alerts for which it has no room
 
 
-def find_person(to: str) -> str | None:
+def parse_person_receiver(to: str) -> str | None:
     """Return the login of a receiver who is a person."""
     return to[len(PERSON_PREFIX) :] if to.startswith(PERSON_PREFIX) else None
 
@@ -137,7 +137,7 @@ class AlertState(NamedTuple):
     id_counter: int = 0  # numbers alerts and notifications
 
 
-class Message(NamedTuple):
+class AlertMessage(NamedTuple):
     """A rendered notification; hooks get `hook_json`, and chats `short_text` where the text is too long for them."""
 
     title: str
@@ -155,7 +155,7 @@ class DeliveryOutcome(NamedTuple):
     retry_after_s: int | None = None
 
 
-class CheckedReceiver(NamedTuple):
+class AlertReceiver(NamedTuple):
     """A receiver as it may be shown: its name as in `Notification.to`, and why it cannot be used."""
 
     name: str

@@ -17,7 +17,7 @@ from site_builder.alerts.model import (
     DeliveryOutcome,
     DeliveryRecord,
     Notification,
-    find_person,
+    parse_person_receiver,
 )
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY, HOUR
@@ -47,7 +47,7 @@ MAX_REASON_CHARACTERS = 300
 MAX_NAMED_PEOPLE = 3
 
 
-class NotificationBuilder:
+class NotificationQueueBuilder:
     """Adds notifications to a queue: collects the changes of one update, then batches them by receiver."""
 
     def __init__(self, state: AlertState, context: AlertContext, now: Now) -> None:
@@ -100,7 +100,7 @@ class NotificationBuilder:
 
     def build_alert(self, change: ConditionChange, to: str) -> Alert:
         """Build the alert for one receiver; where people are hidden, each reads only of themselves."""
-        condition, reader = change.condition, find_person(to)
+        condition, reader = change.condition, parse_person_receiver(to)
         if not self.context.users_shown:
             people = (reader,) if reader else ()
             condition = condition._replace(owners=people, people=people)
@@ -197,7 +197,11 @@ class NotificationBuilder:
                 continue
             if any(alert.rule == model.WEEKLY_REPORT_RULE for alert in waiting.alerts):  # a notification of its own
                 continue
-            if waiting.due_at == find_quiet_end(rule.quiet_hours, waiting.due_at, self.now.zone) <= send_at + HOUR:
+            if (
+                waiting.due_at
+                == find_queue_quiet_end(rule.quiet_hours, waiting.due_at, self.now.zone)
+                <= send_at + HOUR
+            ):
                 merged = (*waiting.alerts, *alerts)
                 self.notifications[index] = waiting._replace(
                     alerts=merged[:MAX_ALERTS_PER_NOTIFICATION],
@@ -239,7 +243,7 @@ class NotificationBuilder:
             at, limit = send_at, rule.max_per_hour
             while len(times := [time for time in self.list_recent_sends(to, at) if time < at + HOUR]) >= limit > 0:
                 at = times[-limit] + HOUR
-            later = find_quiet_end(rule.quiet_hours, at, self.now.zone)
+            later = find_queue_quiet_end(rule.quiet_hours, at, self.now.zone)
             if later <= send_at:
                 return send_at
             send_at = later
@@ -254,12 +258,12 @@ class NotificationBuilder:
             its_rules = [rules[alert.rule] for alert in notification.alerts if alert.rule in rules]
             if its_rules and not notification.claimed_by and not notification.to.startswith(model.HOOK_PREFIX):
                 due_at = max(notification.due_at, self.now_s)
-                later = min(find_quiet_end(rule.quiet_hours, due_at, self.now.zone) for rule in its_rules)
+                later = min(find_queue_quiet_end(rule.quiet_hours, due_at, self.now.zone) for rule in its_rules)
                 if later > due_at:
                     self.notifications[index] = notification._replace(due_at=later)
 
 
-def find_quiet_end(quiet: tuple[int, int] | None, at: int, zone: tzinfo) -> int:
+def find_queue_quiet_end(quiet: tuple[int, int] | None, at: int, zone: tzinfo) -> int:
     """Return when the quiet hours around a moment end; the moment itself if it is not in any."""
     if quiet is None or quiet[0] == quiet[1]:
         return at
@@ -373,7 +377,7 @@ def finish_notification(
     return state._replace(notifications=notifications, history=(*state.history, record)[-MAX_HISTORY:])
 
 
-def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
+def describe_queue_problems(state: AlertState, now: int) -> list[str]:
     """Describe what keeps notifications from arriving, in a sentence for each receiver."""
     sentences = []
     waiting = [queued for queued in state.notifications if queued.tries or now - queued.due_at > OVERDUE_AFTER_S]
@@ -393,12 +397,12 @@ def describe_delivery_problems(state: AlertState, now: int) -> list[str]:
         ),
     ):
         records = [record for record in state.history if record.status == status and abs(now - record.at) < MAX_AGE_S]
-        people = [record for record in records if find_person(record.to)]
+        people = [record for record in records if parse_person_receiver(record.to)]
         count = len({record.to for record in people})
         if count > MAX_NAMED_PEOPLE:  # mostly one cause: no contacts are written down
             summary = sentence.format(plural, f"{count} people")
             sentences.append(f"{summary}, {last} for {format_queue_receiver(people[-1].to)}: {people[-1].reason}")
-            records = [record for record in records if not find_person(record.to)]
+            records = [record for record in records if not parse_person_receiver(record.to)]
         for to in sorted({record.to for record in records}):
             reasons = [record.reason for record in records if record.to == to]
             subject = singular if len(reasons) == 1 else f"{len(reasons)} {plural}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
 
 from site_builder.alerts import model
-from site_builder.alerts.model import Alert, Condition, Message, Notification, find_person
+from site_builder.alerts.model import Alert, AlertMessage, Condition, Notification, parse_person_receiver
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.html import Html, escape_html
@@ -55,23 +55,23 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
         return f"the report of {condition.about}"
     if condition.rule == model.WATCH_RULE:
         free = condition.what.partition(";")[0]
-        return shorten_line(f"{reader}: {free}" if reader else free)
+        return shorten_alert_line(f"{reader}: {free}" if reader else free)
     if condition.rule == "gpu-held":
-        return format_held_title(condition, step, reader)
+        return render_gpu_held_title(condition, step, reader)
     subject = describe_condition_subject(condition, reader)
     if step == model.STEP_OVER:
         after = "" if lasted is None else f", after {formatting.format_duration(max(lasted, 1))}"
-        return shorten_line(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
+        return shorten_alert_line(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
     begins, ends = condition.since, condition.until
     phrase = ACTIVE_PHRASES.get(condition.rule, "is the matter")
     if condition.rule == "booking-begins" and begins is not None and begins > now.epoch:
-        phrase = f"begins at {format_epoch(begins, now)}"
+        phrase = f"begins at {format_alert_time(begins, now)}"
     if condition.rule == "booking-ends" and ends is not None and ends > now.epoch:
-        phrase = f"ends at {format_epoch(ends, now)}"
-    return shorten_line(f"{subject} {phrase}")
+        phrase = f"ends at {format_alert_time(ends, now)}"
+    return shorten_alert_line(f"{subject} {phrase}")
 
 
-def format_held_title(condition: Condition, step: str, reader: str | None) -> str:
+def render_gpu_held_title(condition: Condition, step: str, reader: str | None) -> str:
     """Format the title of a GPU held idle; who holds it comes first."""
     gpu = format_alert_place(condition.host, condition.gpus)
     if step == model.STEP_OVER:
@@ -102,7 +102,7 @@ def format_alert_place(host: str, gpus: Sequence[str]) -> str:
     return f"{host}:{','.join(gpus)}" if gpus else host
 
 
-def format_epoch(epoch: float, now: Now) -> str:
+def format_alert_time(epoch: float, now: Now) -> str:
     """Format a time: `18:00`, `tomorrow 09:00`."""
     return formatting.format_moment(datetime.fromtimestamp(epoch, now.zone), now)
 
@@ -116,17 +116,17 @@ def format_notification_headline(alerts: Sequence[Alert], omitted_count: int = 0
     rule, step = alerts[0].rule, alerts[0].step
     phrase = (OVER_PHRASES if step == model.STEP_OVER else ACTIVE_PHRASES).get(rule)
     if len(kinds) > 1 or phrase is None or rule in model.BOOKING_RULES:
-        return shorten_line(f"{count} alerts: {'; '.join(alert.title for alert in alerts)}")
+        return shorten_alert_line(f"{count} alerts: {'; '.join(alert.title for alert in alerts)}")
     verb, _, rest = phrase.partition(" ")
     phrase = f"{PLURAL_VERBS.get(verb, verb)} {rest}"
     hosts = list(dict.fromkeys(alert.host for alert in alerts if alert.host))
     if rule in model.HOST_RULES:
-        return shorten_line(f"{count} hosts {phrase}: {format_alert_name_list(hosts, count)}")
+        return shorten_alert_line(f"{count} hosts {phrase}: {format_alert_name_list(hosts, count)}")
     if len(hosts) == 1:
         numbers = [number for alert in alerts for number in alert.gpus]
-        return shorten_line(f"{count} GPUs of {hosts[0]} {phrase}: {format_alert_name_list(numbers, count)}")
+        return shorten_alert_line(f"{count} GPUs of {hosts[0]} {phrase}: {format_alert_name_list(numbers, count)}")
     places = [format_alert_place(alert.host, alert.gpus) for alert in alerts]
-    return shorten_line(f"{count} GPUs {phrase}: {format_alert_name_list(places, count)}")
+    return shorten_alert_line(f"{count} GPUs {phrase}: {format_alert_name_list(places, count)}")
 
 
 def format_alert_name_list(names: Sequence[str], count: int) -> str:
@@ -137,15 +137,15 @@ def format_alert_name_list(names: Sequence[str], count: int) -> str:
     return f"{', '.join(listed)} and {count - len(listed)} more"
 
 
-def shorten_line(text: str, max_characters: int = MAX_TITLE_CHARACTERS) -> str:
+def shorten_alert_line(text: str, max_characters: int = MAX_TITLE_CHARACTERS) -> str:
     return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
 
 
-def render_notification(notification: Notification, zone: tzinfo, shows_users: bool = True) -> Message:
+def render_notification(notification: Notification, zone: tzinfo, shows_users: bool = True) -> AlertMessage:
     """Render a notification; where people are hidden, nobody reads of another."""
     alerts = notification.alerts
     if not shows_users:
-        reader = find_person(notification.to)
+        reader = parse_person_receiver(notification.to)
         alerts = tuple(
             alert._replace(people=tuple(person for person in alert.people if person == reader)) for alert in alerts
         )
@@ -169,11 +169,11 @@ def render_notification(notification: Notification, zone: tzinfo, shows_users: b
     elif rules:
         footer += f", by the rule{'s' * (len(rules) > 1)} {', '.join(rules)}"
     html += f'<p style="font-size:13px;opacity:.75">{escape_html(footer)}.</p>'
-    return Message(
+    return AlertMessage(
         title=title,
         text=f"{text}\n\n{footer}.",
         html=f'<div style="font:15px/1.5 sans-serif">{html}</div>',
-        hook_json=alert_to_json(alerts[0]) if alerts else b"",
+        hook_json=render_alert_json(alerts[0]) if alerts else b"",
     )
 
 
@@ -219,10 +219,10 @@ def list_alert_facts(alert: Alert, zone: tzinfo) -> Iterator[tuple[str, str]]:
     elif alert.since is not None:
         yield (
             "Since" if alert.step in (model.STEP_BEGUN, model.STEP_OVER) else "When",
-            format_zoned_moment(alert.since, zone),
+            format_alert_moment(alert.since, zone),
         )
     elif alert.step != model.STEP_TEST:
-        yield "Noticed", format_zoned_moment(alert.at, zone)
+        yield "Noticed", format_alert_moment(alert.at, zone)
     if alert.host:
         gpus = ", ".join(alert.gpus)
         yield (
@@ -239,19 +239,19 @@ def format_alert_period(since: int, until: int, zone: tzinfo) -> str:
     """Format `Tue 17 Nov 14:02 to 16:02 UTC (2 h)`."""
     first, last = to_notification_zone(since, zone), to_notification_zone(until, zone)
     if first.date() == last.date() and first.tzname() == last.tzname():
-        begin, end = format_day_and_clock(first), f"{last:%H:%M} {last.tzname()}"
+        begin, end = format_alert_day_and_clock(first), f"{last:%H:%M} {last.tzname()}"
     else:
-        begin, end = format_zoned_moment(since, zone), format_zoned_moment(until, zone)
+        begin, end = format_alert_moment(since, zone), format_alert_moment(until, zone)
     return f"{begin} to {end} ({formatting.format_duration(until - since)})"
 
 
-def format_zoned_moment(epoch: int, zone: tzinfo) -> str:
+def format_alert_moment(epoch: int, zone: tzinfo) -> str:
     """Format `Tue 17 Nov 14:02 UTC`: the reader may be in another zone."""
     local = to_notification_zone(epoch, zone)
-    return f"{format_day_and_clock(local)} {local.tzname()}"
+    return f"{format_alert_day_and_clock(local)} {local.tzname()}"
 
 
-def format_day_and_clock(local: datetime) -> str:
+def format_alert_day_and_clock(local: datetime) -> str:
     day, month = formatting.DAY_NAMES[local.weekday()], formatting.MONTH_NAMES[local.month - 1]
     return f"{day} {local.day} {month} {local:%H:%M}"
 
@@ -269,10 +269,10 @@ def format_alert_sentence(text: str, capital: bool = True) -> str:
 
 def clean_notification_line(text: str) -> str:
     """Make one line of any text, without control characters and of limited length."""
-    return shorten_line(replace_unprintable(flatten_text(text)), MAX_LINE_CHARACTERS)
+    return shorten_alert_line(replace_unprintable(flatten_text(text)), MAX_LINE_CHARACTERS)
 
 
-def alert_to_json(alert: Alert) -> bytes:
+def render_alert_json(alert: Alert) -> bytes:
     """Serialize an alert in one line, as docs/alert.schema.json describes."""
     document = {
         "schema": ALERT_SCHEMA,

@@ -19,8 +19,8 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from site_builder.alerts import model, queue, render, weekly_report
-from site_builder.alerts.model import AlertState, DeliveryOutcome, Message, Notification
-from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, try_state_lock
+from site_builder.alerts.model import AlertMessage, AlertState, DeliveryOutcome, Notification
+from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, try_alert_state_lock
 from site_builder.config.settings import Settings, find_zone
 from site_builder.consul.leader import load_builder_name
 from site_builder.core import subprocesses
@@ -41,8 +41,8 @@ class SenderBusyError(Exception):
     """Another process is sending."""
 
 
-class NotificationTransport(Protocol):
-    def send(self, notification: Notification, message: Message) -> DeliveryOutcome:
+class SenderTransport(Protocol):
+    def send(self, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         """Send once, within a time; never raise."""
 
 
@@ -50,7 +50,7 @@ def send_due_notifications(settings: Settings, on_outcome: OutcomeListener | Non
     """Send everything that is due; return how many notifications that were."""
     from site_builder.alerts.channels import load_channels  # noqa: PLC0415 # the builder, which starts us, needs none
 
-    with try_state_lock(settings.state, SENDER_LOCK, timeout_s=0) as is_held:
+    with try_alert_state_lock(settings.state, SENDER_LOCK, timeout_s=0) as is_held:
         if not is_held:
             raise SenderBusyError("another process sends just now")
         store = open_alert_store(settings.state, settings.kv)
@@ -66,11 +66,11 @@ class NotificationSender:
         self,
         settings: Settings,
         store: AlertStore,
-        channels: NotificationTransport,
+        channels: SenderTransport,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings, self.store, self.channels, self.clock = settings, store, channels, clock
-        self.claim_prefix = build_claim_prefix(settings)
+        self.claim_prefix = build_sender_claim_prefix(settings)
         self.claim_name = f"{self.claim_prefix or ''}{os.getpid()}.{secrets.token_hex(4)}"
         self.is_ending = False
 
@@ -120,7 +120,7 @@ class NotificationSender:
         except Exception as error:  # it may have been sent before
             return DeliveryOutcome(model.UNSURE, f"a fault of gpuboard's own ({type(error).__name__})")
 
-    def render_message(self, notification: Notification) -> Message:
+    def render_message(self, notification: Notification) -> AlertMessage:
         message = render.render_notification(notification, self.settings.zone, self.settings.privacy.users)
         first_alert = notification.alerts[0]
         if first_alert.rule == model.WEEKLY_REPORT_RULE and (week := collect.parse_report_week(first_alert.about)):
@@ -130,7 +130,7 @@ class NotificationSender:
         return message
 
 
-def build_claim_prefix(settings: Settings) -> str | None:
+def build_sender_claim_prefix(settings: Settings) -> str | None:
     """Return how the claims of senders on this machine begin; None where there are no other builders."""
     return None if settings.kv is None else f"{load_builder_name(settings.state)} "
 

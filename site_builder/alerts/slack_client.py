@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import URLError
 
-from site_builder.alerts.model import FAILED, REFUSED, SENT, UNSURE, DeliveryOutcome, Message
+from site_builder.alerts.model import FAILED, REFUSED, SENT, UNSURE, AlertMessage, DeliveryOutcome
 from site_builder.core.model import SlackAccess
 from site_builder.core.terminal_text import clean_excerpt
 
@@ -64,7 +64,7 @@ class SlackRequestError(Exception):
         return bool(self.code) and self.code not in UNSURE_CODES and self.retry_after_s is None
 
 
-class BotIdentity(NamedTuple):
+class SlackClientIdentity(NamedTuple):
     user_id: str
     bot_id: str
     team_id: str
@@ -78,7 +78,7 @@ class SlackMember(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def create_silent_logger() -> logging.Logger:
+def create_slack_logger() -> logging.Logger:
     """Create a logger that drops everything: the library logs what people write."""
     logger = logging.getLogger("gpuboard.slack")
     logger.propagate = False
@@ -100,7 +100,7 @@ class SlackClient:
             raise SlackRequestError(FAILED, SLACK_SDK_MISSING) from None
         # without retry_handlers the library would send again what may have arrived
         self.web_client = WebClient(
-            access.bot_token, access.url, timeout_s, logger=create_silent_logger(), retry_handlers=[]
+            access.bot_token, access.url, timeout_s, logger=create_slack_logger(), retry_handlers=[]
         )
 
     def call_method(self, method: str, body: dict[str, Any] | None = None, form: bool = False) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ class SlackClient:
         try:
             data = self.web_client.api_call(method, params=body if form else None, json=None if form else body).data
         except SlackApiError as error:
-            raise build_request_error(error.response) from None
+            raise build_slack_request_error(error.response) from None
         except URLError as error:
             raise SlackRequestError(FAILED, describe_unreachable_slack(error)) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -130,9 +130,9 @@ class SlackClient:
             body["thread_ts"] = thread
         self.call_method("chat.postMessage", body)
 
-    def fetch_identity(self) -> BotIdentity:
+    def fetch_identity(self) -> SlackClientIdentity:
         answer = self.call_method("auth.test")
-        return BotIdentity(*(str(answer.get(key) or "") for key in ("user_id", "bot_id", "team_id")))
+        return SlackClientIdentity(*(str(answer.get(key) or "") for key in ("user_id", "bot_id", "team_id")))
 
     def fetch_member(self, user: str) -> SlackMember:
         answer = self.call_method("users.info", {"user": user}, form=True).get("user")  # this method takes no JSON
@@ -144,7 +144,7 @@ class SlackClient:
         return SlackMember(mail if isinstance(mail, str) else None, is_person)
 
 
-def build_request_error(response: Any) -> SlackRequestError:  # noqa: ANN401 # of slack_sdk
+def build_slack_request_error(response: Any) -> SlackRequestError:  # noqa: ANN401 # of slack_sdk
     http_status = getattr(response, "status_code", 200)
     headers = {str(key).lower(): value for key, value in (getattr(response, "headers", None) or {}).items()}
     data = getattr(response, "data", None)
@@ -170,13 +170,13 @@ def describe_unreachable_slack(error: Exception) -> str:
 
 
 def send_direct_message(
-    access: SlackAccess, member: str, message: Message, timeout_s: int = SLACK_TIMEOUT_S
+    access: SlackAccess, member: str, message: AlertMessage, timeout_s: int = SLACK_TIMEOUT_S
 ) -> DeliveryOutcome:
     """Send an alert as a direct message of the bot, in which nothing mentions anybody; `member` is like U0123ABCD."""
-    title = escape_slack_text(message.title.strip())
-    text = escape_slack_text((message.short_text or message.text).strip())
+    title = escape_for_slack_api(message.title.strip())
+    text = escape_for_slack_api((message.short_text or message.text).strip())
     rest = text[len(title) :].lstrip() if text.startswith(title) else text
-    content = truncate_escaped_text(f"*{title}*\n{rest}" if rest else f"*{title}*", MAX_TEXT_CHARACTERS)
+    content = truncate_for_slack_api(f"*{title}*\n{rest}" if rest else f"*{title}*", MAX_TEXT_CHARACTERS)
     try:
         SlackClient(access, timeout_s).post_message(member, content)
     except SlackRequestError as error:
@@ -184,12 +184,12 @@ def send_direct_message(
     return DeliveryOutcome(SENT)
 
 
-def escape_slack_text(text: str) -> str:
+def escape_for_slack_api(text: str) -> str:
     """Escape a text, so that `<!channel>` in it mentions nobody."""
     return html.escape(text, quote=False)
 
 
-def truncate_escaped_text(text: str, max_characters: int) -> str:
+def truncate_for_slack_api(text: str, max_characters: int) -> str:
     """Truncate an escaped text, without half an escape at its end."""
     if len(text) <= max_characters:
         return text
@@ -221,7 +221,10 @@ class SlackSocket:
             raise SlackRequestError(FAILED, "GPUBOARD_SLACK_APP_TOKEN is not set")
         self.close()
         client = SocketModeClient(
-            self.slack_client.access.app_token, create_silent_logger(), self.slack_client.web_client, concurrency=4
+            self.slack_client.access.app_token,
+            create_slack_logger(),
+            self.slack_client.web_client,
+            concurrency=4,
         )
         client.message_listeners.append(self.handle_message)
         self.socket_client = client
@@ -229,7 +232,7 @@ class SlackSocket:
             client.connect()
         except SlackApiError as error:
             self.close()
-            raise build_request_error(error.response) from None
+            raise build_slack_request_error(error.response) from None
         except Exception as error:
             self.close()
             raise SlackRequestError(FAILED, describe_unreachable_slack(error)) from None
@@ -262,7 +265,7 @@ class SlackSocket:
         session = client.current_session if client is not None else None
         if client is None or session is None:
             return False
-        if is_slack_peer_gone(session.sock):
+        if is_slack_socket_gone(session.sock):
             session.disconnect()
             with suppress(Exception):  # the library tries again by itself
                 client.connect_to_new_endpoint()
@@ -280,7 +283,7 @@ class SlackSocket:
             client.close()
 
 
-def is_slack_peer_gone(connection: Any) -> bool:  # noqa: ANN401 # with or without TLS
+def is_slack_socket_gone(connection: Any) -> bool:  # noqa: ANN401 # with or without TLS
     """Return True if the other end has closed a connection, and nothing is left to read."""
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as copy:

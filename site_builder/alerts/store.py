@@ -126,7 +126,7 @@ class AlertStore:
 
     def change(self, change: StateChange, timeout_s: float = LOCK_TIMEOUT_S) -> AlertState:
         """Read, change and write the state, while nobody else does."""
-        with try_state_lock(self.state_folder, STATE_LOCK, timeout_s) as is_held:
+        with try_alert_state_lock(self.state_folder, STATE_LOCK, timeout_s) as is_held:
             if not is_held:
                 message = f"somebody else has been writing {self.state_folder / STATE_FILE} for {timeout_s:.0f} s"
                 raise AlertStateError(message)
@@ -142,7 +142,7 @@ class AlertStore:
     def fit_to_limit(self, state: AlertState) -> tuple[AlertState, bytes]:
         """Return as much of the state as there is room for, and its bytes."""
         while len(content := serialize_alert_state(state, self.is_packed)) > self.max_bytes:
-            smaller = shrink_state(state)
+            smaller = shrink_alert_state(state)
             if smaller == state:
                 message = f"{self.where} would have {len(content)} bytes, and {self.max_bytes} is the limit"
                 raise AlertStateError(message)
@@ -224,14 +224,14 @@ def open_alert_store(state_folder: Path, access: KvAccess | None) -> AlertStore:
     return ConsulAlertStore(state_folder, access) if access else AlertStore(state_folder)
 
 
-def shrink_state(state: AlertState) -> AlertState:
+def shrink_alert_state(state: AlertState) -> AlertState:
     """Drop half of the old history, then of what was reported once, then most people, then half of the conditions."""
     if len(state.history) > MIN_KEPT_ENTRIES:
         return state._replace(history=state.history[len(state.history) // 2 :])
     if len(state.reported_once) > MIN_KEPT_ENTRIES:
         by_end = sorted(state.reported_once.items(), key=lambda item: item[1])
         return state._replace(reported_once=dict(by_end[len(by_end) // 2 :]))
-    trimmed = trim_alert_people(state)
+    trimmed = trim_alert_state_people(state)
     if trimmed != state:
         return trimmed
     # drop conditions of the hosts that have most, so that there is room for others
@@ -245,7 +245,7 @@ def shrink_state(state: AlertState) -> AlertState:
     return state._replace(conditions=kept)
 
 
-def trim_alert_people(state: AlertState) -> AlertState:
+def trim_alert_state_people(state: AlertState) -> AlertState:
     """Keep only a few people of each condition and alert: a host can claim that anybody is on it."""
     conditions = {}
     for key, tracked in state.conditions.items():
@@ -281,7 +281,7 @@ def parse_alert_state(data: bytes) -> ParsedAlertState:
             return ParsedAlertState(AlertState(), "was written by a newer gpuboard: update this one", is_newer=True)
         if not {STATE_KEYS[AlertState].get(name, name) for name in AlertState._fields} <= document.keys():
             raise DamagedStateError
-        return ParsedAlertState(build_tuple(AlertState, document))
+        return ParsedAlertState(build_alert_state_tuple(AlertState, document))
     except (DamagedStateError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
         return ParsedAlertState(AlertState(), f"is damaged: {BEGUN_ANEW}")
 
@@ -297,13 +297,13 @@ def decompress_alert_state(data: bytes) -> bytes:
     return plain
 
 
-def build_tuple(kind: Any, value: Any) -> Any:  # noqa: ANN401 # any of our tuples, from JSON
+def build_alert_state_tuple(kind: Any, value: Any) -> Any:  # noqa: ANN401 # any of our tuples, from JSON
     """Build one of our tuples; ignore fields of a later gpuboard."""
     if not isinstance(value, dict):
         raise DamagedStateError
     keys = STATE_KEYS.get(kind, {})
     fields = {}
-    for name, decode in make_field_decoders(kind).items():
+    for name, decode in make_alert_state_decoders(kind).items():
         key = keys.get(name, name)
         if key in value:
             fields[name] = decode(value[key])
@@ -311,24 +311,26 @@ def build_tuple(kind: Any, value: Any) -> Any:  # noqa: ANN401 # any of our tupl
 
 
 @cache
-def make_field_decoders(kind: Any) -> dict[str, Decoder]:  # noqa: ANN401 # the type of one of our tuples
-    return {name: make_field_decoder(field_type) for name, field_type in zip(kind._fields, list_field_types(kind))}
+def make_alert_state_decoders(kind: Any) -> dict[str, Decoder]:  # noqa: ANN401 # the type of one of our tuples
+    return {
+        name: make_alert_state_decoder(field_type) for name, field_type in zip(kind._fields, list_field_types(kind))
+    }
 
 
-def make_field_decoder(field_type: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
+def make_alert_state_decoder(field_type: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
     """Return a function that turns parsed JSON into the type of a field, or raises an error."""
     if hasattr(field_type, "_fields"):
-        return partial(build_tuple, field_type)
+        return partial(build_alert_state_tuple, field_type)
     item_type = next((inner for inner in get_args(field_type) if hasattr(inner, "_fields")), None)
     if item_type is None:
         return make_record_decoder(field_type)
     if get_origin(field_type) is dict:
-        return lambda value: {key: build_tuple(item_type, entry) for key, entry in value.items()}
+        return lambda value: {key: build_alert_state_tuple(item_type, entry) for key, entry in value.items()}
 
     def decode_tuples(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise DamagedStateError
-        return tuple(build_tuple(item_type, entry) for entry in value)
+        return tuple(build_alert_state_tuple(item_type, entry) for entry in value)
 
     return decode_tuples
 
@@ -376,7 +378,7 @@ def open_alert_state_folder(state_folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def try_state_lock(state_folder: Path, name: str, timeout_s: float) -> Iterator[bool]:
+def try_alert_state_lock(state_folder: Path, name: str, timeout_s: float) -> Iterator[bool]:
     """Yield whether we hold a lock in the folder; the kernel frees it, however the process ends."""
     with open_alert_state_folder(state_folder) as folder:
         try:

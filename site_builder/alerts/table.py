@@ -13,17 +13,17 @@ from site_builder.alerts.conditions import explain_muted_condition, find_conditi
 from site_builder.alerts.model import (
     Alert,
     AlertContext,
+    AlertMessage,
+    AlertReceiver,
     AlertRule,
     AlertState,
-    CheckedReceiver,
     Condition,
     DeliveryOutcome,
     DeliveryRecord,
-    Message,
     Notification,
     TrackedCondition,
 )
-from site_builder.alerts.render import format_alert_place, format_epoch
+from site_builder.alerts.render import format_alert_place, format_alert_time
 from site_builder.alerts.rules import format_rule_values
 from site_builder.core.clock import Now
 from site_builder.core.formatting import join_names
@@ -44,7 +44,7 @@ OUTCOME_PHRASES = {
 }
 
 
-class ConditionStatus(NamedTuple):
+class ConditionTableStatus(NamedTuple):
     """How far a condition has been reported; `at` is since when it exists, or when it will be reported."""
 
     tracked: TrackedCondition
@@ -63,23 +63,23 @@ class AlertTableRow(NamedTuple):
 class AlertList(NamedTuple):
     """What `gpuboard alerts list` shows."""
 
-    conditions: Sequence[ConditionStatus]
+    conditions: Sequence[ConditionTableStatus]
     notifications: Sequence[Notification]
     silences: Mapping[str, int]
-    receivers: Sequence[CheckedReceiver]
+    receivers: Sequence[AlertReceiver]
     rules: Sequence[AlertRule]
 
 
-class DryRunList(NamedTuple):
+class DryRunTable(NamedTuple):
     """What `gpuboard alerts run --dry-run` shows: notifications, their messages and masked addresses."""
 
-    notifications: Sequence[tuple[Notification, Message, str]]
-    conditions: Sequence[ConditionStatus]
+    notifications: Sequence[tuple[Notification, AlertMessage, str]]
+    conditions: Sequence[ConditionTableStatus]
 
 
-def list_condition_statuses(
+def list_condition_table_statuses(
     state: AlertState, rules: Mapping[str, AlertRule], context: AlertContext, now: Now
-) -> list[ConditionStatus]:
+) -> list[ConditionTableStatus]:
     """List all conditions, the latest first, and upcoming ones by their time."""
     waiting: dict[str, list[Notification]] = {}
     for notification in state.notifications:
@@ -103,10 +103,10 @@ def list_condition_statuses(
         elif muted := explain_muted_condition(condition, state.silences, context, int(now.epoch)):
             reason = muted
         elif (due_at := tracked.first_seen_at + rule.delay) > now.epoch:
-            reason = f"it will be reported at {format_epoch(due_at, now)} if it still exists"
+            reason = f"it will be reported at {format_alert_time(due_at, now)} if it still exists"
         else:
             reason = "the next build reports it"
-        statuses.append(ConditionStatus(tracked, status, reason, at))
+        statuses.append(ConditionTableStatus(tracked, status, reason, at))
     return sorted(
         statuses,
         key=lambda status: (status.at if status.state == UPCOMING else -status.at, status.tracked.condition.key),
@@ -117,25 +117,25 @@ def explain_waiting_condition(notifications: Iterable[Notification], now: Now) -
     """Explain why notifications have not been sent yet."""
     receivers_by_state: dict[str, list[str]] = {}
     for notification in notifications:
-        receiver = format_receiver_name(notification.to)
-        receivers_by_state.setdefault(describe_departed_condition(notification, now), []).append(receiver)
+        receiver = format_table_receiver(notification.to)
+        receivers_by_state.setdefault(describe_table_departure(notification, now), []).append(receiver)
     return "; ".join(
         f"the notification{'s' * (len(names) > 1)} to {join_names(names)} {'are' if len(names) > 1 else 'is'} {state}"
         for state, names in receivers_by_state.items()
     )
 
 
-def describe_departed_condition(notification: Notification, now: Now) -> str:
+def describe_table_departure(notification: Notification, now: Now) -> str:
     """Describe when a notification is sent, after `it is`."""
     if notification.claimed_by:
         return "being sent"
     if notification.due_at <= now.epoch:
         return "due"
-    departure = f"{'tried again' if notification.tries else 'due'} at {format_epoch(notification.due_at, now)}"
+    departure = f"{'tried again' if notification.tries else 'due'} at {format_alert_time(notification.due_at, now)}"
     return f"{departure} ({notification.last_error})" if notification.last_error else departure
 
 
-def format_receiver_name(to: str) -> str:
+def format_table_receiver(to: str) -> str:
     """Format a receiver as rules name it: `lab`, `alice`, `hook:page`."""
     return to.partition(":")[2] if to.startswith((model.CHANNEL_PREFIX, model.PERSON_PREFIX)) else to
 
@@ -152,13 +152,13 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
     if alert_list.silences:
         lines += ["", "Silenced"]
         lines += [
-            f"{COLUMN_GAP}{host} until {format_epoch(until, now)}"
+            f"{COLUMN_GAP}{host} until {format_alert_time(until, now)}"
             for host, until in sorted(alert_list.silences.items())
         ]
     rows = []
     for receiver in alert_list.receivers:
         # the mail server of the lab reaches all people
-        name = "people" if receiver.name == "mail" else format_receiver_name(receiver.name).rstrip(":")
+        name = "people" if receiver.name == "mail" else format_table_receiver(receiver.name).rstrip(":")
         rows.append(AlertTableRow((name, receiver.masked_address), (receiver.problem,) if receiver.problem else ()))
     lines += ["", f"Receivers{'' if rows else ': none'}", *format_alert_table((), rows, width)]
     rows = [format_rule_row(rule) for rule in alert_list.rules]
@@ -166,52 +166,52 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
     return lines
 
 
-def format_condition_row(status: ConditionStatus, now: Now) -> AlertTableRow:
+def format_condition_row(status: ConditionTableStatus, now: Now) -> AlertTableRow:
     tracked, condition = status.tracked, status.tracked.condition
     reported = "no" if status.state == UNREPORTED else status.state
     if status.state == REPORTED and tracked.reported_at is not None:
-        reported = format_epoch(tracked.reported_at, now)
+        reported = format_alert_time(tracked.reported_at, now)
     details = [condition.what]
     if condition.people:
         details.append(f"affects {join_names(condition.people)}")
     details.append(status.reason)
     if tracked.cleared_at is not None:
-        details.append(f"over since {format_epoch(tracked.cleared_at, now)}")
-    cells = (format_epoch(status.at, now), condition.rule, format_condition_place(condition), reported)
+        details.append(f"over since {format_alert_time(tracked.cleared_at, now)}")
+    cells = (format_alert_time(status.at, now), condition.rule, format_table_place(condition), reported)
     return AlertTableRow(cells, ("; ".join(filter(None, details)),))
 
 
-def format_condition_place(condition: Condition) -> str:
+def format_table_place(condition: Condition) -> str:
     """Format where a condition is: `atlas:0,3`, or what it is about if it is on no host."""
     return format_alert_place(condition.host, condition.gpus) or condition.about
 
 
-def format_upcoming_conditions(statuses: Iterable[ConditionStatus], now: Now, width: int | None) -> list[str]:
+def format_upcoming_conditions(statuses: Iterable[ConditionTableStatus], now: Now, width: int | None) -> list[str]:
     rows = []
     for status in statuses:
         if status.state == UPCOMING:
             condition = status.tracked.condition
-            place, owners = format_condition_place(condition), join_names(condition.owners)
-            rows.append(AlertTableRow((format_epoch(status.at, now), condition.rule, place, owners)))
+            place, owners = format_table_place(condition), join_names(condition.owners)
+            rows.append(AlertTableRow((format_alert_time(status.at, now), condition.rule, place, owners)))
     if not rows:
         return []
     return ["", f"Upcoming: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, width)]
 
 
 def format_queued_row(notification: Notification, now: Now) -> AlertTableRow:
-    details = list_alert_titles(notification.alerts, notification.omitted_count)
+    details = list_table_alert_titles(notification.alerts, notification.omitted_count)
     if notification.claimed_by:
         due = "being sent"
     else:
-        due = "now" if notification.due_at <= now.epoch else format_epoch(notification.due_at, now)
+        due = "now" if notification.due_at <= now.epoch else format_alert_time(notification.due_at, now)
     if notification.tries:
         attempts = "once" if notification.tries == 1 else f"{notification.tries} times"
         details.append(f"tried {attempts}: {notification.last_error or 'nobody knows why not'}")
-    cells = (format_epoch(notification.created_at, now), format_receiver_name(notification.to), due)
+    cells = (format_alert_time(notification.created_at, now), format_table_receiver(notification.to), due)
     return AlertTableRow(cells, tuple(details))
 
 
-def list_alert_titles(alerts: Sequence[Alert], omitted_count: int = 0) -> list[str]:
+def list_table_alert_titles(alerts: Sequence[Alert], omitted_count: int = 0) -> list[str]:
     titles = [alert.title for alert in alerts[:MAX_TITLES]]
     omitted_count += len(alerts) - len(titles)
     return [*titles, f"and {omitted_count} more"] if omitted_count else titles
@@ -232,7 +232,7 @@ def format_rule_row(rule: AlertRule) -> AlertTableRow:
     return AlertTableRow((rule.name, timing, ", ".join(rule.to) or EMPTY_CELL, quiet, values["max_per_hour"]))
 
 
-def format_dry_run(dry_run: DryRunList, now: Now, width: int | None) -> list[str]:
+def format_dry_run_table(dry_run: DryRunTable, now: Now, width: int | None) -> list[str]:
     """List what would be sent and why, then what would not be, and what comes."""
     count = len(dry_run.notifications)
     lines = [f"Would be sent: {count or 'no'} notification{'' if count == 1 else 's'}"]
@@ -240,7 +240,11 @@ def format_dry_run(dry_run: DryRunList, now: Now, width: int | None) -> list[str
     for notification, message, address in dry_run.notifications:
         reasons = dict.fromkeys(f"why: {alert.why}" for alert in notification.alerts if alert.why)
         text = "\n".join((message.title, message.text.strip()))
-        parts = (f"to {format_receiver_name(notification.to)}", address, describe_departed_condition(notification, now))
+        parts = (
+            f"to {format_table_receiver(notification.to)}",
+            address,
+            describe_table_departure(notification, now),
+        )
         receivers_by_text.setdefault((text, *reasons), []).append(", ".join(filter(None, parts)))
     for (text, *why), receivers in receivers_by_text.items():
         lines.append("")
@@ -264,8 +268,8 @@ def format_delivery_history(records: Sequence[DeliveryRecord], now: Now, width: 
     rows = []
     for record in records:
         attempts = f", after {record.tries} tries" if record.tries > 1 else ""
-        cells = (format_epoch(record.at, now), format_receiver_name(record.to), f"{record.status}{attempts}")
-        details = (*list_alert_titles(record.alerts), *([record.reason] if record.reason else []))
+        cells = (format_alert_time(record.at, now), format_table_receiver(record.to), f"{record.status}{attempts}")
+        details = (*list_table_alert_titles(record.alerts), *([record.reason] if record.reason else []))
         rows.append(AlertTableRow(cells, details))
     return format_alert_table(("when", "to", "how"), rows, width)
 
@@ -297,31 +301,31 @@ def wrap_alert_table_text(text: str, width: int | None, indent: str) -> list[str
     return [indent + line for line in wrap_text(text, max(MIN_TEXT_WIDTH, width - len(indent)))]
 
 
-def format_delivery_outcome(to: str, outcome: DeliveryOutcome) -> str:
+def format_table_outcome(to: str, outcome: DeliveryOutcome) -> str:
     """Format how a delivery ended: `lab: sent`."""
-    line = f"{format_receiver_name(to)}: {OUTCOME_PHRASES.get(outcome.status, outcome.status)}"
+    line = f"{format_table_receiver(to)}: {OUTCOME_PHRASES.get(outcome.status, outcome.status)}"
     return f"{line}: {outcome.reason}" if outcome.reason and outcome.status != model.SENT else line
 
 
 def format_sent_notification(notification: Notification, outcome: DeliveryOutcome) -> list[str]:
-    titles = list_alert_titles(notification.alerts, notification.omitted_count)
-    return [format_delivery_outcome(notification.to, outcome), *(f"{COLUMN_GAP * 3}{title}" for title in titles)]
+    titles = list_table_alert_titles(notification.alerts, notification.omitted_count)
+    return [format_table_outcome(notification.to, outcome), *(f"{COLUMN_GAP * 3}{title}" for title in titles)]
 
 
 # JSON
 
 
-def dump_alert_json(document: Mapping[str, Any]) -> bytes:
+def dump_alert_table_json(document: Mapping[str, Any]) -> bytes:
     return orjson.dumps(
         {"schema": LIST_SCHEMA, **document}, default=lambda value: value._asdict(), option=orjson.OPT_INDENT_2
     )
 
 
 def alert_list_to_json(alert_list: AlertList) -> bytes:
-    return dump_alert_json(
+    return dump_alert_table_json(
         {
-            "conditions": [condition_to_json(status) for status in alert_list.conditions],
-            "notifications": [notification_to_json(notification) for notification in alert_list.notifications],
+            "conditions": [condition_row_to_json(status) for status in alert_list.conditions],
+            "notifications": [notification_row_to_json(notification) for notification in alert_list.notifications],
             "silences": [{"host": host, "until": until} for host, until in sorted(alert_list.silences.items())],
             "receivers": [
                 {"name": receiver.name, "address": receiver.masked_address, "problem": receiver.problem}
@@ -332,7 +336,7 @@ def alert_list_to_json(alert_list: AlertList) -> bytes:
     )
 
 
-def condition_to_json(status: ConditionStatus) -> dict[str, Any]:
+def condition_row_to_json(status: ConditionTableStatus) -> dict[str, Any]:
     tracked, condition = status.tracked, status.tracked.condition
     return {
         **{key: getattr(condition, key) for key in ("rule", "host", "about", "gpus", "what", "since", "people")},
@@ -345,7 +349,7 @@ def condition_to_json(status: ConditionStatus) -> dict[str, Any]:
     }
 
 
-def notification_to_json(notification: Notification) -> dict[str, Any]:
+def notification_row_to_json(notification: Notification) -> dict[str, Any]:
     return {
         "to": notification.to,
         "via": notification.via,
@@ -359,10 +363,10 @@ def notification_to_json(notification: Notification) -> dict[str, Any]:
     }
 
 
-def dry_run_to_json(dry_run: DryRunList) -> bytes:
+def dry_run_table_to_json(dry_run: DryRunTable) -> bytes:
     notifications = [
-        {**notification_to_json(notification), "address": address, "title": message.title, "text": message.text}
+        {**notification_row_to_json(notification), "address": address, "title": message.title, "text": message.text}
         for notification, message, address in dry_run.notifications
     ]
-    conditions = [condition_to_json(status) for status in dry_run.conditions]
-    return dump_alert_json({"notifications": notifications, "conditions": conditions})
+    conditions = [condition_row_to_json(status) for status in dry_run.conditions]
+    return dump_alert_table_json({"notifications": notifications, "conditions": conditions})

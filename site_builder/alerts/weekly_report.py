@@ -7,7 +7,7 @@ from contextlib import closing
 from datetime import date, datetime, timedelta
 
 from site_builder.alerts import model
-from site_builder.alerts.model import Alert, AlertRule, Condition, Message, Notification
+from site_builder.alerts.model import Alert, AlertMessage, AlertRule, Condition, Notification
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY
@@ -42,18 +42,18 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
                 since=int(due_at),
                 is_lasting=False,
             )
-            return condition if has_history_of_week(settings, week) else None
+            return condition if has_weekly_report_history(settings, week) else None
     return None
 
 
-def has_history_of_week(settings: Settings, first: date) -> bool:
+def has_weekly_report_history(settings: Settings, first: date) -> bool:
     """Return True if history reaches back to that week, or cannot be read now: the sender tries again."""
     with closing(HistoryReader(settings.state, settings.zone)) as history:
         first_day = rollups.read_first_history_day(history) if history.exists else None
         return bool(history.problem) or (first_day is not None and first_day < first + timedelta(days=7))
 
 
-def build_report_message(settings: Settings, first: date, now: float) -> Message | None:
+def build_report_message(settings: Settings, first: date, now: float) -> AlertMessage | None:
     """Build the report of the week that begins with this Monday; return None if history has nothing of it.
 
     Raises ReportCollectionError where history cannot be read.
@@ -66,11 +66,11 @@ def build_report_message(settings: Settings, first: date, now: float) -> Message
     return render_report_message(report, settings, now) if report else None
 
 
-def render_report_message(report: CollectedReport, settings: Settings, now: float) -> Message:
+def render_report_message(report: CollectedReport, settings: Settings, now: float) -> AlertMessage:
     from site_builder.reports import render  # noqa: PLC0415 # slow to import, and the builder only asks when it is due
 
     page = collect.find_report_url(settings, report.first)
-    return Message(
+    return AlertMessage(
         title=render.format_report_subject(report),
         text=render.render_report_text(report, page),
         html=render.render_report_mail(report, Now(now, settings.zone), settings.url or "", page),

@@ -6,10 +6,10 @@ import stat
 from pathlib import Path
 
 from site_builder.alerts.channels import load_channels
-from site_builder.alerts.contacts import AlertConfigFiles, load_contacts
+from site_builder.alerts.contacts import ContactsAndRules, load_contacts
 from site_builder.alerts.http_mail_hooks import HookFolder
 from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT
-from site_builder.alerts.queue import describe_delivery_problems
+from site_builder.alerts.queue import describe_queue_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
 from site_builder.doctor.model import (
@@ -30,7 +30,7 @@ def check_alert_rules(context: DoctorContext) -> CheckResult:
     settings = context.settings
     if not settings.alerts.is_enabled and not settings.alerts.rules_file:
         return CheckResult.not_applicable(NO_RECEIVERS_MESSAGE)
-    rules, problems = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
+    rules, problems = ContactsAndRules(settings.alerts, settings.data, settings.www).read_rules()
     if problems:
         advice = "correct it; what it does not say is as in alerts.conf.example"
         return CheckResult.warn(format_first_check_problem(problems), advice)
@@ -56,7 +56,7 @@ def check_contacts(context: DoctorContext) -> CheckResult:
     if alerts.mail_domain and not alerts.mail_url:
         message = "GPUBOARD_MAIL_DOMAIN is set, but no mail server"
         return CheckResult.warn(message, "set GPUBOARD_MAIL: docs/alerts.md tells how")
-    contacts_result, problems = AlertConfigFiles(alerts, context.settings.data, context.settings.www).read_contacts()
+    contacts_result, problems = ContactsAndRules(alerts, context.settings.data, context.settings.www).read_contacts()
     if not contacts_result.is_complete:
         advice = "mend the file, or its owner and mode; until then people are told nothing"
         return CheckResult.fail(format_first_check_problem(problems), advice)
@@ -139,7 +139,7 @@ def check_notifications(context: DoctorContext) -> CheckResult:
     if alert_state.started_at is None:
         return CheckResult.skip("no build has looked yet what there is to tell")
     now = context.read_clock()
-    if problems := describe_delivery_problems(alert_state, int(now)):
+    if problems := describe_queue_problems(alert_state, int(now)):
         advice = "`gpuboard alerts list` shows all of them, `gpuboard alerts test` tries anew"
         return CheckResult.warn(format_first_check_message(problems), advice)
     sent = sum(delivery.status == SENT and now - delivery.at < DAY_S for delivery in alert_state.history)

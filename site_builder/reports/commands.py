@@ -12,9 +12,9 @@ import click
 
 from site_builder.alerts import weekly_report as alert_report
 from site_builder.alerts.channels import load_channels
-from site_builder.alerts.contacts import AlertConfigFiles
+from site_builder.alerts.contacts import ContactsAndRules
 from site_builder.alerts.model import CHANNEL_PREFIX, PERSON_PREFIX, WEEKLY_REPORT_RULE
-from site_builder.alerts.table import format_delivery_outcome
+from site_builder.alerts.table import format_table_outcome
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import command_options, files
@@ -132,7 +132,7 @@ def choose_report_command_receivers(settings: Settings, names: Sequence[str]) ->
     """List the receivers named by --to, or else those of the rule, as notifications name them."""
     channels = [name for name, _ in settings.alerts.channels]
     if not names:
-        config_files = AlertConfigFiles(settings.alerts, settings.data, settings.www, settings.state)
+        config_files = ContactsAndRules(settings.alerts, settings.data, settings.www, settings.state)
         receivers = alert_report.list_report_receivers(config_files.read_rules()[0][WEEKLY_REPORT_RULE], channels)
         if not receivers:
             message = (
@@ -155,7 +155,7 @@ def send_report(weekly_report: CollectedReport, settings: Settings, receivers: S
         notification = alert_report.build_report_notification(weekly_report.first, receiver, int(now))
         outcome = channels.send(notification, message)
         has_failed = has_failed or outcome.status != "sent"
-        click.echo(format_delivery_outcome(receiver, outcome))
+        click.echo(format_table_outcome(receiver, outcome))
     if has_failed:
         sys.exit(1)
 

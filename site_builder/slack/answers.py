@@ -85,14 +85,14 @@ def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnsw
             continue
         load = UNKNOWN_CELL if host.load is None else f"{host.load[0]:.1f}"
         cpus = "" if host.cpus is None else f" of {host.cpus}"
-        rows.append((host.name, "up", f"{count_free(host.gpus)}/{len(host.gpus)}", models, f"{load}{cpus}"))
+        rows.append((host.name, "up", f"{count_free_in_answer(host.gpus)}/{len(host.gpus)}", models, f"{load}{cpus}"))
     gpus = [gpu for host in fleet.hosts for gpu in host.gpus]
-    free = f"{count_free(gpus)} of {format_count(len(gpus), 'GPU')} free"
+    free = f"{count_free_in_answer(gpus)} of {format_count(len(gpus), 'GPU')} free"
     table = AnswerTable(("host", "state", "free", "GPUs", "load"), tuple(rows), frozenset({2}), "{} more hosts")
     return build_slack_answer(context, f"{format_count(len(fleet.hosts), 'host')}, {free}", table)
 
 
-def count_free(gpus: Iterable[FleetGpu]) -> int:
+def count_free_in_answer(gpus: Iterable[FleetGpu]) -> int:
     return sum(gpu.state == "free" for gpu in gpus)
 
 
@@ -110,14 +110,14 @@ def answer_all(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer
             continue
         numbers_by_use: dict[str, list[GpuNumber]] = {}
         for gpu in host.gpus:
-            numbers_by_use.setdefault(describe_gpu_use(gpu), []).append(gpu.place or gpu.index)
+            numbers_by_use.setdefault(describe_answer_gpu_use(gpu), []).append(gpu.place or gpu.index)
         uses = [f"{format_answer_number_ranges(numbers)} {use}" for use, numbers in numbers_by_use.items()]
         rows.append((host.name, " · ".join(uses) or "no GPU"))
     title = format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
     return build_slack_answer(context, title, AnswerTable(("host", "GPUs"), tuple(rows), more_text="{} more hosts"))
 
 
-def describe_gpu_use(gpu: FleetGpu) -> str:
+def describe_answer_gpu_use(gpu: FleetGpu) -> str:
     users = ", ".join(dict.fromkeys(process.user for process in gpu.processes if process.user))
     if gpu.state == "busy":
         return users or "busy"
@@ -182,7 +182,7 @@ def answer_where(context: AnswerContext, name: str) -> SlackAnswer:
         used_gpus = [gpu for gpu in host.gpus if any(is_person(process.user) for process in gpu.processes)]
         if used_gpus and host.state == "fresh":
             processes = [process for gpu in used_gpus for process in gpu.processes if is_person(process.user)]
-            rows.append(format_work_row(host, used_gpus, processes, context.now))
+            rows.append(format_answer_work_row(host, used_gpus, processes, context.now))
             count += len(used_gpus)
         for gpu in host.gpus:
             for booking in gpu.bookings:
@@ -191,11 +191,13 @@ def answer_where(context: AnswerContext, name: str) -> SlackAnswer:
     table = AnswerTable(("host", "GPUs", "memory", "what"), tuple(rows), frozenset({2}), "{} more hosts")
     places = f"{format_count(count, 'GPU')} of {format_count(len(rows), 'host')}" if rows else "no GPU"
     title = f"{context.people.display_name(name)} is on {places}"
-    lines = format_booking_lines(bookings, context.now) if rows or bookings else suggest_answer_names(context, name)
+    lines = (
+        format_answer_booking_lines(bookings, context.now) if rows or bookings else suggest_answer_names(context, name)
+    )
     return build_slack_answer(context, title, table if rows else None, lines, list_silent_answer_hosts(context.fleet))
 
 
-def format_work_row(
+def format_answer_work_row(
     host: FleetHost, gpus: Sequence[FleetGpu], processes: Sequence[ProcessStatus], now: Now
 ) -> tuple[str, ...]:
     """Format what a person does on a host."""
@@ -212,7 +214,7 @@ def format_work_row(
     )
 
 
-def format_booking_lines(bookings: Sequence[tuple[str, GpuNumber, FleetBooking]], now: Now) -> list[str]:
+def format_answer_booking_lines(bookings: Sequence[tuple[str, GpuNumber, FleetBooking]], now: Now) -> list[str]:
     """Format each booking in a line, with all of its GPUs."""
     numbers_by_booking: dict[tuple[str, FleetBooking], list[GpuNumber]] = {}
     for host, number, booking in bookings:
@@ -273,11 +275,11 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
     elif not free:
         lines = [format_answer_state_counts(of_model)]
     return build_slack_answer(
-        context, title, build_free_table(free, context.now), lines, list_silent_answer_hosts(context.fleet)
+        context, title, build_free_gpus_answer(free, context.now), lines, list_silent_answer_hosts(context.fleet)
     )
 
 
-def build_free_table(choices: Sequence[picker.GpuChoice], now: Now) -> AnswerTable | None:
+def build_free_gpus_answer(choices: Sequence[picker.GpuChoice], now: Now) -> AnswerTable | None:
     """Build a table with a row for equal GPUs of a host."""
     numbers_by_kind: dict[tuple[str, str, str, str], list[GpuNumber]] = {}
     for host, gpu, _ in choices:
@@ -364,11 +366,11 @@ def format_answer_number_ranges(numbers: Iterable[GpuNumber]) -> str:
 # Bookings
 
 
-class IncompleteMessageError(Exception):
+class IncompleteBookingAnswerError(Exception):
     """A booking message lacks something."""
 
 
-class SlackBookings(NamedTuple):
+class BookingAnswers(NamedTuple):
     """Books and releases GPUs for members."""
 
     settings: Settings
@@ -382,7 +384,7 @@ class SlackBookings(NamedTuple):
             if command == "book":
                 return self.book(user, words)
             return self.release(user, words) if words else self.list_own(user)
-        except IncompleteMessageError as error:
+        except IncompleteBookingAnswerError as error:
             return SlackAnswer(str(error), BOOKING_EXAMPLES)
         except (BookingRefusedError, json_edit.EntryPlacementError, UnclearRequestError, BookingNameError) as error:
             return SlackAnswer("that cannot be done", (str(error),), link=self.settings.url)
@@ -394,10 +396,10 @@ class SlackBookings(NamedTuple):
             return SlackAnswer("the booking service cannot write just now", (hidden,))
 
     def book(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
-        response = booking_service.handle_service_request(self.service, parse_booking_message(words), user)
+        response = booking_service.handle_service_request(self.service, parse_booking_to_answer(words), user)
         ids = list(dict.fromkeys(str(booking["id"]) for booking in response["bookings"]))
         hint = f"to give it back: `release {' '.join(ids)}`"
-        lines = (*format_response_lines(response), hint)
+        lines = (*format_answer_response_lines(response), hint)
         return SlackAnswer(f"booked {', '.join(ids)}", lines, None, (self.describe_zone(),), self.settings.url)
 
     def release(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
@@ -412,7 +414,7 @@ class SlackBookings(NamedTuple):
             booking_service.handle_service_request(self.service, {**request, "check": True}, user)
         lines = []
         for request in requests:
-            lines += format_response_lines(booking_service.handle_service_request(self.service, request, user))
+            lines += format_answer_response_lines(booking_service.handle_service_request(self.service, request, user))
         return SlackAnswer("released", tuple(lines), link=self.settings.url)
 
     def list_own(self, user: BookingUser) -> SlackAnswer:
@@ -438,23 +440,23 @@ class SlackBookings(NamedTuple):
         return f"times of {getattr(now.zone, 'key', None) or now.local.tzname()}"
 
 
-def format_response_lines(response: dict[str, Any]) -> list[str]:
+def format_answer_response_lines(response: dict[str, Any]) -> list[str]:
     return [response["said"], *(f"note: {warning}" for warning in response["warnings"])]
 
 
-def parse_booking_message(words: Sequence[str]) -> dict[str, Any]:
+def parse_booking_to_answer(words: Sequence[str]) -> dict[str, Any]:
     """Parse `atlas:0,1 until fri 18:00 comment ICML run` as a booking request."""
     if not words:
-        raise IncompleteMessageError("which GPUs, and until when?")
-    places, options = split_booking_words(words)
+        raise IncompleteBookingAnswerError("which GPUs, and until when?")
+    places, options = split_answer_booking_words(words)
     if not places:
-        raise IncompleteMessageError("which GPUs?")
+        raise IncompleteBookingAnswerError("which GPUs?")
     if not options.keys() & {"until", "for"}:
-        raise IncompleteMessageError("until when?")
-    return {"do": "book", **parse_slack_gpu_words(places), **options}
+        raise IncompleteBookingAnswerError("until when?")
+    return {"do": "book", **parse_answer_gpu_words(places), **options}
 
 
-def split_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def split_answer_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the GPUs, and the words behind each option; a comment goes on to the end."""
     places: list[str] = []
     words_by_option: dict[str, list[str]] = {}
@@ -466,7 +468,7 @@ def split_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]
             words_by_option[option] = list(words[index + 1 :])
             break
         if option in words_by_option:
-            raise IncompleteMessageError(f"`{option}` stands there twice")
+            raise IncompleteBookingAnswerError(f"`{option}` stands there twice")
         if option in OPTION_WORDS:
             current = words_by_option[option] = []
         else:
@@ -474,11 +476,11 @@ def split_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]
     options = {option: " ".join(values).strip("\"' ") for option, values in words_by_option.items()}
     if "" in options.values():
         option = next(option for option, text in options.items() if not text)
-        raise IncompleteMessageError(f"what belongs behind `{option}`?")
+        raise IncompleteBookingAnswerError(f"what belongs behind `{option}`?")
     return places, options
 
 
-def parse_slack_gpu_words(places: Sequence[str]) -> dict[str, Any]:
+def parse_answer_gpu_words(places: Sequence[str]) -> dict[str, Any]:
     """Parse GPUs by name, or a number of a model: `2 A100`, `any A100`."""
     first = places[0].lower()
     count_match = COUNT_PATTERN.fullmatch(first)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from site_builder.alerts.slack_client import escape_slack_text, truncate_escaped_text
+from site_builder.alerts.slack_client import escape_for_slack_api, truncate_for_slack_api
 from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_text
 
 MAX_TITLE_CHARACTERS, MAX_SECTION_CHARACTERS, MAX_CONTEXT_CHARACTERS = 150, 3000, 900
@@ -43,7 +43,7 @@ class SlackAnswer(NamedTuple):
     link: str | None = None
 
 
-class RenderedAnswer(NamedTuple):
+class RenderedBlocks(NamedTuple):
     """A message; `text` is what a notification shows, `plain_text` is for when Slack refuses the blocks."""
 
     text: str
@@ -51,21 +51,21 @@ class RenderedAnswer(NamedTuple):
     plain_text: str
 
 
-def render_answer(answer: SlackAnswer) -> RenderedAnswer:
+def render_answer_blocks(answer: SlackAnswer) -> RenderedBlocks:
     table = answer.table if answer.table and answer.table.rows else None
     rows = fit_slack_table_rows(table) if table else []
     omitted_count = len(table.rows) + 1 - len(rows) if table else 0
-    title = truncate_escaped_text(escape_slack_text(answer.title.strip()), MAX_NOTE_CHARACTERS) or EMPTY_CELL
+    title = truncate_for_slack_api(escape_for_slack_api(answer.title.strip()), MAX_NOTE_CHARACTERS) or EMPTY_CELL
     notes = [
-        truncate_escaped_text(escape_slack_text(note), MAX_NOTE_CHARACTERS) for note in answer.notes if note.strip()
+        truncate_for_slack_api(escape_for_slack_api(note), MAX_NOTE_CHARACTERS) for note in answer.notes if note.strip()
     ]
     if table and omitted_count:
-        notes.insert(0, escape_slack_text(f"and {table.more_text.format(omitted_count)}"))
-    footer = [truncate_escaped_text(" · ".join(notes), MAX_CONTEXT_CHARACTERS)] if notes else []
+        notes.insert(0, escape_for_slack_api(f"and {table.more_text.format(omitted_count)}"))
+    footer = [truncate_for_slack_api(" · ".join(notes), MAX_CONTEXT_CHARACTERS)] if notes else []
     if answer.link:
         footer.append(f"<{answer.link}|the board>")
     section = join_slack_section_lines(answer.lines)
-    header = truncate_slack_text(replace_slack_markup(answer.title.strip()), MAX_TITLE_CHARACTERS) or EMPTY_CELL
+    header = truncate_slack_text(replace_block_markup(answer.title.strip()), MAX_TITLE_CHARACTERS) or EMPTY_CELL
     blocks: list[SlackBlock] = [{"type": "header", "text": {"type": "plain_text", "text": header, "emoji": False}}]
     if section:
         blocks.append({"type": "section", "text": build_slack_markdown(section)})
@@ -74,7 +74,7 @@ def render_answer(answer: SlackAnswer) -> RenderedAnswer:
     if footer:
         blocks.append({"type": "context", "elements": [build_slack_markdown(text) for text in footer]})
     parts = (f"*{title}*", section, format_slack_monospaced_table(table, rows) if table else "", " · ".join(footer))
-    return RenderedAnswer(title, blocks, "\n".join(filter(None, parts)))
+    return RenderedBlocks(title, blocks, "\n".join(filter(None, parts)))
 
 
 def build_slack_markdown(text: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def build_slack_markdown(text: str) -> dict[str, Any]:
     return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
-def replace_slack_markup(text: str) -> str:
+def replace_block_markup(text: str) -> str:
     return text.translate(LOOKALIKE_CHARACTERS)
 
 
@@ -90,7 +90,7 @@ def join_slack_section_lines(lines: Sequence[str]) -> str:
     """Escape and join lines; count those that have no room."""
     kept, room = [], MAX_SECTION_CHARACTERS - MAX_NOTE_CHARACTERS
     for number, line in enumerate(lines):
-        text = truncate_escaped_text(escape_slack_text(line.strip()), MAX_LINE_CHARACTERS)
+        text = truncate_for_slack_api(escape_for_slack_api(line.strip()), MAX_LINE_CHARACTERS)
         room -= len(text) + 1
         if room < 0:
             kept.append(f"… and {len(lines) - number} more")
@@ -114,7 +114,7 @@ def fit_slack_table_rows(table: AnswerTable) -> list[tuple[str, ...]]:
 
 def format_block_cell(text: str) -> str:
     """Format a cell; Slack refuses an empty one."""
-    return truncate_slack_text(replace_slack_markup(text.strip()), MAX_CELL_CHARACTERS) or EMPTY_CELL
+    return truncate_slack_text(replace_block_markup(text.strip()), MAX_CELL_CHARACTERS) or EMPTY_CELL
 
 
 def truncate_slack_text(text: str, max_characters: int) -> str:
@@ -147,7 +147,7 @@ def format_slack_monospaced_table(table: AnswerTable, rows: Sequence[tuple[str, 
         ]
         if len(row) - 1 not in table.right_aligned:
             cells[-1] = truncate_text(row[-1], NARROW_WIDTH)
-        line = escape_slack_text("  ".join(cells).rstrip().replace("`", "'"))
+        line = escape_for_slack_api("  ".join(cells).rstrip().replace("`", "'"))
         room -= len(line) + 1
         if room < 0:
             lines.append("…")

@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 from site_builder.alerts.contacts import MAIL_KIND, SLACK_KIND, load_contacts
 from site_builder.alerts.model import FAILED, REFUSED
-from site_builder.alerts.slack_client import BotIdentity, SlackClient, SlackMember, SlackRequestError, SlackSocket
+from site_builder.alerts.slack_client import (
+    SlackClient,
+    SlackClientIdentity,
+    SlackMember,
+    SlackRequestError,
+    SlackSocket,
+)
 from site_builder.bookings.service import BookingService
 from site_builder.client import loader
 from site_builder.client.model import Fleet
@@ -30,8 +36,8 @@ from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import clean_text, flatten_text
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.slack import answers
-from site_builder.slack.answers import AnswerContext, SlackBookings
-from site_builder.slack.blocks import RenderedAnswer, SlackAnswer, render_answer
+from site_builder.slack.answers import AnswerContext, BookingAnswers
+from site_builder.slack.blocks import RenderedBlocks, SlackAnswer, render_answer_blocks
 
 FLEET_ANSWERS = {"hosts": answers.answer_hosts, "all": answers.answer_all, "free": answers.answer_free}
 BOT_COMMANDS = ("hosts", "all", "where", "free", "book", "release", "help")
@@ -114,11 +120,11 @@ class BotCommand(NamedTuple):
 class SlackBot:
     """Answers questions, and prints a sentence about everything that an admin must fix."""
 
-    def __init__(self, settings: Settings, slack_api: SlackClient, identity: BotIdentity) -> None:
+    def __init__(self, settings: Settings, slack_api: SlackClient, identity: SlackClientIdentity) -> None:
         self.settings, self.slack_api, self.identity = settings, slack_api, identity
-        self.board = BoardReader(settings)
+        self.board = BotBoardReader(settings)
         self.members = MemberDirectory(settings, slack_api)
-        self.bookings = SlackBookings(settings, BookingService(settings))
+        self.bookings = BookingAnswers(settings, BookingService(settings))
         self.seen_messages: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.question_times: dict[str, deque[float]] = {}
         self.logged_messages: set[str] = set()
@@ -203,7 +209,7 @@ class SlackBot:
             return answers.answer_help("" if command.name else " ".join(words[:1]), command.suggestion)
         name = " ".join(words)
         if command.name == "where" and MEMBER_MENTION.fullmatch(name):
-            return SlackAnswer("I do not know who that is", (format_contact_hint(name[1:]),))
+            return SlackAnswer("I do not know who that is", (format_bot_contact_hint(name[1:]),))
         if command.name == "where" and name and name.lower() not in {"me", "i", "am i"}:
             return answers.answer_where(self.board.build_context(), name)
         login = self.members.find_login(question.user)
@@ -226,7 +232,7 @@ class SlackBot:
 
     def send_reply(self, question: SlackQuestion, answer: SlackAnswer) -> None:
         """Reply where it was asked; in a channel below the question, so that a table is in nobody's way."""
-        rendered = render_answer(answer)
+        rendered = render_answer_blocks(answer)
         thread = question.thread or ("" if question.is_direct else question.ts)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             is_last = attempt == MAX_ATTEMPTS
@@ -240,7 +246,7 @@ class SlackBot:
                 if delay is None or delay > MAX_RETRY_DELAY_S or is_last or self.closing.wait(delay):
                     raise
 
-    def post_answer(self, channel: str, rendered: RenderedAnswer, thread: str, is_last: bool) -> None:
+    def post_answer(self, channel: str, rendered: RenderedBlocks, thread: str, is_last: bool) -> None:
         """Post blocks, or plain text where Slack refuses them or failed each time."""
         try:
             if not is_last:
@@ -291,7 +297,7 @@ def parse_question(message: dict[str, Any], own_user_id: str, own_bot_id: str = 
         channel=channel,
         user=user,
         ts=ts,
-        text=decode_slack_text(text[:MAX_TEXT_CHARACTERS], own_user_id),
+        text=decode_bot_message(text[:MAX_TEXT_CHARACTERS], own_user_id),
         thread=thread if SLACK_TIMESTAMP.fullmatch(thread) else "",
         is_direct=is_direct,
         is_redelivered=bool(message.get("retry_attempt")),
@@ -299,7 +305,7 @@ def parse_question(message: dict[str, Any], own_user_id: str, own_bot_id: str = 
     )
 
 
-def decode_slack_text(text: str, own_user_id: str) -> str:
+def decode_bot_message(text: str, own_user_id: str) -> str:
     """Return the words as they were typed, with `@U0123` for a member, and without our own name."""
 
     def decode_markup(markup: re.Match[str]) -> str:
@@ -342,7 +348,7 @@ def parse_bot_command(text: str) -> BotCommand:
 # The board, and who asks
 
 
-class BoardReader:
+class BotBoardReader:
     """Reads status.json for each question: it says what the page says, and names whom the page names."""
 
     def __init__(self, settings: Settings) -> None:
@@ -414,12 +420,12 @@ class MemberDirectory:
             mail = None
         domain = self.settings.alerts.mail_domain
         if not (mail and domain):
-            return (format_contact_hint(member),)
+            return (format_bot_contact_hint(member),)
         reason = f"the address of your profile is not one at {domain}, nor in the contacts"
-        return reason, format_contact_hint(member)
+        return reason, format_bot_contact_hint(member)
 
 
-def format_contact_hint(member: str) -> str:
+def format_bot_contact_hint(member: str) -> str:
     return f"the admin can add a line to the contacts (GPUBOARD_CONTACTS): `LOGIN,slack:{member}`"
 
 

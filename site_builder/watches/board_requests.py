@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from site_builder.alerts.contacts import AlertConfigFiles, load_contacts
+from site_builder.alerts.contacts import ContactsAndRules, load_contacts
 from site_builder.alerts.model import WATCH_RULE
 from site_builder.bookings import service as booking_service
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
@@ -28,8 +28,8 @@ from site_builder.core.timeparse import moments
 from site_builder.fleet import summary
 from site_builder.fleet.gpu_models import is_matching_model
 from site_builder.watches import store
-from site_builder.watches.build import FreeGpuIndex, format_watch_gpu_places
-from site_builder.watches.store import Watch, WatchEntries, WatchRequest, WatchStore
+from site_builder.watches.build import WatchFreeGpuIndex, format_watch_gpu_places
+from site_builder.watches.store import Watch, WatchedGpus, WatchEntries, WatchStore
 
 WATCH_REQUEST_KEYS: dict[str, set[str]] = {"watch": {"when", "via", "until", "check"}, "unwatch": {"id", "check"}}
 
@@ -47,18 +47,18 @@ def handle_board_request(service: BookingService, request: JsonRequest, user: Bo
     if kind in booking_service.REQUEST_KEYS:
         return booking_service.handle_service_request(service, request, user)
     transaction = service.begin_read(user)
-    operation = create_watch if kind == "watch" else end_watch
+    operation = handle_create_watch_request if kind == "watch" else handle_end_watch_request
     watch, message, warnings = operation(transaction, request)
     watches = [watch_to_response(watch, transaction)]
     return {"said": message, "warnings": warnings, "bookings": [], "watches": watches}
 
 
-def list_bookings_and_watches(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
+def answer_board_list_request(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
     """List the bookings that have not ended, and the watches that the user may see."""
     transaction = service.begin_read(user)
     content = b""
     with suppress(StorageError):  # a file that cannot be read costs no bookings
-        content = open_watch_store(transaction).read_local()
+        content = open_requested_watch_store(transaction).read_local()
     watches = [
         watch_to_response(watch, transaction)
         for watch in store.parse_watches(content).rows
@@ -67,7 +67,7 @@ def list_bookings_and_watches(service: BookingService, user: BookingUser, host: 
     return {**booking_service.build_service_booking_list(transaction, host), "watches": watches}
 
 
-def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
+def handle_create_watch_request(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
     """Store what somebody waits for."""
     now, user = transaction.now, transaction.user
     can_notify = transaction.hosts.settings.alerts.is_enabled
@@ -75,7 +75,7 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
         raise BookingRefusedError(NO_CHANNELS_MESSAGE)
     if not store.is_watch_person_name(user.name):
         raise BookingRefusedError("the board does not know who you are")
-    wanted_gpus = parse_watch_gpus(transaction, request)
+    wanted_gpus = parse_board_request_gpus(transaction, request)
     until = latest = int(now.epoch) + store.MAX_LIFETIME_S
     if requested_end := parse_request_time_field(request, "until", now):
         until = int(requested_end.timestamp())
@@ -89,22 +89,22 @@ def create_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple
         raise UnclearRequestError(message)
     watch = Watch("", user.name, wanted_gpus, int(now.epoch), until, via)
     warnings = [
-        *find_watch_availability_warnings(wanted_gpus, transaction),
-        *(find_watch_reach_warnings(watch, transaction) if can_notify else [NOT_CONFIGURED_MESSAGE]),
+        *find_request_availability_warnings(wanted_gpus, transaction),
+        *(find_request_reach_warnings(watch, transaction) if can_notify else [NOT_CONFIGURED_MESSAGE]),
     ]
-    watch = watch._replace(id=add_watch(transaction, watch, is_check_request(request)))
+    watch = watch._replace(id=add_requested_watch(transaction, watch, is_check_request(request)))
     by = f" by {via}" if via else ""
     verb = "is" if wanted_gpus.gpu_count == 1 else "are"
     end = moments.format_full_moment(datetime.fromtimestamp(until, now.zone), now.local)
-    condition = f"when there {verb} {store.format_watch_request(wanted_gpus)}"
+    condition = f"when there {verb} {store.format_watched_gpus(wanted_gpus)}"
     return watch, f"{watch.name} is told{by} {condition}, until {end}", warnings
 
 
-def parse_watch_gpus(transaction: BookingTransaction, request: JsonRequest) -> WatchRequest:
+def parse_board_request_gpus(transaction: BookingTransaction, request: JsonRequest) -> WatchedGpus:
     """Parse which GPUs somebody waits for; the hosts must exist."""
     text = parse_request_text_field(request, "when", store.MAX_TEXT_CHARACTERS)
     try:
-        wanted_gpus = store.parse_watch_request(text)
+        wanted_gpus = store.parse_watched_gpus(text)
     except moments.UnclearTimeError as error:
         message = f'"{text}" {error}' if text else 'for what? Give `when`, such as "2 A100 free on one host"'
         raise UnclearRequestError(message) from None
@@ -115,18 +115,18 @@ def parse_watch_gpus(transaction: BookingTransaction, request: JsonRequest) -> W
     hosts = dict.fromkeys(transaction.hosts.find_host(host).lower() for host in wanted_gpus.hosts)
     wanted_gpus = wanted_gpus._replace(hosts=tuple(hosts))
     try:
-        return store.parse_watch_request(store.format_watch_request(wanted_gpus))
+        return store.parse_watched_gpus(store.format_watched_gpus(wanted_gpus))
     except moments.UnclearTimeError:  # a host has a name that no text can contain
         raise UnclearRequestError(f"there is no way to say {', '.join(hosts)[:80]} here: leave the host out") from None
 
 
-def find_watch_availability_warnings(wanted_gpus: WatchRequest, transaction: BookingTransaction) -> list[str]:
+def find_request_availability_warnings(wanted_gpus: WatchedGpus, transaction: BookingTransaction) -> list[str]:
     """Warn if the GPUs are free already, or never will be as the fleet is."""
     bookings = [stored.booking for stored in transaction.list_bookings()]
     names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
     statuses = list(transaction.hosts.decide_hosts(names, bookings, transaction.now).statuses.values())
     free_gpus = (gpu for status in statuses for gpu in summary.summarize_free_gpus(status))
-    matches = FreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
+    matches = WatchFreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
     if matches:
         return [f"that is so already: {format_watch_gpu_places(matches)}"]
     model = wanted_gpus.model
@@ -139,10 +139,10 @@ def find_watch_availability_warnings(wanted_gpus: WatchRequest, transaction: Boo
     return []
 
 
-def find_watch_reach_warnings(watch: Watch, transaction: BookingTransaction) -> list[str]:
+def find_request_reach_warnings(watch: Watch, transaction: BookingTransaction) -> list[str]:
     """Warn if the board has no way to notify this person, as far as rules and contacts can be read here."""
     settings = transaction.hosts.settings
-    rules, _ = AlertConfigFiles(settings.alerts, settings.data, settings.www).read_rules()
+    rules, _ = ContactsAndRules(settings.alerts, settings.data, settings.www).read_rules()
     if not (rules[WATCH_RULE].on and rules[WATCH_RULE].to):
         return [RULE_OFF_MESSAGE]
     contacts = load_contacts(settings)
@@ -156,12 +156,12 @@ def find_watch_reach_warnings(watch: Watch, transaction: BookingTransaction) -> 
     return []
 
 
-def open_watch_store(transaction: BookingTransaction) -> WatchStore:
+def open_requested_watch_store(transaction: BookingTransaction) -> WatchStore:
     settings = transaction.hosts.settings
     return WatchStore(settings.data, settings.kv)
 
 
-def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> str:
+def add_requested_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> str:
     """Add a watch to the file and return its id; with `is_check`, only refuse what could not be added."""
     now = int(transaction.now.epoch)
     watch_id = ""
@@ -194,11 +194,11 @@ def add_watch(transaction: BookingTransaction, watch: Watch, is_check: bool) -> 
             pass
         return [*kept_entries, store.watch_to_entry(watch._replace(id=watch_id))]
 
-    open_watch_store(transaction).change(add_entry)
+    open_requested_watch_store(transaction).change(add_entry)
     return watch_id
 
 
-def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
+def handle_end_watch_request(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
     """Remove a watch."""
     watch_id = parse_request_text_field(request, "id", 40)
     if not watch_id:
@@ -217,9 +217,9 @@ def end_watch(transaction: BookingTransaction, request: JsonRequest) -> tuple[Wa
             return entries
         return [entry for entry in entries if not (isinstance(entry, dict) and entry.get("id") == watch_id)]
 
-    open_watch_store(transaction).change(remove_entry)
+    open_requested_watch_store(transaction).change(remove_entry)
     watch = ended[0]
-    return watch, f"{watch.name} is not told of this any more: {store.format_watch_request(watch.request)}", []
+    return watch, f"{watch.name} is not told of this any more: {store.format_watched_gpus(watch.request)}", []
 
 
 def is_callers_watch(watch: Watch, transaction: BookingTransaction) -> bool:
@@ -238,7 +238,7 @@ def watch_to_response(watch: Watch, transaction: BookingTransaction) -> dict[str
     return {
         "id": watch.id or None,
         "name": watch.name,
-        "when": store.format_watch_request(watch.request),
+        "when": store.format_watched_gpus(watch.request),
         "via": watch.via or None,
         "made": datetime.fromtimestamp(watch.created_at, zone).isoformat(),
         "until": datetime.fromtimestamp(watch.until, zone).isoformat(),

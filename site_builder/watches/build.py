@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from site_builder.alerts.conditions import HostReport
+from site_builder.alerts.conditions import HostConditions
 from site_builder.alerts.model import WATCH_RULE, AlertRule, AlertState, Condition
-from site_builder.alerts.queue import find_quiet_end
+from site_builder.alerts.queue import find_queue_quiet_end
 from site_builder.bookings.store import BookingStoreFile
 from site_builder.config.settings import Settings
 from site_builder.core import files
@@ -20,7 +20,7 @@ from site_builder.core.model import FreeGpu, Problem
 from site_builder.core.names import fold_login
 from site_builder.fleet.gpu_models import is_matching_model, is_matching_model_profile
 from site_builder.watches import store
-from site_builder.watches.store import MAX_WATCHES_BYTES, WATCHES_FILE, Watch, WatchEntries, WatchRequest, WatchStore
+from site_builder.watches.store import MAX_WATCHES_BYTES, WATCHES_FILE, Watch, WatchedGpus, WatchEntries, WatchStore
 
 # A card that is sold with 40 GB reports a little more than 40 GB, or a little less than 40 GiB.
 MIB_PER_GB = 1e9 / 2**20
@@ -49,7 +49,7 @@ class WatchConditions:
         """Read what is wrong with the file, for the first page of a builder."""
         _, self.problems = self.file.read()
 
-    def find_conditions(self, hosts: Mapping[str, HostReport], rule: AlertRule, now: Now) -> list[Condition]:
+    def find_conditions(self, hosts: Mapping[str, HostConditions], rule: AlertRule, now: Now) -> list[Condition]:
         """Find watches that have been fulfilled for long enough; none in quiet hours, since GPUs may be taken after."""
         rows, self.problems = self.file.read()
         now_s = int(now.epoch)
@@ -66,7 +66,7 @@ class WatchConditions:
         if not watches:
             self.fulfilled_since = {}
             return []
-        free_gpus = FreeGpuIndex(
+        free_gpus = WatchFreeGpuIndex(
             (gpu for host in hosts.values() if host.summary.state == "fresh" for gpu in host.summary.free_gpus),
             now.epoch,
         )
@@ -74,7 +74,7 @@ class WatchConditions:
         before = self.fulfilled_since
         # min: the clock may have been set back
         self.fulfilled_since = {watch_id: min(before.get(watch_id, now_s), now_s) for watch_id in fulfilled}
-        if not rule.on or find_quiet_end(rule.quiet_hours, now_s, now.zone) > now_s:
+        if not rule.on or find_queue_quiet_end(rule.quiet_hours, now_s, now.zone) > now_s:
             return []
         return [
             build_watch_condition(watch, gpus, self.fulfilled_since[watch.id])
@@ -82,7 +82,7 @@ class WatchConditions:
             if now.epoch - self.fulfilled_since[watch.id] >= HOLD_S
         ]
 
-    def find_gpus(self, watch: Watch, free_gpus: FreeGpuIndex) -> list[FreeGpu]:
+    def find_gpus(self, watch: Watch, free_gpus: WatchFreeGpuIndex) -> list[FreeGpu]:
         """Find the GPUs of a watch; an error of ours affects this watch alone."""
         try:
             return free_gpus.find_gpus(watch.request)
@@ -127,7 +127,7 @@ class WatchConditions:
         return {}
 
 
-class FreeGpuIndex:
+class WatchFreeGpuIndex:
     """The GPUs that are free at a moment, by model, so that many requests are cheap."""
 
     def __init__(self, free_gpus: Iterable[FreeGpu], now: float) -> None:
@@ -136,9 +136,9 @@ class FreeGpuIndex:
         for gpu in free_gpus:
             if not gpu.is_avoided:
                 self.gpus_by_model.setdefault(gpu.model, []).append(gpu)
-        self.gpus_by_request: dict[WatchRequest, list[FreeGpu]] = {}
+        self.gpus_by_request: dict[WatchedGpus, list[FreeGpu]] = {}
 
-    def find_gpus(self, request: WatchRequest) -> list[FreeGpu]:
+    def find_gpus(self, request: WatchedGpus) -> list[FreeGpu]:
         """Return as many GPUs as requested, or none if there are not enough."""
         if request not in self.gpus_by_request:
             matching = [
@@ -153,7 +153,7 @@ class FreeGpuIndex:
             self.gpus_by_request[request] = next(enough, [])
         return self.gpus_by_request[request]
 
-    def is_match(self, gpu: FreeGpu, request: WatchRequest) -> bool:
+    def is_match(self, gpu: FreeGpu, request: WatchedGpus) -> bool:
         host = gpu.host.lower()
         if request.hosts and not any(host in (name, name.partition(".")[0]) for name in request.hosts):
             return False
@@ -194,7 +194,7 @@ def build_watch_condition(watch: Watch, gpus: list[FreeGpu], since: int) -> Cond
     is_one_host = len(hosts) == 1
     models = ", ".join(dict.fromkeys(gpu.model for gpu in gpus))
     verb = "is" if len(gpus) == 1 else "are"
-    request = store.format_watch_request(watch.request)
+    request = store.format_watched_gpus(watch.request)
     return Condition(
         rule=WATCH_RULE,
         host=hosts[0] if is_one_host else "",

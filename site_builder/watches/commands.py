@@ -25,7 +25,7 @@ from site_builder.core.command_options import CommandError, print_command_messag
 from site_builder.core.locks import StorageError
 from site_builder.core.terminal_text import clean_text, replace_unencodable
 from site_builder.watches import store as watch_store
-from site_builder.watches.board_requests import handle_board_request, list_bookings_and_watches
+from site_builder.watches.board_requests import answer_board_list_request, handle_board_request
 from site_builder.watches.store import WATCHES_FILE, WatchStore
 
 USAGE_EXAMPLE = 'gpuboard notify me --when "2 A100 free on one host" --via mail'
@@ -33,19 +33,19 @@ TABLE_HEAD: tuple[str, ...] = ("ID", "WHO", "BY", "UNTIL", "WHEN")
 UNKNOWN_PERSON_MESSAGE = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
 
 
-class LocalBoard(LocalBookingBackend):
+class LocalWatchBackend(LocalBookingBackend):
     """Bookings and watches in a data folder of this machine."""
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         return handle_board_request(self.service, request, self.user)
 
     def list_bookings(self) -> BookingResponse:
-        return list_bookings_and_watches(self.service, self.user)
+        return answer_board_list_request(self.service, self.user)
 
 
 def with_watch_backend(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the board with its watches, as `place`, and add the options that choose it."""
-    return with_booking_backend(command, LocalBoard)
+    return with_booking_backend(command, LocalWatchBackend)
 
 
 @click.group()
@@ -100,7 +100,7 @@ def start_watch(
 @notify.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_watch_backend
-def list_watches(place: BookingBackend, as_json: bool) -> None:
+def list_watches_command(place: BookingBackend, as_json: bool) -> None:
     """List what you wait for; an admin sees everybody.
 
     \b

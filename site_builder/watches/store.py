@@ -96,7 +96,7 @@ MAX_ATTEMPTS = 5
 WatchEntries = list[object]
 
 
-class WatchRequest(NamedTuple):
+class WatchedGpus(NamedTuple):
     """GPUs that somebody wants: `model` is part of a name, and nobody may have booked them for `duration_s`."""
 
     gpu_count: int = 1
@@ -107,16 +107,16 @@ class WatchRequest(NamedTuple):
     is_on_one_host: bool = True
 
 
-def parse_watch_request(text: str) -> WatchRequest:
+def parse_watched_gpus(text: str) -> WatchedGpus:
     """Parse a request, or raise UnclearTimeError with words that follow the quoted text."""
-    request = parse_watch_request_text(text)
+    request = parse_watched_gpus_text(text)
     # it is stored and shown in our words, which must mean the same
-    if parse_watch_request_text(format_watch_request(request)) != request:
+    if parse_watched_gpus_text(format_watched_gpus(request)) != request:
         raise UnclearTimeError("is not understood", *REQUEST_EXAMPLES)
     return request
 
 
-def parse_watch_request_text(text: str) -> WatchRequest:
+def parse_watched_gpus_text(text: str) -> WatchedGpus:
     if len(text) > MAX_TEXT_CHARACTERS:
         raise UnclearTimeError("is too long", *REQUEST_EXAMPLES)
     rest = " ".join(QUOTATION_MARKS.sub(" ", clean_text(text)).split()).strip(" .!?;,")
@@ -137,15 +137,15 @@ def parse_watch_request_text(text: str) -> WatchRequest:
     hosts = tuple(dict.fromkeys(map(str.lower, HOST_SEPARATOR.split(host_list[1])))) if host_list else ()
     if len(hosts) > MAX_HOSTS:
         raise UnclearTimeError(f"names more than {MAX_HOSTS} hosts", *REQUEST_EXAMPLES)
-    count, model = parse_watch_count_and_model(rest)
+    count, model = parse_watched_count_and_model(rest)
     memory_gb = int(memory[1]) if memory else 0
     if memory and not memory_gb:
         raise UnclearTimeError("asks for no memory at all", *REQUEST_EXAMPLES)
     is_on_one_host = not anywhere or count == 1 or bool(hosts)
-    return WatchRequest(count, model, memory_gb, hosts, duration_s, is_on_one_host)
+    return WatchedGpus(count, model, memory_gb, hosts, duration_s, is_on_one_host)
 
 
-def format_watch_request(request: WatchRequest) -> str:
+def format_watched_gpus(request: WatchedGpus) -> str:
     """Format a request in words that mean the same when they are parsed."""
     what = request.model or ("GPU" if request.gpu_count == 1 else "GPUs")
     words = [f"{request.gpu_count} {what}"]
@@ -169,19 +169,19 @@ def extract_watch_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.
     return " ".join(f"{text[: match.start()]} {text[match.end() :]}".split()), match
 
 
-def parse_watch_count_and_model(text: str) -> tuple[int, str]:
+def parse_watched_count_and_model(text: str) -> tuple[int, str]:
     words = [word.strip("-.:") for word in text.replace(",", " ").split()]
-    count, model_words = extract_watch_count([word for word in words if word and word.lower() not in FILLER_WORDS])
+    count, model_words = extract_watched_count([word for word in words if word and word.lower() not in FILLER_WORDS])
     for word in model_words:
         is_model = any(map(str.isdigit, word)) or word.lower() in MODEL_FAMILY_WORDS
         if not MODEL_WORD.fullmatch(word) or not is_model or (word.isdigit() and len(word) < 3):
             raise UnclearTimeError(f'is not understood at "{word[:40]}"', *REQUEST_EXAMPLES)
     if len(model_words) > MAX_MODEL_WORDS:
         raise UnclearTimeError("names more than one model", *REQUEST_EXAMPLES)
-    return count, " ".join(map(normalize_model_word, model_words))
+    return count, " ".join(map(normalize_watched_model, model_words))
 
 
-def extract_watch_count(words: list[str]) -> tuple[int, list[str]]:
+def extract_watched_count(words: list[str]) -> tuple[int, list[str]]:
     """Return the number in front or behind an x, and the other words; a large one, such as 4090, is a model."""
     count, spelled_count, rest = 0, 1, list(words)
     while rest and rest[0].lower() in NUMBER_WORDS:
@@ -201,7 +201,7 @@ def extract_watch_count(words: list[str]) -> tuple[int, list[str]]:
     return count or spelled_count, rest
 
 
-def normalize_model_word(word: str) -> str:
+def normalize_watched_model(word: str) -> str:
     """Normalize a word of a model: `A100s` is a plural, L40S is not."""
     if word.lower() != "l40s":
         word = PLURAL_ENDING.sub("", word)
@@ -221,7 +221,7 @@ class Watch(NamedTuple):
 
     id: str
     name: str
-    request: WatchRequest
+    request: WatchedGpus
     created_at: int
     until: int
     via: str = ""
@@ -263,14 +263,14 @@ def parse_watch_entries(data: bytes) -> list[object]:
 def parse_watch(entry: object) -> tuple[Watch | None, str]:
     """Return a watch, or why the entry does not count."""
     try:
-        return build_watch(entry), ""
+        return build_stored_watch(entry), ""
     except InvalidWatchError as error:
         return None, str(error)
     except Exception as error:  # an error of ours affects this entry alone
         return None, describe_fault("it does not count", error)
 
 
-def build_watch(entry: object) -> Watch:
+def build_stored_watch(entry: object) -> Watch:
     if not isinstance(entry, dict):
         raise InvalidWatchError("it is no object with id, name and when")
     watch_id, name, text, via = (entry.get(key) for key in ("id", "name", "when", "via"))
@@ -286,7 +286,7 @@ def build_watch(entry: object) -> Watch:
     if not isinstance(text, str):
         raise InvalidWatchError("it does not say what for")
     try:
-        request = parse_watch_request(text)
+        request = parse_watched_gpus(text)
     except UnclearTimeError as error:
         raise InvalidWatchError(f'"{clean_text(text)[:80]}" {error}') from None
     until = min(until, created_at + MAX_LIFETIME_S)
@@ -307,7 +307,7 @@ def parse_watch_epoch(value: object) -> int | None:
 
 
 def watch_to_entry(watch: Watch) -> dict[str, str]:
-    entry = {"id": watch.id, "name": watch.name, "when": format_watch_request(watch.request)}
+    entry = {"id": watch.id, "name": watch.name, "when": format_watched_gpus(watch.request)}
     if watch.via:
         entry["via"] = watch.via
     for key, epoch in (("made", watch.created_at), ("until", watch.until)):

@@ -213,7 +213,7 @@ class BookingApplication:
         except ValueError:
             raise BookingHttpError(400, TOO_MANY_FIELDS_MESSAGE) from None
         now = self.service.now()
-        listed = board_requests.list_bookings_and_watches(self.service, caller.user, hosts[0] if hosts else None)
+        listed = board_requests.answer_board_list_request(self.service, caller.user, hosts[0] if hosts else None)
         return {
             "who": listed["who"],
             "how": caller.auth_method,

@@ -200,7 +200,7 @@ def test_a_fault_of_alerts_never_costs_the_page(
     (builder,) = machine.builders
     assert builder.alert_engine
     builder.alert_engine.process_build({}, Now(machine.now, timezone.utc), faulty)  # type: ignore[arg-type]
-    monkeypatch.setattr("site_builder.alerts.queue.describe_delivery_problems", faulty)
+    monkeypatch.setattr("site_builder.alerts.queue.describe_queue_problems", faulty)
     machine.minutes(1)
     assert machine.report
     assert "secret" not in machine.lab.page()

@@ -10,7 +10,7 @@ from site_builder.alerts.build import MAX_TRACKED, MAX_TRACKED_PER_HOST, update_
 from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertContext, AlertState, Condition, TrackedCondition
 from site_builder.alerts.render import format_notification_headline
 from site_builder.alerts.rules import DEFAULT_RULES
-from site_builder.alerts.table import list_condition_statuses
+from site_builder.alerts.table import list_condition_table_statuses
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
     AT_ONCE,
@@ -363,7 +363,7 @@ def test_unreported_conditions_are_explained() -> None:
     simulator.run_build(LOST)
     simulator.state("boreas", "maintenance")
     simulator.run_build(LOST, down(), down("boreas"), begins(START + HOUR))
-    statuses = list_condition_statuses(
+    statuses = list_condition_table_statuses(
         simulator.alert_state, simulator.rules, simulator.context, Now(simulator.at + 60, PARIS)
     )
     said = {status.tracked.condition.key: (status.state, status.reason) for status in statuses}

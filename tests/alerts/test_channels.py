@@ -19,7 +19,7 @@ import requests
 
 from site_builder.alerts import channels, contacts, http_mail_hooks, slack_client
 from site_builder.alerts.channels import NotificationChannels
-from site_builder.alerts.model import Alert, CheckedReceiver, DeliveryOutcome, Message, Notification
+from site_builder.alerts.model import Alert, AlertMessage, AlertReceiver, DeliveryOutcome, Notification
 from site_builder.config.settings import Settings
 from site_builder.core.model import AlertSettings, SlackAccess
 from tests.support.board_fixture import Lab
@@ -27,7 +27,7 @@ from tests.support.receivers import Post, Web, certificate, mail_server, mute_se
 
 SECRET = "s3cret-word"  # noqa: S105
 HOSTILE = "<!channel> <@U123> @everyone @here <https://evil.example|your board>"
-MESSAGE = Message("atlas is down", "No snapshot since 14:02.", "<p>No <b>snapshot</b> since 14:02.</p>")
+MESSAGE = AlertMessage("atlas is down", "No snapshot since 14:02.", "<p>No <b>snapshot</b> since 14:02.</p>")
 DOWN = Alert("1-1", "host-down", "begun", "atlas is down", "no snapshot since 14:02", 1000, "atlas")
 
 
@@ -61,7 +61,7 @@ def open_channels(settings: Settings, known: str = "", seconds: float = 30, **mo
     return NotificationChannels(Settings(**{**vars(settings), "alerts": alerts}), found, timeout_s=seconds)
 
 
-def to_lab(settings: Settings, url: str, message: Message = MESSAGE, seconds: float = 30) -> DeliveryOutcome:
+def to_lab(settings: Settings, url: str, message: AlertMessage = MESSAGE, seconds: float = 30) -> DeliveryOutcome:
     return open_channels(settings, channels=(("lab", url),), seconds=seconds).send(
         build_notification("channel:lab"), message
     )
@@ -117,7 +117,7 @@ def test_a_receiver_that_falls_silent_is_unsure(settings: Settings, web: Web, mo
 
 
 def test_an_abandoned_delivery_sends_no_more_requests(web: Web) -> None:
-    client = http_mail_hooks.HttpClient()
+    client = http_mail_hooks.AlertHttpClient()
     client.is_abandoned = True
     before = len(web.came)
     with pytest.raises(requests.RequestException):
@@ -142,11 +142,11 @@ def test_nothing_but_the_one_service_uses_our_http_client(settings: Settings, we
 def test_every_plugin_of_apprise_that_is_used_sends_through_our_http_client() -> None:
     from apprise.manager_plugins import NotificationManager  # noqa: PLC0415, TID251
 
-    client = http_mail_hooks.HttpClient()
+    client = http_mail_hooks.AlertHttpClient()
     for plugin in NotificationManager().plugins():  # type: ignore[no-untyped-call]
         if not channels.is_http_channel(plugin):
             continue
-        derived = http_mail_hooks.derive_http_service_class(plugin, client)
+        derived = http_mail_hooks.derive_http_apprise_class(plugin, client)
         for base in plugin.__mro__:
             for name, member in vars(base).items():
                 function = getattr(member, "__func__", member)
@@ -167,7 +167,7 @@ def test_a_slack_message_mentions_nobody(settings: Settings, web: Web, monkeypat
 
     monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
     url = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#lab"
-    outcome = to_lab(settings, url, Message(f"t {HOSTILE}", f"b {HOSTILE} alice@lab.org", ""))
+    outcome = to_lab(settings, url, AlertMessage(f"t {HOSTILE}", f"b {HOSTILE} alice@lab.org", ""))
     assert outcome == DeliveryOutcome("sent")
     sent = json.dumps(web.came[-1][1], ensure_ascii=False)
     assert "alice@lab.org" in sent
@@ -178,17 +178,17 @@ def test_a_slack_message_mentions_nobody(settings: Settings, web: Web, monkeypat
 
 def test_a_markdown_service_gets_escaped_text_and_one_link() -> None:
     page = "https://gpus.lab.org/hosts/gpu_01_a.html"
-    teams = channels.build_apprise_service(
+    teams = channels.build_apprise_channel(
         "workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature"
     )
     told = channels.format_for_channel(
-        teams, Message("gpu_01_a is down", f"*No* [x](https://evil.example) <y>\n{page}\n\nSent.", "")
+        teams, AlertMessage("gpu_01_a is down", f"*No* [x](https://evil.example) <y>\n{page}\n\nSent.", "")
     )
     assert told["body_format"] == "markdown"
     assert told["body"].count("](") == 1
     assert f"]({page})\n\nSent" in told["body"]
     assert told["body"].startswith("\\*No\\* \\[x\\]")
-    brief = channels.format_for_channel(teams, Message("", "all of it", "", short_text="the sums"))
+    brief = channels.format_for_channel(teams, AlertMessage("", "all of it", "", short_text="the sums"))
     assert brief["body"] == "the sums"
 
 
@@ -205,13 +205,13 @@ def test_a_markdown_service_gets_escaped_text_and_one_link() -> None:
 def test_a_long_notification_fits_into_each_chat(url: str, most: int) -> None:
     page = "https://gpus.lab.org/hosts/gpu-00.html"
     text = "\n".join(f"- gpu-{number:02} is döwn.\n{page}" for number in range(100))
-    message = Message("100 hosts are down: gpu-00 and 99 more", text, "")
-    told = channels.format_for_channel(channels.build_apprise_service(url), message)
+    message = AlertMessage("100 hosts are down: gpu-00 and 99 more", text, "")
+    told = channels.format_for_channel(channels.build_apprise_channel(url), message)
     assert len(told["title"].encode()) + len(told["body"].encode()) <= most
     *_, last, more = told["body"].splitlines()
     assert more == "… and more"
     assert not last or page in last or "is d" in last, "what is there is whole"
-    assert channels.format_for_channel(channels.build_apprise_service("json://127.0.0.1/x"), message)["body"] == text, (
+    assert channels.format_for_channel(channels.build_apprise_channel("json://127.0.0.1/x"), message)["body"] == text, (
         "a program has room"
     )
 
@@ -225,7 +225,7 @@ def test_an_answer_with_ok_false_has_failed(settings: Settings, web: Web, monkey
 
 
 def test_an_address_with_several_receivers_is_unsure_if_some_took_it() -> None:
-    client = http_mail_hooks.HttpClient()
+    client = http_mail_hooks.AlertHttpClient()
     client.outcomes = [DeliveryOutcome("sent"), DeliveryOutcome("failed", "HTTP 500")]
     assert client.summarize_outcomes(has_many_receivers=False).status == "failed", "logged in, and then refused"
     assert client.summarize_outcomes(has_many_receivers=True).status == "unsure"
@@ -245,7 +245,7 @@ def test_retry_after_is_read_in_each_format() -> None:
         ({}, b"[" * 100_000, None),
         ({"Retry-After": "-5"}, b"{" * 100_000, None),
     ):
-        assert http_mail_hooks.parse_retry_after(headers, body) == seconds, (headers, body[:50])
+        assert http_mail_hooks.parse_http_retry_after(headers, body) == seconds, (headers, body[:50])
 
 
 def test_mail_to_a_channel_is_one_message_to_all(settings: Settings, post: Post, smtp: int) -> None:
@@ -318,7 +318,7 @@ def test_slack_has_the_same_time_limit(settings: Settings, web: Web) -> None:
 
 
 def test_outcomes_of_smtp_answers(settings: Settings, smtp: int, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    def to(address: str, message: Message = MESSAGE, port: int = smtp) -> DeliveryOutcome:
+    def to(address: str, message: AlertMessage = MESSAGE, port: int = smtp) -> DeliveryOutcome:
         return to_lab(settings, f"mailto://127.0.0.1:{port}?from=gpus@lab.org&to={address}", message)
 
     assert to("nobody@lab.org") == DeliveryOutcome("refused", "the mail server knows no such receiver (SMTP 550)")
@@ -395,7 +395,7 @@ def test_an_address_that_cannot_be_used_is_named_without_its_secret(
     (way,) = there.check_receivers()
     assert outcome.status == "failed"
     assert words in outcome.reason
-    assert way == CheckedReceiver("channel:lab", f"{url.partition(':')[0]}://…", outcome.reason)
+    assert way == AlertReceiver("channel:lab", f"{url.partition(':')[0]}://…", outcome.reason)
     assert SECRET not in f"{outcome} {way} {there.alert_settings!r} {capfd.readouterr()}"
 
 
@@ -438,7 +438,7 @@ def test_without_apprise_a_notification_waits(settings: Settings, monkeypatch: p
     monkeypatch.setitem(sys.modules, "apprise", None)
     assert to_lab(settings, "json://127.0.0.1/x") == DeliveryOutcome("failed", channels.APPRISE_MISSING)
     there = open_channels(settings, channels=(("lab", "json://127.0.0.1/x"),))
-    assert there.check_receivers() == [CheckedReceiver("channel:lab", "json://…", channels.APPRISE_MISSING)]
+    assert there.check_receivers() == [AlertReceiver("channel:lab", "json://…", channels.APPRISE_MISSING)]
     assert there.send(build_notification("channel:gone"), MESSAGE).status == "refused"
     assert there.send(build_notification("nonsense"), MESSAGE).status == "refused"
 

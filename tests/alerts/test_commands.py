@@ -15,19 +15,19 @@ import pytest
 from site_builder.alerts import table as alert_table
 from site_builder.alerts.model import (
     Alert,
+    AlertMessage,
+    AlertReceiver,
     AlertRule,
     AlertState,
-    CheckedReceiver,
     Condition,
     DeliveryOutcome,
     DeliveryRecord,
-    Message,
     Notification,
     TrackedCondition,
 )
 from site_builder.alerts.rules import DEFAULT_RULES
 from site_builder.alerts.store import AlertStore
-from site_builder.alerts.table import ConditionStatus, explain_waiting_condition
+from site_builder.alerts.table import ConditionTableStatus, explain_waiting_condition
 from site_builder.board.builder import Builder
 from site_builder.cli import main
 from site_builder.config.conf_file import load_settings
@@ -66,18 +66,18 @@ def build_notification(**more: Any) -> Notification:  # noqa: ANN401 # any field
 def test_the_list_shows_conditions_and_whether_they_were_reported() -> None:
     found = alert_table.AlertList(
         [
-            ConditionStatus(TrackedCondition(DOWN, AT - 600, reported_at=AT - 480), "reported", "", AT - 680),
-            ConditionStatus(
+            ConditionTableStatus(TrackedCondition(DOWN, AT - 600, reported_at=AT - 480), "reported", "", AT - 680),
+            ConditionTableStatus(
                 TrackedCondition(HOT, AT - 7000, cleared_at=AT - 60), "unreported", "the rule gpu-hot is off", AT - 7200
             ),
-            ConditionStatus(TrackedCondition(ENDS, AT - 60), "upcoming", "", AT + 600),
+            ConditionTableStatus(TrackedCondition(ENDS, AT - 60), "upcoming", "", AT + 600),
         ],
         [build_notification(tries=3, due_at=AT + 120, last_error="it refused the connection")],
         {"zeus": AT + 3600},
         [
-            CheckedReceiver("channel:lab", "slack://•••"),
-            CheckedReceiver("channel:ops", "foo://•••", "apprise does not know foo://"),
-            CheckedReceiver("mail", "mail (mailto://…)"),
+            AlertReceiver("channel:lab", "slack://•••"),
+            AlertReceiver("channel:ops", "foo://•••", "apprise does not know foo://"),
+            AlertReceiver("mail", "mail (mailto://…)"),
         ],
         [DEFAULT_RULES["host-down"], AlertRule("gpu-hot", on=False), DEFAULT_RULES["weekly-report"]._replace(on=True)],
     )
@@ -145,13 +145,13 @@ def test_the_history_shows_receivers_and_outcomes() -> None:
 
 
 def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
-    message = Message("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
-    untold = [ConditionStatus(TrackedCondition(HOT, AT - 60), "unreported", "it is so for 1 min", AT - 7200)]
+    message = AlertMessage("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
+    untold = [ConditionTableStatus(TrackedCondition(HOT, AT - 60), "unreported", "it is so for 1 min", AT - 7200)]
     several = [
         (build_notification(), message, "Slack (slack://…)"),
         (build_notification(to="hook:page", due_at=AT + 600), message, ""),
     ]
-    assert alert_table.format_dry_run(alert_table.DryRunList(several, untold), NOW, 80) == [
+    assert alert_table.format_dry_run_table(alert_table.DryRunTable(several, untold), NOW, 80) == [
         "Would be sent: 2 notifications",
         "",
         "  to lab, Slack (slack://…), due",
@@ -173,16 +173,19 @@ def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
 def test_no_line_is_longer_than_the_terminal(across: int) -> None:
     long = DOWN._replace(host="x" * 63, what="慶 " * 90, people=("y" * 60,) * 9)
     found = alert_table.AlertList(
-        [ConditionStatus(TrackedCondition(long, AT), "unreported", "why " * 50, AT)],
+        [ConditionTableStatus(TrackedCondition(long, AT), "unreported", "why " * 50, AT)],
         [build_notification(to=f"person:{'z' * 60}", tries=1, last_error="because " * 40)],
         {},
-        [CheckedReceiver("lab", "slack://•••", "what is wrong " * 20)],
+        [AlertReceiver("lab", "slack://•••", "what is wrong " * 20)],
         list(DEFAULT_RULES.values()),
     )
-    trial = alert_table.DryRunList(
-        [(build_notification(), Message("t " * 90, "w " * 300, ""), "slack://•••")], found.conditions
+    trial = alert_table.DryRunTable(
+        [(build_notification(), AlertMessage("t " * 90, "w " * 300, ""), "slack://•••")], found.conditions
     )
-    for lines in (alert_table.format_alert_list(found, NOW, across), alert_table.format_dry_run(trial, NOW, across)):
+    for lines in (
+        alert_table.format_alert_list(found, NOW, across),
+        alert_table.format_dry_run_table(trial, NOW, across),
+    ):
         assert [line for line in lines if terminal_text.measure_width(line) > across] == []
 
 
@@ -211,7 +214,7 @@ def test_the_list_explains_why_notifications_wait() -> None:
     ],
 )
 def test_the_outcome_of_a_test_is_one_sentence(outcome: DeliveryOutcome, words: str) -> None:
-    assert alert_table.format_delivery_outcome("channel:lab", outcome) == words
+    assert alert_table.format_table_outcome("channel:lab", outcome) == words
 
 
 # The commands

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from site_builder.alerts.contacts import MAX_CONTACTS_BYTES, AlertConfigFiles, Contacts, load_contacts
+from site_builder.alerts.contacts import MAX_CONTACTS_BYTES, Contacts, ContactsAndRules, load_contacts
 from site_builder.alerts.model import AlertRule
 from site_builder.alerts.rules import DEFAULT_RULES
 from site_builder.config.conf_file import load_settings
@@ -35,14 +35,14 @@ class Desk:
             path.write_bytes(content)
             path.chmod(0o600)
 
-    def files(self, **others: str) -> AlertConfigFiles:
+    def files(self, **others: str) -> ContactsAndRules:
         """As a builder has them that has just begun."""
         alerts = AlertSettings(
             channels=(("lab", "json://x"),),
             mail_domain="lab.org",
             **{"rules_file": str(self.rules), "contacts_file": str(self.contacts), **others},  # type: ignore[arg-type]
         )
-        return AlertConfigFiles(alerts, self.lab.data, self.lab.www, self.lab.state)
+        return ContactsAndRules(alerts, self.lab.data, self.lab.www, self.lab.state)
 
 
 @pytest.fixture
@@ -56,21 +56,21 @@ class Config(NamedTuple):
     problems: list[Problem]
 
 
-def read(files: AlertConfigFiles) -> Config:
+def read(files: ContactsAndRules) -> Config:
     """Read both files as a build does."""
     return Config(files.read_rules()[0], files.read_contacts()[0], files.list_problems())
 
 
-def told(files: AlertConfigFiles) -> list[str]:
+def told(files: ContactsAndRules) -> list[str]:
     return [f"{one.where}: {one.what}" for one in read(files).problems]
 
 
-def hold(files: AlertConfigFiles) -> int:
+def hold(files: ContactsAndRules) -> int:
     return read(files).rules["host-down"].delay
 
 
 def test_without_files_the_defaults_count_and_people_have_the_address_of_their_login(desk: Desk) -> None:
-    found = read(AlertConfigFiles(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www))
+    found = read(ContactsAndRules(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www))
     assert (found.rules, found.problems, found.contacts.is_complete) == (DEFAULT_RULES, [], True)
     assert list_addresses(found.contacts, "bob") == ("bob@lab.org",)
 

@@ -226,7 +226,7 @@ def test_the_hook_of_the_docs_works(folder: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(
         http_mail_hooks, "build_hook_environment", lambda: {"PATH": http_mail_hooks.HOOK_PATH, "HOME": str(tmp_path)}
     )
-    data = alert_render.alert_to_json(
+    data = alert_render.render_alert_json(
         Alert("1", "host-down", "begun", "atlas is down", "", 1, "atlas", people=("alice",))
     )
     assert HookFolder(folder).run_hook("log", data) == DeliveryOutcome("sent")

@@ -21,7 +21,12 @@ from site_builder.alerts.model import (
     DeliveryRecord,
     Notification,
 )
-from site_builder.alerts.queue import MAX_ALERTS_PER_NOTIFICATION, MAX_QUEUED, MAX_QUEUED_PER_HOOK, NotificationBuilder
+from site_builder.alerts.queue import (
+    MAX_ALERTS_PER_NOTIFICATION,
+    MAX_QUEUED,
+    MAX_QUEUED_PER_HOOK,
+    NotificationQueueBuilder,
+)
 from site_builder.alerts.queue import MAX_PEOPLE_PER_HOST as MOST_OF_HOST_TOLD
 from site_builder.alerts.render import format_notification_headline
 from site_builder.alerts.rules import DEFAULT_RULES
@@ -52,7 +57,7 @@ DAY = 86400
 @pytest.mark.parametrize("back", [60, 20 * HOUR, 24 * HOUR, 400 * 24 * HOUR])
 def test_a_clock_set_back_delays_no_notification(back: int) -> None:
     notification = Notification("1-1", "channel:lab", (), created_at=int(START), due_at=int(START) + 30)
-    found = NotificationBuilder(
+    found = NotificationQueueBuilder(
         AlertState(notifications=(notification,)), AlertContext(FRESH), Now(START - back, PARIS)
     )
     assert [0 <= one.due_at - found.now_s <= 30 for one in found.notifications] == [True]
@@ -536,24 +541,24 @@ def test_problems_of_many_people_are_one_sentence() -> None:
     lines = tuple(
         DeliveryRecord(1000 + at, f"person:u{at}", "given up", (alert(1),), f"no way to u{at}") for at in range(4)
     )
-    assert queue.describe_delivery_problems(AlertState(history=lines), 2000) == [
+    assert queue.describe_queue_problems(AlertState(history=lines), 2000) == [
         "letters were given up for 4 people, the last for person u3: no way to u3"
     ]
-    assert len(queue.describe_delivery_problems(AlertState(history=lines[1:]), 2000)) == 3
+    assert len(queue.describe_queue_problems(AlertState(history=lines[1:]), 2000)) == 3
 
 
 def test_delivery_problems_are_a_sentence_for_each_receiver() -> None:
     content = build_state(build_notification(1), build_notification(2), build_notification(3, "person:alice"))
-    assert queue.describe_delivery_problems(content, 1000) == []
+    assert queue.describe_queue_problems(content, 1000) == []
     after = sent(
         content, DeliveryOutcome("failed", "connection refused"), DeliveryOutcome("refused", "no way to alice is known")
     )
-    assert queue.describe_delivery_problems(after, 1000) == [
+    assert queue.describe_queue_problems(after, 1000) == [
         "a letter waits for channel lab: connection refused",
         "a letter was given up for person alice: no way to alice is known",
     ]
-    assert queue.describe_delivery_problems(after, 1000 + DAY) == ["2 letters wait for channel lab: connection refused"]
-    assert queue.describe_delivery_problems(content, 1700) == [
+    assert queue.describe_queue_problems(after, 1000 + DAY) == ["2 letters wait for channel lab: connection refused"]
+    assert queue.describe_queue_problems(content, 1700) == [
         "2 letters wait for channel lab: nobody sends them",
         "a letter waits for person alice: nobody sends them",
     ]
@@ -562,5 +567,5 @@ def test_delivery_problems_are_a_sentence_for_each_receiver() -> None:
 @pytest.mark.parametrize("status", ["given up", "unsure"])
 def test_a_clock_that_was_set_back_keeps_no_delivery_problem_on_the_page(status: str) -> None:
     content = AlertState(history=(DeliveryRecord(1000 + 30 * DAY, "channel:lab", status, (alert(1),), "no answer"),))
-    assert len(queue.describe_delivery_problems(content, 2000 + 30 * DAY)) == 1
-    assert queue.describe_delivery_problems(content, 2000) == []
+    assert len(queue.describe_queue_problems(content, 2000 + 30 * DAY)) == 1
+    assert queue.describe_queue_problems(content, 2000) == []

@@ -155,7 +155,7 @@ def test_any_alert_can_be_written(alert: Alert) -> None:
 
 
 def test_the_json_is_as_documented() -> None:
-    told = json.loads(alert_render.alert_to_json(DOWN))
+    told = json.loads(alert_render.render_alert_json(DOWN))
     jsonschema.validate(told, SCHEMA)
     assert told["since"] == AT - 120
     assert set(told) == set(SCHEMA["properties"]) == set(SCHEMA["required"])

@@ -17,7 +17,7 @@ import pytest
 from site_builder.alerts import sender
 from site_builder.alerts.model import AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.sender import NotificationSender, SenderBusyError
-from site_builder.alerts.store import AlertStateError, AlertStore, try_state_lock
+from site_builder.alerts.store import AlertStateError, AlertStore, try_alert_state_lock
 from site_builder.config import settings as config_settings
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab
@@ -97,11 +97,11 @@ def test_a_lost_answer_to_a_claim_still_sends_once(lab: Lab, monkeypatch: pytest
 
 def test_only_one_sender_runs_at_a_time(lab: Lab) -> None:
     store_state(lab.state, build_state(build_notification()))
-    with try_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
+    with try_alert_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
         assert is_held
         with pytest.raises(SenderBusyError, match="another process sends just now"):
             sender.send_due_notifications(lab.settings())
-    with try_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
+    with try_alert_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
         assert is_held
 
 

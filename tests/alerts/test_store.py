@@ -160,7 +160,7 @@ def test_root_leaves_nothing_in_the_folder_of_another_user(tmp_path: Path) -> No
     os.chown(tmp_path, 4711, 4712)
     with pytest.raises(AlertStateError, match="belongs to user 4711: run this as user 4711, with sudo -u '#4711'"):
         AlertStore(tmp_path).change(lambda _: build_state(build_notification()))
-    lock = alert_store.try_state_lock(tmp_path, sender.SENDER_LOCK, 0)
+    lock = alert_store.try_alert_state_lock(tmp_path, sender.SENDER_LOCK, 0)
     with pytest.raises(AlertStateError, match="belongs to user 4711"), lock:
         pass
     assert list(tmp_path.iterdir()) == []

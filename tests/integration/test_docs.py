@@ -55,7 +55,7 @@ VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
 KINDS |= {"answer", "reader", "collector"}  # by test_adding_a_gpu.py
 KINDS |= {"diff"}  # by test_recipes.py
-KINDS |= {"alerts", "contacts"}  # by test_alert_rules.py
+KINDS |= {"alerts", "contacts"}  # by tests/alerts/test_rules.py
 
 
 def block_id(block: Block) -> str:

@@ -426,7 +426,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
         {"id": "w2", "name": "bob", "when": "1 gpu", **times},
     ]
     (lab.data / "watches.json").write_text(json.dumps(watches))
-    break_function(monkeypatch, "watches.build.FreeGpuIndex.find_gpus", lambda _, request: request.gpu_count == 2)
+    break_function(monkeypatch, "watches.build.WatchFreeGpuIndex.find_gpus", lambda _, request: request.gpu_count == 2)
     builder = Builder(lab.settings(alerts=CHANNEL), 10)
     builder.build(time.time())
     told = words(builder.build(time.time() + 10))

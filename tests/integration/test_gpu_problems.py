@@ -168,9 +168,9 @@ def test_a_refused_gpu_has_its_reason(fleet: Fleet) -> None:
 
 def test_those_who_wait_for_a_gpu_are_not_sent_to_one_in_trouble() -> None:
     well = FreeGpu("A100", 81920, "atlas", 0)
-    free = watch_build.FreeGpuIndex([well._replace(index=1, is_avoided=True), well], 0)
-    assert free.find_gpus(watch_store.WatchRequest()) == [well]
-    assert watch_build.FreeGpuIndex([well._replace(is_avoided=True)], 0).find_gpus(watch_store.WatchRequest()) == []
+    free = watch_build.WatchFreeGpuIndex([well._replace(index=1, is_avoided=True), well], 0)
+    assert free.find_gpus(watch_store.WatchedGpus()) == [well]
+    assert watch_build.WatchFreeGpuIndex([well._replace(is_avoided=True)], 0).find_gpus(watch_store.WatchedGpus()) == []
 
 
 def test_a_booking_of_any_free_gpu_passes_it_by() -> None:

@@ -25,7 +25,7 @@ from aiosmtpd.smtp import Envelope
 from playwright.sync_api import Browser, Page
 
 from site_builder.alerts import weekly_report
-from site_builder.alerts.model import AlertRule, Condition, Message
+from site_builder.alerts.model import AlertMessage, AlertRule, Condition
 from site_builder.alerts.store import open_alert_store
 from site_builder.board.builder import Builder
 from site_builder.config import settings as config_settings
@@ -73,7 +73,7 @@ def html(week: CollectedReport) -> str:
     return render_report_mail(week, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
 
 
-def message_of(settings: Settings) -> Message:
+def message_of(settings: Settings) -> AlertMessage:
     found = weekly_report.build_report_message(settings, FIRST, MORNING)
     assert found
     return found

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.alerts.slack_client import escape_slack_text, truncate_escaped_text
+from site_builder.alerts.slack_client import escape_for_slack_api, truncate_for_slack_api
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.core.clock import Now
 from site_builder.core.model import GpuProblem, ProcessStatus
@@ -51,7 +51,7 @@ def scene(*hosts: FleetHost, **more: Any) -> AnswerContext:  # noqa: ANN401
 
 def sent(answer: SlackAnswer) -> dict[str, Any]:
     """The message, which is right in all its forms."""
-    ready = blocks.render_answer(answer)
+    ready = blocks.render_answer_blocks(answer)
     assert block_kit.faults({"text": ready.text, "blocks": ready.blocks}) == []
     assert block_kit.faults({"text": ready.plain_text}) == []
     assert len(ready.plain_text) < 8_000
@@ -81,7 +81,7 @@ def rows(answer: SlackAnswer) -> list[tuple[str, ...]]:
     ],
 )
 def test_slack_marks_become_the_words_that_were_typed(text: str, plain: str) -> None:
-    assert bot.decode_slack_text(text, OWN) == plain
+    assert bot.decode_bot_message(text, OWN) == plain
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_no_envelope_is_too_odd(anything: object) -> None:
     ],
 )
 def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]) -> None:
-    assert answers.parse_booking_message(text.split()) == {"do": "book", **expected}
+    assert answers.parse_booking_to_answer(text.split()) == {"do": "book", **expected}
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]
     ],
 )
 def test_an_incomplete_booking_message_is_answered_in_one_sentence(text: str, why: str) -> None:
-    with pytest.raises(answers.IncompleteMessageError) as found:
-        answers.parse_booking_message(text.split())
+    with pytest.raises(answers.IncompleteBookingAnswerError) as found:
+        answers.parse_booking_to_answer(text.split())
     assert str(found.value) == why
 
 
@@ -286,7 +286,7 @@ def test_no_answer_is_beyond_slacks_limits_nor_calls_anybody(
 
 @given(TEXT, st.integers(2, 60))
 def test_truncation_does_not_split_an_escape(text: str, most: int) -> None:
-    found = truncate_escaped_text(escape_slack_text(text), most)
+    found = truncate_for_slack_api(escape_for_slack_api(text), most)
     assert len(found) <= most
     assert list(block_kit.marks(found)) == []
 

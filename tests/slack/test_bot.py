@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from site_builder.alerts import slack_client
-from site_builder.alerts.model import Message
+from site_builder.alerts.model import AlertMessage
 from site_builder.core import locks
 from site_builder.core.model import SlackAccess
 from tests.support import block_kit
@@ -407,13 +407,13 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_proxy")
 def test_an_alert_reaches_a_member_and_says_how_that_went(workspace: Slack) -> None:
-    message = Message("atlas is down", f"atlas is down\nno snapshot since 14:02: {HOSTILE}", "")
+    message = AlertMessage("atlas is down", f"atlas is down\nno snapshot since 14:02: {HOSTILE}", "")
     assert slack_client.send_direct_message(access(workspace), ALICE, message).status == "sent"
     posted = workspace.posted[-1]
     assert posted["channel"] == ALICE
     assert posted["text"].startswith("*atlas is down*\nno snapshot since 14:02: &lt;!channel&gt;")
     assert posted["text"].count("atlas is down") == 1
-    long = slack_client.send_direct_message(access(workspace), ALICE, Message("t", "<&>" * 4000, ""))
+    long = slack_client.send_direct_message(access(workspace), ALICE, AlertMessage("t", "<&>" * 4000, ""))
     assert (long.status, len(workspace.posted[-1]["text"]) <= 4000) == ("sent", True)
     for told, how, wait in (
         ((429, {"Retry-After": "17"}, {"ok": False, "error": "ratelimited"}), "failed", 17),
@@ -446,7 +446,7 @@ def test_a_slack_that_never_answers_is_unsure() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         deaf = SlackAccess(BOT_TOKEN, None, f"http://127.0.0.1:{server.getsockname()[1]}/api/")
-        found = slack_client.send_direct_message(deaf, ALICE, Message("t", "x", ""), 1)
+        found = slack_client.send_direct_message(deaf, ALICE, AlertMessage("t", "x", ""), 1)
     assert (found.status, "answer never came" in found.reason) == ("unsure", True)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from site_builder.alerts.model import Alert, AlertState, DeliveryOutcome, Message, Notification
+from site_builder.alerts.model import Alert, AlertMessage, AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.store import AlertStore
 
 PATIENCE = 60
@@ -41,7 +41,7 @@ class FakeTransport:
         self.outcomes = list(outcomes)
         self.sent: list[str] = []
 
-    def send(self, notification: Notification, message: Message) -> DeliveryOutcome:
+    def send(self, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         assert message.title
         self.sent.append(notification.id)
         return self.outcomes.pop(0) if self.outcomes else DeliveryOutcome("sent")

@@ -41,7 +41,7 @@ def watch(desk: BookingService, who: BookingUser, when: str, **more: Any) -> dic
 
 
 def ids(desk: BookingService, who: BookingUser) -> list[str]:
-    return [one["id"] for one in board_requests.list_bookings_and_watches(desk, who)["watches"]]
+    return [one["id"] for one in board_requests.answer_board_list_request(desk, who)["watches"]]
 
 
 def test_a_file_that_cannot_be_read_costs_no_list_of_bookings(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def watch(desk: BookingService, who: BookingUser, when: str, **more: Any) -> dic
 
 
 def ids(desk: BookingService, who: BookingUser) -> list[str]:
-    return [one["id"] for one in board_requests.list_bookings_and_watches(desk, who)["watches"]]
+    return [one["id"] for one in board_requests.answer_board_list_request(desk, who)["watches"]]
 
 
 class Watched:

@@ -17,7 +17,7 @@ from site_builder.bookings.transaction import BookingUser
 from site_builder.core.locks import StorageError
 from site_builder.core.model import AlertSettings
 from site_builder.watches import store as watch_store
-from site_builder.watches.store import Watch, WatchRequest, WatchStore
+from site_builder.watches.store import Watch, WatchedGpus, WatchStore
 
 ALICE, BOB = BookingUser("alice", via="web, token"), BookingUser("bob", via="web, token")
 TELLS = AlertSettings(mail_url="mailto://127.0.0.1:1", mail_domain="lab.example.org")
@@ -41,8 +41,8 @@ def written(*several: object) -> bytes:
 
 
 def test_a_watch_is_read_as_it_was_written() -> None:
-    one = Watch("k7m2xp", "alice", WatchRequest(2, "A100", 40, ("atlas",), 7200), MADE, MADE + 3600, "mail")
-    several = (one, one._replace(id="b", via="", request=WatchRequest(9, is_on_one_host=False)))
+    one = Watch("k7m2xp", "alice", WatchedGpus(2, "A100", 40, ("atlas",), 7200), MADE, MADE + 3600, "mail")
+    several = (one, one._replace(id="b", via="", request=WatchedGpus(9, is_on_one_host=False)))
     found = watch_store.parse_watches(watch_store.serialize_watches(map(watch_store.watch_to_entry, several)))
     assert (found.rows, found.problems) == (several, ())
     assert (

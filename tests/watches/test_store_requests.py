@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from site_builder.core.model import FreeGpu
 from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.watches import store as watch_store
-from site_builder.watches.build import FreeGpuIndex, format_watch_gpu_places
-from site_builder.watches.store import WatchRequest
+from site_builder.watches.build import WatchFreeGpuIndex, format_watch_gpu_places
+from site_builder.watches.store import WatchedGpus
 
 SAID = {
     "2 A100 free on one host": "2 A100 free on one host",
@@ -62,19 +62,19 @@ UNCLEAR = {
 
 @pytest.mark.parametrize("text", SAID)
 def test_requests_are_parsed_and_formatted_again(text: str) -> None:
-    wish = watch_store.parse_watch_request(text)
-    assert watch_store.format_watch_request(wish) == SAID[text]
-    assert watch_store.parse_watch_request(watch_store.format_watch_request(wish)) == wish
+    wish = watch_store.parse_watched_gpus(text)
+    assert watch_store.format_watched_gpus(wish) == SAID[text]
+    assert watch_store.parse_watched_gpus(watch_store.format_watched_gpus(wish)) == wish
 
 
 @pytest.mark.parametrize("text", UNCLEAR)
 def test_unclear_requests_are_refused_with_examples(text: str) -> None:
     with pytest.raises(UnclearTimeError) as why:
-        watch_store.parse_watch_request(text)
+        watch_store.parse_watched_gpus(text)
     assert str(why.value).startswith(f"{UNCLEAR[text]}: write ")
     for one in why.value.examples:
         if "GPU" in one or "A100" in one:
-            watch_store.parse_watch_request(one)
+            watch_store.parse_watched_gpus(one)
 
 
 WORDS = [
@@ -105,10 +105,10 @@ WORDS = [
 @example("for 1 h " * 20)
 def test_any_text_is_unclear_or_can_be_formatted_again(text: str) -> None:
     try:
-        wish = watch_store.parse_watch_request(text)
+        wish = watch_store.parse_watched_gpus(text)
     except UnclearTimeError:
         return
-    assert watch_store.parse_watch_request(watch_store.format_watch_request(wish)) == wish
+    assert watch_store.parse_watched_gpus(watch_store.format_watched_gpus(wish)) == wish
     assert wish.gpu_count >= 1
 
 
@@ -148,8 +148,10 @@ FREE = (
     ],
 )
 def test_a_request_is_met_by_gpus_that_are_free_long_enough(text: str, found: str) -> None:
-    assert format_watch_gpu_places(FreeGpuIndex(FREE, NOW).find_gpus(watch_store.parse_watch_request(text))) == found
+    assert (
+        format_watch_gpu_places(WatchFreeGpuIndex(FREE, NOW).find_gpus(watch_store.parse_watched_gpus(text))) == found
+    )
 
 
 def test_an_empty_request_asks_for_any_gpu() -> None:
-    assert watch_store.parse_watch_request("gpu") == WatchRequest()
+    assert watch_store.parse_watched_gpus("gpu") == WatchedGpus()
