@@ -84,8 +84,11 @@ class AlertWatchSource(Protocol):
     def find_conditions(self, hosts: Mapping[str, HostConditions], rule: AlertRule, now: Now) -> list[Condition]:
         """Find the watches that are fulfilled."""
 
-    def save(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
-        """Save what find_conditions() found; remove watches that were reported, and those that are over."""
+    def save_fulfilled_since(self) -> None:
+        """Save since when those that find_conditions() found are fulfilled."""
+
+    def remove_finished(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
+        """Remove watches that were reported, and those that are over."""
 
 
 class AlertEngine:
@@ -158,6 +161,7 @@ class AlertEngine:
             after = update_alert_state(before, conditions, rules, context, now)
         if dry_run:
             return after
+        self.collect_safely(self.watches.save_fulfilled_since)
         state = after
         if after != before:
             state = self.store.change(
@@ -166,7 +170,7 @@ class AlertEngine:
                 ),
                 BUILD_LOCK_TIMEOUT_S,
             )
-        self.collect_safely(lambda: self.watches.save(watched, state, self.expires))
+        self.collect_safely(lambda: self.watches.remove_finished(watched, state, self.expires))
         return state
 
     def build_context(self, hosts: Mapping[str, HostConditions]) -> AlertContext:

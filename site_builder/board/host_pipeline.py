@@ -122,7 +122,7 @@ class HostPipeline:
         self.common_fingerprint = b""
         self.built_hosts: dict[str, BuiltHost] = {}
         self.has_changes = False
-        self.decided_hosts: dict[str, BuiltHostStatus] = {}  # what pages of hosts take over, until this build has ended
+        self.decided_hosts: dict[str, BuiltHostStatus] = {}  # what pages of hosts take over, until the next build
         self.paused_until: dict[str, int] = {}  # hosts that cost too much, and until when their files are not read
         with suppress(DamagedFileError, ValueError):  # after damage all hosts are built anew
             self.common_fingerprint, self.built_hosts = load_built_hosts(self.store_path)

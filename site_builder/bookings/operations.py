@@ -241,17 +241,17 @@ def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
     The file must have what the line left, or a later form of it: a change that was logged but never written, because
     the process was killed, or that is gone, does not count.
     """
-    undone = set()
+    undone: list[object] = []  # what stands in the log may be of any type
     user, present = transaction.user, transaction.list_logged_entries()
     for line in transaction.store.read_log():
-        undone |= {line.get("undoes"), line.get("instead")}
+        undone += [line.get("undoes"), line.get("instead")]
         is_own = user.is_admin or transaction.resolve_person(line["who"]) == transaction.resolve_person(user.name)
         can_undo = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
         if not (is_own and can_undo) or line["change"] in undone:
             continue
         if line["before"] and all(entry in present for entry in line["before"]):
             continue
-        changed_ids = {(host, content.get("id")) for host, _, content in line["after"]}
+        changed_ids = [(host, content.get("id")) for host, _, content in line["after"]]
         if all(entry in present for entry in line["after"]) or any(
             (host, content.get("id")) in changed_ids for host, _, content in present
         ):

@@ -146,6 +146,8 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
         columns = []
         for kind, count in words["columns"]:
             size = ITEM_BYTES[kind]
+            if count < 0:
+                raise DamagedBlockError(f"{count} values")
             numbers: bytes | bytearray = raw[position : position + count]
             if size > 1:
                 numbers = bytearray(count * size)

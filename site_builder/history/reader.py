@@ -292,8 +292,11 @@ class HostHistoryReader:
         due_days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (gpu_set_id,))}
         for at in list_bucket_chunk_starts(self.start, self.end, HOUR):
             is_wanted = step == MINUTE or at // DAY * DAY in due_days
-            if is_wanted and (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block)):
-                yield at, buckets.build_buckets(hour, step // MINUTE)
+            if is_wanted and (chunk := read_chunk(connection, MINUTE, at, gpu_set_id, self.unpack_hour_buckets)):
+                yield at, chunk
+
+    def unpack_hour_buckets(self, block: bytes) -> HostBuckets:
+        return buckets.build_buckets(unpack_hour_block(block), self.step // MINUTE)
 
     def add_gpu_set(self, series: Sequence[GpuSeries], sources: Iterable[tuple[int, HostBuckets]]) -> None:
         """Add buckets of one GPU set, with the times of the first of them; minutes of different sets do not overlap."""

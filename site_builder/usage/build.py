@@ -245,12 +245,15 @@ def list_fleet_page_reports(www: Path, are_users_shown: bool) -> list[str]:
     weeks: list[str] = []
     with suppress(OSError):
         for path in sorted((www / REPORTS_FOLDER).iterdir(), reverse=True):
-            if not REPORT_FILE_NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
-                continue
-            with path.open("rb") as file:
-                has_names = file.read(len(NAMED_REPORT_START)) == NAMED_REPORT_START
-            if has_names and not are_users_shown:
-                path.unlink(missing_ok=True)
-            else:
-                weeks.append(path.stem)
+            if REPORT_FILE_NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                with suppress(OSError):  # one that cannot be read costs no other
+                    if are_users_shown or not has_people_names(path):
+                        weeks.append(path.stem)
+                    else:
+                        path.unlink(missing_ok=True)
     return weeks[:MAX_REPORTS]
+
+
+def has_people_names(report: Path) -> bool:
+    with report.open("rb") as file:
+        return file.read(len(NAMED_REPORT_START)) == NAMED_REPORT_START

@@ -189,7 +189,7 @@ def add_requested_watch(transaction: BookingTransaction, watch: Watch, is_check:
             return entries
         is_clock_right = clock_check.is_clock_believed(transaction.hosts.settings.state, now)
         kept_entries = current if is_clock_right else entries
-        taken = {entry.get("id") for entry in kept_entries if isinstance(entry, dict)}
+        taken = [entry.get("id") for entry in kept_entries if isinstance(entry, dict)]  # of any type
         while (watch_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
             pass
         return [*kept_entries, store.watch_to_entry(watch._replace(id=watch_id))]

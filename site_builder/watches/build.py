@@ -91,12 +91,14 @@ class WatchConditions:
             self.problems = [*self.problems, Problem(f"data/{WATCHES_FILE}", problem)]
             return []
 
-    def save(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
-        """Save since when watches are fulfilled, and remove those that were reported, or expired by a trusted clock."""
+    def save_fulfilled_since(self) -> None:
         if self.fulfilled_since is not None and self.fulfilled_since != self.stored_since:
             with suppress(OSError):  # without it, the next builder reports watches a little later
                 files.write_atomically(self.store_path, json.dumps(self.fulfilled_since).encode(), 0o600)
             self.stored_since = self.fulfilled_since
+
+    def remove_finished(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
+        """Remove the watches that were reported, or that expired by a trusted clock."""
         removed_ids = {
             condition.about
             for condition in conditions
@@ -107,7 +109,8 @@ class WatchConditions:
             return
 
         def remove(entries: WatchEntries) -> WatchEntries:
-            return [entry for entry in entries if not (isinstance(entry, dict) and entry.get("id") in removed_ids)]
+            # an entry may be anything, and an id of any type
+            return [entry for entry in entries if not (isinstance(entry, dict) and entry.get("id") in [*removed_ids])]
 
         try:
             WatchStore(self.settings.data, self.settings.kv).change(remove, timeout_s=0)

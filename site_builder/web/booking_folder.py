@@ -166,6 +166,7 @@ def take_over_into_booking_folder(settings: Settings) -> None:
                 known = set(kept.splitlines())
                 lines = [line for line in left.splitlines() if line not in known]
                 if lines:
+                    kept += b"" if not kept or kept.endswith(b"\n") else b"\n"  # whoever wrote it was killed
                     write_booking_folder_file(folder, place / name, kept + b"\n".join(lines) + b"\n")
             remove_from_booking_folder(top, name)
         for name in BASE_FILES.values():

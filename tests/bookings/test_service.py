@@ -508,6 +508,16 @@ def test_undo_takes_back_ones_own_changes_one_after_the_other(counter: Counter) 
     assert list(counter.content()["atlas"]) == ["3"]
 
 
+def test_undo_takes_ids_of_any_type(counter: Counter) -> None:
+    counter.path.write_text('{"atlas": {"3": {"name": "alice", "date": "2029-12-01", "id": []}}}')
+    counter.book("atlas:0")
+    log = counter.path.with_name("bookings.log")
+    line = json.loads(log.read_text().splitlines()[0])
+    odd_line = {**line, "change": "odd", "what": "undo", "undoes": [], "before": [], "after": []}
+    log.write_text(f"{json.dumps(line)}\n{json.dumps(odd_line)}\n")
+    assert counter.do(do="undo")["said"].startswith("taken back what alice did")
+
+
 def test_a_release_is_taken_back_unless_somebody_else_has_booked_meanwhile(counter: Counter) -> None:
     one = counter.book("atlas:0", since="tomorrow 9:00")["bookings"][0]["id"]
     counter.do(do="release", id=one)

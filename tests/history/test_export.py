@@ -25,6 +25,7 @@ from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.people import PeopleDirectory
 from site_builder.history import commands as history_commands
 from site_builder.history import export
+from site_builder.history.block_format import pack_block, unpack_block
 from site_builder.history.commands import ExportCommandPeriod
 from site_builder.history.database import begin_database_transaction
 from site_builder.history.export import ExportRow, PeopleNames
@@ -169,6 +170,21 @@ def test_a_block_that_is_damaged_is_a_gap_and_the_rest_is_there(history: History
     history.connect().execute("UPDATE chunk SET block=x'00' WHERE step=300 AND at=?", (NOON // DAY * DAY + DAY,))
     found = rows(history, (NOON, NOON + 3 * DAY, 300))
     assert [row.time[:10] for row in found] == ["2026-03-10", "2026-03-12"]
+    assert history.problem is None
+
+
+def test_an_hour_with_a_state_of_a_newer_gpuboard_is_a_gap_and_the_rest_is_there(history: HistoryWriter) -> None:
+    for hour in range(3):
+        record(history, NOON + hour * HOUR, 60, [host(gpu())])
+    roll(history, NOON + 3 * DAY)
+    connection = history.connect()
+    where = "WHERE step=60 AND at=?"
+    (block,) = connection.execute(f"SELECT block FROM chunk {where}", (NOON + HOUR,)).fetchone()  # noqa: S608
+    words, columns = unpack_block(block)
+    odd_block = pack_block({**words, "standings": ["[7]"] * len(words["standings"])}, columns, 6)
+    connection.execute(f"UPDATE chunk SET block=? {where}", (odd_block, NOON + HOUR))  # noqa: S608
+    found = history.read_host("atlas", NOON, NOON + 3 * HOUR, 60)
+    assert [sum(found.gpus[0].columns["seen"][start : start + 60]) for start in (0, 60, 120)] == [60, 0, 60]
     assert history.problem is None
 
 

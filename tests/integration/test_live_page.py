@@ -87,7 +87,7 @@ def test_a_host_comes_goes_and_comes_back(board: Board) -> None:
     hosts.write_text("")
     board.host("ceres", use=77)
     board.next()
-    assert names.all_inner_texts() == ["ares", "ceres", "juno", "mars"]
+    expect(names).to_have_text(["ares", "ceres", "juno", "mars"], use_inner_text=True)
     assert board.cell("ceres", 2).startswith("77 %")
 
 

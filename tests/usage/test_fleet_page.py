@@ -286,6 +286,21 @@ def test_where_users_are_not_shown_reports_that_name_them_go(tmp_path: Path) -> 
     assert sorted(path.name for path in folder.iterdir()) == ["2026-W44.html", "2026-W46.html"]
 
 
+def test_a_report_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_one(report: Path) -> bool:
+        if report.stem == "2026-W45":
+            raise PermissionError(report)
+        return False
+
+    monkeypatch.setattr("site_builder.usage.build.has_people_names", refuse_one)
+    (tmp_path / "reports").mkdir()
+    for week in ("2026-W44", "2026-W45", "2026-W46"):
+        (tmp_path / f"reports/{week}.html").write_text("<!doctype html>")
+    assert list_fleet_page_reports(tmp_path, are_users_shown=True) == ["2026-W46", "2026-W45", "2026-W44"]
+    assert list_fleet_page_reports(tmp_path, are_users_shown=False) == ["2026-W46", "2026-W44"]
+    assert (tmp_path / "reports/2026-W45.html").exists()
+
+
 def test_fleet_html_names_nobody(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     make_past(lab)

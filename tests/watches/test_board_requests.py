@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,15 @@ def test_a_file_that_cannot_be_read_costs_no_list_of_bookings(tmp_path: Path) ->
     (lab.data / "other").write_text("[]")
     (lab.data / "watches.json").symlink_to("other")
     assert ids(desk_of(lab), ALICE) == []
+
+
+@pytest.mark.parametrize("entry", [{"id": [], "name": "x"}, {"id": {}}, {"id": None}, 7])
+def test_an_entry_that_cannot_be_understood_keeps_nobody_from_watching(tmp_path: Path, entry: object) -> None:
+    lab = lab_of(tmp_path)
+    (lab.data / "watches.json").write_text(json.dumps([entry]))
+    made = watch(desk_of(lab), ALICE, "3 H100")["watches"][0]
+    assert ids(desk_of(lab), ALICE) == [made["id"]]
+    assert json.loads((lab.data / "watches.json").read_bytes())[0] == entry
 
 
 def test_a_watch_is_confirmed_and_stored(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ class Watched:
         self.now += after
         found = self.watches.find_conditions(self.cards(), rule, Now(self.now, timezone.utc))
         told = AlertState(reported_once={one.key: MADE for one in found}) if alert_state is None else alert_state
-        self.watches.save(found, told)
+        self.watches.save_fulfilled_since()
+        self.watches.remove_finished(found, told)
         return found
 
     def left(self) -> list[str]:

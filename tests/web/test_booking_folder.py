@@ -345,6 +345,14 @@ def test_bookings_in_a_folder_that_the_admin_made_are_joined(lab: Lab) -> None:
     assert "data/comments.json: it is not read any more" in words(lab.build())
 
 
+def test_a_torn_log_costs_no_line_of_the_next_one(lab: Lab) -> None:
+    (lab.data / "bookings").mkdir()
+    for content in ("l1\nl2", "l3\n"):
+        (lab.data / "bookings.log").write_text(content)
+        move(lab)
+    assert (lab.data / "bookings/bookings.log").read_text().splitlines()[-3:] == ["l1", "l2", "l3"]
+
+
 def test_what_the_receiver_had_in_data_goes(lab: Lab) -> None:
     (lab.data / ".receive/gpu1").mkdir(parents=True)
     (lab.data / ".receive/gpu1/lock").touch()
