@@ -22,9 +22,9 @@ from site_builder.core.model import GpuPeople, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.history import block_format, buckets
 from site_builder.history.block_format import HourBlock
+from site_builder.history.buckets import CHUNK_LENGTH_S
 from site_builder.history.database import begin_database_transaction
-from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
-from site_builder.history.reader import CHUNK_LENGTH_S
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
 from site_builder.history.writer import HistoryWriter, store_history_chunk
 
 GPUS, HOSTS, LARGE = 8, 50, 1000
@@ -149,7 +149,7 @@ class Machine:
         }
         return HourBlock(own, columns, codes, tuple(texts))
 
-    def reading(self, place: int) -> tuple[int, int, int, int, Occupancy]:
+    def reading(self, place: int) -> tuple[int, int, int, int, OccupancySample]:
         """A GPU at the next minute; power in tenths of a watt."""
         job = self.jobs[place]
         job.ends -= 1
@@ -158,7 +158,7 @@ class Machine:
         use = min(100, max(0, int(self.chance.gauss(job.mean, 8)))) if job.mean else 0
         power = 600 + use * 30 + self.chance.randrange(80) if use else 600 + self.chance.randrange(15)
         temperature = 32 + use // 3 + self.chance.randrange(3)
-        return use, job.memory, temperature, power, Occupancy(job.state, GpuPeople(job.users))
+        return use, job.memory, temperature, power, OccupancySample(job.state, GpuPeople(job.users))
 
     def sample(self) -> block_format.PackedSample:
         """The next minute, as the builder records it."""
@@ -218,7 +218,7 @@ def two_years(state: Path) -> Iterator[Row]:
 def bare(machine: Machine) -> Iterator[GpuSample]:
     """Its GPUs, of which nothing is told."""
     for series in machine.series:
-        yield GpuSample(series, None, None, None, None, Occupancy("free"))
+        yield GpuSample(series, None, None, None, None, OccupancySample("free"))
 
 
 def chunks(machine: Machine) -> tuple[list[bytes], list[bytes], bytes]:

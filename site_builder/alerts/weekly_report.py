@@ -11,8 +11,7 @@ from site_builder.alerts.model import Alert, AlertMessage, AlertRule, Condition,
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY
-from site_builder.history import rollups
-from site_builder.history.reader import HistoryReader
+from site_builder.history.reader import HistoryReader, read_first_history_day
 from site_builder.reports import collect
 from site_builder.reports.collect import CollectedReport, ReportCollectionError
 
@@ -49,7 +48,7 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
 def has_weekly_report_history(settings: Settings, first: date) -> bool:
     """Return True if history reaches back to that week, or cannot be read now: the sender tries again."""
     with closing(HistoryReader(settings.state, settings.zone)) as history:
-        first_day = rollups.read_first_history_day(history) if history.exists else None
+        first_day = read_first_history_day(history) if history.exists else None
         return bool(history.problem) or (first_day is not None and first_day < first + timedelta(days=7))
 
 

@@ -33,10 +33,10 @@ from site_builder.fleet import booking_use, summary
 from site_builder.fleet.build import NO_IDLE_TIMES, HostStatusSources
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.fleet.store import BuilderState
+from site_builder.fleet.store import FleetStore
+from site_builder.fleet.summary import find_outdated_hosts_in_summaries
 from site_builder.health import events
 from site_builder.health.store import RECORD_TIME_LIMIT_S, HealthEventStore
-from site_builder.history.model import find_outdated_hosts
 from site_builder.history.rollups import OLD_SUMS_FILE
 from site_builder.history.writer import HistoryWriter
 from site_builder.snapshots.store import OLD_STORE_FILE, SnapshotStore
@@ -98,7 +98,7 @@ class Builder:
         self.is_leader = self.leadership is None  # only the leader does what must happen once
         self.bookings_file = BookingsFile(data, state, settings.zone)
         self.name_files = NameFiles(data, state)
-        self.builder_state = BuilderState(state)
+        self.builder_state = FleetStore(state)
         self.build_duration_s = self.builder_state.build_duration_s  # of the last build
         self.pipeline = HostPipeline(state)
         self.pipeline.paused_until = self.builder_state.paused_until
@@ -272,7 +272,7 @@ class Builder:
         self.builder_state.update_booking_uses(host, built_host.summary.booking_uses)
 
     def record_history(self, built_hosts: BuiltHosts, now: Now) -> None:
-        outdated = find_outdated_hosts(
+        outdated = find_outdated_hosts_in_summaries(
             {host: (built_host.summary.uuids, built_host.last_seen) for host, built_host in built_hosts.items()}
         )
         current = {host: built_host for host, built_host in built_hosts.items() if host not in outdated}

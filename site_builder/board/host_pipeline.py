@@ -50,7 +50,7 @@ from site_builder.fleet.gpu_state import StateRules
 from site_builder.health.gpu_health import pack_gpu_health
 from site_builder.health.model import PackedHealthMetrics
 from site_builder.history.block_format import PackedSample, pack_sample
-from site_builder.history.model import sample_host
+from site_builder.history.writer import sample_host
 from site_builder.waste import rules as waste_rules
 
 STORE_NAME, STORE_TITLE = "cards.kept", "gpuboard cards 1"

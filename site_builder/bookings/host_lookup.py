@@ -12,7 +12,7 @@ from site_builder.bookings.policy import BookingRefusedError
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, DiscoveredHost, Gpu, HostStatus
-from site_builder.core.names import natural_sort_key
+from site_builder.core.names import HostNameIndex, natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.discovery.hosts import HostDiscovery
 from site_builder.fleet import booking_use
@@ -41,7 +41,7 @@ class HostLookup:
         aliases, self.gpu_names, _ = NameFiles(settings.data, None).read_names()
         self.people = PeopleDirectory(aliases)
         self.known_hosts: dict[str, DiscoveredHost] | None = None
-        self.host_names: booking_use.HostNameIndex | None = None
+        self.host_names: HostNameIndex | None = None
         self.gpus_by_host: dict[str, Sequence[Gpu]] = {}
 
     def list_hosts(self) -> dict[str, DiscoveredHost]:
@@ -52,9 +52,9 @@ class HostLookup:
             self.known_hosts = dict(sorted(hosts.items(), key=lambda item: natural_sort_key(item[0])))
         return self.known_hosts
 
-    def index_names(self) -> booking_use.HostNameIndex:
+    def index_names(self) -> HostNameIndex:
         if self.host_names is None:
-            self.host_names = booking_use.HostNameIndex(self.list_hosts())
+            self.host_names = HostNameIndex(self.list_hosts())
         return self.host_names
 
     def find_host(self, text: str) -> str:
@@ -74,9 +74,9 @@ class HostLookup:
         # slow to import: completion, which imports all booking commands, must respond within 0.2 s
         from site_builder.fleet.build import NO_IDLE_TIMES, HostStatusSources, build_host_status  # noqa: PLC0415
         from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
-        from site_builder.fleet.store import BuilderState  # noqa: PLC0415
+        from site_builder.fleet.store import FleetStore  # noqa: PLC0415
 
-        builder_state = BuilderState(self.settings.state if remembered else Path(os.devnull))
+        builder_state = FleetStore(self.settings.state if remembered else Path(os.devnull))
         snapshots = {snapshot.name: snapshot for snapshot in self.snapshots.read_hosts(names)[0]}
         by_host, _ = booking_use.group_fleet_bookings_by_host(bookings, self.list_hosts(), now)
         sources = [

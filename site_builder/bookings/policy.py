@@ -15,8 +15,13 @@ from site_builder.core.clock import Now
 from site_builder.core.model import Booking, BookingPolicy, Gpu
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
-from site_builder.fleet import booking_use
-from site_builder.fleet.booking_use import MAX_REPEATED_DURATION, list_repeat_starts
+from site_builder.core.timeparse.recurrence import (
+    MAX_EXAMINED_REPEATS,
+    RRULE_INTERVAL,
+    advance_repeat,
+    list_repeat_starts,
+)
+from site_builder.fleet.booking_use import MAX_REPEATED_DURATION
 
 TimeSpan = tuple[float, float]
 # How far ahead a repeating booking is examined: for conflicts, and for the GPU-hours of a person.
@@ -127,17 +132,17 @@ def compute_booking_time_bounds(rule: str, since: datetime) -> BookingTimeBounds
         start = since
         end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
         if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
-            weeks = booking_use.RRULE_INTERVAL.search(rule)
+            weeks = RRULE_INTERVAL.search(rule)
             period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-            start = booking_use.advance_repeat(since, rule, end - 2 * period)
+            start = advance_repeat(since, rule, end - 2 * period)
         repeats = iter(rrulestr(rule, dtstart=start))
     except ValueError:  # one that repeats until the 32nd, say
         return None
     examined, last = 0, first
-    for examined, last in enumerate(islice(repeats, booking_use.MAX_EXAMINED_REPEATS), 1):  # noqa: B007
+    for examined, last in enumerate(islice(repeats, MAX_EXAMINED_REPEATS), 1):  # noqa: B007
         if not dates.is_year(last.year):
             return BookingTimeBounds(first, None)
-    return BookingTimeBounds(first, None if examined == booking_use.MAX_EXAMINED_REPEATS else last)
+    return BookingTimeBounds(first, None if examined == MAX_EXAMINED_REPEATS else last)
 
 
 def compute_booking_end_time(booking: Booking) -> float:

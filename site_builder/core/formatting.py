@@ -100,3 +100,7 @@ def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
     for path, label in sorted((labels or {}).items(), key=lambda item: len(item[0]), reverse=True):
         text = re.sub(rf"(?<![\w/.-]){re.escape(path)}(?![\w.-])", label, text)
     return ABSOLUTE_PATH.sub(r"…/\1", text)
+
+
+def capitalize_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

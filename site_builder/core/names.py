@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Iterable
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # The folder in data/ that is not a host.
@@ -46,3 +47,18 @@ def gpu_number_sort_key(number: int | str | None) -> tuple[bool, bool, list[tupl
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Sort gpu2 before gpu10."""
     return [(int(part), "") if part.isdecimal() else (-1, part.lower()) for part in DIGITS_OR_TEXT.findall(name)]
+
+
+class HostNameIndex:
+    """The hosts of a board, by whatever people write for one of them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = set(names)
+        self.names_by_lower_case = {name.lower(): name for name in self.names}
+
+    def find(self, written: str) -> str | None:
+        """Return a host by its name, its full name, or either in another case."""
+        if written in self.names:
+            return written
+        key = written.strip().lower()
+        return self.names_by_lower_case.get(key) or self.names_by_lower_case.get(key.partition(".")[0])

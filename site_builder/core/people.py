@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from site_builder.core.names import fold_alias, fold_login
-from site_builder.core.terminal_text import decode_text
+from site_builder.core.terminal_text import clean_text, decode_text
 
 # A user without a name, as `ps` or we print it; an id above 2³¹ may be printed negative.
 UID_PATTERN = re.compile(r"(?:uid )?(-?[0-9]{1,10})")
@@ -135,3 +136,30 @@ def parse_uid(user: str) -> int | None:
 
 def is_truncated_login(user: str) -> bool:
     return user.endswith("+")
+
+
+def are_different_people(before: Iterable[str], now: Iterable[str]) -> bool:
+    """Return True if there were people before and now, and none of them is the same."""
+    first, second = set(map(fold_login, before)), set(map(fold_login, now))
+    return bool(first and second) and first.isdisjoint(second)
+
+
+class PeopleNames:
+    """Display names of people: one for each person, however their name was spelt."""
+
+    def __init__(self, people: PeopleDirectory, names: Iterable[str]) -> None:
+        """Take the names that history has; a newer one is displayed as aliases.csv has it."""
+        self.people = people
+        self.display_names: dict[str, str] = {}
+        spellings = defaultdict(list)
+        for name in sorted(names):
+            spellings[people.resolve_user(name)].append(name)
+        for person_names in spellings.values():
+            self.display_names.update(dict.fromkeys(person_names, clean_text(people.choose_display_name(person_names))))
+
+    def find_display_name(self, name: str) -> str:
+        return self.display_names.get(name) or self.people.display_login(name)
+
+    def list_display_names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """List display names, each once."""
+        return tuple(dict.fromkeys(map(self.find_display_name, names)))

@@ -24,11 +24,17 @@ from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gp
 from site_builder.health.model import EventValue, HealthEvent
 from site_builder.health.store import insert_events
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, Columns, HourBlock
-from site_builder.history.buckets import COUNT_COLUMNS, PERSON_COLUMNS, HostBuckets
+from site_builder.history.block_format import (
+    MINUTES_PER_HOUR,
+    NO_CODE,
+    NO_VALUE,
+    Columns,
+    HourBlock,
+    compute_minute_block_part,
+)
+from site_builder.history.buckets import CHUNK_LENGTH_S, COUNT_COLUMNS, PERSON_COLUMNS, RETENTION_DAYS, HostBuckets
 from site_builder.history.database import begin_database_transaction
-from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
-from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, compute_minute_block_part
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
 from site_builder.history.writer import HistoryWriter, store_history_chunk
 
 MINUTES_PER_SLOT, SLOTS_PER_HOUR = SLOT_S // MINUTE, HOUR // SLOT_S
@@ -200,7 +206,7 @@ def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
         )
         number = unit.label if part or machine.units[0].vendor != unit.vendor else unit.index
         series = GpuSeries(build_gpu_uuid(machine, gpu), number, model, float(unit.memory_mib))
-        yield GpuSample(series, None, None, None, None, Occupancy("free"))
+        yield GpuSample(series, None, None, None, None, OccupancySample("free"))
 
 
 def simulate_demo_host_load(host: HostTracks) -> tuple[array[int], array[int]]:

@@ -33,7 +33,7 @@ from site_builder.demo.scenario import (
     is_gpu_available,
 )
 from site_builder.history.block_format import NO_VALUE, pack_occupancy
-from site_builder.history.model import Occupancy
+from site_builder.history.model import OccupancySample
 
 # A host that was down for a day and a half, one that is being repaired, and one whose scripts have ended.
 DOWN_HOSTS = {
@@ -212,7 +212,7 @@ class HostTracks:
     tracks: list[GpuTrack] = field(default_factory=list)
     occupancies: list[str] = field(default_factory=list)
 
-    def find_state_code(self, occupancy: Occupancy) -> int:
+    def find_state_code(self, occupancy: OccupancySample) -> int:
         text = pack_occupancy(occupancy)
         if text not in self.occupancies and len(self.occupancies) < GAP_CODE:
             self.occupancies.append(text)
@@ -282,7 +282,7 @@ class GpuSimulation:
         users = tuple(sorted({job.person for job in jobs}))
         bookers = tuple(sorted({activity.person for activity in activities if isinstance(activity, PastBooking)}))
         if None in activities:
-            return create_track(count, host.find_state_code(Occupancy("lost", GpuPeople((), bookers, bookers))))
+            return create_track(count, host.find_state_code(OccupancySample("lost", GpuPeople((), bookers, bookers))))
         absent = tuple(name for name in bookers if name not in users)
         at_work = [job for job in jobs if first < find_slot(find_track_idle_start(job))]
         if users and bookers and len(absent) == len(bookers):
@@ -297,7 +297,7 @@ class GpuSimulation:
             start = self.rng.randrange(NOISE_LENGTH)
             use = generate_demo_use_noise(at_work[0].kind)[start : start + count]
         memory = 4 + sum(int(self.memory_mib * job.memory_share) for job in jobs)
-        code = host.find_state_code(Occupancy(state, GpuPeople(users, bookers, absent)))
+        code = host.find_state_code(OccupancySample(state, GpuPeople(users, bookers, absent)))
         track = create_track(count, code, min(memory, self.memory_mib - RESERVED_MIB - 20))
         if self.is_instance:
             return track

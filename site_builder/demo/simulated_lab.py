@@ -40,7 +40,7 @@ from site_builder.demo.scenario import (
     build_machines,
     build_scenarios,
 )
-from site_builder.fleet.store import BuilderState
+from site_builder.fleet.store import FleetStore
 
 KERNEL_VERSION = "6.1.0-28-amd64"
 NO_DRIVER_MESSAGE = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 590.48\n"
@@ -329,7 +329,7 @@ class SimulatedLab:
 
     def write_builder_state(self) -> None:
         """Let the builder know since when GPUs are idle."""
-        state, now = BuilderState(self.state_folder), self.options.start_offset_s
+        state, now = FleetStore(self.state_folder), self.options.start_offset_s
         state.add_logins(frozenset(PEOPLE))
         for host in self.hosts:
             jobs, idle_starts = host.scenario.list_jobs_at(now), {}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from functools import lru_cache
-from itertools import islice, takewhile
 from typing import NamedTuple
 
 from site_builder.core.clock import Now
@@ -22,18 +19,16 @@ from site_builder.core.model import (
     Problem,
     StateLimits,
 )
-from site_builder.core.timeparse.dates import is_year
+from site_builder.core.names import HostNameIndex
+from site_builder.core.timeparse.recurrence import list_repeat_starts
 from site_builder.fleet.gpu_state import GpuInput, StateRules, find_conflict_users
 
 SHOWN_AFTER_END_S = 2 * DAY
-# The days before and after today for which repeats of a booking are listed, and how many repeats are examined for that.
+# The days before and after today for which repeats of a booking are listed.
 REPEAT_LOOKBACK = timedelta(seconds=SHOWN_AFTER_END_S) + timedelta(days=1)
 REPEAT_LOOKAHEAD = timedelta(days=15)
 MAX_REPEATS = 60
-MAX_EXAMINED_REPEATS = 20_000
 MAX_REPEATED_DURATION = timedelta(days=366)
-DAILY_OR_WEEKLY = re.compile(r"FREQ=(?:DAILY|WEEKLY)\b", re.IGNORECASE)
-RRULE_INTERVAL = re.compile(r"INTERVAL=0*([1-9]\d{0,3})\b", re.IGNORECASE)
 MAX_HINTS = 20
 MAX_BOOKINGS_PER_HOST = 500
 BOOKING_PHASES = ("now", "coming", "ended")
@@ -44,21 +39,6 @@ MIN_MEAN_PERIOD_S = 5 * MINUTE
 IN_USE_STATES = frozenset({"conflict", "held", "busy", "booked"})
 # How many other users and how many bookings at once are remembered of one GPU.
 MAX_REMEMBERED = 20
-
-
-class HostNameIndex:
-    """The hosts of a board, by whatever people write for one of them."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = set(names)
-        self.names_by_lower_case = {name.lower(): name for name in self.names}
-
-    def find(self, written: str) -> str | None:
-        """Return a host by its name, its full name, or either in another case."""
-        if written in self.names:
-            return written
-        key = written.strip().lower()
-        return self.names_by_lower_case.get(key) or self.names_by_lower_case.get(key.partition(".")[0])
 
 
 def group_fleet_bookings_by_host(
@@ -158,29 +138,6 @@ def list_fleet_booking_times(booking: Booking, now: Now) -> list[tuple[datetime 
     past_count = sum(start < today for start in starts)
     nearest = starts[max(0, past_count - MAX_REPEATS // 2) : past_count + MAX_REPEATS // 2]
     return [(start, start + duration) for start in nearest]
-
-
-# The same for each GPU and each build of a day.
-@lru_cache(maxsize=4096)
-def list_repeat_starts(rule: str, since: datetime, first: datetime, last: datetime) -> tuple[datetime, ...] | None:
-    """Return the starts between two days of a booking that repeats; None where its rule is impossible."""
-    from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
-
-    try:
-        repeats = rrulestr(rule, dtstart=advance_repeat(since, rule, first))
-    except ValueError:  # one that repeats until the 32nd, say
-        return None
-    starts = takewhile(lambda start: start < last and is_year(start.year), islice(repeats, MAX_EXAMINED_REPEATS))
-    return tuple(start for start in starts if start >= first)
-
-
-def advance_repeat(since: datetime, rule: str, first: datetime) -> datetime:
-    """Return a later start of the same repeats, near `first`: to count the days of years would take long."""
-    if since >= first or not DAILY_OR_WEEKLY.search(rule) or "COUNT" in rule.upper():
-        return since
-    interval = RRULE_INTERVAL.search(rule)
-    period = timedelta(weeks=int(interval[1]) if interval else 1)
-    return since + (first - since) // period * period
 
 
 class BookingUseCheck(NamedTuple):

@@ -21,6 +21,7 @@ from site_builder.core.model import (
     Problem,
 )
 from site_builder.fleet import host_state
+from site_builder.fleet.gpu_models import MAX_MODEL_CHARACTERS
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.snapshots.store import HostFiles
 
@@ -113,7 +114,7 @@ def build_failed_host_status(
     rows = (
         GpuStatus(
             gpu=host_state.drop_outdated_host_readings(gpu),
-            model=(gpu.name or "GPU")[: host_state.MAX_MODEL_CHARACTERS],
+            model=(gpu.name or "GPU")[:MAX_MODEL_CHARACTERS],
             state="unknown",
             reason=FAILED_HOST_REASON,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from site_builder.core import people
 from site_builder.core.files import CachedFile
-from site_builder.core.model import ParsedFile, Problem
+from site_builder.core.model import Gpu, HostSnapshot, ParsedFile, Problem
 from site_builder.core.terminal_text import decode_text
 
 MIB_PER_GIB = 1024
@@ -45,6 +45,7 @@ MEMORY_SIZES_GB = (
     *(1, 2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96),
     *(128, 141, 144, 180, 192, 256, 288),
 )
+MAX_MODEL_CHARACTERS = 80
 
 
 @lru_cache(maxsize=1024)
@@ -124,3 +125,23 @@ class NameFiles:
         aliases, alias_problems = self.alias_file.read()
         gpu_names, gpu_name_problems = self.gpu_name_file.read()
         return dict(aliases), dict(gpu_names), alias_problems + gpu_name_problems
+
+
+def build_model_names(snapshot: HostSnapshot, gpu_names: dict[str, str]) -> dict[str | None, str]:
+    """Return what people call each GPU, by its full name; a lost one has the memory of others of its name."""
+    memory_by_name: dict[str, float | None] = {}
+    for row in snapshot.gpus.rows if snapshot.gpus else ():
+        gpu = row.parent or row
+        if gpu.name:
+            memory_by_name[gpu.name] = memory_by_name.get(gpu.name) or gpu.memory_total
+    models: dict[str | None, str] = {None: "GPU"}
+    for name, memory in memory_by_name.items():
+        models[name] = shorten_gpu_name(name, gpu_names, memory)[:MAX_MODEL_CHARACTERS]
+    return models
+
+
+def format_gpu_model(gpu: Gpu, models: dict[str | None, str], gpu_names: dict[str, str]) -> str:
+    """Return what people call a GPU; an instance has its profile in its name."""
+    if gpu.parent is None:
+        return models[gpu.name]
+    return shorten_gpu_model_instance(gpu.name, gpu_names, gpu.profile)[:MAX_MODEL_CHARACTERS]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.model import BookingStatus, Gpu, GpuProblem, PrivacySettings, ProcessStatus, StateLimits
+from site_builder.core.model import (
+    BookingStatus,
+    Gpu,
+    GpuProblem,
+    GpuStatus,
+    PrivacySettings,
+    ProcessStatus,
+    StateLimits,
+)
 from site_builder.core.people import PeopleDirectory
 
 # Codes in history.db have an order of their own (history.model.STATES).
@@ -18,6 +26,8 @@ EMPTY_STATES = frozenset({"free", "booked"})
 # The problems of a GPU that cannot be used until it is reset or its host is rebooted.
 LOST_PROBLEM_KINDS = frozenset({"lost", "off-bus", "reset"})
 RECOVERY_KIND = "recovery"
+UNPLACED_PROCESSES_REASON = "there are processes on its GPU of which it is not told on which instance"
+UNMATCHED_PROCESSES_REASON = "there are processes on a GPU of this host of which it is not told which one"
 
 
 class GpuInput(NamedTuple):
@@ -188,3 +198,13 @@ def find_soon_booking(bookings: Sequence[BookingStatus], limits: StateLimits, no
     """Return the first future booking, if it begins soon."""
     first = next((booking for booking in bookings if booking.phase == "coming" and booking.since), None)
     return first if first and first.since and now.has_passed(first.since.timestamp() - limits.soon) else None
+
+
+def mark_unclear_gpu(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[str, object]) -> GpuStatus:
+    """Make a GPU unknown that seems to be empty, if a process may be on it of which it is not told where it is."""
+    parent = status.gpu.parent
+    if status.state in EMPTY_STATES and has_unmatched:  # they may be on any GPU
+        return status._replace(state="unknown", reason=UNMATCHED_PROCESSES_REASON)
+    if status.state in EMPTY_STATES and parent and parent.key in unplaced:
+        return status._replace(state="unknown", reason=UNPLACED_PROCESSES_REASON)
+    return status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple, Union
@@ -18,7 +18,6 @@ from site_builder.core.model import (
     DiscoveredHost,
     Gpu,
     GpuBookingUse,
-    GpuPeople,
     GpuProcessRow,
     GpuStatus,
     HostSnapshot,
@@ -27,14 +26,17 @@ from site_builder.core.model import (
     ParsedFile,
     Problem,
     ProcessStatus,
-    PsRow,
     StateLimits,
     ToolResult,
 )
-from site_builder.core.people import PeopleDirectory, is_truncated_login
+from site_builder.core.people import is_truncated_login
 from site_builder.fleet import booking_use, gpu_state, mig, processes
-from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gpu_name
-from site_builder.fleet.gpu_state import EMPTY_STATES, GpuInput, StateRules
+from site_builder.fleet.gpu_models import (
+    build_model_names,
+    format_gpu_model,
+)
+from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu
+from site_builder.fleet.processes import build_start_time_finder, find_gpu_people
 from site_builder.health import problems
 
 # Exit codes that only the host's script gives; the others are in core.subprocesses.
@@ -46,12 +48,7 @@ EXIT_CODE_MEANINGS = {
     EXIT_MISSING: "there is no {} on the host",
     EXIT_STILL_HANGS: "an earlier {} still hangs, so that no other was started",
 }
-MAX_MODEL_CHARACTERS = 80
-# How many people are remembered of one GPU: a host can claim anything.
-MAX_PEOPLE = 32
 MAX_NAMED_GPUS = 20
-UNPLACED_PROCESSES_REASON = "there are processes on its GPU of which it is not told on which instance"
-UNMATCHED_PROCESSES_REASON = "there are processes on a GPU of this host of which it is not told which one"
 # The files that a state is decided from.
 STATE_FILES = ("host.txt", "gpus.csv", "processes.csv")
 ToolFile = Union[ParsedFile[Gpu], ParsedFile[GpuProcessRow]]
@@ -354,35 +351,6 @@ def decide_host_gpu_states(
     return HostStateGpus(statuses, unmatched, unplaced, logins)
 
 
-def mark_unclear_gpu(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[str, object]) -> GpuStatus:
-    """Make a GPU unknown that seems to be empty, if a process may be on it of which it is not told where it is."""
-    parent = status.gpu.parent
-    if status.state in EMPTY_STATES and has_unmatched:  # they may be on any GPU
-        return status._replace(state="unknown", reason=UNMATCHED_PROCESSES_REASON)
-    if status.state in EMPTY_STATES and parent and parent.key in unplaced:
-        return status._replace(state="unknown", reason=UNPLACED_PROCESSES_REASON)
-    return status
-
-
-def find_gpu_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:
-    """Return who is on a GPU and who has booked it, each under one of the reported names."""
-    names = (login or process.user for login, process in zip(gpu_input.logins, gpu_input.processes))
-    users = dedupe_gpu_people({name for name in names if name}, people)
-    bookers = dedupe_gpu_people(set(gpu_input.bookers), people)
-    if not bookers:
-        return GpuPeople(users)
-    present = {people.find_person(login) for login in gpu_input.logins}
-    return GpuPeople(users, bookers, tuple(name for name in bookers if people.resolve_person(name) not in present))
-
-
-def dedupe_gpu_people(names: set[str], people: PeopleDirectory) -> tuple[str, ...]:
-    """Return one name of each person: with two logins they would have two shares of a GPU."""
-    ordered = sorted(names)
-    if len(ordered) > 1:
-        ordered = list({people.resolve_user(name): name for name in reversed(ordered)}.values())[::-1]
-    return tuple(ordered[:MAX_PEOPLE])
-
-
 def find_vendors_with_processes(snapshot: HostSnapshot) -> frozenset[str]:
     """Return the vendors whose processes were reported: only of their GPUs is it known that there is no process."""
     file = snapshot.processes
@@ -407,40 +375,3 @@ def has_processes_despite_error(
     results = list_host_tool_results(gpu_file)
     failed_for_gpus = any(other.vendor == result.vendor and other.rc == result.rc for other in results)
     return failed_for_gpus or any(vendors.get(row.gpu_key, result.vendor) == result.vendor for row in process_file.rows)
-
-
-def build_start_time_finder(snapshot: HostSnapshot, limits: StateLimits) -> Callable[[PsRow], int | None]:
-    """Return a function for the start of a process on our clock; the host's own counts unless it is off."""
-    last_seen = snapshot.last_seen or 0
-    if snapshot.ps_rows and snapshot.ps_rows.header:
-        offset = snapshot.clock_offset or 0
-        checked_at = snapshot.ps_rows.header.time - int(offset if abs(offset) > limits.clock_off else 0)
-    else:
-        checked_at = int(last_seen)
-
-    def find_start(row: PsRow) -> int | None:
-        # a host can claim anything, but no process began before 1970 or after its own snapshot
-        start = None if row.elapsed is None else checked_at - row.elapsed
-        return start if start is not None and 0 <= start <= last_seen + formatting.DAY else None
-
-    return find_start
-
-
-def build_model_names(snapshot: HostSnapshot, gpu_names: dict[str, str]) -> dict[str | None, str]:
-    """Return what people call each GPU, by its full name; a lost one has the memory of others of its name."""
-    memory_by_name: dict[str, float | None] = {}
-    for row in snapshot.gpus.rows if snapshot.gpus else ():
-        gpu = row.parent or row
-        if gpu.name:
-            memory_by_name[gpu.name] = memory_by_name.get(gpu.name) or gpu.memory_total
-    models: dict[str | None, str] = {None: "GPU"}
-    for name, memory in memory_by_name.items():
-        models[name] = shorten_gpu_name(name, gpu_names, memory)[:MAX_MODEL_CHARACTERS]
-    return models
-
-
-def format_gpu_model(gpu: Gpu, models: dict[str | None, str], gpu_names: dict[str, str]) -> str:
-    """Return what people call a GPU; an instance has its profile in its name."""
-    if gpu.parent is None:
-        return models[gpu.name]
-    return shorten_gpu_model_instance(gpu.name, gpu_names, gpu.profile)[:MAX_MODEL_CHARACTERS]

@@ -1,14 +1,18 @@
-"""Find out about the processes on GPUs: whose they are, what they run, since when, and whether they are dead."""
+"""Find out about the processes on GPUs: who is on a GPU, what they run, since when, and whether they are dead."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from site_builder.core.model import HostSnapshot, PrivacySettings, ProcessStatus, PsRow
+from site_builder.core import formatting
+from site_builder.core.model import GpuPeople, HostSnapshot, PrivacySettings, ProcessStatus, PsRow, StateLimits
 from site_builder.core.people import PeopleDirectory, parse_uid
+from site_builder.fleet.gpu_state import GpuInput
 
 MAX_PROGRAM_CHARACTERS = 60
+# How many people are remembered of one GPU: a host can claim anything.
+MAX_PEOPLE = 32
 
 
 def build_processes_by_gpu(
@@ -80,3 +84,39 @@ def extract_program_name(command: str) -> str:
     """Return the name of the program, without folders and arguments."""
     first_word = command.split(None, 1)[0] if command.strip() else command
     return first_word.rstrip("/").rpartition("/")[2][:MAX_PROGRAM_CHARACTERS]
+
+
+def find_gpu_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:
+    """Return who is on a GPU and who has booked it, each under one of the reported names."""
+    names = (login or process.user for login, process in zip(gpu_input.logins, gpu_input.processes))
+    users = dedupe_gpu_people({name for name in names if name}, people)
+    bookers = dedupe_gpu_people(set(gpu_input.bookers), people)
+    if not bookers:
+        return GpuPeople(users)
+    present = {people.find_person(login) for login in gpu_input.logins}
+    return GpuPeople(users, bookers, tuple(name for name in bookers if people.resolve_person(name) not in present))
+
+
+def dedupe_gpu_people(names: set[str], people: PeopleDirectory) -> tuple[str, ...]:
+    """Return one name of each person: with two logins they would have two shares of a GPU."""
+    ordered = sorted(names)
+    if len(ordered) > 1:
+        ordered = list({people.resolve_user(name): name for name in reversed(ordered)}.values())[::-1]
+    return tuple(ordered[:MAX_PEOPLE])
+
+
+def build_start_time_finder(snapshot: HostSnapshot, limits: StateLimits) -> Callable[[PsRow], int | None]:
+    """Return a function for the start of a process on our clock; the host's own counts unless it is off."""
+    last_seen = snapshot.last_seen or 0
+    if snapshot.ps_rows and snapshot.ps_rows.header:
+        offset = snapshot.clock_offset or 0
+        checked_at = snapshot.ps_rows.header.time - int(offset if abs(offset) > limits.clock_off else 0)
+    else:
+        checked_at = int(last_seen)
+
+    def find_start(row: PsRow) -> int | None:
+        # a host can claim anything, but no process began before 1970 or after its own snapshot
+        start = None if row.elapsed is None else checked_at - row.elapsed
+        return start if start is not None and 0 <= start <= last_seen + formatting.DAY else None
+
+    return find_start

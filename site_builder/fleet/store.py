@@ -14,7 +14,7 @@ MAX_LOGINS = 20_000
 MAX_EPOCH = 1e11  # the year 5138
 
 
-class BuilderState:
+class FleetStore:
     """state/memory.json, loaded once and written when it changes; `problem` says what was wrong when it was loaded."""
 
     def __init__(self, state: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from site_builder.core.model import (
@@ -268,3 +268,20 @@ def find_duplicate_uuids_in_summaries(uuids_by_host: Mapping[str, Iterable[str]]
             if owner != host:
                 problems.append(Problem(f"data/{host}/gpus.csv", f"{owner} tells the GPU {uuid} too"))
     return problems
+
+
+def find_outdated_hosts_in_summaries(hosts: Mapping[str, tuple[Sequence[str], float | None]]) -> set[str]:
+    """Find hosts all of whose GPUs another host reported later: old names of it, which would count twice.
+
+    `hosts` has the UUIDs of each host's GPUs, and when it was heard last.
+    """
+    all_uuids = [uuid for uuids, _ in hosts.values() for uuid in uuids]
+    if len(set(all_uuids)) == len(all_uuids):  # as it should be
+        return set()
+    last_seen: dict[str, float] = {}
+    for uuids, seen in hosts.values():
+        for uuid in uuids:
+            last_seen[uuid] = max(last_seen.get(uuid, 0), seen or 0)
+    return {
+        name for name, (uuids, seen) in hosts.items() if uuids and all(last_seen[uuid] > (seen or 0) for uuid in uuids)
+    }

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY, join_names
+from site_builder.core.formatting import DAY, capitalize_sentence, join_names
 from site_builder.core.html import Html, escape_html
 from site_builder.core.model import GpuProblem, HostStatus
 from site_builder.health import events
@@ -124,10 +124,6 @@ def build_health_page_problem_rows(host: HostStatus) -> list[GpuProblemRow]:
         what, advice = capitalize_sentence(problem.what), capitalize_sentence(problem.advice)
         rows.append(GpuProblemRow(gpus, problem.severity, sign, what, advice))
     return rows
-
-
-def capitalize_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def compute_health_page_event_limit(host: HostStatus) -> int:

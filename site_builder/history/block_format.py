@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from site_builder.core.model import GpuPeople
-from site_builder.history.model import GPU_STATES, GpuSample, GpuSeries, HostSample, Occupancy
+from site_builder.history.model import GPU_STATES, GpuSample, GpuSeries, HostSample, OccupancySample
 
 # First byte of each block; another form of block gets another number.
 BLOCK_VERSION = 1
@@ -29,6 +29,8 @@ ITEM_BYTES = {kind: array(kind).itemsize for kind in "BHIq"}
 NO_CODE, NO_USE = NO_VALUE["H"], NO_VALUE["B"]
 MAX_NAME_CHARACTERS = 100
 Columns = dict[str, "array[int]"]  # by their names
+# Each minute of the fleet is stored in parts, so that a host is read without unpacking all others.
+PART_COUNT = 16
 
 
 class DamagedBlockError(Exception):
@@ -76,7 +78,7 @@ def pack_values(values: Sequence[float | None], kind: str, step: float) -> bytes
 
 
 @lru_cache(maxsize=65536)
-def pack_occupancy(occupancy: Occupancy) -> str:
+def pack_occupancy(occupancy: OccupancySample) -> str:
     """Write an occupancy in one line; empty lists at its end are left out."""
     people = [
         [name[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode() for name in names] for names in occupancy.people
@@ -87,10 +89,10 @@ def pack_occupancy(occupancy: Occupancy) -> str:
 
 
 @lru_cache(maxsize=65536)
-def unpack_occupancy(text: str) -> Occupancy:
+def unpack_occupancy(text: str) -> OccupancySample:
     try:
         state, *people = orjson.loads(text)
-        return Occupancy(GPU_STATES[state], GpuPeople(*(tuple(map(str, names)) for names in people)))
+        return OccupancySample(GPU_STATES[state], GpuPeople(*(tuple(map(str, names)) for names in people)))
     except (ValueError, TypeError, IndexError) as error:
         raise DamagedBlockError(text) from error
 
@@ -336,3 +338,8 @@ def unpack_hour_block(data: bytes) -> HourBlock:
         return HourBlock(*name_block_columns(numbers), codes, tuple(words["standings"]))
     except (ValueError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
+
+
+def compute_minute_block_part(host: str) -> int:
+    """Return the part of each minute in which a host is stored."""
+    return zlib.crc32(host.encode()) % PART_COUNT

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.history.block_format import (
     GPU_COLUMNS,
     HOST_COLUMNS,
@@ -39,6 +40,10 @@ GPU_BUCKET_COLUMNS = {
 }
 # Codes up to this one fit into one byte, beside the one that means nobody.
 MAX_ONE_BYTE_NAMES = 255
+# Seconds that a chunk of each step covers.
+CHUNK_LENGTH_S = {MINUTE: HOUR, 300: DAY, HOUR: 32 * DAY}
+# Days for which it is kept at least.
+RETENTION_DAYS = {MINUTE: 2, 300: 35, HOUR: 762}
 
 
 @dataclass(frozen=True)
@@ -291,3 +296,12 @@ def unpack_buckets(data: bytes) -> HostBuckets:
         return HostBuckets(host_columns, gpus, list(words["names"]))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
+
+
+def choose_finest_bucket_step(since: float, now: float) -> int:
+    """Return the finest step that is kept as far back as that."""
+    return next((step for step, days in RETENTION_DAYS.items() if since >= now - days * DAY), HOUR)
+
+
+def list_bucket_chunk_starts(start: int, end: int, length: int) -> range:
+    return range(start // length * length, end, length)

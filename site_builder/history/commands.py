@@ -19,13 +19,14 @@ from site_builder.core.command_options import (
     with_loaded_settings,
 )
 from site_builder.core.names import natural_sort_key
-from site_builder.core.people import PeopleDirectory
+from site_builder.core.people import PeopleDirectory, PeopleNames
 from site_builder.core.timeparse import moments
 from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.history import export as history_export
-from site_builder.history.export import ExportRow, PeopleNames
-from site_builder.history.reader import CHUNK_LENGTH_S, RETENTION_DAYS, HistoryReader, choose_finest_bucket_step
+from site_builder.history.buckets import CHUNK_LENGTH_S, RETENTION_DAYS, choose_finest_bucket_step
+from site_builder.history.export import ExportRow
+from site_builder.history.reader import HistoryReader
 from site_builder.snapshots.completion import complete_hosts
 
 STEP_NAMES = {60: "minutes", 300: "steps of 5 minutes", 3600: "hours"}

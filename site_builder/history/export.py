@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
@@ -14,8 +13,7 @@ from typing import NamedTuple, Union
 import orjson
 
 from site_builder.core.model import GpuNumber
-from site_builder.core.people import PeopleDirectory
-from site_builder.core.terminal_text import clean_text
+from site_builder.core.people import PeopleNames
 from site_builder.history import block_format
 from site_builder.history.block_format import Columns
 from site_builder.history.buckets import VALUE_COLUMNS
@@ -48,27 +46,6 @@ class ExportRow(NamedTuple):
     booked: int
     users: tuple[str, ...]
     bookers: tuple[str, ...]
-
-
-class PeopleNames:
-    """Display names of people: one for each person, however their name was spelt."""
-
-    def __init__(self, people: PeopleDirectory, names: Iterable[str]) -> None:
-        """Take the names that history has; a newer one is displayed as aliases.csv has it."""
-        self.people = people
-        self.display_names: dict[str, str] = {}
-        spellings = defaultdict(list)
-        for name in sorted(names):
-            spellings[people.resolve_user(name)].append(name)
-        for person_names in spellings.values():
-            self.display_names.update(dict.fromkeys(person_names, clean_text(people.choose_display_name(person_names))))
-
-    def find_display_name(self, name: str) -> str:
-        return self.display_names.get(name) or self.people.display_login(name)
-
-    def list_display_names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """List display names, each once."""
-        return tuple(dict.fromkeys(map(self.find_display_name, names)))
 
 
 def build_export_minute_rows(

@@ -16,7 +16,7 @@ import orjson
 
 from site_builder.core.formatting import DAY, MINUTE
 from site_builder.core.model import GpuNumber
-from site_builder.core.names import fold_login
+from site_builder.core.people import are_different_people
 from site_builder.core.records import dump_json
 from site_builder.history.block_format import (
     GPU_COLUMNS,
@@ -115,12 +115,6 @@ class IdleRunHistory(NamedTuple):
 def build_fleet_gpu_key(host: str, key: str) -> str:
     """Return the key of a GPU in the fleet: its UUID, or its place on its host if it has none."""
     return f"{host} {key}" if key.startswith("index ") else key
-
-
-def are_different_people(before: Iterable[str], now: Iterable[str]) -> bool:
-    """Return True if there were people before and now, and none of them is the same."""
-    first, second = set(map(fold_login, before)), set(map(fold_login, now))
-    return bool(first and second) and first.isdisjoint(second)
 
 
 # Runs, hour by hour

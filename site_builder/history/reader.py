@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,23 +16,42 @@ from site_builder.core import formatting
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
 from site_builder.core.names import gpu_number_sort_key
-from site_builder.history import block_format, buckets, database, usage_sums
-from site_builder.history.block_format import Columns, DamagedBlockError, HourBlock, MinuteBlock, unpack_hour_block
-from site_builder.history.buckets import GPU_BUCKET_COLUMNS, HostBuckets
+from site_builder.history import block_format, buckets, database
+from site_builder.history.block_format import (
+    PART_COUNT,
+    Columns,
+    DamagedBlockError,
+    HourBlock,
+    MinuteBlock,
+    compute_minute_block_part,
+    unpack_hour_block,
+)
+from site_builder.history.buckets import (
+    CHUNK_LENGTH_S,
+    GPU_BUCKET_COLUMNS,
+    RETENTION_DAYS,
+    HostBuckets,
+    list_bucket_chunk_starts,
+)
 from site_builder.history.model import GpuSeries, HostSample
-from site_builder.history.usage_sums import StateMinutes, UsageShareSums, UsageTally, add_to_usage_sums
+from site_builder.history.usage_sums import (
+    DailyUsageSums,
+    HourlyUsageSums,
+    StateMinutes,
+    StateMinuteSumsRow,
+    UsageShareSums,
+    UsageShareSumsRow,
+    UsageTally,
+    add_to_usage_sums,
+    tally_usage_hours,
+)
 
 SHARE_SUMS_SQL = ", ".join(f"sum({name})" for name in UsageShareSums._fields)
 QueryResult = TypeVar("QueryResult")
 Chunk = TypeVar("Chunk", HourBlock, HostBuckets)
-# Each minute of the fleet is stored in parts, so that a host is read without unpacking all others.
-PART_COUNT = 16
-# Seconds that a chunk of each step covers.
-CHUNK_LENGTH_S = {MINUTE: HOUR, 300: DAY, HOUR: 32 * DAY}
-# Days for which it is kept at least.
-RETENTION_DAYS = {MINUTE: 2, 300: 35, HOUR: 762}
 # Minutes further ahead come from a wrong clock.
 MAX_CLOCK_AHEAD_S = HOUR
+GpuSetChange = tuple[str, int, tuple[GpuSeries, ...]]
 
 
 class GpuHistory(NamedTuple):
@@ -67,47 +85,6 @@ class HostHistory:
     def list_values(self, column: str) -> list[float | None]:
         """List `load` or `own_memory`, both in percent."""
         return block_format.unpack_block_numbers(self.host_columns[column], *block_format.HOST_COLUMNS[column])
-
-
-class UsageShareSumsRow(NamedTuple):
-    """Share of a person in one model's GPUs on a host on a day."""
-
-    day: date
-    host: str
-    model: str
-    person: str
-    share: UsageShareSums
-
-
-class StateMinuteSumsRow(NamedTuple):
-    """Minutes of one model's GPUs on a host on a day."""
-
-    day: date
-    host: str
-    model: str
-    seen: StateMinutes
-
-
-class DailyUsageSums(NamedTuple):
-    shares: list[UsageShareSumsRow]
-    seen: list[StateMinuteSumsRow]
-
-
-class HourlyUsageSums(NamedTuple):
-    """Sums over all hosts, by hour (its beginning), model and person."""
-
-    shares: dict[tuple[int, str, str], UsageShareSums]
-    seen: dict[tuple[int, str], StateMinutes]
-
-
-def compute_minute_block_part(host: str) -> int:
-    """Return the part of each minute in which a host is stored."""
-    return zlib.crc32(host.encode()) % PART_COUNT
-
-
-def choose_finest_bucket_step(since: float, now: float) -> int:
-    """Return the finest step that is kept as far back as that."""
-    return next((step for step, days in RETENTION_DAYS.items() if since >= now - days * DAY), HOUR)
 
 
 class HistoryReader:
@@ -329,10 +306,6 @@ class HostHistoryReader:
         return HostHistory(self.host, self.start, self.step, self.bucket_count, self.host_columns, tuple(gpus))
 
 
-def list_bucket_chunk_starts(start: int, end: int, length: int) -> range:
-    return range(start // length * length, end, length)
-
-
 def read_gpu_sets(connection: sqlite3.Connection, host: str) -> dict[int, tuple[GpuSeries, ...]]:
     """Read which GPUs a host ever had, the newest last."""
     rows = connection.execute("SELECT id, gpus FROM shape WHERE host=? ORDER BY first", (host,))
@@ -393,21 +366,6 @@ def read_last_samples(
                 return
 
 
-def tally_usage_hours(
-    connection: sqlite3.Connection, hours: Iterable[tuple[int, int, HourBlock]], zone: tzinfo
-) -> Mapping[tuple[int, str], UsageTally]:
-    """Add up hours, by their beginnings and hosts."""
-    tallies: dict[tuple[int, str], UsageTally] = defaultdict(UsageTally)
-    gpu_sets: dict[int, tuple[str, tuple[GpuSeries, ...]]] = {}
-    for at, gpu_set_id, hour in hours:
-        if gpu_set_id not in gpu_sets:
-            row = connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)).fetchone()
-            gpu_sets[gpu_set_id] = (row[0], block_format.unpack_gpu_series(row[1])) if row else ("", ())
-        host, series = gpu_sets[gpu_set_id]
-        tallies[at, host].add_hour(hour, series, usage_sums.split_usage_hour_by_day(at, zone))
-    return tallies
-
-
 def read_pending_history_usage(
     connection: sqlite3.Connection, start: int, end: int, zone: tzinfo
 ) -> Mapping[tuple[int, str], UsageTally]:
@@ -425,3 +383,30 @@ def query_hourly_minutes(connection: sqlite3.Connection, since: int, until: int)
 def query_person_shares(connection: sqlite3.Connection, since: int, until: int) -> dict[str, UsageShareSums]:
     sql = f"SELECT text, {SHARE_SUMS_SQL} FROM hour_share JOIN name ON id=person WHERE at>=? AND at<? GROUP BY person"  # noqa: S608 # our words
     return {person: UsageShareSums._make(row) for person, *row in connection.execute(sql, (since, until))}
+
+
+def read_history_gpu_set_changes(history: HistoryReader) -> list[GpuSetChange]:
+    """List which GPUs each host had, from when on."""
+    return history.query(lambda connection: list(query_history_gpu_set_changes(connection)), [])
+
+
+def read_first_history_day(history: HistoryReader) -> date | None:
+    """Return the first day that has history."""
+
+    def run_query(connection: sqlite3.Connection) -> list[date]:
+        (day,) = connection.execute("SELECT min(day) FROM seen").fetchone()
+        (first_minute,) = connection.execute("SELECT min(at) FROM minute").fetchone()
+        days = [] if day is None else [date.fromordinal(day)]
+        return days if first_minute is None else [*days, datetime.fromtimestamp(first_minute, history.zone).date()]
+
+    no_days: list[date] = []
+    return min(history.query(run_query, no_days), default=None)
+
+
+def query_history_gpu_set_changes(connection: sqlite3.Connection) -> Iterator[GpuSetChange]:
+    """Yield the changes; a GPU set without any history left is empty."""
+    series: dict[int, tuple[GpuSeries, ...]] = {}
+    for gpu_set_id, packed_series in connection.execute("SELECT id, gpus FROM shape"):
+        series[gpu_set_id] = block_format.unpack_gpu_series(packed_series)
+    for host, at, gpu_set_id in connection.execute("SELECT host, at, shape FROM told"):
+        yield host, at, series.get(gpu_set_id, ())

@@ -21,9 +21,15 @@ from site_builder.core.model import Problem
 from site_builder.core.records import dump_json, list_record_pairs, make_record_decoder
 from site_builder.history import block_format
 from site_builder.history.block_format import DamagedBlockError
+from site_builder.history.buckets import RETENTION_DAYS
 from site_builder.history.database import DATABASE_WHERE, SEEN_COLUMNS
-from site_builder.history.model import GpuSeries
-from site_builder.history.reader import RETENTION_DAYS, SHARE_SUMS_SQL, HistoryReader, query_person_shares
+from site_builder.history.reader import (
+    SHARE_SUMS_SQL,
+    GpuSetChange,
+    HistoryReader,
+    query_history_gpu_set_changes,
+    query_person_shares,
+)
 from site_builder.history.usage_sums import (
     SeenMinuteSums,
     StateMinutes,
@@ -45,7 +51,6 @@ NO_SHARE = UsageShareSums(0, 0, 0, 0)
 # This month and the last are kept in detail, of those before only the sums.
 DETAILED_MONTHS = 2
 HostModel = tuple[str, str]  # a host and a model
-GpuSetChange = tuple[str, int, tuple[GpuSeries, ...]]
 # From GPU set changes, the first day of a month, its end and what was seen: the minutes that nobody saw.
 CountUnseen = Callable[[Iterable[GpuSetChange], date, int, dict[HostModel, StateMinutes]], dict[HostModel, int]]
 
@@ -363,33 +368,6 @@ def load_rollup_month(content: bytes) -> MonthUsage:
     """Unpack a month; raise ValueError if it is none."""
     month: MonthUsage = make_record_decoder(MonthUsage)(orjson.loads(content))
     return month
-
-
-def read_history_gpu_set_changes(history: HistoryReader) -> list[GpuSetChange]:
-    """List which GPUs each host had, from when on."""
-    return history.query(lambda connection: list(query_history_gpu_set_changes(connection)), [])
-
-
-def read_first_history_day(history: HistoryReader) -> date | None:
-    """Return the first day that has history."""
-
-    def run_query(connection: sqlite3.Connection) -> list[date]:
-        (day,) = connection.execute("SELECT min(day) FROM seen").fetchone()
-        (first_minute,) = connection.execute("SELECT min(at) FROM minute").fetchone()
-        days = [] if day is None else [date.fromordinal(day)]
-        return days if first_minute is None else [*days, datetime.fromtimestamp(first_minute, history.zone).date()]
-
-    no_days: list[date] = []
-    return min(history.query(run_query, no_days), default=None)
-
-
-def query_history_gpu_set_changes(connection: sqlite3.Connection) -> Iterator[GpuSetChange]:
-    """Yield the changes; a GPU set without any history left is empty."""
-    series: dict[int, tuple[GpuSeries, ...]] = {}
-    for gpu_set_id, packed_series in connection.execute("SELECT id, gpus FROM shape"):
-        series[gpu_set_id] = block_format.unpack_gpu_series(packed_series)
-    for host, at, gpu_set_id in connection.execute("SELECT host, at, shape FROM told"):
-        yield host, at, series.get(gpu_set_id, ())
 
 
 def read_pending_rollup_minutes(connection: sqlite3.Connection, now: float) -> dict[tuple[int, int], int]:

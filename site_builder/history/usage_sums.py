@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, tzinfo
 from functools import lru_cache
@@ -18,6 +19,7 @@ from site_builder.history.block_format import (
     NO_USE,
     HourBlock,
     has_no_block_values,
+    unpack_gpu_series,
     unpack_occupancy,
 )
 from site_builder.history.model import GPU_STATES, TAKEN_STATES, UNCLEAR_STATES, GpuSeries
@@ -69,6 +71,37 @@ class StateMinutes(NamedTuple):
 
 Key = TypeVar("Key")
 Sums = TypeVar("Sums", UsageShareSums, SeenMinuteSums, StateMinutes)
+
+
+class UsageShareSumsRow(NamedTuple):
+    """Share of a person in one model's GPUs on a host on a day."""
+
+    day: date
+    host: str
+    model: str
+    person: str
+    share: UsageShareSums
+
+
+class StateMinuteSumsRow(NamedTuple):
+    """Minutes of one model's GPUs on a host on a day."""
+
+    day: date
+    host: str
+    model: str
+    seen: StateMinutes
+
+
+class DailyUsageSums(NamedTuple):
+    shares: list[UsageShareSumsRow]
+    seen: list[StateMinuteSumsRow]
+
+
+class HourlyUsageSums(NamedTuple):
+    """Sums over all hosts, by hour (its beginning), model and person."""
+
+    shares: dict[tuple[int, str, str], UsageShareSums]
+    seen: dict[tuple[int, str], StateMinutes]
 
 
 def add_to_usage_sums(sums: dict[Key, Sums], key: Key, more: Sums) -> None:
@@ -161,3 +194,18 @@ def split_usage_hour_by_day(at: int, zone: tzinfo) -> list[tuple[date, int, int]
     dates = [datetime.fromtimestamp(at + MINUTE * minute, zone).date() for minute in range(MINUTES_PER_HOUR)]
     midnight = dates.index(last)
     return [(first, 0, midnight), (last, midnight, MINUTES_PER_HOUR)]
+
+
+def tally_usage_hours(
+    connection: sqlite3.Connection, hours: Iterable[tuple[int, int, HourBlock]], zone: tzinfo
+) -> Mapping[tuple[int, str], UsageTally]:
+    """Add up hours, by their beginnings and hosts."""
+    tallies: dict[tuple[int, str], UsageTally] = defaultdict(UsageTally)
+    gpu_sets: dict[int, tuple[str, tuple[GpuSeries, ...]]] = {}
+    for at, gpu_set_id, hour in hours:
+        if gpu_set_id not in gpu_sets:
+            row = connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)).fetchone()
+            gpu_sets[gpu_set_id] = (row[0], unpack_gpu_series(row[1])) if row else ("", ())
+        host, series = gpu_sets[gpu_set_id]
+        tallies[at, host].add_hour(hour, series, split_usage_hour_by_day(at, zone))
+    return tallies

@@ -1,4 +1,4 @@
-"""Write samples to history.db, roll up what is older, and delete what is too old."""
+"""Take samples, write them to history.db, roll up what is older, and delete what is too old."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ from pathlib import Path
 
 from site_builder.core.files import is_empty
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.core.model import Problem
+from site_builder.core.model import HostFacts, HostStatus, Problem
 from site_builder.history import block_format, buckets, database, idle_runs
 from site_builder.history.block_format import (
+    PART_COUNT,
     DamagedBlockError,
     HourBlock,
     PackedSample,
+    compute_minute_block_part,
     unpack_hour_block,
     unpack_minute_block,
 )
+from site_builder.history.buckets import CHUNK_LENGTH_S, RETENTION_DAYS
 from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_database_transaction
-from site_builder.history.reader import (
-    CHUNK_LENGTH_S,
-    MAX_CLOCK_AHEAD_S,
-    PART_COUNT,
-    RETENTION_DAYS,
-    HistoryReader,
-    compute_minute_block_part,
-    read_chunk,
-    read_pending_history,
-    tally_usage_hours,
-)
-from site_builder.history.usage_sums import StateMinutes, UsageShareSums, add_to_usage_sums
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample, list_host_gpu_keys
+from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader, read_chunk, read_pending_history
+from site_builder.history.usage_sums import StateMinutes, UsageShareSums, add_to_usage_sums, tally_usage_hours
 
 # Rows that are deleted in one transaction.
 ROWS_PER_TRANSACTION = 500
@@ -360,3 +354,26 @@ def delete_unused_gpu_sets(connection: sqlite3.Connection, before: int) -> None:
     sql = "SELECT id FROM shape WHERE first<? AND id NOT IN (SELECT shape FROM chunk)"
     unused = [(gpu_set_id,) for (gpu_set_id,) in connection.execute(sql, (before,)) if gpu_set_id not in used_ids]
     connection.executemany("DELETE FROM shape WHERE id=?", unused)
+
+
+def sample_host(host: HostStatus) -> HostSample | None:
+    """Take a sample of a fresh host; nothing is known of any other."""
+    if host.state != "fresh":
+        return None
+    facts = host.facts or HostFacts()
+    load = 100 * facts.load[0] / facts.cpus if facts.load and facts.cpus else None
+    memory = None
+    if facts.memory_total and facts.memory_available is not None:
+        memory = 100 * (1 - facts.memory_available / facts.memory_total)
+    samples = [
+        GpuSample(
+            series=GpuSeries(key, status.gpu.number, status.model, status.gpu.memory_total),
+            use=status.gpu.utilization_gpu,
+            memory=status.gpu.memory_used,
+            temperature=status.gpu.temperature,
+            power=status.gpu.power_draw,
+            occupancy=OccupancySample(status.state, status.people),
+        )
+        for status, key in zip(host.gpus, list_host_gpu_keys(host.gpus))
+    ]
+    return HostSample(host.name, load, memory, tuple(samples))

@@ -16,27 +16,25 @@ from site_builder.core.files import CachedFile
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import GpuNumber
 from site_builder.core.names import gpu_number_sort_key, natural_sort_key
-from site_builder.core.people import PeopleDirectory
+from site_builder.core.people import PeopleDirectory, PeopleNames
 from site_builder.core.timeparse import dates
 from site_builder.discovery import hosts
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.health.model import HealthEvent
 from site_builder.health.store import StoredEventReader
-from site_builder.history import rollups
-from site_builder.history.export import PeopleNames
-from site_builder.history.reader import DailyUsageSums, GpuHistory, HistoryReader, choose_finest_bucket_step
-from site_builder.history.usage_sums import StateMinutes
+from site_builder.history.buckets import choose_finest_bucket_step
+from site_builder.history.reader import GpuHistory, HistoryReader, read_first_history_day, read_history_gpu_set_changes
+from site_builder.history.usage_sums import DailyUsageSums, StateMinutes
 from site_builder.usage import fleet_page, totals
-from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseSummary, ValueChange
+from site_builder.usage.fleet_page import UseSummary
 from site_builder.usage.totals import (
     DatePeriod,
     GpuStay,
-    UsageRow,
     UsageTable,
     compute_usage_percent_seen,
     find_usage_midnight,
 )
-from site_builder.waste import rules as waste_rules
+from site_builder.waste.render import parse_waste_json
 
 WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
 DAYS_PER_WEEK = 7
@@ -215,45 +213,6 @@ class WeekTally:
         return counts
 
 
-# Comparison with the week before
-
-
-def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
-    previous = report.compared_usage
-    return fleet_page.compare_usage_periods(
-        summarize_report_week(report.usage),
-        summarize_report_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
-    )
-
-
-def summarize_report_week(usage: CollectedUsage) -> PeriodUse:
-    return PeriodUse(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
-
-
-def compare_report_model(report: CollectedReport, model: str) -> ValueChange:
-    """Compare the GPU-hours of a model with the week before."""
-    before = report.compared_usage.models.get(model) if report.compared_usage else None
-    use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
-    return ValueChange(
-        use.taken / fleet_page.MINUTES_PER_HOUR, before.taken / fleet_page.MINUTES_PER_HOUR if before else None
-    )
-
-
-def list_report_models(report: CollectedReport) -> dict[str, UseSummary]:
-    """Return the models of the week, and those that were seen only in the week before."""
-    models = dict(report.usage.models)
-    for model in report.previous_usage.models if report.previous_usage else ():
-        if len(models) < fleet_page.MAX_MODELS:
-            models.setdefault(model, fleet_page.NOTHING_SEEN)
-    return models
-
-
-def list_unseen_report_hosts(report: CollectedReport) -> list[UsageRow]:
-    """List the hosts that were not seen all the time, the least seen first."""
-    rows = [row for row in report.usage.hosts.rows if (compute_usage_percent_seen(row.sums) or 0) < 99]
-    return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))
-
-
 class ReportCollectionError(Exception):
     """Sentence that says why history could not be read."""
 
@@ -282,8 +241,8 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
         for gpu in host_history.gpus:
             name, index = (HIDDEN_HOST_NAME, None) if host in hidden else (host, gpu.series.index)
             tally.add_gpu(gpu, hours, name, index)
-    stays = totals.find_gpu_stays(rollups.read_history_gpu_set_changes(history))
-    history_start = rollups.read_first_history_day(history)
+    stays = totals.find_gpu_stays(read_history_gpu_set_changes(history))
+    history_start = read_first_history_day(history)
     period, previous_period = (
         DatePeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now) for monday in (first, previous_first)
     )
@@ -360,7 +319,7 @@ def collect_week_usage(
 def collect_current_waste(settings: Settings, now: float) -> Sequence[CollectedCurrentWaste]:
     """Read waste.json, unless it is old, or names people who are not to be shown any more."""
     with suppress(OSError):
-        waste, _ = waste_rules.parse_waste_json((settings.www / "waste.json").read_bytes())
+        waste, _ = parse_waste_json((settings.www / "waste.json").read_bytes())
         if (
             waste
             and abs(now - waste.built_at) < MAX_WASTE_AGE_S

@@ -20,8 +20,7 @@ from site_builder.config.settings import Settings
 from site_builder.core import command_options, files
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, NegativeResultError, with_loaded_settings
-from site_builder.history import rollups
-from site_builder.history.reader import HistoryReader
+from site_builder.history.reader import HistoryReader, read_first_history_day
 from site_builder.reports import collect, render
 from site_builder.reports.collect import CollectedReport
 
@@ -112,7 +111,7 @@ def load_report_for_command(settings: Settings, first: date, now: float) -> Coll
             raise CommandError(f"{path} is not there: history is kept where the board is built, or --state names it")
         weekly_report = collect.collect_report(settings, history, first, now)
         if weekly_report is None:
-            first_day = rollups.read_first_history_day(history)
+            first_day = read_first_history_day(history)
             since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
             raise NegativeResultError(f"there is no history of {collect.format_report_week(first)} in {path}: {since}")
     except (OSError, collect.ReportCollectionError) as error:

@@ -11,14 +11,14 @@ from site_builder.charts import svg
 from site_builder.charts.svg import HeatmapRow
 from site_builder.core.formatting import join_names
 from site_builder.core.html import Html, escape_html
+from site_builder.core.names import natural_sort_key
 from site_builder.core.terminal_text import flatten_text, truncate_text
 from site_builder.health import events
 from site_builder.health.model import HealthEvent
-from site_builder.reports import collect
-from site_builder.reports.collect import CollectedReport, CollectedWastedGpu
+from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
 from site_builder.usage import fleet_page
-from site_builder.usage.fleet_page import UseRow, UseSummary, ValueChange
-from site_builder.usage.totals import UsageSums, compute_usage_percent_seen, usage_units_to_hours
+from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseRow, UseSummary, ValueChange
+from site_builder.usage.totals import UsageRow, UsageSums, compute_usage_percent_seen, usage_units_to_hours
 
 SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
 INFO_LABEL = "for your information"
@@ -174,14 +174,14 @@ class ReportContent:
 
 def build_report_content(report: CollectedReport, form: ContentFormat) -> ReportContent:
     until = find_unfinished_content_end(report)
-    models = list(collect.list_report_models(report).items())
+    models = list(list_report_models(report).items())
     people = report.usage.people
     omitted_people = people.rows[form.max_people :]
     omitted_hours = format_unit_hours(sum(row.sums.used for row in omitted_people))
     previous = report.compared_usage
     previous_use = {row.key: row.sums.used for row in previous.people.rows} if previous else None
-    report_events, hosts = list_content_events(report), collect.list_unseen_report_hosts(report)
-    comparison = collect.compare_report_weeks(report)
+    report_events, hosts = list_content_events(report), list_unseen_report_hosts(report)
+    comparison = compare_report_weeks(report)
     return ReportContent(
         title=build_content_title(report),
         date_range=build_content_date_range(report),
@@ -191,9 +191,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> Report
         all_gpus=build_report_use_row("All GPUs", report.usage.total, build_content_change(comparison.used)),
         heat=svg.build_heatmap_hourly_rows(report.days, report.cells, until),
         models=[
-            build_report_use_row(
-                form.shorten(model), use, build_content_change(collect.compare_report_model(report, model))
-            )
+            build_report_use_row(form.shorten(model), use, build_content_change(compare_report_model(report, model)))
             for model, use in models[: form.max_models]
         ],
         omitted_models=0 if form.max_models is None else len(models) - form.max_models,
@@ -373,3 +371,39 @@ def find_report_event_severity(event: HealthEvent) -> tuple[int, str]:
         if event.kind in kinds:
             return rank, label
     return len(SEVERITIES), INFO_LABEL
+
+
+def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
+    previous = report.compared_usage
+    return fleet_page.compare_usage_periods(
+        summarize_report_week(report.usage),
+        summarize_report_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
+    )
+
+
+def summarize_report_week(usage: CollectedUsage) -> PeriodUse:
+    return PeriodUse(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
+
+
+def compare_report_model(report: CollectedReport, model: str) -> ValueChange:
+    """Compare the GPU-hours of a model with the week before."""
+    before = report.compared_usage.models.get(model) if report.compared_usage else None
+    use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
+    return ValueChange(
+        use.taken / fleet_page.MINUTES_PER_HOUR, before.taken / fleet_page.MINUTES_PER_HOUR if before else None
+    )
+
+
+def list_report_models(report: CollectedReport) -> dict[str, UseSummary]:
+    """Return the models of the week, and those that were seen only in the week before."""
+    models = dict(report.usage.models)
+    for model in report.previous_usage.models if report.previous_usage else ():
+        if len(models) < fleet_page.MAX_MODELS:
+            models.setdefault(model, fleet_page.NOTHING_SEEN)
+    return models
+
+
+def list_unseen_report_hosts(report: CollectedReport) -> list[UsageRow]:
+    """List the hosts that were not seen all the time, the least seen first."""
+    rows = [row for row in report.usage.hosts.rows if (compute_usage_percent_seen(row.sums) or 0) < 99]
+    return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))

@@ -15,7 +15,7 @@ from site_builder.core.formatting import DAY_NAMES
 from site_builder.core.html import EMPTY_HTML, Html, load_compact_template
 from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
 from site_builder.health import events
-from site_builder.reports import collect, content
+from site_builder.reports import content
 from site_builder.reports.collect import CollectedReport
 from site_builder.reports.content import PersonRow, ReportContent, build_report_content
 from site_builder.usage import fleet_page
@@ -97,14 +97,14 @@ def format_report_subject(report: CollectedReport) -> str:
     """Format `gpuboard: week 46 of 2026, 120.0 GPU-hours used`."""
     title = content.build_content_title(report)
     return (
-        f"gpuboard: {title[0].lower()}{title[1:]}, {collect.compare_report_weeks(report).used.now:,.1f} GPU-hours used"
+        f"gpuboard: {title[0].lower()}{title[1:]}, {content.compare_report_weeks(report).used.now:,.1f} GPU-hours used"
     )
 
 
 def render_report_brief(report: CollectedReport, url: str = "") -> str:
     """Render the sums alone, for a chat."""
     lines = [content.build_content_date_range(report)]
-    for label, number, before in fleet_page.describe_usage_comparison(collect.compare_report_weeks(report)):
+    for label, number, before in fleet_page.describe_usage_comparison(content.compare_report_weeks(report)):
         lines.append(f"{number} {label}: {before}")
     critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_content_events(report))
     if critical_count:
@@ -200,7 +200,7 @@ def replace_report_dashes(change: str) -> str:
 
 
 def format_report_summary_lines(report: CollectedReport) -> Iterator[str]:
-    changes = collect.compare_report_weeks(report)
+    changes = content.compare_report_weeks(report)
     for label, change, digits in (
         ("GPU-hours used", changes.used, 1),
         ("people who used GPUs", changes.people, 0),

@@ -16,8 +16,8 @@ from site_builder.core.formatting import DAY
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT, SiteFiles
 from site_builder.fleet.summary import SummarizedHost
-from site_builder.history.reader import HistoryReader
-from site_builder.history.rollups import GpuSetChange, HostModel, MonthUsage, UsageRollup
+from site_builder.history.reader import GpuSetChange, HistoryReader
+from site_builder.history.rollups import HostModel, MonthUsage, UsageRollup
 from site_builder.history.usage_sums import StateMinutes, UsageShareSums
 from site_builder.usage import fleet_page, people_page, totals
 from site_builder.usage.fleet_page import MinutesByHour, PeriodComparison, PeriodUse

@@ -31,10 +31,9 @@ from site_builder.core.terminal_text import (
 )
 from site_builder.core.timeparse import dates
 from site_builder.fleet.gpu_models import NameFiles
-from site_builder.history import rollups
 from site_builder.history.commands import check_history_command_query, explain_missing_history
 from site_builder.history.export import CsvCell, format_csv_lines
-from site_builder.history.reader import HistoryReader
+from site_builder.history.reader import HistoryReader, read_first_history_day, read_history_gpu_set_changes
 from site_builder.usage import totals
 from site_builder.usage.totals import (
     GROUPINGS,
@@ -168,13 +167,11 @@ def read_stats(history: HistoryReader, settings: Settings, period: DatePeriod, l
     usage = check_history_command_query(
         history, lambda: history.read_daily_usage(period.first, period.last, period.now)
     )
-    first_day = check_history_command_query(history, lambda: rollups.read_first_history_day(history))
+    first_day = check_history_command_query(history, lambda: read_first_history_day(history))
     if not usage.seen:
         since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
         raise NegativeResultError(f"there is no history of {label} in {history.path.absolute()}: {since}")
-    stays = totals.find_gpu_stays(
-        check_history_command_query(history, lambda: rollups.read_history_gpu_set_changes(history))
-    )
+    stays = totals.find_gpu_stays(check_history_command_query(history, lambda: read_history_gpu_set_changes(history)))
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})
     if first_day and first_day > period.first:
         print_command_message(f"history begins with {first_day}: what was before is not in it")

@@ -10,7 +10,7 @@ from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY, MINUTE
 from site_builder.core.published_files import OutputFile, SiteFiles
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.fleet.store import BuilderState
+from site_builder.fleet.store import FleetStore
 from site_builder.fleet.summary import HostSummary, SummarizedHost
 from site_builder.history.idle_runs import IdleRun, build_fleet_gpu_key, find_current_idle_run, read_idle_history
 from site_builder.history.reader import HistoryReader
@@ -35,7 +35,7 @@ class HostWithWasteCandidates(SummarizedHost, Protocol):
 class WasteMonitor:
     """Keeps a waste report that is at most a minute old."""
 
-    def __init__(self, history: HistoryReader, memory: BuilderState, build_interval_s: int) -> None:
+    def __init__(self, history: HistoryReader, memory: FleetStore, build_interval_s: int) -> None:
         self.history, self.memory, self.build_interval_s = history, memory, build_interval_s
         self.report: WasteReport | None = None
 
@@ -77,7 +77,7 @@ def collect_waste(
     }
     long_minutes, since = waste_rules.MIN_UNUSED_DAYS * DAY // MINUTE, now - waste_rules.ENDED_BOOKING_DAYS * DAY
     idle_history = read_idle_history(history, gpu_keys, long_minutes, since, now)
-    empty_gpus = list(find_empty_gpus(summaries, candidates, idle_history.runs, anomalies, now))
+    empty_gpus = list(collect_empty_gpus(summaries, candidates, idle_history.runs, anomalies, now))
     # hosts that have left the board are nobody's concern any more
     unused_bookings = tuple(booking for booking in idle_history.unused_bookings if booking.host in summaries)
     idle_history = idle_history._replace(unused_bookings=unused_bookings)
@@ -91,7 +91,7 @@ def collect_waste(
     )
 
 
-def find_empty_gpus(
+def collect_empty_gpus(
     summaries: Mapping[str, HostSummary],
     candidates: Mapping[str, Sequence[WasteCandidate]],
     runs: Mapping[str, IdleRun],
@@ -112,7 +112,7 @@ def find_empty_gpus(
         summary = summaries.get(run.host)
         if summary is None or summary.state != "fresh":
             continue
-        for gpu in list_wasted_empty_gpus(run.host, summary, candidates.get(run.host, ())):
+        for gpu in collect_host_empty_gpus(run.host, summary, candidates.get(run.host, ())):
             if build_fleet_gpu_key(run.host, gpu.gpu_key) == gpu_key:
                 if USED_PREFIX + gpu_key not in anomalies:
                     yield gpu
@@ -121,7 +121,7 @@ def find_empty_gpus(
             anomalies[USED_PREFIX + gpu_key] = int(now)
 
 
-def list_wasted_empty_gpus(
+def collect_host_empty_gpus(
     host: str, summary: HostSummary, candidates: Sequence[WasteCandidate]
 ) -> Iterator[EmptyGpuCandidate]:
     """List the GPUs of a host that nobody is on: those that are free, and those that are booked and unused."""

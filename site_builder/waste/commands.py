@@ -19,10 +19,10 @@ from site_builder.core.command_options import (
     translate_fleet_errors,
     with_loaded_settings,
 )
+from site_builder.core.names import HostNameIndex
 from site_builder.core.terminal_text import find_terminal_width, replace_unencodable
-from site_builder.fleet.booking_use import HostNameIndex
 from site_builder.snapshots.completion import complete_hosts
-from site_builder.waste import render, rules
+from site_builder.waste import render
 from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WasteReport
 
 NO_BOARD_HINT = "set GPUBOARD_URL to the address of a board, or where it is built GPUBOARD_WWW to its folder"
@@ -82,7 +82,7 @@ def load_waste_for_command(loaded: LoadedSettings) -> WasteReport:
             raise CommandError(f"there is no {source}: {NO_BOARD_HINT}") from None
         except OSError as error:
             raise CommandError(f"{source} could not be read: {error.strerror}") from None
-    report, problem = rules.parse_waste_json(content)
+    report, problem = render.parse_waste_json(content)
     if report is None:
         raise CommandError(f"{source} {problem}")
     fleet = Fleet(report.built_at, (), (), every=report.build_interval_s or None)

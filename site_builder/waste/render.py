@@ -1,25 +1,22 @@
-"""Render what is wasted: a section of the board, waste.json, and a table for terminals."""
+"""Render what is wasted: a section of the board, waste.json (and parse it), and a table for terminals."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import orjson
 
+from site_builder.client.model import as_clean_text, as_integer, as_list, as_number, suggest_board_update
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_moment, join_names
 from site_builder.core.html import load_compact_template, render_epoch
-from site_builder.core.names import parse_gpu_index
-from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text
-from site_builder.waste.rules import (
-    WASTE_SCHEMA,
-    WasteItem,
-    WasteReport,
-    group_waste_items,
-    sum_waste_hours,
-)
+from site_builder.core.names import is_host_name, parse_gpu_index
+from site_builder.core.terminal_text import clean_text, fit_text, flatten_text, measure_width, truncate_text
+from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WASTE_SCHEMA, WasteItem, WasteReport
 
 # Lines on the board; `gpuboard waste` lists all.
 MAX_BOARD_LINES = 25
@@ -27,6 +24,34 @@ TABLE_HEADER = ("GPU-hours", "GPU", "kind", "since", "who")
 MIN_NAME_WIDTH, MAX_NAME_WIDTH = 8, 24
 COLUMN_GAP = "  "
 UNKNOWN = "?"
+NOT_A_WASTE_FILE = f"is not the {WASTE_FILE} of a gpuboard"
+
+
+class WasteLine(NamedTuple):
+    """GPUs of a host that are wasted in the same way; `hours` is their sum."""
+
+    first_item: WasteItem
+    hours: float | None
+    gpu_label: str
+
+
+def sum_waste_hours(items: Iterable[WasteItem]) -> tuple[float, int]:
+    """Return the sum of the known GPU-hours, and the number of items without."""
+    hours = [item.hours for item in items]
+    return round(sum(value for value in hours if value is not None), 2), hours.count(None)
+
+
+def group_waste_items(items: Iterable[WasteItem]) -> list[WasteLine]:
+    """Join items that differ in nothing but the GPU into one line, the most GPU-hours first."""
+    groups: dict[tuple[object, ...], list[WasteItem]] = defaultdict(list)
+    for item in items:
+        groups[item._replace(gpu_key="", index=None, hours=None), item.hours is None].append(item)
+    lines = []
+    for group in groups.values():
+        numbers = ",".join("?" if item.index is None else str(item.index) for item in group)
+        hours = None if group[0].hours is None else sum_waste_hours(group)[0]
+        lines.append(WasteLine(group[0], hours, f"{group[0].host}:{numbers}"))
+    return sorted(lines, key=lambda line: (line.hours is None, -(line.hours or 0)))
 
 
 def format_waste_hours(hours: float | None) -> str:
@@ -101,6 +126,57 @@ def render_waste_json(report: WasteReport) -> bytes:
         ],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
+
+
+def parse_waste_json(content: bytes) -> tuple[WasteReport | None, str]:
+    """Parse waste.json, or say why that is impossible; items of an unknown form are left out."""
+    try:
+        document = orjson.loads(content)
+    except ValueError:
+        return None, NOT_A_WASTE_FILE
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("items"), list)
+        or type(document.get("built")) is not int
+    ):
+        return None, NOT_A_WASTE_FILE
+    schema = document.get("schema")
+    if schema != WASTE_SCHEMA:
+        shown = clean_text(str(schema))[:20]
+        return None, f"has schema {shown}, but {WASTE_SCHEMA} is what is read here: {suggest_board_update(schema)}"
+    report = WasteReport(
+        built_at=document["built"],
+        build_interval_s=as_integer(document.get("every")) or 0,
+        items=tuple(item for fields in document["items"] if (item := parse_waste_json_item(fields))),
+        hosts=tuple(host for host in as_list(document.get("hosts")) if isinstance(host, str) and is_host_name(host)),
+        history_since=as_integer(document.get("history_since")),
+        problem=as_clean_text(document.get("trouble")),
+    )
+    return report, ""
+
+
+def parse_waste_json_item(fields: object) -> WasteItem | None:
+    if not isinstance(fields, dict):
+        return None
+    kind, host = fields.get("kind"), fields.get("host")
+    number = as_clean_text(fields.get("place")) or as_integer(fields.get("index"))
+    if kind not in WASTE_KINDS or not isinstance(host, str) or not is_host_name(host):
+        return None
+    return WasteItem(
+        kind=str(kind),
+        host=host,
+        gpu_key=as_clean_text(fields.get("uuid")) or f"index {number}",
+        index=number,
+        model=as_clean_text(fields.get("model")) or "GPU",
+        people=tuple(name for value in as_list(fields.get("who")) if (name := as_clean_text(value))),
+        since=as_integer(fields.get("since")),
+        until=as_integer(fields.get("until")),
+        hours=as_number(fields.get("gpu_hours")),
+        pids=tuple(pid for value in as_list(fields.get("pids")) if (pid := as_integer(value)) is not None),
+        what=as_clean_text(fields.get("what")) or "?",
+        advice=as_clean_text(fields.get("do")) or "",
+        command=as_clean_text(fields.get("command")) or "",
+    )
 
 
 # In a terminal

@@ -10,13 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
-import orjson
-
-from site_builder.client.model import as_clean_text, as_integer, as_list, as_number, suggest_board_update
 from site_builder.core.formatting import DAY, HOUR, MINUTE, format_size, join_names
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
-from site_builder.core.names import gpu_number_sort_key, is_host_name, natural_sort_key
-from site_builder.core.terminal_text import clean_text
+from site_builder.core.names import gpu_number_sort_key, natural_sort_key
+from site_builder.core.people import are_different_people
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.history.idle_runs import (
     RUN_EMPTY,
@@ -24,7 +21,6 @@ from site_builder.history.idle_runs import (
     IdleRun,
     IdleRunHistory,
     UnusedBookingRun,
-    are_different_people,
     build_fleet_gpu_key,
     find_current_idle_run,
 )
@@ -33,7 +29,6 @@ from site_builder.history.model import TAKEN_STATES, list_host_gpu_keys
 # In the order in which they are listed for one GPU.
 WASTE_KINDS = ("dead", "held", "ownerless", "unexplained", "booking", "unused")
 WASTE_FILE, WASTE_SCHEMA = "waste.json", 1
-NOT_A_WASTE_FILE = f"is not the {WASTE_FILE} of a gpuboard"
 MIN_UNUSED_DAYS = 30
 ENDED_BOOKING_DAYS = 7
 # A booking is reported once nobody was on the GPU for so long; its first check comes this soon after it began.
@@ -74,14 +69,6 @@ class WasteReport(NamedTuple):
     problem: str | None = None
 
 
-class WasteLine(NamedTuple):
-    """GPUs of a host that are wasted in the same way; `hours` is their sum."""
-
-    first_item: WasteItem
-    hours: float | None
-    gpu_label: str
-
-
 class WasteCandidate(NamedTuple):
     """GPU that may be wasted, from the present alone; `people` are logins, which are never published.
 
@@ -106,82 +93,6 @@ class EmptyGpuCandidate(NamedTuple):
     gpu_key: str
     index: GpuNumber  # type: ignore[assignment]
     model: str
-
-
-# waste.json
-
-
-def parse_waste_json(content: bytes) -> tuple[WasteReport | None, str]:
-    """Parse waste.json, or say why that is impossible; items of an unknown form are left out."""
-    try:
-        document = orjson.loads(content)
-    except ValueError:
-        return None, NOT_A_WASTE_FILE
-    if (
-        not isinstance(document, dict)
-        or not isinstance(document.get("items"), list)
-        or type(document.get("built")) is not int
-    ):
-        return None, NOT_A_WASTE_FILE
-    schema = document.get("schema")
-    if schema != WASTE_SCHEMA:
-        shown = clean_text(str(schema))[:20]
-        return None, f"has schema {shown}, but {WASTE_SCHEMA} is what is read here: {suggest_board_update(schema)}"
-    report = WasteReport(
-        built_at=document["built"],
-        build_interval_s=as_integer(document.get("every")) or 0,
-        items=tuple(item for fields in document["items"] if (item := parse_waste_json_item(fields))),
-        hosts=tuple(host for host in as_list(document.get("hosts")) if isinstance(host, str) and is_host_name(host)),
-        history_since=as_integer(document.get("history_since")),
-        problem=as_clean_text(document.get("trouble")),
-    )
-    return report, ""
-
-
-def parse_waste_json_item(fields: object) -> WasteItem | None:
-    if not isinstance(fields, dict):
-        return None
-    kind, host = fields.get("kind"), fields.get("host")
-    number = as_clean_text(fields.get("place")) or as_integer(fields.get("index"))
-    if kind not in WASTE_KINDS or not isinstance(host, str) or not is_host_name(host):
-        return None
-    return WasteItem(
-        kind=str(kind),
-        host=host,
-        gpu_key=as_clean_text(fields.get("uuid")) or f"index {number}",
-        index=number,
-        model=as_clean_text(fields.get("model")) or "GPU",
-        people=tuple(name for value in as_list(fields.get("who")) if (name := as_clean_text(value))),
-        since=as_integer(fields.get("since")),
-        until=as_integer(fields.get("until")),
-        hours=as_number(fields.get("gpu_hours")),
-        pids=tuple(pid for value in as_list(fields.get("pids")) if (pid := as_integer(value)) is not None),
-        what=as_clean_text(fields.get("what")) or "?",
-        advice=as_clean_text(fields.get("do")) or "",
-        command=as_clean_text(fields.get("command")) or "",
-    )
-
-
-# Sums and lines
-
-
-def sum_waste_hours(items: Iterable[WasteItem]) -> tuple[float, int]:
-    """Return the sum of the known GPU-hours, and the number of items without."""
-    hours = [item.hours for item in items]
-    return round(sum(value for value in hours if value is not None), 2), hours.count(None)
-
-
-def group_waste_items(items: Iterable[WasteItem]) -> list[WasteLine]:
-    """Join items that differ in nothing but the GPU into one line, the most GPU-hours first."""
-    groups: dict[tuple[object, ...], list[WasteItem]] = defaultdict(list)
-    for item in items:
-        groups[item._replace(gpu_key="", index=None, hours=None), item.hours is None].append(item)
-    lines = []
-    for group in groups.values():
-        numbers = ",".join("?" if item.index is None else str(item.index) for item in group)
-        hours = None if group[0].hours is None else sum_waste_hours(group)[0]
-        lines.append(WasteLine(group[0], hours, f"{group[0].host}:{numbers}"))
-    return sorted(lines, key=lambda line: (line.hours is None, -(line.hours or 0)))
 
 
 # Candidates, from the present state of a host

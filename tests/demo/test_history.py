@@ -17,8 +17,9 @@ from site_builder.demo import history, scenario
 from site_builder.demo.past_weeks import DOWN_HOSTS
 from site_builder.demo.scenario import HOUR_S, LEAD_TIME_S, build_scenarios
 from site_builder.history.block_format import unpack_gpu_series
+from site_builder.history.buckets import RETENTION_DAYS
 from site_builder.history.model import GPU_STATES, TAKEN_STATES
-from site_builder.history.reader import RETENTION_DAYS, HistoryReader
+from site_builder.history.reader import HistoryReader
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, folder, minutes, roll, used

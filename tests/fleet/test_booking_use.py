@@ -32,7 +32,7 @@ from site_builder.core.model import (
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.host_state import HostStateInput, decide_host_status
-from site_builder.fleet.store import BuilderState
+from site_builder.fleet.store import FleetStore
 from site_builder.fleet.summary import summarize_host
 from tests.support import board_fixture
 from tests.support.board_fixture import Lab, soon
@@ -436,16 +436,16 @@ def test_what_is_remembered_is_the_same_after_a_restart(tmp_path: Path) -> None:
         "GPU-0": GpuBookingUse(5, None, {"bob": 3}, {"7 alice": (4, 1.0, 2.5)}),
         "GPU-1": GpuBookingUse(5, 4, {}, {}),
     }
-    memory = BuilderState(tmp_path)
+    memory = FleetStore(tmp_path)
     memory.update_booking_uses("atlas", kept)
     memory.save()
-    assert BuilderState(tmp_path).booking_uses == {"atlas": kept}
+    assert FleetStore(tmp_path).booking_uses == {"atlas": kept}
 
 
 def test_the_memory_of_a_builder_that_knew_nothing_of_this_is_read(tmp_path: Path) -> None:
     old = {"idle": {"atlas": {"looked": 1, "since": {"GPU-0": 1.5}}}, "logins": ["alice"], "problems": []}
     (tmp_path / "memory.json").write_text(json.dumps(old))
-    memory = BuilderState(tmp_path)
+    memory = FleetStore(tmp_path)
     assert (memory.booking_uses, memory.idle_times, memory.logins) == (
         {},
         {"atlas": IdleTimes(1, {"GPU-0": 1.5})},
@@ -464,7 +464,7 @@ def test_the_memory_of_a_builder_that_knew_nothing_of_this_is_read(tmp_path: Pat
 )
 def test_a_damaged_memory_begins_anew(tmp_path: Path, damaged: object) -> None:
     (tmp_path / "memory.json").write_text(json.dumps({"idle": {}, "kept": damaged, "logins": ["a"], "problems": []}))
-    memory = BuilderState(tmp_path)
+    memory = FleetStore(tmp_path)
     assert (memory.booking_uses, memory.logins) == ({}, set())
 
 
@@ -520,14 +520,14 @@ def test_forgetting_a_host_forgets_how_its_bookings_are_kept(lab: Lab) -> None:
     lab.book({"atlas": [{"name": "alice", "date": soon(DAY)}]})
     lab.host("atlas")
     lab.build()
-    assert "atlas" in BuilderState(lab.state).booking_uses
+    assert "atlas" in FleetStore(lab.state).booking_uses
     (lab.state / "forget").mkdir()
     (lab.state / "forget/atlas").touch()
     for file in (lab.data / "atlas").iterdir():
         file.unlink()
     (lab.data / "atlas").rmdir()
     lab.build()
-    assert BuilderState(lab.state).booking_uses == {}
+    assert FleetStore(lab.state).booking_uses == {}
 
 
 def test_a_broken_booking_names_who_and_since_when(lab: Lab) -> None:

@@ -20,8 +20,7 @@ from site_builder.core.model import (
     ToolResult,
 )
 from site_builder.core.people import PeopleDirectory
-from site_builder.fleet.gpu_models import shorten_gpu_name
-from site_builder.fleet.host_state import build_model_names
+from site_builder.fleet.gpu_models import build_model_names, shorten_gpu_name
 from site_builder.fleet.summary import summarize_host
 from tests.support.generated_fleet import (
     NOW,

@@ -22,13 +22,13 @@ import pytest
 
 from site_builder.core import people
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.core.people import PeopleDirectory
+from site_builder.core.people import PeopleDirectory, PeopleNames
 from site_builder.history import commands as history_commands
 from site_builder.history import export
 from site_builder.history.block_format import pack_block, unpack_block
 from site_builder.history.commands import ExportCommandPeriod
 from site_builder.history.database import begin_database_transaction
-from site_builder.history.export import ExportRow, PeopleNames
+from site_builder.history.export import ExportRow
 from site_builder.history.model import GPU_STATES
 from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter, store_history_chunk

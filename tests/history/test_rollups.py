@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.history.rollups import SUMS_FILE, GpuSetChange, HostModel, MonthUsage, RecentRollups, UsageRollup
+from site_builder.history.reader import GpuSetChange
+from site_builder.history.rollups import SUMS_FILE, HostModel, MonthUsage, RecentRollups, UsageRollup
 from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll, used

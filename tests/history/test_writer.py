@@ -11,9 +11,10 @@ import pytest
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import Gpu, GpuStatus, HostStatus, PrivacySettings
 from site_builder.history.block_format import PackedSample
-from site_builder.history.model import HostSample, sample_host
-from site_builder.history.reader import HistoryReader, choose_finest_bucket_step
-from site_builder.history.writer import HistoryWriter
+from site_builder.history.buckets import choose_finest_bucket_step
+from site_builder.history.model import HostSample
+from site_builder.history.reader import HistoryReader
+from site_builder.history.writer import HistoryWriter, sample_host
 from tests.support.board_fixture import Lab, person, process
 from tests.support.board_fixture import gpu as row
 from tests.support.history_fixtures import epoch, folder, gpu, host, record, roll

@@ -475,7 +475,7 @@ def is_new(content: str | bytes) -> bool:
         ("history.writer.HistoryWriter.record", "state/history.db"),
         ("health.store.HealthEventStore.record", "state/history.db"),
         ("history.writer.HistoryWriter.write_minute", "state/history.db"),
-        ("history.model.find_outdated_hosts", ""),
+        ("fleet.summary.find_outdated_hosts_in_summaries", ""),
         ("fleet.summary.find_duplicate_uuids_in_summaries", "data"),
         ("board.builder.Builder.forget_hosts", "state/forget"),
         ("board.builder.Builder.update_host_state", "good"),

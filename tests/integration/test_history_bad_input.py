@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.core.people import PeopleDirectory
+from site_builder.core.people import PeopleDirectory, PeopleNames
 from site_builder.fleet.gpu_models import NameFiles
-from site_builder.history.export import PeopleNames
-from site_builder.history.model import find_outdated_hosts
+from site_builder.fleet.summary import find_outdated_hosts_in_summaries
 from site_builder.history.reader import HistoryReader
 from tests.support.fake_clock import NOON, Machine, machine_in
 from tests.support.history_fixtures import minutes, used
@@ -148,7 +147,7 @@ def test_a_host_that_is_renamed_counts_once_also_while_its_old_name_looks_fresh(
 def test_a_host_is_outdated_only_if_others_report_all_of_its_gpus_later(
     hosts: dict[str, tuple[list[str], float | None]], old: set[str]
 ) -> None:
-    assert find_outdated_hosts(hosts) == old
+    assert find_outdated_hosts_in_summaries(hosts) == old
 
 
 def test_five_spellings_of_one_user_are_one_person(machine: Machine) -> None:

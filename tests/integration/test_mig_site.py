@@ -17,8 +17,8 @@ from site_builder.client import render as client_render
 from site_builder.client.model import Fleet
 from site_builder.health import gpu_health
 from site_builder.history import block_format
-from site_builder.history.model import sample_host
 from site_builder.history.reader import HistoryReader
+from site_builder.history.writer import sample_host
 from tests.support.board_fixture import GPU_COLUMNS, Lab
 from tests.support.board_fixture import gpu as gpu_row
 from tests.support.booking_fixtures import ME, entries

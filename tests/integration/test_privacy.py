@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.core.model import PrivacySettings
-from site_builder.history import rollups
-from site_builder.history.reader import HistoryReader
+from site_builder.history.reader import HistoryReader, read_first_history_day
 from site_builder.reports import collect
 from tests.support import waste_fixtures
 from tests.support.board_fixture import Lab
@@ -27,7 +26,7 @@ HIDDEN = PrivacySettings(users=False)
 def report(lab: Lab, shown: str) -> None:
     """Of the week in which the lab was built."""
     past = HistoryReader(lab.state, timezone.utc)
-    day = rollups.read_first_history_day(past)
+    day = read_first_history_day(past)
     past.close()
     assert day
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}

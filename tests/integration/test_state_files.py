@@ -32,7 +32,7 @@ from site_builder.core.model import AlertSettings
 from site_builder.core.records import DamagedFileError, dump_json, list_record_pairs, read_records, write_records
 from site_builder.doctor import builder_checks
 from site_builder.doctor.model import DoctorContext
-from site_builder.fleet.store import BuilderState
+from site_builder.fleet.store import FleetStore
 from site_builder.history import rollups
 from site_builder.history.rollups import MonthUsage
 from site_builder.history.usage_sums import StateMinutes, UsageShareSums
@@ -415,7 +415,7 @@ def test_user_without_access_to_state_can_book(lab: Lab, foreign: Lab) -> None:
     lab.build()  # so that all is imported that this user may not be able to read
 
     def check() -> None:
-        memory = BuilderState(foreign.state)
+        memory = FleetStore(foreign.state)
         assert (memory.logins, memory.idle_times) == (set(), {})
 
     assert as_nobody(check) == 0
@@ -426,13 +426,13 @@ def test_user_without_access_to_state_can_book(lab: Lab, foreign: Lab) -> None:
 
 def test_an_emptied_memory_is_reported_and_its_copy_is_used(lab: Lab) -> None:
     lab.build()
-    before = BuilderState(lab.state)
+    before = FleetStore(lab.state)
     assert before.logins == {"alice"}
     (lab.state / "memory.json").write_bytes(b"")
     lab.host("atlas", gpu(0) + gpu(1))
     lab.build()
     assert problems_of(lab)["state/memory.json"] == "is empty: the last good copy of it is used"
-    assert BuilderState(lab.state).logins == {"alice"}
+    assert FleetStore(lab.state).logins == {"alice"}
     lab.build()
     assert "state/memory.json" not in problems_of(lab)
 

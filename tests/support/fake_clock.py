@@ -13,7 +13,8 @@ import pytest
 from site_builder.board.builder import Builder, BuildReport
 from site_builder.core import files
 from site_builder.core.formatting import MINUTE
-from site_builder.history.reader import DailyUsageSums, HistoryReader
+from site_builder.history.reader import HistoryReader
+from site_builder.history.usage_sums import DailyUsageSums
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.history_fixtures import epoch
 

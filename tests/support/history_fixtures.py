@@ -8,9 +8,8 @@ from pathlib import Path
 
 from site_builder.core.model import GpuPeople
 from site_builder.history.block_format import PackedSample, pack_sample
-from site_builder.history.model import GpuSample, GpuSeries, HostSample, Occupancy
-from site_builder.history.reader import DailyUsageSums
-from site_builder.history.usage_sums import UNITS_PER_MINUTE
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
+from site_builder.history.usage_sums import UNITS_PER_MINUTE, DailyUsageSums
 from site_builder.history.writer import HistoryWriter
 
 A100 = "A100 80 GB"
@@ -33,7 +32,7 @@ def gpu(
     missing = [name for name in bookers if name not in users] if absent is None else absent
     who = GpuPeople(tuple(users), tuple(bookers), tuple(missing))
     series = GpuSeries(key or f"GPU-{index}", index, model, 81920.0)
-    return GpuSample(series, use, memory, temperature, power, Occupancy(state, who))
+    return GpuSample(series, use, memory, temperature, power, OccupancySample(state, who))
 
 
 def host(*gpus: GpuSample, name: str = "atlas", load: float | None = 50, memory: float | None = 25) -> PackedSample:

@@ -11,8 +11,8 @@ import pytest
 
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.people import PeopleDirectory
-from site_builder.history import rollups
 from site_builder.history.block_format import PackedSample
+from site_builder.history.reader import read_history_gpu_set_changes
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import totals
 from site_builder.usage.totals import DatePeriod, UsageSums, UsageTable, usage_units_to_hours
@@ -30,7 +30,7 @@ def told(
     """What `gpuboard stats` is made of, from one day to another."""
     period = DatePeriod(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
     tallies = history.read_daily_usage(period.first, period.last, now)
-    stays = totals.find_gpu_stays(rollups.read_history_gpu_set_changes(history))
+    stays = totals.find_gpu_stays(read_history_gpu_set_changes(history))
     persons, places = totals.sum_daily_usage(
         tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period).items()
     )

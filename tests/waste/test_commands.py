@@ -12,7 +12,6 @@ import pytest
 from site_builder.core import terminal_text
 from site_builder.core.clock import Now
 from site_builder.waste import render as waste_render
-from site_builder.waste import rules as waste_rules
 from site_builder.waste.rules import WasteItem, WasteReport
 from tests.support import waste_fixtures
 from tests.support.board_fixture import Lab
@@ -172,7 +171,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_is_published_is_read_back_as_it_was() -> None:
     told = WasteReport(5, 10, (HELD, DEAD._replace(gpu_key="index 3")), ("atlas",), 3, "no")
-    assert waste_rules.parse_waste_json(waste_render.render_waste_json(told)) == (told, "")
+    assert waste_render.parse_waste_json(waste_render.render_waste_json(told)) == (told, "")
 
 
 def test_a_hostile_board_steers_no_terminal_and_a_line_of_another_form_is_left_out() -> None:
@@ -182,7 +181,7 @@ def test_a_hostile_board_steers_no_terminal_and_a_line_of_another_form_is_left_o
     )
     content["items"] += [None, 7, {"kind": "held"}]
     content["items"][0] |= {"gpu_hours": -1, "pids": "no"}
-    found, _ = waste_rules.parse_waste_json(json.dumps(content).encode())
+    found, _ = waste_render.parse_waste_json(json.dumps(content).encode())
     assert found
     (one,) = found.items
     assert (one.hours, one.pids) == (None, ())

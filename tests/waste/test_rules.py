@@ -31,13 +31,8 @@ from site_builder.history.idle_runs import (
     UnusedBookingRun,
 )
 from site_builder.waste import rules as waste_rules
-from site_builder.waste.rules import (
-    EmptyGpuCandidate,
-    WasteCandidate,
-    WasteItem,
-    group_waste_items,
-    sum_waste_hours,
-)
+from site_builder.waste.render import group_waste_items, sum_waste_hours
+from site_builder.waste.rules import EmptyGpuCandidate, WasteCandidate, WasteItem
 
 NOW = 1_790_000_000
 LAST = NOW - 60  # the last minute that history knows

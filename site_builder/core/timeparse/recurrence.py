@@ -1,9 +1,11 @@
-"""Parse and describe recurring bookings: `every weekday`, `mon,wed`, RRULE."""
+"""Parse, describe and list recurring bookings: `every weekday`, `mon,wed`, RRULE."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from itertools import islice, takewhile
 
 from site_builder.core import formatting
 from site_builder.core.formatting import DAY_NAMES, MONTH_NAMES
@@ -29,6 +31,10 @@ NOT_RECURRING, RECURRENCE_EXAMPLES = "is no way to repeat", ("daily", "mon,wed")
 NUMBERED_DAY_CODE = re.compile(r"([+-]?\d)?([A-Z]{2})")
 FREQUENCY_UNITS = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year"}
 ORDINAL_ENDINGS = {"1": "st", "2": "nd", "3": "rd"}
+# How many repeats of a rule are examined to find those of some days.
+MAX_EXAMINED_REPEATS = 20_000
+DAILY_OR_WEEKLY = re.compile(r"FREQ=(?:DAILY|WEEKLY)\b", re.IGNORECASE)
+RRULE_INTERVAL = re.compile(r"INTERVAL=0*([1-9]\d{0,3})\b", re.IGNORECASE)
 
 
 def parse_recurrence(text: str, last: datetime | None = None, zone: tzinfo = timezone.utc) -> str:
@@ -188,3 +194,26 @@ def format_ordinal(number: str) -> str:
     if number.startswith("-"):
         return f"{format_ordinal(number[1:])} last"
     return number + ("th" if number[-2:-1] == "1" else ORDINAL_ENDINGS.get(number[-1], "th"))
+
+
+# The same for each GPU and each build of a day.
+@lru_cache(maxsize=4096)
+def list_repeat_starts(rule: str, since: datetime, first: datetime, last: datetime) -> tuple[datetime, ...] | None:
+    """Return the starts between two days of a booking that repeats; None where its rule is impossible."""
+    from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
+
+    try:
+        repeats = rrulestr(rule, dtstart=advance_repeat(since, rule, first))
+    except ValueError:  # one that repeats until the 32nd, say
+        return None
+    starts = takewhile(lambda start: start < last and dates.is_year(start.year), islice(repeats, MAX_EXAMINED_REPEATS))
+    return tuple(start for start in starts if start >= first)
+
+
+def advance_repeat(since: datetime, rule: str, first: datetime) -> datetime:
+    """Return a later start of the same repeats, near `first`: to count the days of years would take long."""
+    if since >= first or not DAILY_OR_WEEKLY.search(rule) or "COUNT" in rule.upper():
+        return since
+    interval = RRULE_INTERVAL.search(rule)
+    period = timedelta(weeks=int(interval[1]) if interval else 1)
+    return since + (first - since) // period * period
