@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.build_site import environment, lab
 from bench.measure import Row
-from site_builder.charts.cache import ChartCache, ChartRequest
+from site_builder.charts.cache import CachedChartRequest, ChartCache
 from site_builder.core.clock import Now
 from site_builder.core.command_options import load_command_settings
 from site_builder.core.formatting import DAY, HOUR, MINUTE
@@ -68,7 +68,7 @@ HistoryWriter.record = clocked(lambda self, samples, now, reach: record(self, sa
 HealthEventStore.record = clocked(lambda self, told, now, within: tell(self, told, began + 60 * (tick // 6), within))
 HistoryWriter.roll_up = clocked(HistoryWriter.roll_up)
 SparklineCache.render_hosts = clocked(SparklineCache.render_hosts)
-people_build.PeoplePage.write = clocked(people_build.PeoplePage.write)
+people_build.PeoplePageBuilder.write = clocked(people_build.PeoplePageBuilder.write)
 builder = board_builder.Builder(load_command_settings(None, {}).settings, build_interval_s=10)
 hosts, began, minutes = int(sys.argv[1]), time.time(), []
 for tick in range(24):
@@ -302,7 +302,7 @@ def reading(history: HistoryWriter) -> Iterator[Row]:
             "ms",
         )
     charts = ChartCache(replace(load_command_settings(None, {}).settings, state=history.path.parent), history)
-    asked, now = ChartRequest(name, frozenset(), PeopleDirectory({}), PrivacySettings()), Now(NOW, timezone.utc)
+    asked, now = CachedChartRequest(name, frozenset(), PeopleDirectory({}), PrivacySettings()), Now(NOW, timezone.utc)
     charts.start_build([name], patient=True)
     yield Row(
         "the charts of a host, all for the first time", 200, quickest(charts.render_host, asked, now, rounds=1), "ms"

@@ -59,7 +59,7 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
     Each has `index`, `type`, `uuid`, `mem_used`, `mem_total` and `mem_used_percent`.
     """
     loaded = load_api_settings(source)
-    host = loader.find_wanted_fleet_host(loader.open_fleet(loaded)(), None, loaded)
+    host = loader.find_loaded_fleet_host(loader.open_fleet(loaded)(), None, loaded)
     if host.state != "fresh":
         raise FleetUnavailableError(f"{host.name} is {host.state}: {host.reason}")
     rows: list[GpuInfo] = []

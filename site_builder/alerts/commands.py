@@ -23,10 +23,10 @@ from site_builder.alerts.model import (
 )
 from site_builder.alerts.render import format_alert_time, render_notification
 from site_builder.alerts.store import AlertStateError, open_alert_store
-from site_builder.board.host_pipeline import build_host
+from site_builder.board.host_pipeline import run_host_pipeline
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.policy import BookingRefusedError
-from site_builder.client.loader import load_bookings
+from site_builder.client.loader import load_fleet_bookings
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
@@ -295,11 +295,11 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
     with translate_alert_errors(settings), translate_fleet_errors():
         lookup = HostLookup(settings)
         shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
-        decided = lookup.decide_hosts(shown, load_bookings(settings), now, remembered=True)
-        hosts = {
-            host.discovered.name: build_host(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())[0]
-            for host in decided.inputs
-        }
+        decided = lookup.decide_hosts(shown, load_fleet_bookings(settings), now, remembered=True)
+        hosts = {}
+        for host in decided.inputs:
+            built_host, _ = run_host_pipeline(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())
+            hosts[host.discovered.name] = built_host
         with closing(HistoryReader(settings.state, settings.zone)) as history:
             engine = AlertEngine(settings, StoredEventReader(history), WatchConditions(settings))
             state = engine.update_state(hosts, now, dry_run=True)

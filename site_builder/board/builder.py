@@ -14,7 +14,7 @@ from site_builder.board import host_pipeline
 from site_builder.board.consul_mirror import ConsulMirror
 from site_builder.board.host_pipeline import BuiltHost, BuiltHosts, HostPipeline
 from site_builder.board.pages import HostPageBuilder, HostPageJob
-from site_builder.board.site_writer import SiteWriter, count_gpus_by_state
+from site_builder.board.site_writer import SiteWriter, count_site_gpus_by_state
 from site_builder.bookings.page import CalendarHost
 from site_builder.bookings.store import BookingsFile
 from site_builder.bookings.tokens import find_booking_token_problems
@@ -40,7 +40,7 @@ from site_builder.health.store import RECORD_TIME_LIMIT_S, HealthEventStore
 from site_builder.history.rollups import OLD_SUMS_FILE
 from site_builder.history.writer import HistoryWriter
 from site_builder.snapshots.store import OLD_STORE_FILE, SnapshotStore
-from site_builder.usage.build import FLEET_PAGE, PEOPLE_PAGE, FleetPage, PeoplePage
+from site_builder.usage.build import FLEET_PAGE, PEOPLE_PAGE, FleetPageBuilder, PeoplePageBuilder
 from site_builder.waste.build import WasteMonitor
 from site_builder.waste.rules import WASTE_FILE
 
@@ -90,7 +90,7 @@ class Builder:
         self.build_interval_s = build_interval_s
         self.is_single_build = not build_interval_s
         data, state = settings.data, settings.state
-        remove_executable_state_files(state)
+        remove_pickles_of_old_builder(state)
         self.snapshots = SnapshotStore(data, state, settings.snapshot_bytes)
         self.discovery = HostDiscovery(data, state, settings.consul)
         self.consul_mirror = ConsulMirror(data, state, settings.kv) if settings.kv else None
@@ -110,8 +110,8 @@ class Builder:
         self.event_log = HealthEventStore(self.history, events.compare_health)
         self.history.idle_percent = settings.limits.idle_percent
         self.waste_monitor = WasteMonitor(self.history, self.builder_state, self.site_writer.build_interval_s)
-        self.fleet_page = FleetPage(settings, self.history)
-        self.people_page = PeoplePage(settings, self.history, self.is_single_build)
+        self.fleet_page = FleetPageBuilder(settings, self.history)
+        self.people_page = PeoplePageBuilder(settings, self.history, self.is_single_build)
         self.host_pages = HostPageBuilder(settings, self.history, self.event_log)
         self.sparkline_cache = SparklineCache(settings, self.history)
         self.host_pages.faults = self.sparkline_cache.faults = self.faults
@@ -190,7 +190,7 @@ class Builder:
             raise BuildError(message) from error
         report = BuildReport(
             host_count=len(built_hosts),
-            gpu_counts=count_gpus_by_state(built_hosts),
+            gpu_counts=count_site_gpus_by_state(built_hosts),
             problems=shown_problems,
             written_files=self.site_writer.written_files,
             save_errors=list(self.save_state(forgotten, now)),
@@ -384,7 +384,7 @@ class Builder:
             self.leadership.close()
 
 
-def remove_executable_state_files(state: Path) -> None:
+def remove_pickles_of_old_builder(state: Path) -> None:
     """Delete, unread, the files of an older gpuboard that can execute code; they are all rebuilt."""
     with suppress(OSError):
         for name in (host_pipeline.OLD_STORE_NAME, OLD_STORE_FILE, OLD_SUMS_FILE):

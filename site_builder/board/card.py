@@ -13,13 +13,13 @@ from typing import NamedTuple
 import orjson
 
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
-from site_builder.client.search import format_name_counts
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.formatting import shorten_text
+from site_builder.core.formatting import format_name_counts, shorten_text
 from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_compact_template, render_epoch, render_moment
 from site_builder.core.model import BookingStatus, Disk, Gpu, GpuStatus, HostFacts, HostStatus, ProcessStatus
 from site_builder.fleet.mig import WholeGpu, has_mig_gpu, list_whole_gpus
+from site_builder.fleet.processes import strip_image_registry
 from site_builder.health.page import render_problems
 from site_builder.history.model import build_host_gpu_key
 
@@ -35,7 +35,7 @@ MAX_COMMAND_CHARACTERS = 200
 MEAN_USE_STEP = 5
 
 
-class BookingCell(NamedTuple):
+class CardBookingCell(NamedTuple):
     """A booking as the card and the host's page show it."""
 
     phase: Html
@@ -47,7 +47,7 @@ class BookingCell(NamedTuple):
     comment: Html = EMPTY_HTML
 
 
-class GpuRow(NamedTuple):
+class CardGpuRow(NamedTuple):
     """A row of the card's table: a GPU, or a MIG instance below its GPU."""
 
     label: Html
@@ -67,7 +67,7 @@ class GpuRow(NamedTuple):
     processes: Html
     omitted_processes: Html
     process_note: Html
-    bookings: Sequence[BookingCell]
+    bookings: Sequence[CardBookingCell]
     booking_note: Html
     sparkline: Html = EMPTY_HTML
     row_attributes: Html = EMPTY_HTML
@@ -92,9 +92,9 @@ class HostCard(NamedTuple):
     disks: Sequence[tuple[Html, Html, Html, Html]]  # mount, used, total, and how full it is in percent
     disk_use: Sequence[tuple[Html, Html]]
     disk_use_time: Html
-    gpu_rows: Sequence[GpuRow]
+    gpu_rows: Sequence[CardGpuRow]
     unmatched_processes: Html
-    host_bookings: Sequence[BookingCell]
+    host_bookings: Sequence[CardBookingCell]
     has_sparklines: bool
 
 
@@ -105,7 +105,7 @@ ROW_NUMBERS = frozenset(
 CARD_NUMBERS = frozenset(
     ("last_seen", "load", "memory", "fullest_disk", "disks", "gpu_rows", "host_bookings", "has_sparklines")
 )
-list_row_texts = attrgetter(*(name for name in GpuRow._fields if name not in ROW_NUMBERS))
+list_row_texts = attrgetter(*(name for name in CardGpuRow._fields if name not in ROW_NUMBERS))
 list_card_texts = attrgetter(*(name for name in HostCard._fields if name not in CARD_NUMBERS))
 
 
@@ -129,7 +129,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
     disk_use = sorted(facts.disk_use, key=lambda folder: -folder.used)[:MAX_PEOPLE]
     # bookings of all GPUs at once, without their use: that is shown for each GPU
     shared = host.gpus[0].bookings if len(host.gpus) > 1 else ()
-    whole_host_bookings = [drop_booking_use(booking) for booking in shared if booking.is_whole_host]
+    whole_host_bookings = [drop_card_booking_use(booking) for booking in shared if booking.is_whole_host]
     return HostCard(
         name=escape_html(host.name),
         title=escape_html(host.title),
@@ -137,7 +137,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         state=escape_html(host.state),
         reason=escape_html(format_card_reason(host.reason)),
         notes=[escape_html(note) for note in host.notes],
-        models=escape_html(format_host_models(host)),
+        models=escape_html(format_card_models(host)),
         last_seen=last_seen,
         load=Html(load),
         memory=Html(memory),
@@ -176,13 +176,6 @@ def render_card(host_card: HostCard) -> str:
     return load_raw_compact_template("card.html").render(host_card._asdict())
 
 
-def adapt_card_to_host_page(card_html: bytes, host: str) -> str:
-    """Remove the card's link to the host's own page, and make the other links relative to hosts/."""
-    name = escape_html(host)
-    text = card_html.decode().replace(f'<h2><a href="hosts/{name}.html">{name}</a></h2>', f"<h2>{name}</h2>", 1)
-    return text.replace('<a class=book href="', '<a class=book href="../', 1)
-
-
 def serialize_card_structure(host_card: HostCard) -> bytes:
     """Serialize a card without its numbers: while this stays the same, an open page only replaces the numbers."""
     gpu_rows = host_card.gpu_rows
@@ -199,7 +192,7 @@ def serialize_card_structure(host_card: HostCard) -> bytes:
     return orjson.dumps((list_card_texts(host_card), disks, host_bookings, rows, bookings, missing_values))
 
 
-def drop_card_time_left(cell: BookingCell) -> tuple[Html, ...]:
+def drop_card_time_left(cell: CardBookingCell) -> tuple[Html, ...]:
     """Drop the remaining time of a booking, which the page's script computes itself."""
     return tuple(cell._replace(time_left=EMPTY_HTML))
 
@@ -213,7 +206,7 @@ def format_card_reason(text: str) -> str:
     return sentence if not text or text.endswith((".", "!", "?")) else f"{sentence}."
 
 
-def format_host_models(host: HostStatus) -> str:
+def format_card_models(host: HostStatus) -> str:
     """Format the models of a host as `4 × H100 80 GB, 1 × T4 16 GB`; with MIG as `1 × H100 80 GB (2 × 1g.10gb)`."""
     models: Counter[str] = Counter()
     for gpu_status, instances in list_whole_gpus(host):
@@ -248,17 +241,17 @@ def compute_card_bar_width(value: float | None, maximum: float | None) -> Html:
     return Html(f"{min(100, value / maximum * 100):.0f}" if value and maximum else "0")
 
 
-def build_card_rows(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None) -> list[GpuRow]:
+def build_card_rows(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None) -> list[CardGpuRow]:
     """Build the rows of all GPUs, each MIG instance below its GPU."""
     rows = [build_card_row(gpu_status, host, now) for gpu_status in host.gpus]
     if sparklines:
         key_counts: dict[str, int] = {}
         keys = [build_host_gpu_key(gpu_status, key_counts) for gpu_status in host.gpus]
         rows = [row._replace(sparkline=Html(sparklines.get(key, ""))) for row, key in zip(rows, keys)]
-    return arrange_mig_rows(host, rows, now) if has_mig_gpu(host) else rows
+    return arrange_card_mig_rows(host, rows, now) if has_mig_gpu(host) else rows
 
 
-def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> GpuRow:
+def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> CardGpuRow:
     gpu, state = gpu_status.gpu, gpu_status.state
     processes = gpu_status.processes
     reason = escape_html(gpu_status.reason) if state != "busy" or not processes else EMPTY_HTML
@@ -266,12 +259,12 @@ def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> GpuRow:
     if has_note and gpu.parent is None and any(problem.what == gpu_status.reason for problem in gpu_status.problems):
         has_note = False  # the row shows it as a problem, with advice
     omitted_count = len(processes) - MAX_PROCESSES
-    return GpuRow(
+    return CardGpuRow(
         label=format_card_number(gpu.index) if gpu.place is None and gpu.index is not None else escape_html(gpu.label),
         state=Html(state),
         state_label=Html(CARD_STATE_LABELS.get(state, state)),
         state_title=reason if state == "free" else EMPTY_HTML,
-        lost_reason=describe_lost_gpu(gpu_status) if state == "lost" else EMPTY_HTML,
+        lost_reason=describe_card_lost_gpu(gpu_status) if state == "lost" else EMPTY_HTML,
         use=format_card_number(gpu.utilization_gpu, " %"),
         use_bar=compute_card_bar_width(gpu.utilization_gpu, 100),
         memory_access=EMPTY_HTML if gpu.utilization_memory is None else format_card_number(gpu.utilization_memory),
@@ -287,20 +280,20 @@ def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> GpuRow:
         omitted_processes=Html(f"and {omitted_count} more processes") if omitted_count > 0 else EMPTY_HTML,
         process_note=reason if has_note or state == "held" else EMPTY_HTML,
         bookings=build_row_bookings(gpu_status.bookings, len(host.gpus) > 1, now) if gpu_status.bookings else (),
-        booking_note=describe_free_again(gpu_status, now) if gpu_status.free_again is not None else EMPTY_HTML,
+        booking_note=describe_card_free_again(gpu_status, now) if gpu_status.free_again is not None else EMPTY_HTML,
         row_attributes=EMPTY_HTML if gpu.vendor == "nvidia" or state != "free" else render_visibility_attribute(gpu),
         problems=render_problems(gpu_status.problems) if gpu_status.problems and state != "lost" else EMPTY_HTML,
     )
 
 
-def describe_lost_gpu(gpu_status: GpuStatus) -> Html:
+def describe_card_lost_gpu(gpu_status: GpuStatus) -> Html:
     """Say why nothing is known of a GPU, and what to do."""
     advice = gpu_status.problems[0].advice if gpu_status.problems else ""
     sentences = (format_card_reason(gpu_status.reason), format_card_reason(advice))
     return escape_html(" ".join(filter(None, sentences)))
 
 
-def describe_free_again(gpu_status: GpuStatus, now: Now) -> Html:
+def describe_card_free_again(gpu_status: GpuStatus, now: Now) -> Html:
     """Say when a GPU becomes free, if that is later than its present bookings end."""
     booked_until = max(
         (booking.until.timestamp() for booking in gpu_status.bookings if booking.phase == "now"), default=math.inf
@@ -371,37 +364,27 @@ def describe_card_container(process: ProcessStatus) -> str:
     return " in ".join(filter(None, (process.runs_as and f"as {process.runs_as}", place)))
 
 
-def format_full_container(process: ProcessStatus) -> str:
-    return " ".join(filter(None, (process.container, process.pod, process.image)))
-
-
-def strip_image_registry(image: str) -> str:
-    """Remove the registry from the name of an image: a first part with a dot or a port, or localhost."""
-    first, slash, rest = image.partition("/")
-    return rest if slash and rest and ("." in first or ":" in first or first == "localhost") else image
-
-
 # Bookings
 
 
-def drop_booking_use(booking: BookingStatus) -> BookingStatus:
+def drop_card_booking_use(booking: BookingStatus) -> BookingStatus:
     return booking._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None)
 
 
-def build_row_bookings(bookings: Sequence[BookingStatus], has_other_gpus: bool, now: Now) -> list[BookingCell]:
+def build_row_bookings(bookings: Sequence[BookingStatus], has_other_gpus: bool, now: Now) -> list[CardBookingCell]:
     """Build the bookings in the row of a GPU; one that is shown for the whole host or GPU is reduced to its use now."""
     shared = [booking for booking in bookings if booking.is_whole_gpu or (booking.is_whole_host and has_other_gpus)]
     if not shared:
         return build_booking_cells(bookings, now)
     cells = []
     for booking in shared[:MAX_BOOKINGS]:
-        use_html = render_booking_use(booking, now)
+        use_html = render_card_booking_use(booking, now)
         if booking.phase == "now" and (booking.name or use_html):
-            cells.append(BookingCell(phase=Html("now"), person=escape_html(booking.name), when=use_html))
+            cells.append(CardBookingCell(phase=Html("now"), person=escape_html(booking.name), when=use_html))
     return [*cells, *build_booking_cells([booking for booking in bookings if booking not in shared], now)]
 
 
-def build_booking_cells(bookings: Sequence[BookingStatus], now: Now) -> list[BookingCell]:
+def build_booking_cells(bookings: Sequence[BookingStatus], now: Now) -> list[CardBookingCell]:
     """Build the cells of bookings; of one that repeats, only the next time is shown."""
     firsts = {(booking.phase, booking.name, booking.comment): booking for booking in reversed(bookings)}
     shown = [booking for booking in bookings if firsts[booking.phase, booking.name, booking.comment] is booking][
@@ -410,29 +393,29 @@ def build_booking_cells(bookings: Sequence[BookingStatus], now: Now) -> list[Boo
     cells = [build_booking_cell(booking, now) for booking in shown]
     if len(bookings) > len(shown):
         omitted = Html(f"and {len(bookings) - len(shown)} more")
-        cells.append(BookingCell(phase=Html("ended"), person=EMPTY_HTML, when=omitted))
+        cells.append(CardBookingCell(phase=Html("ended"), person=EMPTY_HTML, when=omitted))
     return cells
 
 
-def build_booking_cell(booking: BookingStatus, now: Now) -> BookingCell:
+def build_booking_cell(booking: BookingStatus, now: Now) -> CardBookingCell:
     until = render_moment(booking.until, now)
     when, time_left = f"until {until}, ended", ""
     if booking.phase == "now":
         when, time_left = f"until {until}", formatting.format_time_left(booking.until.timestamp(), now)
     elif booking.phase == "coming" and booking.since:
         when = f"from {render_moment(booking.since, now)} until {until}"
-    return BookingCell(
+    return CardBookingCell(
         phase=Html(booking.phase),
         person=escape_html(booking.name),
         when=Html(when),
         until=Html(booking.until.isoformat()),
         time_left=Html(time_left),
-        use_html=render_booking_use(booking, now) if booking.phase == "now" else EMPTY_HTML,
+        use_html=render_card_booking_use(booking, now) if booking.phase == "now" else EMPTY_HTML,
         comment=escape_html(booking.comment),
     )
 
 
-def render_booking_use(booking: BookingStatus, now: Now) -> Html:
+def render_card_booking_use(booking: BookingStatus, now: Now) -> Html:
     """Render how a running booking is used: by others, not at all, or how much."""
     if booking.used_by_since is not None:
         users = [shorten_text(name) or "" for name in booking.used_by or ()]
@@ -451,25 +434,25 @@ def render_booking_use(booking: BookingStatus, now: Now) -> Html:
 # GPUs in MIG mode
 
 
-def arrange_mig_rows(host: HostStatus, rows: Sequence[GpuRow], now: Now) -> list[GpuRow]:
+def arrange_card_mig_rows(host: HostStatus, rows: Sequence[CardGpuRow], now: Now) -> list[CardGpuRow]:
     """Put a row for each GPU in MIG mode before the rows of its instances."""
     rows_by_gpu = {id(gpu_status): row for gpu_status, row in zip(host.gpus, rows)}
-    arranged: list[GpuRow] = []
+    arranged: list[CardGpuRow] = []
     for whole_gpu in list_whole_gpus(host):
         if not whole_gpu.instances:
             row = rows_by_gpu[id(whole_gpu.status)]
             arranged.append(row._replace(row_attributes=render_cuda_attribute(whole_gpu.status)))
             continue
-        arranged.append(build_mig_gpu_row(whole_gpu, host, now))
-        arranged += (build_instance_row(rows_by_gpu[id(instance)], instance) for instance in whole_gpu.instances)
+        arranged.append(build_card_mig_row(whole_gpu, host, now))
+        arranged += (build_card_instance_row(rows_by_gpu[id(instance)], instance) for instance in whole_gpu.instances)
     return arranged
 
 
-def build_mig_gpu_row(whole_gpu: WholeGpu, host: HostStatus, now: Now) -> GpuRow:
+def build_card_mig_row(whole_gpu: WholeGpu, host: HostStatus, now: Now) -> CardGpuRow:
     """Build the row of a GPU in MIG mode: its readings, and the bookings of the whole GPU."""
     gpu_status = whole_gpu.status
     bookings = tuple(
-        drop_booking_use(booking)._replace(is_whole_gpu=False)
+        drop_card_booking_use(booking)._replace(is_whole_gpu=False)
         for booking in whole_gpu.instances[0].bookings
         if booking.is_whole_gpu
     )
@@ -486,7 +469,7 @@ def build_mig_gpu_row(whole_gpu: WholeGpu, host: HostStatus, now: Now) -> GpuRow
     )
 
 
-def build_instance_row(row: GpuRow, instance: GpuStatus) -> GpuRow:
+def build_card_instance_row(row: CardGpuRow, instance: GpuStatus) -> CardGpuRow:
     """Build the row of an instance: its use is not known, and its GPU's row shows the problems."""
     parent = instance.gpu.parent.label if instance.gpu.parent else ""
     return row._replace(
@@ -509,7 +492,7 @@ def render_cuda_attribute(gpu_status: GpuStatus) -> Html:
 LIVE_SCHEMA = 1
 
 
-class LiveHeader(NamedTuple):
+class LiveCardsHeader(NamedTuple):
     """The keys of live.json before the hosts; `built` and the revisions of `parts` are times in milliseconds."""
 
     schema: int
@@ -520,7 +503,7 @@ class LiveHeader(NamedTuple):
     parts: dict[str, int]
 
 
-def render_live_host(host_status: HostStatus, host_card: HostCard) -> tuple[bytes, bytes]:
+def render_live_card_numbers(host_status: HostStatus, host_card: HostCard) -> tuple[bytes, bytes]:
     """Render the numbers of a card in two parts, before and after its revision."""
     gpus = [
         [row.state, row.use, row.memory_access, row.memory_used, int(row.memory_bar), row.temperature, row.power_draw]
@@ -531,7 +514,7 @@ def render_live_host(host_status: HostStatus, host_card: HostCard) -> tuple[byte
     return orjson.dumps([host_status.name])[:-1] + b",", b"," + after[1:]
 
 
-def render_live_json(header: LiveHeader, hosts: Iterable[tuple[bytes, int, bytes]]) -> bytes:
+def render_live_cards_json(header: LiveCardsHeader, hosts: Iterable[tuple[bytes, int, bytes]]) -> bytes:
     """Render the whole file; a revision is when a card last changed in more than its numbers."""
     host_texts = [b"%s%d%s" % host for host in hosts]
     return orjson.dumps(header._asdict())[:-1] + b',"hosts":[' + b",\n".join(host_texts) + b"]}\n"

@@ -66,7 +66,7 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
     try:
         settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locks.hold_build_lock(settings.state, end if every else began + LOCK_TIMEOUT_S, print_command_message):
-            succeeded = run_builds(Builder(settings, every), every, began, end)
+            succeeded = run_build_command_loop(Builder(settings, every), every, began, end)
     except locks.LockTimeoutError as error:
         if every:  # the next builder that cron starts continues
             return
@@ -79,7 +79,7 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
         sys.exit(2)
 
 
-def run_builds(builder: Builder, every: int | None, began: float, end: float) -> bool:
+def run_build_command_loop(builder: Builder, every: int | None, began: float, end: float) -> bool:
     """Build until the end, and return True if the last build succeeded; print each sentence once."""
     from site_builder.board.builder import BuildError  # noqa: PLC0415 # see above
     from site_builder.bookings import archive  # noqa: PLC0415 # see above

@@ -32,11 +32,11 @@ MAX_CLOCK_AHEAD_S = 60
 MAX_PROBLEMS = 10
 
 
-class EntryRefusedError(Exception):
+class MirrorEntryRefusedError(Exception):
     """Why an entry is not copied, in one sentence."""
 
 
-class CopyResult(NamedTuple):
+class MirrorCopyResult(NamedTuple):
     """The hashes of the files that an entry has, why it is not copied, or what failed."""
 
     written_hashes: dict[str, int] | None = None
@@ -138,26 +138,26 @@ class ConsulMirror:
         problems = [Problem(self.access.where, sentence) for sentence in sentences]
         return problems + self.copies.update_changed(self.seen_indexes) + self.save()
 
-    def try_copy_entry(self, entry: KvEntry, now: float) -> CopyResult:
+    def try_copy_entry(self, entry: KvEntry, now: float) -> MirrorCopyResult:
         try:
-            return CopyResult(self.copy_entry(entry, now))
-        except (EntryRefusedError, files.FileRefusedError) as error:
-            return CopyResult(refusal=str(error))
+            return MirrorCopyResult(self.copy_entry(entry, now))
+        except (MirrorEntryRefusedError, files.FileRefusedError) as error:
+            return MirrorCopyResult(refusal=str(error))
         except OSError as error:
-            return CopyResult(failure=error.strerror or "for no reason that is told")
+            return MirrorCopyResult(failure=error.strerror or "for no reason that is told")
 
     def copy_entry(self, entry: KvEntry, now: float) -> dict[str, int] | None:
         """Copy an entry of a host, and return the hashes of its files."""
         if entry.name in COPIED_FILES:
             return None  # files that people edit: ConsulStoreCopies copies them
         if not is_host_name(entry.name) or entry.name in RESERVED_NAMES:
-            raise EntryRefusedError("its name is neither that of a host nor that of a file that we know")
+            raise MirrorEntryRefusedError("its name is neither that of a host nor that of a file that we know")
         content = entry.decode_value()
         if content is None:
-            raise EntryRefusedError("its value is not what Consul writes")
+            raise MirrorEntryRefusedError("its value is not what Consul writes")
         bundle = envelope.parse_bundle(content, entry.name)
         if bundle.problem:
-            raise EntryRefusedError(bundle.problem)
+            raise MirrorEntryRefusedError(bundle.problem)
         stored_time = self.read_stored_time(entry.name)
         contents = dict(bundle.files)
         written_hashes = self.written_hashes.get(entry.name, {})
@@ -186,7 +186,7 @@ class ConsulMirror:
             if not since:
                 ahead_s = host_time - now
                 message = f"its clock is {ahead_s:.0f} s ahead, so that nobody knows how old it is until it moves"
-                raise EntryRefusedError(message)
+                raise MirrorEntryRefusedError(message)
             return since
         return max(since, min(host_time, now))
 

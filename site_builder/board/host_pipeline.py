@@ -1,6 +1,6 @@
 """The heart of the builder: from the files that a host sent to everything that the site shows of it.
 
-HostPipeline.build_hosts goes through all hosts of the board. build_host makes one of them: parse, decide, render.
+HostPipeline.build_hosts goes through all hosts of the board. run_host_pipeline makes one: parse, decide, render.
 A built host serves again as long as its sources are the same and time makes no difference to it; state/ keeps built
 hosts from one builder to the next.
 """
@@ -125,7 +125,7 @@ class HostPipeline:
         self.decided_hosts: dict[str, BuiltHostStatus] = {}  # what pages of hosts take over, until the next build
         self.paused_until: dict[str, int] = {}  # hosts that cost too much, and until when their files are not read
         with suppress(DamagedFileError, ValueError):  # after damage all hosts are built anew
-            self.common_fingerprint, self.built_hosts = load_built_hosts(self.store_path)
+            self.common_fingerprint, self.built_hosts = load_pipeline_store(self.store_path)
 
     def build_hosts(
         self,
@@ -137,7 +137,7 @@ class HostPipeline:
         hosts_with_due_pages: Container[str] = (),
     ) -> dict[str, BuiltHost]:
         """Return all built hosts, in the order of their sources; build those that are new or no longer valid."""
-        common_fingerprint = fingerprint_facts(
+        common_fingerprint = fingerprint_pipeline_facts(
             (
                 CODE_FINGERPRINT,
                 now.local.utcoffset(),
@@ -156,7 +156,7 @@ class HostPipeline:
         outdated = []
         for host, fingerprint in zip(hosts, fingerprints):
             built_host = previous.get(host.discovered.name)
-            if built_host is None or not is_still_valid(built_host, fingerprint, rules.people, now):
+            if built_host is None or not is_built_host_valid(built_host, fingerprint, rules.people, now):
                 outdated.append((host, fingerprint))
                 previous.pop(host.discovered.name, None)  # frees its memory before the new one needs it
 
@@ -164,7 +164,7 @@ class HostPipeline:
             item: tuple[HostStatusSources, bytes],
         ) -> tuple[BuiltHost, BuiltHostStatus | None, float]:
             began = time.thread_time()
-            built_host, decided = build_host(item[0], rules, gpu_names, now.copy_with_own_expiry(), item[1])
+            built_host, decided = run_host_pipeline(item[0], rules, gpu_names, now.copy_with_own_expiry(), item[1])
             is_page_due = item[0].discovered.name in hosts_with_due_pages
             return built_host, decided if is_page_due else None, time.thread_time() - began
 
@@ -196,14 +196,14 @@ class HostPipeline:
 
     def save(self) -> None:
         if self.has_changes:
-            write_records(self.store_path, STORE_TITLE, dump_built_hosts(self.common_fingerprint, self.built_hosts))
+            write_records(self.store_path, STORE_TITLE, dump_pipeline_store(self.common_fingerprint, self.built_hosts))
             self.has_changes = False
 
 
 # One host
 
 
-def build_host(
+def run_host_pipeline(
     host: HostStatusSources, rules: StateRules, gpu_names: dict[str, str], now: Now, fingerprint: bytes = b""
 ) -> tuple[BuiltHost, BuiltHostStatus]:
     """Build everything that one host contributes: parse its files, decide its state, render its parts of the site.
@@ -238,7 +238,7 @@ def render_host(
     host_card = card.build_card(host_status, now, sparklines=host.sparklines)
     card_html = card.render_card(host_card).encode()
     status_before_age, status_after_age = status_json.render_status_host(host_status)
-    live_before_revision, live_after_revision = card.render_live_host(host_status, host_card)
+    live_before_revision, live_after_revision = card.render_live_card_numbers(host_status, host_card)
     term_part = term.render_term_host(host_status)
     status_digest = compute_digest(status_before_age, status_after_age)
     interfaces = host_status.facts and host_status.facts.interfaces
@@ -262,7 +262,7 @@ def render_host(
     )
     sample = sample_host(host_status)
     # may shorten how long all of this is valid, so it comes before valid_until is read
-    conditions = find_host_conditions(host, decided, rules, now)
+    conditions = find_pipeline_conditions(host, decided, rules, now)
     return BuiltHost(
         fingerprint=fingerprint,
         valid_until=min(now.valid_until, FOREVER),
@@ -281,7 +281,7 @@ def render_host(
     )
 
 
-def find_host_conditions(
+def find_pipeline_conditions(
     host: HostStatusSources, decided: BuiltHostStatus, rules: StateRules, now: Now
 ) -> tuple[Condition, ...] | None:
     """Find the conditions of a host; leave out a booking at which that fails.
@@ -351,7 +351,7 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
 # When a built host serves again
 
 
-def is_still_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDirectory, now: Now) -> bool:
+def is_built_host_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDirectory, now: Now) -> bool:
     """Return True if a built host has the same sources, and neither time nor a new login makes a difference to it."""
     return (
         built_host.fingerprint == fingerprint
@@ -364,15 +364,17 @@ def fingerprint_host(host: HostStatusSources, rules: StateRules) -> bytes:
     """Return a digest of all sources of a host: a built host with the same digest may serve again."""
     files = host.files.fingerprint if host.files else None
     try:
-        bookings: object = list_booking_facts(host.bookings, rules.people)
+        bookings: object = list_pipeline_booking_facts(host.bookings, rules.people)
     except Exception:  # a fault of ours, such as at an odd date, must not cost the other hosts
         bookings = repr(host.bookings)
     # a login that ps cut may become clear when others are known
     login_count = len(rules.people.known_names) if bookings else 0
-    return fingerprint_facts((files, host.discovered, bookings, login_count, dict(host.sparklines), host.unread_reason))
+    return fingerprint_pipeline_facts(
+        (files, host.discovered, bookings, login_count, dict(host.sparklines), host.unread_reason)
+    )
 
 
-def list_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> tuple[object, ...]:
+def list_pipeline_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> tuple[object, ...]:
     """List what the built host depends on; not the zone of a time, which is only how it was written."""
     return tuple(
         (
@@ -389,7 +391,7 @@ def list_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> 
     )
 
 
-def fingerprint_facts(facts: object) -> bytes:
+def fingerprint_pipeline_facts(facts: object) -> bytes:
     """Return a digest that is the same in every process."""
     return compute_digest(repr(facts).encode("utf-8", "surrogatepass"))
 
@@ -397,7 +399,7 @@ def fingerprint_facts(facts: object) -> bytes:
 # Built hosts in state/
 
 
-def dump_built_hosts(common_fingerprint: bytes, built_hosts: BuiltHosts) -> Iterator[Record]:
+def dump_pipeline_store(common_fingerprint: bytes, built_hosts: BuiltHosts) -> Iterator[Record]:
     """Yield the common fingerprint, and for each host its facts as JSON with its texts behind it."""
     yield common_fingerprint.hex().encode(), []
     for name, built_host in built_hosts.items():
@@ -406,7 +408,7 @@ def dump_built_hosts(common_fingerprint: bytes, built_hosts: BuiltHosts) -> Iter
             yield facts, [*built_host.rendered, *built_host.metric_lines]
 
 
-def load_built_hosts(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
+def load_pipeline_store(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
     """Load the common fingerprint that the last builder stored, and its built hosts whose types are right."""
     decode = make_record_decoder(tuple[str, BuiltHost])
     records = read_records(store, STORE_TITLE)

@@ -16,12 +16,12 @@ from markupsafe import Markup, escape
 from site_builder.board import card
 from site_builder.board.host_pipeline import BuiltHost
 from site_builder.board.outputs import host_json
-from site_builder.charts.cache import ChartCache, ChartRequest
+from site_builder.charts.cache import CachedChartRequest, ChartCache
 from site_builder.config.settings import Settings
 from site_builder.core import files, formatting
 from site_builder.core.clock import Now
 from site_builder.core.faults import WWW_PREFIX, FaultLog
-from site_builder.core.html import format_build_time, load_compact_template, render_epoch
+from site_builder.core.html import escape_html, format_build_time, load_compact_template, render_epoch
 from site_builder.core.model import (
     FreeGpu,
     GpuStatus,
@@ -35,6 +35,7 @@ from site_builder.core.model import (
 from site_builder.fleet.build import BuiltHostStatus, HostStatusSources, build_host_status, build_unrendered_host_status
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.mig import list_whole_gpus
+from site_builder.fleet.processes import format_full_container
 from site_builder.health import gpu_health
 from site_builder.health import page as health_page
 from site_builder.health.events import CRITICAL_KINDS
@@ -140,9 +141,9 @@ def render_board_parts(content: BoardPageContent, now: Now) -> BoardPageParts:
             if state in ALWAYS_SHOWN_STATES or content.gpu_counts.get(state)
         ],
         hosts=len(content.host_states),
-        not_fresh=list(group_hosts_by_state(content.host_states)),
-        free=list(group_free_gpus_by_model(content.free_gpus, now)),
-        coming=[] if content.free_gpus else list(list_next_free_gpus(content.soon_free_gpus, now)),
+        not_fresh=list(group_page_hosts_by_state(content.host_states)),
+        free=list(group_page_free_gpus_by_model(content.free_gpus, now)),
+        coming=[] if content.free_gpus else list(list_page_next_free_gpus(content.soon_free_gpus, now)),
         notice=content.notice,
         watch=content.can_watch,
     )
@@ -170,7 +171,7 @@ def render_board_page(cards: Sequence[bytes], parts: BoardPageParts, content: Bo
     return b"".join((before.encode(), parts.top, cards_html, parts.waste, parts.problems, after.encode()))
 
 
-def group_hosts_by_state(host_states: Mapping[str, str]) -> Iterator[tuple[str, list[str], int]]:
+def group_page_hosts_by_state(host_states: Mapping[str, str]) -> Iterator[tuple[str, list[str], int]]:
     """Yield each state but fresh, the first hosts that are in it, and how many more there are."""
     for state in ("failed", "down", "stale", "unseen", "maintenance"):
         names = [host for host, host_state in host_states.items() if host_state == state]
@@ -178,7 +179,7 @@ def group_hosts_by_state(host_states: Mapping[str, str]) -> Iterator[tuple[str, 
             yield state, names[:MAX_HOSTS_PER_STATE], len(names) - len(names[:MAX_HOSTS_PER_STATE])
 
 
-def group_free_gpus_by_model(
+def group_page_free_gpus_by_model(
     free_gpus: Iterable[FreeGpu], now: Now
 ) -> Iterator[tuple[str, list[tuple[str, str, str]], int]]:
     """Yield each model, the one with the most memory first, with hosts and GPUs, and how many more GPUs there are."""
@@ -199,7 +200,7 @@ def group_free_gpus_by_model(
         yield model, shown, sum(map(len, islice(places.values(), MAX_FREE_HOSTS, None)))
 
 
-def list_next_free_gpus(soon_free_gpus: Iterable[SoonFreeGpu], now: Now) -> Iterator[tuple[str, str, str]]:
+def list_page_next_free_gpus(soon_free_gpus: Iterable[SoonFreeGpu], now: Now) -> Iterator[tuple[str, str, str]]:
     """Yield the GPUs that become free first: the host, which of its GPUs, and when."""
     places: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for gpu in sorted(soon_free_gpus, key=lambda gpu: gpu.free_at):
@@ -208,7 +209,7 @@ def list_next_free_gpus(soon_free_gpus: Iterable[SoonFreeGpu], now: Now) -> Iter
         yield host, ",".join(labels), render_epoch(free_at, now)
 
 
-def render_icon(free_count: int) -> bytes:
+def render_page_icon(free_count: int) -> bytes:
     """Render the icon of the browser tab: the number of free GPUs, as large as fits."""
     text = str(free_count) if free_count < 1000 else f"{free_count // 1000}k"
     size = {1: 24, 2: 20, 3: 14}.get(len(text), 12)
@@ -225,7 +226,7 @@ class HostPageParts(NamedTuple):
     health: HealthPageSection | None
 
 
-class ProcessRow(NamedTuple):
+class HostPageProcessRow(NamedTuple):
     """A process with its full command; `children` are those that outlived it."""
 
     gpu: str
@@ -250,7 +251,7 @@ def render_host_page(
         host=host,
         version=assets_version,
         book=f"../{booking_url}" if booking_url and not booking_url.startswith("/") else booking_url,
-        card=card.adapt_card_to_host_page(parts.card_html, host.name),
+        card=adapt_card_to_host_page(parts.card_html, host.name),
         facts=list(list_host_page_machine_facts(facts, now)),
         interfaces=facts.interfaces,
         gpus=gpus,
@@ -270,6 +271,13 @@ def render_host_page(
     )
     before, _, after = text.partition(CHARTS_PLACEHOLDER)
     return b"".join((before.encode(), parts.charts_html, after.encode()))
+
+
+def adapt_card_to_host_page(card_html: bytes, host: str) -> str:
+    """Remove the card's link to the host's own page, and make the other links relative to hosts/."""
+    name = escape_html(host)
+    text = card_html.decode().replace(f'<h2><a href="hosts/{name}.html">{name}</a></h2>', f"<h2>{name}</h2>", 1)
+    return text.replace('<a class=book href="', '<a class=book href="../', 1)
 
 
 def list_host_page_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
@@ -321,15 +329,15 @@ def describe_host_page_clock_reasons(mask: str) -> str:
     return ", ".join([*reasons, hex(unknown_bits)] if unknown_bits else reasons) or "none"
 
 
-def build_host_page_process_row(gpu: str, process: ProcessStatus, now: Now) -> ProcessRow:
+def build_host_page_process_row(gpu: str, process: ProcessStatus, now: Now) -> HostPageProcessRow:
     started, user = process.started, process.user or ""
-    return ProcessRow(
+    return HostPageProcessRow(
         gpu=gpu,
         pid="" if process.pid is None else str(process.pid),
         user=f"{user} (as {process.runs_as})" if process.runs_as else user,
         memory="" if process.used_memory is None else formatting.format_size(process.used_memory),
         since="" if started is None else datetime.fromtimestamp(started, now.zone).isoformat(" ", "minutes"),
-        container=card.format_full_container(process),
+        container=format_full_container(process),
         command=process.command or "",
         children=process.children,
     )
@@ -391,11 +399,11 @@ class HostPageBuilder:
         fingerprint = files.compute_digest(repr(facts).encode(), built_host.digests.card)
         name = host.discovered.name
         page_name = f"hosts/{name}.html"
-        states_path, node_path = host_json.build_states_path(name), host_json.build_node_path(name)
+        states_path, node_path = host_json.build_host_json_states_path(name), host_json.build_host_json_node_path(name)
 
         def render_page(assets_version: str) -> dict[str, bytes]:
             host_status = self.find_decided_host(host, built_host, rules, gpu_names, now).status
-            chart_request = ChartRequest(
+            chart_request = CachedChartRequest(
                 name, frozenset(history_model.list_host_gpu_keys(host_status.gpus)), rules.people, rules.privacy
             )
             charts_html, health = b"", None
@@ -410,10 +418,12 @@ class HostPageBuilder:
                 health = health_page.build_health_page_section(host_status, timelines, now)
             parts = HostPageParts(built_host.rendered.card_html, charts_html, health)
             with self.faults.catch(place):
-                shown = replace(host_status, problems=tuple(hide_problem_details(host_status.problems, self.settings)))
+                shown = replace(
+                    host_status, problems=tuple(hide_page_problem_details(host_status.problems, self.settings))
+                )
                 return {page_name: render_host_page(shown, assets_version, now, self.booking_url, parts)}
             # the card and the charts are still right; anything else of an older page may not be
-            problems = hide_problem_details([self.faults.problems_by_place[place]], self.settings)
+            problems = hide_page_problem_details([self.faults.problems_by_place[place]], self.settings)
             reduced = HostStatus(name, None, (), host_status.state, host_status.reason, problems=tuple(problems))
             parts = parts._replace(health=None)
             return {page_name: render_host_page(reduced, assets_version, now, self.booking_url, parts)}
@@ -421,8 +431,8 @@ class HostPageBuilder:
         def render_program_files(_: str) -> dict[str, bytes]:
             decided = self.find_decided_host(host, built_host, rules, gpu_names, now)
             with self.faults.catch(f"{WWW_PREFIX}{states_path}"):
-                return host_json.render_host_files(decided.status, decided.gpus_taken_at, now)
-            return host_json.render_failed_host_files(name)  # an older file could call a GPU free
+                return host_json.render_host_json_files(decided.status, decided.gpus_taken_at, now)
+            return host_json.render_failed_host_json_files(name)  # an older file could call a GPU free
 
         page_interval_s = max(PAGE_INTERVAL_S, self.chart_cache.page_interval_s)
         yield HostPageJob(name, fingerprint, (states_path, node_path), render_program_files)
@@ -432,26 +442,26 @@ class HostPageBuilder:
 # Problems as they may be published
 
 
-def hide_problem_details(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
+def hide_page_problem_details(problems: Sequence[Problem], settings: Settings) -> list[Problem]:
     """Hide the paths of this machine; where people are hidden, also the texts, which may quote names and commands.
 
     state/build.log has everything.
     """
     if not problems:
         return []
-    labels = build_path_labels(settings)
-    problems = [hide_problem_paths(problem, labels) for problem in problems]
+    labels = build_page_path_labels(settings)
+    problems = [hide_page_problem_paths(problem, labels) for problem in problems]
     if settings.privacy == PrivacySettings():
         return problems
     places = dict.fromkeys(problem.where for problem in problems)
     return [Problem(place, "told in state/build.log") for place in places]
 
 
-def hide_problem_paths(problem: Problem, labels: Mapping[str, str]) -> Problem:
+def hide_page_problem_paths(problem: Problem, labels: Mapping[str, str]) -> Problem:
     return Problem(formatting.hide_paths(problem.where, labels), formatting.hide_paths(problem.what, labels))
 
 
-def build_path_labels(settings: Settings) -> dict[str, str]:
+def build_page_path_labels(settings: Settings) -> dict[str, str]:
     """Map the paths in the settings, as written and with links resolved, to their labels on the page."""
     places = {
         "data": settings.data,

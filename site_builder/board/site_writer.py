@@ -10,7 +10,7 @@ from contextlib import suppress
 from zlib import crc32
 
 from site_builder.board import pages
-from site_builder.board.card import LIVE_SCHEMA, LiveHeader, render_live_json
+from site_builder.board.card import LIVE_SCHEMA, LiveCardsHeader, render_live_cards_json
 from site_builder.board.host_pipeline import BuiltHosts
 from site_builder.board.outputs import available, detail, host_json, metrics, term
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
@@ -115,7 +115,7 @@ class SiteWriter:
         build_duration_s: float | None,
     ) -> None:
         """Write the files of the fleet and the cards that changed; `build_duration_s` is that of the last build."""
-        problems = pages.hide_problem_details(all_problems, self.settings)
+        problems = pages.hide_page_problem_details(all_problems, self.settings)
         with self.catch_fault(available.AVAILABLE_FILE):
             self.write_changed_files([available.build_fleet_available_file(built_hosts)], now)
         if self.has_failed(available.AVAILABLE_FILE):  # an older one must not offer a GPU
@@ -148,7 +148,7 @@ class SiteWriter:
             with self.catch_fault("icon.svg"):
                 fingerprint = b"%d" % page_content.free_count
                 if not self.published.is_unchanged("icon.svg", fingerprint):
-                    self.write_file("icon.svg", fingerprint, pages.render_icon(page_content.free_count), now)
+                    self.write_file("icon.svg", fingerprint, pages.render_page_icon(page_content.free_count), now)
             with self.catch_fault("live.json"):
                 self.write_live_json(built_hosts, page_content, revisions, now)
         with self.catch_fault("status.json"):
@@ -176,7 +176,7 @@ class SiteWriter:
         summaries = {host: built_host.summary for host, built_host in built_hosts.items()}
         return pages.BoardPageContent(
             host_states={host: summary.state for host, summary in summaries.items()},
-            gpu_counts=count_gpus_by_state(built_hosts),
+            gpu_counts=count_site_gpus_by_state(built_hosts),
             free_gpus=[gpu for summary in summaries.values() for gpu in summary.free_gpus],
             problems=problems,
             notice=self.settings.notice,
@@ -206,7 +206,7 @@ class SiteWriter:
             (parts.live_before_revision, revisions[f"cards/{host}.html"], parts.live_after_revision)
             for host, parts in rendered.items()
         )
-        header = LiveHeader(
+        header = LiveCardsHeader(
             schema=LIVE_SCHEMA,
             built=published_files.timestamp_to_milliseconds(now.epoch),
             every=self.build_interval_s,
@@ -214,7 +214,7 @@ class SiteWriter:
             free=content.free_count,
             parts={f"_{part}": revisions[name] for part, name in BOARD_PART_FILES.items()},
         )
-        self.write_file("live.json", b"", render_live_json(header, hosts), now)
+        self.write_file("live.json", b"", render_live_cards_json(header, hosts), now)
 
     def write_status_json(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
         booking_url = self.settings.booking_policy.url
@@ -234,11 +234,11 @@ class SiteWriter:
             current |= {
                 f"cards/{host}.html",
                 f"hosts/{host}.html",
-                host_json.build_states_path(host),
-                host_json.build_node_path(host),
+                host_json.build_host_json_states_path(host),
+                host_json.build_host_json_node_path(host),
                 available.build_available_path(host),
             }
-            for vendor in available.list_other_vendors(built_host):
+            for vendor in available.list_other_available_vendors(built_host):
                 current.add(available.build_available_path(host, vendor))
         for place in list(self.faults.problems_by_place):
             name = place[len(WWW_PREFIX) :]
@@ -306,7 +306,7 @@ class SiteWriter:
 
     def list_due_hosts(self, hosts: Iterable[str], now: Now, is_single_build: bool) -> set[str]:
         """List the hosts whose own files this build will write if they are new: those with the oldest files."""
-        written_at = {host: self.find_write_time(host_json.build_states_path(host)) for host in hosts}
+        written_at = {host: self.find_write_time(host_json.build_host_json_states_path(host)) for host in hosts}
         due = [host for host, at in written_at.items() if is_single_build or now.epoch - at >= PAGE_INTERVAL_S]
         return set(sorted(due, key=written_at.__getitem__)[:MAX_DUE_HOSTS])
 
@@ -341,7 +341,7 @@ class SiteWriter:
                     self.write_joined_file(file, hosts, now)
         self.has_host_left = False
 
-    def write_joined_file(self, file: host_json.JoinedFile, hosts: Iterable[str], now: Now) -> None:
+    def write_joined_file(self, file: host_json.JoinedHostJson, hosts: Iterable[str], now: Now) -> None:
         """Join the files of all hosts, once each host has one."""
         names = [file.build_host_path(host) for host in hosts]
         written = [self.published.files[name][0].encode() for name in names if name in self.published.files]
@@ -354,7 +354,7 @@ class SiteWriter:
             self.write_file(file.name, fingerprint, content, now)
 
 
-def count_gpus_by_state(built_hosts: BuiltHosts) -> dict[str, int]:
+def count_site_gpus_by_state(built_hosts: BuiltHosts) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for built_host in built_hosts.values():
         counts.update(built_host.summary.state_counts)

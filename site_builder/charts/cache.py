@@ -41,7 +41,7 @@ NOT_DRAWN_YET = "This is drawn as soon as there is time for it."
 SPARKLINE_HOSTS_PER_BUILD, SPARKLINES_TIME_LIMIT_S = 2, 0.3
 
 
-class ChartRequest(NamedTuple):
+class CachedChartRequest(NamedTuple):
     """Host, the keys of the GPUs that it has now, and how people are shown."""
 
     host: str
@@ -70,7 +70,7 @@ class ChartCache:
                     if path.stem not in self.hosts:
                         path.unlink()
 
-    def render_host(self, request: ChartRequest, now: Now) -> bytes:
+    def render_host(self, request: CachedChartRequest, now: Now) -> bytes:
         if not self.history.exists:
             return b""
         inputs = (sorted(request.gpu_keys), request.privacy, str(now.zone), sorted(request.people.aliases.items()))
@@ -78,7 +78,7 @@ class ChartCache:
         parts = [self.render_window(window, fingerprint, request, now) for window in time_windows.WINDOW_STEPS_S]
         return b"\n".join(parts)
 
-    def render_window(self, window: str, fingerprint: str, request: ChartRequest, now: Now) -> bytes:
+    def render_window(self, window: str, fingerprint: str, request: CachedChartRequest, now: Now) -> bytes:
         """Return a window drawn not long ago; else draw it now, or say that there is no time for it yet."""
         path = self.folder / f"{request.host}.{window}"
         is_current, cached_html, seconds_left = False, b"", 0.0
@@ -119,22 +119,22 @@ class ChartCache:
         """Return for how long the longer windows are valid."""
         return HOUR * max(1.0, len(self.hosts) / LARGE_FLEET_HOSTS)
 
-    def draw_window(self, window: str, request: ChartRequest, now: Now) -> bytes:
-        grid = time_windows.build_time_grid(window, now.epoch, now.zone)
+    def draw_window(self, window: str, request: CachedChartRequest, now: Now) -> bytes:
+        grid = time_windows.build_time_window_grid(window, now.epoch, now.zone)
         host_history = self.history.read_host(
             request.host, grid.since, grid.until, grid.step, time_windows.CHART_COLUMNS
         )
         find_name: Callable[[str], str] = request.people.display_login if request.privacy.users else lambda _: ""
         gpus = [
-            time_windows.build_gpu_chart_series(gpu.series, gpu.columns, gpu.names, grid, find_name)
+            time_windows.build_gpu_time_window_series(gpu.series, gpu.columns, gpu.names, grid, find_name)
             for gpu in host_history.gpus
         ]
         gpus.sort(key=lambda gpu: gpu.series.key not in request.gpu_keys)
-        host_series = time_windows.build_chart_series(host_history.host_columns, tuple(HOST_COLUMNS), grid)
+        host_series = time_windows.build_time_window_series(host_history.host_columns, tuple(HOST_COLUMNS), grid)
         return render.render_charts(grid, gpus, host_series, request.gpu_keys, int(now.epoch))
 
 
-class HostSparklines(NamedTuple):
+class CachedSparklines(NamedTuple):
     """Sparklines of a host's GPUs by their keys, and when they were drawn."""
 
     drawn_at: float
@@ -155,14 +155,14 @@ class SparklineCache:
     def __init__(self, settings: Settings, history: HistoryReader) -> None:
         self.store_path = settings.state / "lines.json"
         self.history = history
-        self.cached: dict[str, HostSparklines] = {}
+        self.cached: dict[str, CachedSparklines] = {}
         self.is_changed = False
         self.faults = FaultLog()
         with suppress(OSError, files.FileRefusedError, ValueError):
             stored: StoredSparklines = make_record_decoder(StoredSparklines)(orjson.loads(files.read(self.store_path)))
             if stored.code == CODE_DIGEST.hex():
                 self.cached = {
-                    host: HostSparklines(drawn_at, {key: Html(line) for key, line in lines.items()})
+                    host: CachedSparklines(drawn_at, {key: Html(line) for key, line in lines.items()})
                     for host, (drawn_at, lines) in stored.hosts.items()
                 }
 
@@ -181,7 +181,7 @@ class SparklineCache:
             lines: Mapping[str, Html] = {}
             with self.faults.catch(f"{WWW_PREFIX}cards/{host}.html", "the lines of its GPUs could not be drawn"):
                 lines = self.render_host(host, epoch)
-            self.cached[host] = HostSparklines(epoch, lines)
+            self.cached[host] = CachedSparklines(epoch, lines)
             self.is_changed = True
         return {host: drawn.sparklines for host, drawn in self.cached.items() if drawn.sparklines}
 
@@ -189,7 +189,7 @@ class SparklineCache:
         until = int(-(-epoch // time_windows.FIVE_MINUTES_S)) * time_windows.FIVE_MINUTES_S
         host_history = self.history.read_host(host, until - DAY, until, time_windows.FIVE_MINUTES_S, ("use",))
         lines = {
-            gpu.series.key: render_sparkline(time_windows.compute_sparkline_values(gpu.columns))
+            gpu.series.key: render_sparkline(time_windows.compute_sparkline_window_values(gpu.columns))
             for gpu in host_history.gpus
         }
         return {key: line for key, line in lines.items() if line}

@@ -13,8 +13,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.charts import svg
-from site_builder.charts.svg import BucketRange
-from site_builder.charts.time_windows import ChartSeries, GpuChartSeries, TimeGrid, list_bucket_range_names
+from site_builder.charts.svg import format_svg_percent
+from site_builder.charts.time_windows import (
+    GpuTimeWindowSeries,
+    TimeGrid,
+    TimeWindowRange,
+    TimeWindowSeries,
+    group_time_window_runs,
+    list_time_window_names,
+)
 from site_builder.core.formatting import format_gib
 from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_compact_template
 
@@ -70,7 +77,11 @@ class ChartFigure(NamedTuple):
 
 
 def render_charts(
-    grid: TimeGrid, gpus: Sequence[GpuChartSeries], host_series: ChartSeries, gpu_keys: frozenset[str], drawn_at: int
+    grid: TimeGrid,
+    gpus: Sequence[GpuTimeWindowSeries],
+    host_series: TimeWindowSeries,
+    gpu_keys: frozenset[str],
+    drawn_at: int,
 ) -> bytes:
     """Render all charts of a window; `gpu_keys` are the keys of the GPUs that the host has now."""
     # a row of the table is as wide as its buckets
@@ -91,7 +102,7 @@ def render_charts(
     ]
     figures = [gpu._replace(id=Html(f"_{grid.window}-{place}")) for place, gpu in enumerate(figures)]
     if not host_series.is_empty:
-        figures.append(build_figure(grid, host_series, HOST_PANELS, rows, axis_ends))
+        figures.append(build_chart_figure(grid, host_series, HOST_PANELS, rows, axis_ends))
     text = load_raw_compact_template("charts.html").render(
         span=grid.window,
         title=WINDOW_TITLES[grid.window],
@@ -122,19 +133,19 @@ def round_up_to_hundreds(value: float) -> float:
 
 
 def build_gpu_chart_figure(
-    grid: TimeGrid, gpu: GpuChartSeries, rows: Sequence[str], axis_ends: dict[str, float], is_here: bool
+    grid: TimeGrid, gpu: GpuTimeWindowSeries, rows: Sequence[str], axis_ends: dict[str, float], is_here: bool
 ) -> ChartFigure:
     series, chart_series = gpu.series, gpu.chart_series
     highest_gib = find_highest_chart_value(chart_series.values["memory"]) / MIB_PER_GIB
     gpu_axis_ends = {**axis_ends, "memory": series.memory_total or svg.round_up_svg_axis(highest_gib) * MIB_PER_GIB}
     people_columns = [
         [
-            ", ".join(escape_html(name) or hidden_name for name in list_bucket_range_names(people, row.buckets))
+            ", ".join(escape_html(name) or hidden_name for name in list_time_window_names(people, row.buckets))
             for row in grid.rows
         ]
         for people, hidden_name in ((gpu.owners, "in use"), (gpu.bookers, "booked"))
     ]
-    figure = build_figure(grid, chart_series, GPU_PANELS, rows, gpu_axis_ends, NAMES_HEIGHT, people_columns)
+    figure = build_chart_figure(grid, chart_series, GPU_PANELS, rows, gpu_axis_ends, NAMES_HEIGHT, people_columns)
     return figure._replace(
         title=escape_html(f"GPU {'?' if series.index is None else series.index}"),
         model=escape_html(series.model),
@@ -144,9 +155,9 @@ def build_gpu_chart_figure(
     )
 
 
-def build_figure(
+def build_chart_figure(
     grid: TimeGrid,
-    chart_series: ChartSeries,
+    chart_series: TimeWindowSeries,
     panels: Sequence[ChartPanel],
     rows: Sequence[str],
     axis_ends: dict[str, float],
@@ -185,7 +196,7 @@ def format_chart_value(number: float | None, panel: ChartPanel) -> str:
 
 
 def render_chart_panels(
-    chart_series: ChartSeries, panels: Sequence[ChartPanel], axis_ends: dict[str, float], first_y: int
+    chart_series: TimeWindowSeries, panels: Sequence[ChartPanel], axis_ends: dict[str, float], first_y: int
 ) -> Html:
     """Render panels one below the other, each with its name, mean, highest value and axis."""
     parts = []
@@ -215,23 +226,23 @@ def summarize_chart_values(values: Sequence[float | None], panel: ChartPanel) ->
     return f"{mean}highest {format_chart_value(max(known), panel)}"
 
 
-def render_chart_bands(gpu: GpuChartSeries, window: str) -> str:
+def render_chart_bands(gpu: GpuTimeWindowSeries, window: str) -> str:
     """Render what is behind the panels: a tint where somebody had it, hatching where it was booked, and gaps."""
     count, height = len(gpu.is_seen), NAMES_HEIGHT + len(GPU_PANELS) * PANEL_HEIGHT
-    owner_runs, booker_runs = list(svg.group_svg_runs(gpu.owners)), list(svg.group_svg_runs(gpu.bookers))
-    missing = [run for is_true, run in svg.group_svg_runs(gpu.is_seen) if not is_true]
-    tints: dict[str, list[BucketRange]] = {"gap": missing} if missing else {}
+    owner_runs, booker_runs = list(group_time_window_runs(gpu.owners)), list(group_time_window_runs(gpu.bookers))
+    missing = [run for is_true, run in group_time_window_runs(gpu.is_seen) if not is_true]
+    tints: dict[str, list[TimeWindowRange]] = {"gap": missing} if missing else {}
     for name, run in owner_runs:
         if name is not None:
             tint = zlib.crc32(name.encode("utf-8", "replace")) % TINT_COUNT  # the same on all hosts and at all times
             tints.setdefault(f'"who t{tint}"', []).append(run)
     blocks = "".join(
-        f'<path class={css_class} d="{build_svg_blocks_path(runs)}"/>' for css_class, runs in tints.items()
+        f'<path class={css_class} d="{build_chart_blocks_path(runs)}"/>' for css_class, runs in tints.items()
     )
     hatching = "".join(
         f"<rect x={format_svg_percent(run.start, count)} width={format_svg_percent(run.length, count)}"
         f' y={LANE_HEIGHT} height={height - LANE_HEIGHT} fill="url(#_{window}-hatch)" />'
-        for is_true, run in svg.group_svg_runs([booker is not None for booker in gpu.bookers])
+        for is_true, run in group_time_window_runs([booker is not None for booker in gpu.bookers])
         if is_true
     )
     return (
@@ -249,13 +260,13 @@ def render_chart_bands(gpu: GpuChartSeries, window: str) -> str:
     )
 
 
-def build_svg_blocks_path(ranges: Sequence[BucketRange]) -> str:
+def build_chart_blocks_path(ranges: Sequence[TimeWindowRange]) -> str:
     """Build the path around some ranges; long ones, which may be of two people, have a small gap between."""
     blocks = ((block.start, block.length - (0.8 if block.length > 4 else 0)) for block in ranges)
     return "".join(f"M{start} 0h{length:g}v1h-{length:g}z" for start, length in blocks)
 
 
-def render_chart_band_label(bucket_range: BucketRange, count: int, y: int, *texts: str) -> str:
+def render_chart_band_label(bucket_range: TimeWindowRange, count: int, y: int, *texts: str) -> str:
     """Render the first text that has room at the top of a range, else the last one cut; none if that is too short."""
     room = int(bucket_range.length / count / LETTER_WIDTH)
     if room < 2:
@@ -263,11 +274,6 @@ def render_chart_band_label(bucket_range: BucketRange, count: int, y: int, *text
     label = next((text for text in texts if len(text) <= room), f"{texts[-1][: room - 1]}…")
     x, width = format_svg_percent(bucket_range.start, count), format_svg_percent(bucket_range.length, count)
     return f"<svg x={x} y={y} width={width} height={LANE_HEIGHT}><text x=3 y=12>{escape_html(label)}</text></svg>"
-
-
-def format_svg_percent(part: int, whole: int) -> str:
-    """Format `12.5%`."""
-    return f"{part / whole * 100:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def render_chart_grid(grid: TimeGrid, panel_count: int, height: int) -> Html:

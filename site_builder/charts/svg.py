@@ -1,39 +1,20 @@
-"""Draw lines, rectangles and heat maps as SVG and HTML."""
+"""Draw lines, rectangles and sparklines as SVG."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from site_builder.core.formatting import DAY_NAMES, MONTH_NAMES
 from site_builder.core.html import EMPTY_HTML, Html, escape_html
 
-Item = TypeVar("Item")
 # The first digits of a round number.
 ROUND_DIGITS = (1, 2, 2.5, 5, 10)
 # As fine as can be seen, and no heavier.
 SPARKLINE_HEIGHT = 16
 MIN_SPARKLINE_VALUES = 4
-HOURS_PER_DAY = 24
-HOUR_NAMES = [f"{hour:02}" for hour in range(HOURS_PER_DAY)]
-# Tints of a heat map.
-TINT_COUNT = 10
 NO_DATA, UNKNOWN = "no data", "–"
-
-
-class BucketRange(NamedTuple):
-    """Positions from `start` to before `end`."""
-
-    start: int
-    end: int
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start
 
 
 class SvgBox(NamedTuple):
@@ -41,41 +22,6 @@ class SvgBox(NamedTuple):
     y: int
     width: int
     height: int
-
-
-class UsageCell(NamedTuple):
-    """Hour of a day; `hour_count` is how often it came: twice or never where clocks change."""
-
-    hour_count: int
-    seen: int
-    taken: int
-
-    @property
-    def share(self) -> float | None:
-        """Return how much of what was seen was taken, in percent."""
-        return 100 * self.taken / self.seen if self.seen else None
-
-
-class HeatmapCell(NamedTuple):
-    """Cell as the template takes it; `tint` is empty where nothing was seen."""
-
-    tint: str
-    text: str
-    title: str
-
-
-class HeatmapRow(NamedTuple):
-    name: str
-    cells: Sequence[HeatmapCell]
-
-
-def group_svg_runs(values: Sequence[Item]) -> Iterator[tuple[Item, BucketRange]]:
-    """Yield each value, and the range of positions in a row that have it."""
-    start = 0
-    for value, run in groupby(values):
-        end = start + sum(1 for _ in run)
-        yield value, BucketRange(start, end)
-        start = end
 
 
 def compute_svg_edges(count: int, width: int) -> list[int]:
@@ -138,6 +84,11 @@ def round_up_svg_axis(value: float) -> float:
     return int(rounded) if rounded >= 1 and rounded == int(rounded) else rounded
 
 
+def format_svg_percent(part: int, whole: int) -> str:
+    """Format `12.5%`."""
+    return f"{part / whole * 100:.2f}".rstrip("0").rstrip(".") + "%"
+
+
 def render_svg_rect(box: SvgBox, extra_attributes: str = "", title: str = "") -> Html:
     """Render a rectangle with further attributes, and a title that is shown on hover."""
     attributes = (
@@ -156,60 +107,3 @@ def render_sparkline(values: Sequence[float | None]) -> Html:
         f'<svg role=img viewBox="0 0 {len(values)} {SPARKLINE_HEIGHT}" preserveAspectRatio=none><title>{words}</title>'
         f'<path d="{build_svg_line_path(values, len(values), SPARKLINE_HEIGHT, 100)}"/></svg>'
     )
-
-
-# Heat maps
-
-
-def build_heatmap_hourly_rows(
-    days: Sequence[date], cells: Sequence[Sequence[UsageCell]], until: datetime | None = None
-) -> list[HeatmapRow]:
-    """Build rows of days; `until` is the local time up to which they have come."""
-    end = until.replace(tzinfo=None) if until else datetime.max
-    rows = []
-    for day, row in zip(days, cells):
-        start = datetime.combine(day, datetime.min.time())
-        has_begun = [start.replace(hour=hour) < end for hour in range(HOURS_PER_DAY)]
-        row_cells = [build_heatmap_hour_cell(day, hour, row[hour], has_begun[hour]) for hour in range(HOURS_PER_DAY)]
-        rows.append(HeatmapRow(format_heatmap_day_label(day), row_cells))
-    return rows
-
-
-def build_heatmap_daily_rows(
-    cells_by_name: Mapping[str, Sequence[UsageCell]], days: Sequence[date]
-) -> list[HeatmapRow]:
-    return [
-        HeatmapRow(
-            name,
-            [build_heatmap_cell(f"{name}, {format_heatmap_day_label(day)}", cell) for day, cell in zip(days, cells)],
-        )
-        for name, cells in cells_by_name.items()
-    ]
-
-
-def build_heatmap_hour_cell(day: date, hour: int, cell: UsageCell, has_begun: bool) -> HeatmapCell:
-    when = f"{format_heatmap_day_label(day)} {hour:02}:00"
-    if not cell.hour_count:
-        return HeatmapCell("", "", f"{when}: the clocks left this hour out")
-    if not has_begun and cell.share is None:
-        return HeatmapCell("", "", f"{when}: still to come")
-    if cell.hour_count > 1:
-        when = f"{when} (this hour came twice)"
-    return build_heatmap_cell(when, cell)
-
-
-def build_heatmap_cell(when: str, cell: UsageCell) -> HeatmapCell:
-    """Build the cell of an hour or a day; numbers of GPUs are means over the minutes that were seen."""
-    if cell.share is None:
-        return HeatmapCell("", UNKNOWN, f"{when}: {NO_DATA}")
-    gpus, seen_gpus = (f"{minutes / 60 / cell.hour_count:.1f}" for minutes in (cell.taken, cell.seen))
-    return HeatmapCell(
-        f"t{round(cell.share / 100 * TINT_COUNT)}",
-        f"{cell.share:.0f}",
-        f"{when}: {cell.share:.0f} % taken, {gpus} of {seen_gpus} GPUs on average",
-    )
-
-
-def format_heatmap_day_label(day: date) -> str:
-    """Format `Mon 16 Nov`."""
-    return f"{DAY_NAMES[day.weekday()]} {day.day} {MONTH_NAMES[day.month - 1]}"

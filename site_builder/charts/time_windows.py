@@ -9,14 +9,14 @@ from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import groupby
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from site_builder.charts.svg import BucketRange, format_heatmap_day_label
-from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MONTH_NAMES
+from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MONTH_NAMES, format_weekday_date
 from site_builder.history.block_format import HOST_COLUMNS, NO_CODE, NO_VALUE, Columns, unpack_block_number
 from site_builder.history.buckets import GPU_BUCKET_COLUMNS, VALUE_COLUMNS
 from site_builder.history.model import GpuSeries
 
+Item = TypeVar("Item")
 FIVE_MINUTES_S = 300
 # Length of a bucket in history, for each window.
 WINDOW_STEPS_S = {"day": FIVE_MINUTES_S, "week": HOUR, "month": HOUR, "year": HOUR}
@@ -25,12 +25,23 @@ CHART_COLUMNS = ("use", "memory", "temperature", "power", "owner", "booker")
 SPARKLINE_BUCKETS = 48
 
 
-class GridRow(NamedTuple):
+class TimeWindowRange(NamedTuple):
+    """Positions from `start` to before `end`."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+class TimeWindowRow(NamedTuple):
     """Some buckets in words; `history_range` are their positions in history."""
 
     label: str
-    buckets: BucketRange
-    history_range: BucketRange
+    buckets: TimeWindowRange
+    history_range: TimeWindowRange
 
 
 @dataclass(frozen=True)
@@ -41,12 +52,12 @@ class TimeGrid:
     since: int
     until: int
     step: int
-    buckets: tuple[BucketRange, ...]
-    rows: tuple[GridRow, ...]
+    buckets: tuple[TimeWindowRange, ...]
+    rows: tuple[TimeWindowRow, ...]
     ticks: tuple[tuple[int, str], ...]  # a bucket, and its label
 
 
-class ChartSeries(NamedTuple):
+class TimeWindowSeries(NamedTuple):
     """Values by column, of each bucket and of each row; None where nothing was seen."""
 
     values: dict[str, list[float | None]]
@@ -57,30 +68,30 @@ class ChartSeries(NamedTuple):
         return not any(value is not None for column in self.values.values() for value in column)
 
 
-class GpuChartSeries(NamedTuple):
+class GpuTimeWindowSeries(NamedTuple):
     """GPU over a window, with the person who had most of each bucket, and the one who had booked it."""
 
     series: GpuSeries
-    chart_series: ChartSeries
+    chart_series: TimeWindowSeries
     owners: list[str | None]
     bookers: list[str | None]
     is_seen: list[bool]
 
 
-def build_time_grid(window: str, epoch: float, zone: tzinfo) -> TimeGrid:
+def build_time_window_grid(window: str, epoch: float, zone: tzinfo) -> TimeGrid:
     """Build the window that ends now; all hosts that are drawn at a time share it, if the zone can be a key."""
     step = WINDOW_STEPS_S[window]
     until = int(-(-epoch // step)) * step
-    build = build_time_grid_until if isinstance(zone, Hashable) else build_time_grid_until.__wrapped__
+    build = build_time_window_grid_until if isinstance(zone, Hashable) else build_time_window_grid_until.__wrapped__
     return build(window, until, zone)
 
 
 @lru_cache(maxsize=16)
-def build_time_grid_until(window: str, until: int, zone: tzinfo) -> TimeGrid:
+def build_time_window_grid_until(window: str, until: int, zone: tzinfo) -> TimeGrid:
     step = WINDOW_STEPS_S[window]
-    starts = list_bucket_starts(window, until, zone)
+    starts = list_time_window_starts(window, until, zone)
     positions = [-(-(start - starts[0]) // step) for start in starts]
-    buckets = tuple(BucketRange(start, end) for start, end in zip(positions, positions[1:]) if end > start)
+    buckets = tuple(TimeWindowRange(start, end) for start, end in zip(positions, positions[1:]) if end > start)
     moments = [datetime.fromtimestamp(starts[0] + bucket.start * step, zone) for bucket in buckets]
     end = datetime.fromtimestamp(until, zone)
     return TimeGrid(
@@ -89,12 +100,12 @@ def build_time_grid_until(window: str, until: int, zone: tzinfo) -> TimeGrid:
         until,
         step,
         buckets,
-        tuple(build_time_grid_rows(window, buckets, moments, end)),
+        tuple(build_time_window_rows(window, buckets, moments, end)),
         tuple(build_time_ticks(window, moments)),
     )
 
 
-def list_bucket_starts(window: str, until: int, zone: tzinfo) -> list[int]:
+def list_time_window_starts(window: str, until: int, zone: tzinfo) -> list[int]:
     """List when each bucket begins, and when the last one ends: a day may have 23 hours, or 25."""
     step = WINDOW_STEPS_S[window]
     if window in {"day", "week"}:
@@ -108,28 +119,28 @@ def list_bucket_starts(window: str, until: int, zone: tzinfo) -> list[int]:
     return [*(start for start in starts if start < until), until]
 
 
-def build_time_grid_rows(
-    window: str, buckets: Sequence[BucketRange], moments: Sequence[datetime], end: datetime
-) -> Iterator[GridRow]:
+def build_time_window_rows(
+    window: str, buckets: Sequence[TimeWindowRange], moments: Sequence[datetime], end: datetime
+) -> Iterator[TimeWindowRow]:
     """Yield rows of an hour of the day, six hours of the week, a day of the month, or a week of the year."""
     has_clock_change = window == "day" and moments[0].utcoffset() != end.utcoffset()
     starts = [
         next(positions)
         for _, positions in groupby(
-            range(len(buckets)), key=lambda position: build_grid_row_key(window, moments[position])
+            range(len(buckets)), key=lambda position: build_time_window_row_key(window, moments[position])
         )
     ]
     for start, next_start in zip(starts, [*starts[1:], len(buckets)]):
         until = moments[next_start] if next_start < len(buckets) else end
-        history_range = BucketRange(buckets[start].start, buckets[next_start - 1].end)
-        yield GridRow(
-            format_grid_row_label(window, moments[start], until, has_clock_change),
-            BucketRange(start, next_start),
+        history_range = TimeWindowRange(buckets[start].start, buckets[next_start - 1].end)
+        yield TimeWindowRow(
+            format_time_window_row_label(window, moments[start], until, has_clock_change),
+            TimeWindowRange(start, next_start),
             history_range,
         )
 
 
-def build_grid_row_key(window: str, moment: datetime) -> tuple[object, ...]:
+def build_time_window_row_key(window: str, moment: datetime) -> tuple[object, ...]:
     """Return what the buckets of a row have in common."""
     day = moment.date()
     if window == "day":
@@ -139,14 +150,14 @@ def build_grid_row_key(window: str, moment: datetime) -> tuple[object, ...]:
     return (day if window == "month" else day - timedelta(days=moment.weekday()),)
 
 
-def format_grid_row_label(window: str, start: datetime, end: datetime, has_clock_change: bool) -> str:
+def format_time_window_row_label(window: str, start: datetime, end: datetime, has_clock_change: bool) -> str:
     """Format `Sun 15 Nov 14:00 – 15:00`, with the zone's name if the clock changes."""
     if window == "month":
-        return format_heatmap_day_label(start)
+        return format_weekday_date(start)
     if window == "year":
-        return f"{format_heatmap_day_label(start)} – {format_heatmap_day_label(end - timedelta(hours=1))}"
+        return f"{format_weekday_date(start)} – {format_weekday_date(end - timedelta(hours=1))}"
     zone = f" {start.tzname()}" if has_clock_change else ""
-    return f"{format_heatmap_day_label(start)} {format_tick_clock(start)} – {format_tick_clock(end)}{zone}"
+    return f"{format_weekday_date(start)} {format_tick_clock(start)} – {format_tick_clock(end)}{zone}"
 
 
 def build_time_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple[int, str]]:
@@ -155,7 +166,7 @@ def build_time_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple
     for position, moment in enumerate(moments[1:], 1):
         new_day = moment.date() != before.date()
         if window == "day" and moment.hour != before.hour and moment.hour % 6 == 0:
-            yield position, format_heatmap_day_label(moment) if moment.hour == 0 else format_tick_clock(moment)
+            yield position, format_weekday_date(moment) if moment.hour == 0 else format_tick_clock(moment)
         elif window == "week" and new_day:
             yield position, f"{DAY_NAMES[moment.weekday()]} {moment.day}"
         elif window == "month" and new_day and moment.weekday() == 0:
@@ -170,28 +181,30 @@ def format_tick_clock(moment: datetime) -> str:
     return f"{moment.hour:02}:{moment.minute:02}"
 
 
-def build_gpu_chart_series(
+def build_gpu_time_window_series(
     series: GpuSeries, columns: Columns, names: Sequence[str], grid: TimeGrid, find_name: Callable[[str], str]
-) -> GpuChartSeries:
+) -> GpuTimeWindowSeries:
     """Build the series of a GPU; `find_name` returns the name under which a person is shown."""
     shown = [find_name(name) for name in names]
     seen = columns["seen"]
-    first_seen = find_first_seen_bucket(seen)
+    first_seen = find_time_window_first_seen(seen)
     is_seen = [bucket.end > first_seen and any(seen[bucket.start : bucket.end]) for bucket in grid.buckets]
-    owners, bookers = (find_range_people(columns, column, shown, grid.buckets) for column in ("owner", "booker"))
-    return GpuChartSeries(series, build_chart_series(columns, VALUE_COLUMNS, grid), owners, bookers, is_seen)
+    owners, bookers = (find_time_window_people(columns, column, shown, grid.buckets) for column in ("owner", "booker"))
+    return GpuTimeWindowSeries(series, build_time_window_series(columns, VALUE_COLUMNS, grid), owners, bookers, is_seen)
 
 
-def build_chart_series(bucket_columns: Columns, columns: Collection[str], grid: TimeGrid) -> ChartSeries:
+def build_time_window_series(bucket_columns: Columns, columns: Collection[str], grid: TimeGrid) -> TimeWindowSeries:
     """Build the series of some columns of a GPU, or of a host."""
     row_ranges = [row.history_range for row in grid.rows]
-    values = {column: aggregate_bucket_ranges(bucket_columns, column, grid.buckets) for column in columns}
-    return ChartSeries(
-        values, {column: aggregate_bucket_ranges(bucket_columns, column, row_ranges) for column in columns}
+    values = {column: aggregate_time_window_ranges(bucket_columns, column, grid.buckets) for column in columns}
+    return TimeWindowSeries(
+        values, {column: aggregate_time_window_ranges(bucket_columns, column, row_ranges) for column in columns}
     )
 
 
-def aggregate_bucket_ranges(columns: Columns, column: str, ranges: Sequence[BucketRange]) -> list[float | None]:
+def aggregate_time_window_ranges(
+    columns: Columns, column: str, ranges: Sequence[TimeWindowRange]
+) -> list[float | None]:
     """Return a value for each range: the mean over the minutes that were seen, or the highest temperature."""
     kind, step = (GPU_BUCKET_COLUMNS if column in GPU_BUCKET_COLUMNS else HOST_COLUMNS)[column]
     numbers, no_value = columns[column], NO_VALUE[kind]
@@ -199,31 +212,34 @@ def aggregate_bucket_ranges(columns: Columns, column: str, ranges: Sequence[Buck
         decoded = {number: unpack_block_number(number, kind, step) for number in set(numbers)}
         return [decoded[numbers[bucket.start]] for bucket in ranges]
     seen = columns.get("seen") or array("B", [number != no_value for number in numbers])
-    first_seen = find_first_seen_bucket(seen)
+    first_seen = find_time_window_first_seen(seen)
     seen_ranges = [bucket for bucket in ranges if bucket.end > first_seen] if first_seen else ranges
     unseen: list[float | None] = [None] * (len(ranges) - len(seen_ranges))
     if column == "temperature":
-        return unseen + [find_highest(numbers[bucket.start : bucket.end], no_value) for bucket in seen_ranges]
+        return unseen + [
+            find_time_window_highest(numbers[bucket.start : bucket.end], no_value) for bucket in seen_ranges
+        ]
     has_all_values = numbers[first_seen:].count(no_value) == seen[first_seen:].count(0)
     full_minutes = max(seen[first_seen:], default=0) if has_all_values else 0
     means = (
-        compute_weighted_mean(numbers[start:end], seen[start:end], no_value, full_minutes) for start, end in seen_ranges
+        compute_time_window_mean(numbers[start:end], seen[start:end], no_value, full_minutes)
+        for start, end in seen_ranges
     )
     return unseen + [None if mean is None else round(mean * step, 1) for mean in means]
 
 
-def find_first_seen_bucket(seen: array[int]) -> int:
+def find_time_window_first_seen(seen: array[int]) -> int:
     """Return where something was seen first: most of a year lies before that while history is young."""
     content = seen.tobytes()
     return (len(content) - len(content.lstrip(b"\0"))) // seen.itemsize
 
 
-def are_single_bucket_ranges(ranges: Sequence[BucketRange]) -> bool:
+def are_single_bucket_ranges(ranges: Sequence[TimeWindowRange]) -> bool:
     """Return True if each of these ranges, which follow on one another, is one position."""
     return len(ranges) == ranges[-1].end - ranges[0].start
 
 
-def compute_weighted_mean(numbers: array[int], seen: array[int], no_value: int, full_minutes: int) -> float | None:
+def compute_time_window_mean(numbers: array[int], seen: array[int], no_value: int, full_minutes: int) -> float | None:
     """Return the mean of numbers, weighted by minutes; `full_minutes` is that of a bucket without gaps, or 0."""
     if full_minutes and seen.count(full_minutes) == len(seen):
         return sum(numbers) / len(numbers)
@@ -232,13 +248,13 @@ def compute_weighted_mean(numbers: array[int], seen: array[int], no_value: int, 
     return sum(map(mul, numbers, weights)) / total if total else None
 
 
-def find_highest(numbers: array[int], no_value: int) -> float | None:
+def find_time_window_highest(numbers: array[int], no_value: int) -> float | None:
     highest = max(numbers)
     return highest if highest != no_value else max((number for number in numbers if number != no_value), default=None)
 
 
-def find_range_people(
-    columns: Columns, column: str, names: Sequence[str], ranges: Sequence[BucketRange]
+def find_time_window_people(
+    columns: Columns, column: str, names: Sequence[str], ranges: Sequence[TimeWindowRange]
 ) -> list[str | None]:
     """Return the `owner` or `booker` who had most of each range."""
     codes = columns[column]
@@ -247,24 +263,33 @@ def find_range_people(
     name_by_code: dict[int, str | None] = dict(enumerate(names))
     if are_single_bucket_ranges(ranges):
         return [name_by_code.get(codes[bucket.start]) for bucket in ranges]
-    return [name_by_code.get(find_most_frequent(codes[bucket.start : bucket.end])) for bucket in ranges]
+    return [name_by_code.get(find_most_frequent_window_code(codes[bucket.start : bucket.end])) for bucket in ranges]
 
 
-def find_most_frequent(codes: array[int]) -> int:
+def find_most_frequent_window_code(codes: array[int]) -> int:
     first = codes[0]
     if codes.count(first) * 2 > len(codes):
         return first
     return max(sorted(set(codes)), key=codes.count)
 
 
-def list_bucket_range_names(people: Sequence[str | None], buckets: BucketRange) -> list[str]:
+def list_time_window_names(people: Sequence[str | None], buckets: TimeWindowRange) -> list[str]:
     """List the people in some buckets, in the order in which they come."""
     return [name for name in dict.fromkeys(people[buckets.start : buckets.end]) if name is not None]
 
 
-def compute_sparkline_values(columns: Columns) -> list[float | None]:
+def compute_sparkline_window_values(columns: Columns) -> list[float | None]:
     count = len(columns["use"])
     width = max(1, count // SPARKLINE_BUCKETS)
-    return aggregate_bucket_ranges(
-        columns, "use", [BucketRange(start, min(start + width, count)) for start in range(0, count, width)]
+    return aggregate_time_window_ranges(
+        columns, "use", [TimeWindowRange(start, min(start + width, count)) for start in range(0, count, width)]
     )
+
+
+def group_time_window_runs(values: Sequence[Item]) -> Iterator[tuple[Item, TimeWindowRange]]:
+    """Yield each value, and the range of positions in a row that have it."""
+    start = 0
+    for value, run in groupby(values):
+        end = start + sum(1 for _ in run)
+        yield value, TimeWindowRange(start, end)
+        start = end

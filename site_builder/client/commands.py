@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import Any
@@ -18,7 +18,7 @@ import click
 from site_builder.client import loader, render, search
 from site_builder.client import picker as gpu_picker
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
-from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult
+from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult, format_gpu_choices
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import sanitize_setting_text
 from site_builder.core import formatting
@@ -55,7 +55,7 @@ REDRAW_INTERVAL_S = 0.1
 MAX_AGE_S = 300
 
 
-def parse_memory_option(_: click.Context, __: click.Parameter, value: str) -> float:
+def parse_min_memory_option(_: click.Context, __: click.Parameter, value: str) -> float:
     """Parse a size in MiB: `20GiB`, `24GB`, `500MiB`; a bare number is in GiB."""
     match = SIZE_PATTERN.fullmatch(value.strip())
     if not match:
@@ -89,14 +89,7 @@ def build_gpu_shortage_error(result: PickResult, request: GpuRequest, count: int
     return NegativeResultError(f"{shortage}: {result.reason}")
 
 
-def format_gpu_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
-    """Format choices as `atlas:2 hydra:amd0`, or as the numbers of one host that CUDA or HIP takes."""
-    if everywhere:
-        return " ".join(f"{choice.host.name}:{choice.gpu.label}" for choice in choices)
-    return ",".join(str(choice.visible_number) for choice in choices)
-
-
-def check_host_options(picker: GpuPicker, everywhere: bool) -> None:
+def check_command_host_options(picker: GpuPicker, everywhere: bool) -> None:
     if everywhere and picker.host:
         raise click.UsageError("say --all or --host, not both")
 
@@ -130,7 +123,7 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--min-memory",
-            callback=parse_memory_option,
+            callback=parse_min_memory_option,
             default="0",
             metavar="SIZE",
             help="So much of it free: 20GiB, 24GB.",
@@ -146,7 +139,7 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
-class TerminalClosedError(Exception):
+class LiveScreenClosedError(Exception):
     """The terminal is gone."""
 
 
@@ -162,15 +155,15 @@ def run_live_screen(load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Seq
             fleet = load_fleet()  # a failure at the start will not go away by itself
     except KeyboardInterrupt:
         return
-    with suppress(TerminalClosedError, KeyboardInterrupt):
+    with suppress(LiveScreenClosedError, KeyboardInterrupt):
         try:
-            write_terminal(ENTER_SCREEN)
-            refresh_forever(fleet, load_fleet, draw, interval_s)
+            write_live_screen(ENTER_SCREEN)
+            refresh_live_screen(fleet, load_fleet, draw, interval_s)
         finally:
-            write_terminal(LEAVE_SCREEN)
+            write_live_screen(LEAVE_SCREEN)
 
 
-def refresh_forever(
+def refresh_live_screen(
     fleet: Fleet, load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Sequence[str]], interval_s: float
 ) -> None:
     message, loaded_at = "", time.monotonic()
@@ -182,7 +175,7 @@ def refresh_forever(
             size = shutil.get_terminal_size()
             if size != old_size:
                 lines = [truncate_text(head, size.columns), *(draw(fleet) if is_current else ())]
-                write_terminal(build_live_frame(lines, size.columns, size.lines))
+                write_live_screen(build_live_screen_frame(lines, size.columns, size.lines))
                 old_size = size
             time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
         try:
@@ -193,7 +186,7 @@ def refresh_forever(
             message = f"{age_text} old: {error}"
 
 
-def build_live_frame(lines: Sequence[str], width: int, height: int) -> str:
+def build_live_screen_frame(lines: Sequence[str], width: int, height: int) -> str:
     """Build the text that draws as many lines as there is room for over the old ones."""
     if len(lines) > height:
         hint = f"… and {len(lines) - height + 1} more lines: a higher terminal shows them, or words find them"
@@ -202,15 +195,15 @@ def build_live_frame(lines: Sequence[str], width: int, height: int) -> str:
     return CURSOR_HOME + "\n".join(f"{CLEAR_LINE}{line}" for line in lines) + CLEAR_BELOW
 
 
-def write_terminal(text: str) -> None:
+def write_live_screen(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError:
-        raise TerminalClosedError from None
+        raise LiveScreenClosedError from None
 
 
-class EmptyFleetError(CommandError):
+class EmptyListError(CommandError):
     """There is nothing to list: exit 0."""
 
     exit_code = 0
@@ -256,7 +249,7 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
 
     def draw(fleet: Fleet) -> list[str]:
         matches = search.search_fleet(fleet, words)
-        return format_matches(fleet, matches) if matches.hosts else [build_empty_error(fleet, words).message]
+        return format_matches(fleet, matches) if matches.hosts else [build_empty_list_error(fleet, words).message]
 
     if watch:
         is_local = loader.choose_fleet_source(loaded) == "machine"
@@ -266,17 +259,17 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
         fleet = load_fleet()
     matches = search.search_fleet(fleet, words)
     if as_json:
-        click.echo(render.render_fleet_json(matches))
+        click.echo(render.render_client_fleet_json(matches))
     elif matches.hosts:
         click.echo("\n".join(format_matches(fleet, matches)))
     if not matches.hosts:
-        raise build_empty_error(fleet, words)
+        raise build_empty_list_error(fleet, words)
 
 
-def build_empty_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
+def build_empty_list_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
     """Build the error that nothing is listed: exit 1 if no host matches the words."""
     if not fleet.hosts:
-        return EmptyFleetError(f"there are no hosts yet: {fleet.source} has none")
+        return EmptyListError(f"there are no hosts yet: {fleet.source} has none")
     count = formatting.format_count(len(fleet.hosts), "host")
     return NegativeResultError(
         f"nothing fits {sanitize_setting_text(' '.join(words))}: {fleet.source} has {count}, and none of them does"
@@ -305,7 +298,7 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     """
     if limit is not None and limit < at_least:
         raise click.UsageError(f"--limit {limit} is less than --at-least {at_least}")
-    check_host_options(picker, everywhere)
+    check_command_host_options(picker, everywhere)
     with translate_fleet_errors():
         result = picker.find_gpus(everywhere)
     if not everywhere and any(choice.gpu.parent_keys for choice in result.choices):
@@ -337,12 +330,14 @@ def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None,
     gpuboard wait --gpus 2 --model A100 && python train.py
     gpuboard wait --all --min-memory 40GiB --timeout 8h
     """
-    check_host_options(picker, everywhere)
-    choices = wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count, WaitPolicy(timeout, every))
+    check_command_host_options(picker, everywhere)
+    choices = wait_for_gpus(
+        lambda: picker.find_gpus(everywhere), picker.request, count, CommandWaitPolicy(timeout, every)
+    )
     click.echo(format_gpu_choices(choices, everywhere))
 
 
-class WaitPolicy:
+class CommandWaitPolicy:
     """How often and how long to look; a message that does not change is printed once."""
 
     def __init__(self, timeout_s: float | None, interval_s: float) -> None:
@@ -367,7 +362,7 @@ class WaitPolicy:
 
 
 def wait_for_gpus(
-    find_gpus: Callable[[], PickResult], request: GpuRequest, count: int, wait_policy: WaitPolicy
+    find_gpus: Callable[[], PickResult], request: GpuRequest, count: int, wait_policy: CommandWaitPolicy
 ) -> list[GpuChoice]:
     """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
     while True:

@@ -14,18 +14,7 @@ import orjson
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.client.model import (
-    Fleet,
-    FleetBooking,
-    FleetGpu,
-    FleetHost,
-    as_clean_text,
-    as_integer,
-    as_list,
-    as_number,
-    as_text,
-    suggest_board_update,
-)
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, suggest_board_update
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import board_client, formatting
@@ -47,12 +36,14 @@ from site_builder.core.model import (
     ProcessStatus,
 )
 from site_builder.core.people import PeopleDirectory
+from site_builder.core.records import as_clean_text, as_integer, as_list, as_number, as_text
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet import status_json
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
 from site_builder.snapshots import local_machine
+from site_builder.snapshots.local_machine import read_machine_name
 
 # Seconds by which a running builder may be late.
 BUILD_DELAY_TOLERANCE_S = 30
@@ -98,12 +89,7 @@ def open_fleet(loaded: LoadedSettings) -> Callable[[], Fleet]:
     return lambda: load_data_fleet(settings)
 
 
-def read_machine_name() -> str:
-    """Return the name of this machine, perhaps with its domain."""
-    return os.uname().nodename or "localhost"
-
-
-def find_wanted_fleet_host(fleet: Fleet, name: str | None, loaded: LoadedSettings) -> FleetHost:
+def find_loaded_fleet_host(fleet: Fleet, name: str | None, loaded: LoadedSettings) -> FleetHost:
     """Return the named host, or else this machine."""
     if name is None and choose_fleet_source(loaded) == "machine":
         return fleet.hosts[0]
@@ -118,7 +104,7 @@ def find_wanted_fleet_host(fleet: Fleet, name: str | None, loaded: LoadedSetting
     )
 
 
-def build_owner_check(loaded: LoadedSettings, name: str | None) -> Callable[[str], bool]:
+def build_fleet_owner_check(loaded: LoadedSettings, name: str | None) -> Callable[[str], bool]:
     """Return a function that says whether a booking is of that person, or else of the user; aliases are resolved."""
 
     def is_own(booked_name: str) -> bool:
@@ -141,13 +127,13 @@ def load_board_fleet(url: str, login: str | None = None) -> Fleet:
     if fleet is None:
         hint = f": {board_client.CHECK_URL_HINT}" if fault == NOT_STATUS_MESSAGE else ""
         raise FleetUnavailableError(f"{status_url} {fault}{hint}")
-    check_board_age(fleet, url, time.time() + response.clock_ahead_s)
+    check_loaded_board_age(fleet, url, time.time() + response.clock_ahead_s)
     return fleet._replace(
         source=f"the board at {url}", machine_name=read_machine_name(), clock_ahead_s=response.clock_ahead_s
     )
 
 
-def check_board_age(fleet: Fleet, url: str, now: float) -> None:
+def check_loaded_board_age(fleet: Fleet, url: str, now: float) -> None:
     """Refuse a board whose builder has stopped, by the clock of the server: ours may be wrong."""
     age = now - fleet.built
     max_age = REWRITE_INTERVAL_S + 3 * (fleet.every or DEFAULT_BUILD_INTERVAL_S) + BUILD_DELAY_TOLERANCE_S
@@ -169,13 +155,13 @@ def load_data_fleet(settings: Settings) -> Fleet:
     try:
         hosts = HostLookup(settings)
         shown_names = [name for name, host in hosts.list_hosts().items() if not host.is_hidden]
-        statuses = hosts.decide_hosts(shown_names, load_bookings(settings), now, remembered=True).statuses
+        statuses = hosts.decide_hosts(shown_names, load_fleet_bookings(settings), now, remembered=True).statuses
     except OSError as error:
         raise FleetUnavailableError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
-    return build_fleet([statuses[name] for name in shown_names], now.epoch, str(settings.data.absolute()))
+    return build_loaded_fleet([statuses[name] for name in shown_names], now.epoch, str(settings.data.absolute()))
 
 
-def load_bookings(settings: Settings) -> Sequence[Booking]:
+def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
     """Load all bookings, from the last good file if the present one cannot be read; refuse if neither can."""
     faults: list[str] = []
     for name in (booking_store.BOOKINGS_FILE, booking_store.LAST_GOOD_FILE):
@@ -214,10 +200,10 @@ def load_machine_fleet(settings: Settings) -> Fleet:
     status = host_state.decide_host_status(sources, rules, now)
     if status.state != "fresh":
         raise FleetUnavailableError(status.reason)
-    return build_fleet([status], now.epoch, "this machine")
+    return build_loaded_fleet([status], now.epoch, "this machine")
 
 
-def build_fleet(statuses: Sequence[HostStatus], built: float, source: str) -> Fleet:
+def build_loaded_fleet(statuses: Sequence[HostStatus], built: float, source: str) -> Fleet:
     """Build the fleet from decided states: the same as a program would read in status.json."""
     problems = [problem for status in statuses for problem in status.problems]
     return Fleet(
@@ -358,7 +344,9 @@ def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa
         state, reason = "failed", UNKNOWN_STATE_MESSAGE
     memory = fields.get("memory") if isinstance(fields.get("memory"), dict) else {}
     load = tuple(value for value in map(as_number, as_list(fields.get("load"))) if value is not None)
-    gpus = [parse_gpu_with_instances(gpu, text, state) for gpu in as_list(fields.get("gpus")) if isinstance(gpu, dict)]
+    gpus = [
+        parse_fleet_gpu_with_instances(gpu, text, state) for gpu in as_list(fields.get("gpus")) if isinstance(gpu, dict)
+    ]
     return FleetHost(
         name=name,
         title=text(fields.get("title")),
@@ -376,7 +364,7 @@ def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa
     )
 
 
-def parse_gpu_with_instances(
+def parse_fleet_gpu_with_instances(
     fields: dict[str, Any], text: TextReader, host_state: str
 ) -> tuple[FleetGpu, tuple[FleetGpu, ...] | None]:
     """Parse a GPU and its instances; None if it is not in MIG mode."""
@@ -442,12 +430,12 @@ def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -
         profile=text(get("profile")),
         vendor=text(get("vendor")) or "nvidia",
         problems=tuple(
-            parse_gpu_problem(problem, text) for problem in as_list(get("problems")) if isinstance(problem, dict)
+            parse_fleet_gpu_problem(problem, text) for problem in as_list(get("problems")) if isinstance(problem, dict)
         ),
     )
 
 
-def parse_gpu_problem(fields: dict[str, Any], text: TextReader) -> GpuProblem:
+def parse_fleet_gpu_problem(fields: dict[str, Any], text: TextReader) -> GpuProblem:
     """Parse a problem of a GPU; one of unknown severity counts as info."""
     get = fields.get
     severity = text(get("severity", get("weight"))) or ""

@@ -57,14 +57,14 @@ class GpuRequester(NamedTuple):
     is_for_run: bool = False
 
 
-def compute_free_memory(gpu: FleetGpu) -> float | None:
+def compute_picker_free_memory(gpu: FleetGpu) -> float | None:
     """Return the unused memory in MiB."""
     if gpu.memory_total is None or gpu.memory_used is None:
         return None
     return max(0.0, gpu.memory_total - gpu.memory_used)
 
 
-def compute_load_per_cpu(host: FleetHost) -> float | None:
+def compute_picker_load_per_cpu(host: FleetHost) -> float | None:
     return None if host.load is None else host.load[0] / (host.cpus or 1)
 
 
@@ -75,18 +75,20 @@ def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
         for host in hosts
         if host.state == "fresh"
         for gpu in host.gpus
-        if is_available(gpu, requester) and is_gpu_matching_request(gpu, request)
+        if is_gpu_pickable(gpu, requester) and is_gpu_matching_request(gpu, request)
     ]
     return sorted(
         choices,
         key=lambda choice: (
             bool(choice.gpu.parent_keys),
-            rank_gpu_model(choice.gpu.name, compute_free_memory(choice.gpu), compute_load_per_cpu(choice.host)),
+            rank_gpu_model(
+                choice.gpu.name, compute_picker_free_memory(choice.gpu), compute_picker_load_per_cpu(choice.host)
+            ),
         ),
     )
 
 
-def is_available(gpu: FleetGpu, requester: GpuRequester) -> bool:
+def is_gpu_pickable(gpu: FleetGpu, requester: GpuRequester) -> bool:
     """Return whether a GPU is free, or booked by the requester and unused; without errors, and CUDA can name it."""
     if (
         gpu.index is None
@@ -95,10 +97,10 @@ def is_available(gpu: FleetGpu, requester: GpuRequester) -> bool:
         or (gpu.parent_keys and gpu.uuid is None)
     ):
         return False
-    return gpu.state in {"free", "booked"} and is_gpu_free_for(gpu, requester)
+    return gpu.state in {"free", "booked"} and is_gpu_free_to_pick(gpu, requester)
 
 
-def is_gpu_free_for(gpu: FleetGpu, requester: GpuRequester) -> bool:
+def is_gpu_free_to_pick(gpu: FleetGpu, requester: GpuRequester) -> bool:
     """Return whether nobody else has booked it now; if its state is booked, it must be the requester's."""
     current = [booking for booking in gpu.bookings if booking.is_current(requester.now)]
     return bool(current or gpu.state == "free") and all(
@@ -111,7 +113,7 @@ def is_gpu_free_for(gpu: FleetGpu, requester: GpuRequester) -> bool:
 
 def is_gpu_matching_request(gpu: FleetGpu, request: GpuRequest) -> bool:
     """Return whether a GPU has the model and the memory; one whose memory is not known has too little."""
-    has_memory = not request.memory or (compute_free_memory(gpu) or 0) >= request.memory
+    has_memory = not request.memory or (compute_picker_free_memory(gpu) or 0) >= request.memory
     return has_memory and is_matching_vendor_and_model(gpu, request)
 
 
@@ -153,25 +155,32 @@ def select_gpus_on_one_host(choices: Iterable[GpuChoice], count: int, request: G
     return []
 
 
-def explain_no_available_gpu(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> str:
+def format_gpu_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
+    """Format choices as `atlas:2 hydra:amd0`, or as the numbers of one host that CUDA or HIP takes."""
+    if everywhere:
+        return " ".join(f"{choice.host.name}:{choice.gpu.label}" for choice in choices)
+    return ",".join(str(choice.visible_number) for choice in choices)
+
+
+def explain_no_gpu_to_pick(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> str:
     """Explain in a line why no more GPUs can be had."""
     gpus = [gpu for host in hosts for gpu in host.gpus]
     matching_gpus = [gpu for gpu in gpus if is_matching_vendor_and_model(gpu, request)]
     if not matching_gpus:
         property_name = "model" if any(request.vendor in {None, gpu.vendor} for gpu in gpus) else "maker"
         return f"none of its {len(gpus)} GPUs is of that {property_name}" if gpus else "there is no GPU"
-    counts = Counter(explain_unavailable_gpu(gpu, request, requester) for gpu in matching_gpus)
+    counts = Counter(explain_gpu_not_picked(gpu, request, requester) for gpu in matching_gpus)
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
-def explain_unavailable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
+def explain_gpu_not_picked(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
     if gpu.state not in {"free", "booked"}:
         return gpu.state
     if gpu.is_avoided:
         return "in trouble"
     if gpu.identifier in requester.taken_keys:
         return "taken by another run"
-    if not is_gpu_free_for(gpu, requester):
+    if not is_gpu_free_to_pick(gpu, requester):
         return "booked"
     if gpu.parent_keys and gpu.uuid is None:
         return "without a UUID"
@@ -198,7 +207,7 @@ class GpuPicker:
         self.loaded = loaded
         self.request = request
         self.host = host
-        self.is_mine = loader.build_owner_check(loaded, name)
+        self.is_mine = loader.build_fleet_owner_check(loaded, name)
         # who may read a data folder may see names, and needs them to find their own bookings
         named = replace(loaded, settings=replace(loaded.settings, privacy=PrivacySettings()))
         self.load_fleet: Callable[[], Fleet] = loader.open_fleet(named)
@@ -206,7 +215,7 @@ class GpuPicker:
     def find_gpus(self, everywhere: bool = False, for_run: bool = False) -> PickResult:
         """Find what can be had now, on all hosts or on one; a run is on this machine, whatever the board calls it."""
         fleet = self.load_fleet()
-        hosts = fleet.hosts if everywhere else (loader.find_wanted_fleet_host(fleet, self.host, self.loaded),)
+        hosts = fleet.hosts if everywhere else (loader.find_loaded_fleet_host(fleet, self.host, self.loaded),)
         source = fleet.source if everywhere else hosts[0].name
         if not any(host.state == "fresh" for host in hosts):
             reason = "".join(f": {host.name} is {host.state}: {host.reason}" for host in hosts[:1])
@@ -216,7 +225,7 @@ class GpuPicker:
             hosts = (self.merge_local_view(hosts[0]),)
         request = self.request if everywhere else restrict_to_one_vendor(hosts[0], self.request)
         choices = find_available_gpus(hosts, request, requester)
-        return PickResult(fleet, hosts, choices, source, explain_no_available_gpu(hosts, request, requester))
+        return PickResult(fleet, hosts, choices, source, explain_no_gpu_to_pick(hosts, request, requester))
 
     def merge_local_view(self, host: FleetHost) -> FleetHost:
         """Merge a host with what its driver reports here, under its own numbers: a container may see only some GPUs."""
@@ -234,11 +243,15 @@ class GpuPicker:
         # a number means the same GPU only if all are visible
         if sum(gpu.uuid is None for gpu in local_host.gpus) != sum(gpu.uuid is None for gpu in host.gpus):
             local_gpus = {identifier: gpu for identifier, gpu in local_gpus.items() if gpu.uuid}
-        gpus = tuple(merge_local_gpu(gpu, local_gpus.get(gpu.identifier), hidden_mig_gpus) for gpu in host.gpus)
+        gpus = tuple(
+            merge_local_gpu_for_picker(gpu, local_gpus.get(gpu.identifier), hidden_mig_gpus) for gpu in host.gpus
+        )
         return host._replace(gpus=gpus, mig_gpus=host.mig_gpus or local_host.mig_gpus)
 
 
-def merge_local_gpu(gpu: FleetGpu, local_gpu: FleetGpu | None, hidden_mig_gpus: Collection[str] = ()) -> FleetGpu:
+def merge_local_gpu_for_picker(
+    gpu: FleetGpu, local_gpu: FleetGpu | None, hidden_mig_gpus: Collection[str] = ()
+) -> FleetGpu:
     """Merge a GPU with what this machine reports: the board knows its bookings, the machine its use.
 
     `hidden_mig_gpus` may have instances here that are not reported: there the board's word holds.
@@ -256,11 +269,11 @@ SOCKET_PREFIX = "gpuboard/run/"
 SOCKET_TABLE = Path("/proc/net/unix")
 
 
-def claim_gpu_for_run(uuid: str) -> int | None:
+def claim_picked_gpu(uuid: str) -> int | None:
     """Claim a GPU for as long as the returned handle is open in any process; None if another has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim_socket:
         try:
-            claim_socket.bind(f"\0{build_run_socket_name(uuid)}")
+            claim_socket.bind(f"\0{build_claimed_gpu_socket_name(uuid)}")
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return None
@@ -269,7 +282,7 @@ def claim_gpu_for_run(uuid: str) -> int | None:
         return claim_socket.detach()
 
 
-def build_run_socket_name(uuid: str) -> str:
+def build_claimed_gpu_socket_name(uuid: str) -> str:
     """Return a short plain name for a GPU, whatever a board calls it."""
     return f"{SOCKET_PREFIX}{blake2b(uuid.encode('utf-8', 'replace'), digest_size=16).hexdigest()}"
 
@@ -286,4 +299,4 @@ class ClaimedGpus:
         self.socket_names = frozenset(name[1:] for name in names if name.startswith(f"@{SOCKET_PREFIX}"))
 
     def __contains__(self, uuid: object) -> bool:
-        return isinstance(uuid, str) and build_run_socket_name(uuid) in self.socket_names
+        return isinstance(uuid, str) and build_claimed_gpu_socket_name(uuid) in self.socket_names

@@ -53,7 +53,7 @@ INTERPRETER_PATTERN = re.compile(
 )
 
 
-def render_fleet_json(fleet: Fleet) -> bytes:
+def render_client_fleet_json(fleet: Fleet) -> bytes:
     hosts = [
         {
             "name": host.name,
@@ -67,7 +67,7 @@ def render_fleet_json(fleet: Fleet) -> bytes:
             "cpus": host.cpus,
             "memory": {"total": host.memory_total, "available": host.memory_available},
             "disks": host.disks,
-            "gpus": fleet_gpus_to_json(host),
+            "gpus": client_gpus_to_json(host),
         }
         for host in fleet.hosts
     ]
@@ -75,7 +75,7 @@ def render_fleet_json(fleet: Fleet) -> bytes:
     return orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2)  # orjson indents no fragments
 
 
-def fleet_gpus_to_json(host: FleetHost) -> list[dict[str, Any]]:
+def client_gpus_to_json(host: FleetHost) -> list[dict[str, Any]]:
     """Return the GPUs of a host, each instance within its GPU."""
     gpus: dict[object, dict[str, Any]] = {}
     for position, gpu in enumerate(host.gpus):
@@ -99,7 +99,7 @@ class GpuTableRow(NamedTuple):
     booking_text: str
 
 
-class ColumnLayout(NamedTuple):
+class ClientTableLayout(NamedTuple):
     """The shown columns with their widths, and the gap between them; `command_width` is left for the command."""
 
     columns: tuple[int, ...]
@@ -116,12 +116,12 @@ def format_gpu_table(
     Without `heads` only a host that is not fresh has a line of its own.
     """
     is_short = width is not None and width < WIDE_TERMINAL
-    rows = [build_host_table_rows(host, now, is_short) for host in fleet.hosts]
-    layout = compute_column_layout([row.cells for host_rows in rows for row in host_rows], width)
+    rows = [build_client_table_host_rows(host, now, is_short) for host in fleet.hosts]
+    layout = compute_client_table_layout([row.cells for host_rows in rows for row in host_rows], width)
     lines = []
     if any(rows):
         title = "command" if layout.command_width is None else truncate_text("command", layout.command_width)
-        lines.append(f"{join_table_row_cells(COLUMN_TITLES, layout)}{layout.gap}{title}")
+        lines.append(f"{join_client_table_cells(COLUMN_TITLES, layout)}{layout.gap}{title}")
     for host, host_rows in zip(fleet.hosts, rows):
         if heads or host.state != "fresh":
             text = format_host_line(host) if width is None else truncate_text(format_host_line(host), width)
@@ -152,14 +152,16 @@ def format_host_line(host: FleetHost) -> str:
 # The cells of a GPU
 
 
-def build_host_table_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableRow]:
+def build_client_table_host_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableRow]:
     """Build the rows of a host; a GPU with instances stands above them."""
     rows = []
     mig_gpus = {gpu.label.lower(): gpu for gpu in host.mig_gpus}
     for gpu in host.gpus:
         parent = mig_gpus.pop(gpu.parent_keys[0], None) if gpu.parent_keys else None
         if parent:
-            parent_row = build_gpu_table_row(parent._replace(state="free", processes=(), bookings=()), now, is_short)
+            parent_row = build_client_table_gpu_row(
+                parent._replace(state="free", processes=(), bookings=()), now, is_short
+            )
             notes = TEXT_SEPARATOR.join(filter(None, (parent.reason, parent_row.notes)))
             rows.append(
                 parent_row._replace(
@@ -167,26 +169,26 @@ def build_host_table_rows(host: FleetHost, now: Now, is_short: bool) -> list[Gpu
                 )
             )
         # the problems of its GPU stand in the row of the GPU
-        rows.append(build_gpu_table_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, is_short))
+        rows.append(build_client_table_gpu_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, is_short))
     return rows
 
 
-def build_gpu_table_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
+def build_client_table_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
     """Build the row of a GPU; the columns of processes are empty if there are none."""
     processes = gpu.processes
     users = ",".join(dict.fromkeys(process.user or UNKNOWN_CELL for process in processes))
     pids = ",".join(UNKNOWN_CELL if process.pid is None else str(process.pid) for process in processes)
     first_start = min((process.started for process in processes if process.started is not None), default=None)
     unknown_age = UNKNOWN_CELL if processes else ""
-    age = unknown_age if first_start is None else format_time_ago(now.epoch - first_start, is_short)
+    age = unknown_age if first_start is None else format_client_table_age(now.epoch - first_start, is_short)
     state = TROUBLE_STATE if gpu.is_avoided and gpu.state in {"free", "booked"} else gpu.state
     cells = (
         f"{gpu.label:>2} {STATE_MARKS.get(state, TROUBLE_MARK)}",
         gpu.profile or gpu.model,  # the model stands in the row above
-        format_whole_number(gpu.utilization_gpu, " %"),
+        format_client_table_number(gpu.utilization_gpu, " %"),
         format_memory_cell(gpu.memory_used, gpu.memory_total),
-        format_whole_number(gpu.temperature),
-        format_whole_number(gpu.clock),
+        format_client_table_number(gpu.temperature),
+        format_client_table_number(gpu.clock),
         users,
         age,
         pids,
@@ -197,7 +199,7 @@ def build_gpu_table_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTableRow:
     )
 
 
-def format_whole_number(value: float | None, unit: str = "") -> str:
+def format_client_table_number(value: float | None, unit: str = "") -> str:
     return UNKNOWN_CELL if value is None else f"{value:.0f}{unit}"
 
 
@@ -209,7 +211,7 @@ def format_memory_cell(used: float | None, total: float | None) -> str:
     return f"{'/'.join(values)} GiB"
 
 
-def format_time_ago(seconds: float, is_short: bool) -> str:
+def format_client_table_age(seconds: float, is_short: bool) -> str:
     """Format an age: `2 days ago`, or in short `2 d`."""
     if seconds < formatting.MINUTE:
         return "now" if is_short else "just now"
@@ -223,10 +225,12 @@ def format_time_ago(seconds: float, is_short: bool) -> str:
 def describe_gpu_notes(gpu: FleetGpu) -> str:
     """Describe the state and the problems of a GPU, as far as the columns do not show them."""
     problems = [problem.what for problem in gpu.problems if problem.is_visible and problem.what != gpu.reason]
-    return TEXT_SEPARATOR.join(filter(None, (describe_gpu_state(gpu), *(problems if gpu.state != "lost" else ()))))
+    return TEXT_SEPARATOR.join(
+        filter(None, (describe_client_gpu_state(gpu), *(problems if gpu.state != "lost" else ())))
+    )
 
 
-def describe_gpu_state(gpu: FleetGpu) -> str:
+def describe_client_gpu_state(gpu: FleetGpu) -> str:
     if gpu.state in {"conflict", "lost"}:
         return f"{gpu.state}: {gpu.reason}" if gpu.reason else gpu.state
     if gpu.state == "unknown":
@@ -260,7 +264,7 @@ def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
 # The columns
 
 
-def compute_column_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> ColumnLayout:
+def compute_client_table_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> ClientTableLayout:
     """Share the line between the columns: each as wide as it needs, until the command has too little."""
     natural_widths = [max(map(measure_width, column)) for column in zip(COLUMN_TITLES, *cells)]
     widths = [
@@ -268,7 +272,7 @@ def compute_column_layout(cells: Sequence[tuple[str, ...]], width: int | None) -
         for number, column_width in enumerate(natural_widths)
     ]
     if width is None:
-        return ColumnLayout(tuple(range(len(widths))), tuple(widths), "  ", None)
+        return ClientTableLayout(tuple(range(len(widths))), tuple(widths), "  ", None)
     gap = " " if width < WIDE_TERMINAL else "  "
     shown_columns = list(range(len(widths)))
 
@@ -281,12 +285,14 @@ def compute_column_layout(cells: Sequence[tuple[str, ...]], width: int | None) -
     for number in COLUMN_DROP_ORDER:
         if compute_room() < MIN_COMMAND_WIDTH:
             shown_columns.remove(number)
-    return ColumnLayout(
+    return ClientTableLayout(
         tuple(shown_columns), tuple(widths[number] for number in shown_columns), gap, max(1, compute_room())
     )
 
 
-def join_table_row_cells(cells: Sequence[str], layout: ColumnLayout, end_column: int = len(COLUMN_TITLES)) -> str:
+def join_client_table_cells(
+    cells: Sequence[str], layout: ClientTableLayout, end_column: int = len(COLUMN_TITLES)
+) -> str:
     """Join the cells of a row, up to a column."""
     shown_cells = []
     for number, width in zip(layout.columns, layout.widths):
@@ -301,15 +307,15 @@ def join_table_row_cells(cells: Sequence[str], layout: ColumnLayout, end_column:
     return layout.gap.join(shown_cells)
 
 
-def format_gpu_lines(row: GpuTableRow, layout: ColumnLayout) -> list[str]:
+def format_gpu_lines(row: GpuTableRow, layout: ClientTableLayout) -> list[str]:
     """Format a row; notes beside processes have a line of their own if there is no room."""
     if not row.commands:
         # without processes, the notes take their columns
         text = TEXT_SEPARATOR.join(filter(None, (row.notes, row.booking_text)))
         if layout.command_width is not None:
-            text = truncate_text(text, layout.command_width + measure_columns(layout, USERS))
-        return [f"{join_table_row_cells(row.cells, layout, USERS)}{layout.gap}{text}".rstrip()]
-    cells = join_table_row_cells(row.cells, layout)
+            text = truncate_text(text, layout.command_width + measure_client_table_columns(layout, USERS))
+        return [f"{join_client_table_cells(row.cells, layout, USERS)}{layout.gap}{text}".rstrip()]
+    cells = join_client_table_cells(row.cells, layout)
     text = TEXT_SEPARATOR.join(filter(None, (row.notes, *row.commands, row.booking_text)))
     if layout.command_width is None or measure_width(text) <= layout.command_width:
         return [f"{cells}{layout.gap}{text}"]
@@ -320,10 +326,13 @@ def format_gpu_lines(row: GpuTableRow, layout: ColumnLayout) -> list[str]:
     line = f"{cells}{layout.gap}{truncate_text(text, layout.command_width)}"
     if not has_notes_line:
         return [line]
-    return [line, truncate_text(f"{NOTE_INDENT}{row.notes}", layout.command_width + measure_columns(layout, 0))]
+    return [
+        line,
+        truncate_text(f"{NOTE_INDENT}{row.notes}", layout.command_width + measure_client_table_columns(layout, 0)),
+    ]
 
 
-def measure_columns(layout: ColumnLayout, first_column: int) -> int:
+def measure_client_table_columns(layout: ClientTableLayout, first_column: int) -> int:
     """Return the width of the columns from one on."""
     return sum(
         width + len(layout.gap) for number, width in zip(layout.columns, layout.widths) if number >= first_column

@@ -25,14 +25,14 @@ from site_builder.client.commands import (
     GPUS_PER_HOST_RANGE,
     ONE_INSTANCE_HINT,
     POLL_INTERVAL_S,
-    WaitPolicy,
+    CommandWaitPolicy,
     parse_duration_option,
     wait_for_gpus,
     with_gpu_picker,
 )
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
-from site_builder.client.picker import GpuChoice, GpuPicker, PickResult, claim_gpu_for_run
-from site_builder.client.run_reservation import GpusBookedError, ReservedGpu, RunReservation
+from site_builder.client.picker import GpuChoice, GpuPicker, PickResult, claim_picked_gpu
+from site_builder.client.run_reservation import ReservedGpu, ReservedGpusBookedError, RunReservation
 from site_builder.core import command_options, formatting
 from site_builder.core.command_options import (
     CommandError,
@@ -104,8 +104,8 @@ def run(
         name = clean_text(command[0])
         print_command_message(f"{name} is no program" if exists else f"there is no command {name}")
         raise SystemExit(EXIT_NOT_STARTED if exists else EXIT_NOT_FOUND)
-    wait_policy = WaitPolicy(None if patient else 0, POLL_INTERVAL_S)
-    acquisition = GpuAcquisition(picker, count, length, None if no_book else comment, wait_policy)
+    wait_policy = CommandWaitPolicy(None if patient else 0, POLL_INTERVAL_S)
+    acquisition = RunGpuAcquisition(picker, count, length, None if no_book else comment, wait_policy)
     try:
         connection = acquisition.acquire()
     except KeyboardInterrupt:
@@ -136,11 +136,11 @@ def build_run_environment(choices: Sequence[GpuChoice], environment: Mapping[str
     return new_environment
 
 
-class GpuAcquisition:
+class RunGpuAcquisition:
     """Takes GPUs for one run: claims each on this machine, then books all of them."""
 
     def __init__(
-        self, picker: GpuPicker, count: int, duration_s: float, comment: str | None, wait_policy: WaitPolicy
+        self, picker: GpuPicker, count: int, duration_s: float, comment: str | None, wait_policy: CommandWaitPolicy
     ) -> None:
         self.picker = picker
         self.count = count
@@ -248,7 +248,7 @@ class GpuAcquisition:
         claims: list[int] = []
         for choice in self.choices:
             with translate_fleet_errors():
-                claim = claim_gpu_for_run(choice.gpu.identifier)
+                claim = claim_picked_gpu(choice.gpu.identifier)
             if claim is None:
                 self.mark_lost(choice.gpu.identifier)
                 for handle in claims:
@@ -317,7 +317,7 @@ def reap_run_children(child: int) -> int | None:
 # The process that keeps the booking of a run
 
 
-class ReservationOutcome(NamedTuple):
+class SupervisedRunOutcome(NamedTuple):
     """The outcome of a booking: 0, or the exit code of a refusal or failure with its message; GPUs that others have."""
 
     exit_code: int
@@ -333,13 +333,13 @@ class SupervisorConnection(NamedTuple):
 
     def read_messages(self) -> Iterator[str]:
         """Yield the messages of the supervisor."""
-        while is_run_readable_within(self.read_fd, 0) and (content := os.read(self.read_fd, 65536)):
+        while is_supervised_run_readable(self.read_fd, 0) and (content := os.read(self.read_fd, 65536)):
             yield from map(json.loads, content.splitlines())
 
     def release_and_close(self, timeout_s: float) -> None:
         """Have the booking released, and wait for that for a short time."""
         os.close(self.write_fd)
-        is_run_readable_within(self.read_fd, timeout_s)
+        is_supervised_run_readable(self.read_fd, timeout_s)
         os.close(self.read_fd)
 
 
@@ -351,7 +351,7 @@ class SupervisedRun(NamedTuple):
     claims: Sequence[int]
 
 
-def start_supervisor(supervised: SupervisedRun) -> tuple[ReservationOutcome, SupervisorConnection]:
+def start_supervisor(supervised: SupervisedRun) -> tuple[SupervisedRunOutcome, SupervisorConnection]:
     """Book in a process that is no child of ours: a program that waits for all its children would wait for ever.
 
     Whatever happens to us from now on, that process releases the booking.
@@ -376,7 +376,7 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[ReservationOutcome, Sup
         code, message, booked_gpus = json.loads(content)
     except ValueError:
         code, message, booked_gpus = 2, "the supervisor of the run has ended before it began", ()
-    return ReservationOutcome(code, message, tuple(booked_gpus)), SupervisorConnection(end_run, messages)
+    return SupervisedRunOutcome(code, message, tuple(booked_gpus)), SupervisorConnection(end_run, messages)
 
 
 def detach_supervisor(kept_handles: set[int]) -> None:
@@ -395,14 +395,14 @@ def detach_supervisor(kept_handles: set[int]) -> None:
 def supervise_run(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
     """Book, report it, keep the booking alive until the run ends, and release it."""
     try:
-        outcome = begin_reservation(supervised)
+        outcome = book_supervised_run(supervised)
         send_to_supervised_run(messages, outcome)
         if not outcome.exit_code:
-            extend_until_end(supervised, run_ended, messages)
+            extend_supervised_run_until_end(supervised, run_ended, messages)
     finally:
         for claim in supervised.claims:
             os.close(claim)
-        release_reservation(supervised)
+        release_supervised_run(supervised)
 
 
 def send_to_supervised_run(messages: int, message: object) -> None:
@@ -411,55 +411,55 @@ def send_to_supervised_run(messages: int, message: object) -> None:
         os.write(messages, json.dumps(message).encode() + b"\n")
 
 
-def is_run_readable_within(handle: int, timeout_s: float) -> bool:
+def is_supervised_run_readable(handle: int, timeout_s: float) -> bool:
     """Return whether there is something to read, or the other end was closed, within the timeout."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(max(0, timeout_s) * 1000))
 
 
-def read_backend_clock(backend: BookingBackend | None) -> datetime:
+def read_run_backend_clock(backend: BookingBackend | None) -> datetime:
     """Return the time on the machine where bookings are made."""
     return datetime.now(timezone.utc) + timedelta(seconds=backend.clock_ahead_s if backend else 0)
 
 
-def begin_reservation(supervised: SupervisedRun) -> ReservationOutcome:
+def book_supervised_run(supervised: SupervisedRun) -> SupervisedRunOutcome:
     """Make the first booking."""
     try:
         if supervised.reservation:
             with translate_booking_errors(supervised.backend):
-                supervised.reservation.begin(read_backend_clock(supervised.backend))
-    except GpusBookedError as error:
-        return ReservationOutcome(1, booked_gpus=tuple(gpu.uuid for gpu in error.gpus))
+                supervised.reservation.begin(read_run_backend_clock(supervised.backend))
+    except ReservedGpusBookedError as error:
+        return SupervisedRunOutcome(1, booked_gpus=tuple(gpu.uuid for gpu in error.gpus))
     except CommandError as error:
-        return ReservationOutcome(error.exit_code, error.message)
+        return SupervisedRunOutcome(error.exit_code, error.message)
     except Exception as error:
-        return ReservationOutcome(2, f"it could not be booked: {type(error).__name__}: {error}")
-    return ReservationOutcome(0)
+        return SupervisedRunOutcome(2, f"it could not be booked: {type(error).__name__}: {error}")
+    return SupervisedRunOutcome(0)
 
 
-def extend_until_end(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
+def extend_supervised_run_until_end(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
     """Extend the booking until the run ends; report once what prevents it."""
     reservation = supervised.reservation
     interval_s = reservation.duration.total_seconds() / 4 if reservation else MAX_CHECK_INTERVAL_S
     interval_s = max(MIN_INTERVAL_S, min(interval_s, MAX_CHECK_INTERVAL_S))
     pause_s, last_message = interval_s, ""
-    while not is_run_readable_within(run_ended, pause_s):
+    while not is_supervised_run_readable(run_ended, pause_s):
         if reservation is None:
             continue
-        is_done, message = extend_reservation(reservation, supervised.backend)
+        is_done, message = extend_supervised_run(reservation, supervised.backend)
         pause_s = interval_s if is_done else min(interval_s, RETRY_INTERVAL_S)
         if message and message != last_message:
             send_to_supervised_run(messages, message)
             last_message = message
 
 
-def extend_reservation(reservation: RunReservation, backend: BookingBackend | None) -> tuple[bool, str]:
+def extend_supervised_run(reservation: RunReservation, backend: BookingBackend | None) -> tuple[bool, str]:
     """Extend a booking; return whether that worked, and a message. The run goes on in any case."""
     prefix = f"the run on {reservation.host} goes on, but"
     try:
         with translate_booking_errors(backend):
-            other_start = reservation.extend_if_needed(read_backend_clock(backend))
+            other_start = reservation.extend_if_needed(read_run_backend_clock(backend))
     except CommandError as error:
         is_refused = error.exit_code == 1
         return is_refused, f"{prefix} cannot be booked for longer: {error.message}" if is_refused else ""
@@ -469,7 +469,7 @@ def extend_reservation(reservation: RunReservation, backend: BookingBackend | No
     return True, f"{prefix} from {local_start:%H:%M} on its GPUs are booked by somebody else" if local_start else ""
 
 
-def release_reservation(supervised: SupervisedRun) -> None:
+def release_supervised_run(supervised: SupervisedRun) -> None:
     """Release the rest of the booking; ask a board that does not respond again, until the booking would have ended."""
     reservation, pause_s = supervised.reservation, MIN_INTERVAL_S
     end = time.monotonic() + (reservation.duration.total_seconds() if reservation else 0)

@@ -20,7 +20,7 @@ MIN_ROUNDED_DURATION = timedelta(minutes=5)
 MIN_GAP = timedelta(seconds=1)
 
 
-class BookingEndpoint(Protocol):
+class ReservationBackend(Protocol):
     """Where bookings are made."""
 
     def send(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class ReservedGpu(NamedTuple):
     parent_keys: tuple[str, ...] = ()
 
 
-class GpusBookedError(Exception):
+class ReservedGpusBookedError(Exception):
     """GPUs that somebody else has booked in that time, as the board says now."""
 
     def __init__(self, gpus: Sequence[ReservedGpu]) -> None:
@@ -46,7 +46,7 @@ class GpusBookedError(Exception):
         self.gpus = tuple(gpus)
 
 
-class BookedSpan(NamedTuple):
+class ReservationSpan(NamedTuple):
     """From when until when a GPU is booked; `booking_id` is None if it is not for this run."""
 
     since: datetime
@@ -58,7 +58,7 @@ class RunReservation:
     """Keeps GPUs of a host booked for some time from now on, as often as it is called."""
 
     def __init__(
-        self, backend: BookingEndpoint, host: str, gpus: Sequence[ReservedGpu], duration_s: float, comment: str
+        self, backend: ReservationBackend, host: str, gpus: Sequence[ReservedGpu], duration_s: float, comment: str
     ) -> None:
         self.backend = backend
         self.host = host
@@ -68,7 +68,7 @@ class RunReservation:
         self.own_bookings: dict[str, tuple[ReservedGpu, ...]] = {}  # by id
 
     def begin(self, now: datetime) -> None:
-        """Book all GPUs, or none: raise GpusBookedError if others have booked one meanwhile."""
+        """Book all GPUs, or none: raise ReservedGpusBookedError if others have booked one meanwhile."""
         listed = self.list_host_bookings()
         until = self.find_wanted_end(now)
         booked_gpus = [
@@ -80,7 +80,7 @@ class RunReservation:
             )
         ]
         if booked_gpus:
-            raise GpusBookedError(booked_gpus)
+            raise ReservedGpusBookedError(booked_gpus)
         self.book_missing(now, listed)
 
     def extend_if_needed(self, now: datetime) -> datetime | None:
@@ -151,9 +151,9 @@ class RunReservation:
             "bookings": [booking for booking in response["bookings"] if booking["host"] == self.host],
         }
 
-    def list_gpu_spans(self, gpu: ReservedGpu, listed: BookingsResponse) -> list[BookedSpan]:
+    def list_gpu_spans(self, gpu: ReservedGpu, listed: BookingsResponse) -> list[ReservationSpan]:
         return [
-            BookedSpan(since, until, str(booking["id"]) if self.is_own_booking(booking, listed["who"]) else None)
+            ReservationSpan(since, until, str(booking["id"]) if self.is_own_booking(booking, listed["who"]) else None)
             for booking in listed["bookings"]
             if {"*", str(gpu.number), gpu.uuid.lower(), *gpu.parent_keys}
             & {str(key).lower() for key in booking["gpus"]}
@@ -167,7 +167,7 @@ class RunReservation:
         return is_mine and (booking_id in self.own_bookings or not booking_id.startswith(RUN_ID_PREFIX))
 
     @staticmethod
-    def find_covered_end(spans: Sequence[BookedSpan], now: datetime) -> tuple[datetime, str | None]:
+    def find_covered_end(spans: Sequence[ReservationSpan], now: datetime) -> tuple[datetime, str | None]:
         """Return until when a GPU is booked for us without a gap, now at the least, and by which booking at the end."""
         end, last_booking = now, None
         for span in sorted((span for span in spans if span.booking_id is not None), key=lambda span: span.since):

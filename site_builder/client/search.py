@@ -6,12 +6,12 @@ www/assets/search.js does the same in the page; the cases in tests/support/searc
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.core import formatting
+from site_builder.core.formatting import format_name_counts
 
 TERM_PATTERN = re.compile(r'([a-z]+)([:<>])("[^"]*"|\S*)|"([^"]*)"|(\S+)')
 NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?")
@@ -122,11 +122,6 @@ def describe_searched_models(host: FleetHost) -> str:
             profiles = [instance.profile or "MIG" for instance in host.gpus if instance.parent_keys == gpu.parent_keys]
             models[gpu.parent_keys] = f"{host.find_parent(gpu).model} ({format_name_counts(profiles, alone='')})"
     return format_name_counts(models.values())
-
-
-def format_name_counts(names: Iterable[str], alone: str = "1 × ") -> str:
-    """Format each name once, with its number."""
-    return ", ".join(f"{alone if count == 1 else f'{count} × '}{name}" for name, count in Counter(names).items())
 
 
 def is_host_search_match(host: FleetHost, text: str, term: SearchTerm) -> bool:

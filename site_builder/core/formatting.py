@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, tzinfo
 
 from site_builder.core.clock import Now
 
@@ -59,6 +60,16 @@ def format_local_time(epoch: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch))
 
 
+def format_local_epoch(epoch: float, zone: tzinfo, time_format: str) -> str:
+    """Format whole seconds in the zone of the board; a host may send any time, even one before 1970."""
+    return datetime.fromtimestamp(max(0, int(epoch)), zone).strftime(time_format)
+
+
+def format_weekday_date(day: date) -> str:
+    """Format `Mon 16 Nov`."""
+    return f"{DAY_NAMES[day.weekday()]} {day.day} {MONTH_NAMES[day.month - 1]}"
+
+
 def format_gib(mib: float | None) -> str:
     """Format MiB as GiB: `71`, `3.4`; `–` for None."""
     if mib is None:
@@ -78,9 +89,19 @@ def format_size(mib: float) -> str:
     return f"{format_gib(mib)} GiB"
 
 
+def format_gpu_hours(minutes: float) -> str:
+    """Format GPU-minutes as hours, like `1,234.5`."""
+    return f"{minutes / 60:,.1f}"
+
+
 def format_count(count: int, noun: str) -> str:
     """Format as `1 host` or `2 hosts`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_name_counts(names: Iterable[str], alone: str = "1 × ") -> str:
+    """Format each name once, with its number."""
+    return ", ".join(f"{alone if count == 1 else f'{count} × '}{name}" for name, count in Counter(names).items())
 
 
 def join_names(names: Sequence[str], limit: int = 3) -> str:

@@ -163,3 +163,11 @@ class PeopleNames:
     def list_display_names(self, names: Iterable[str]) -> tuple[str, ...]:
         """List display names, each once."""
         return tuple(dict.fromkeys(map(self.find_display_name, names)))
+
+
+def group_spellings(names: Iterable[str], people: PeopleDirectory) -> dict[str, list[str]]:
+    """Group the names of the same person."""
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        spellings[people.resolve_user(name)].append(name)
+    return spellings

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import click
 
 from site_builder import __version__
-from site_builder.client.loader import read_machine_name
 from site_builder.config.conf_file import load_settings
 from site_builder.config.settings import SettingsError
 from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
 from site_builder.doctor import alert_checks, builder_checks, data_checks, web_checks
 from site_builder.doctor.model import Check, CompletedCheck
+from site_builder.snapshots.local_machine import read_machine_name
 
 LINE_WIDTH = 80
 STATUS_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}

@@ -146,7 +146,7 @@ def check_served_age(context: DoctorContext) -> CheckResult:
     now = context.read_clock() + response.clock_ahead_s
     fleet = Fleet(int(built_at), (), (), every=interval_s if interval_s > 0 else None)
     try:
-        loader.check_board_age(fleet, context.url, now)
+        loader.check_loaded_board_age(fleet, context.url, now)
     except FleetUnavailableError as error:
         advice = "see the check builder; is the folder that is served GPUBOARD_WWW?"
         return CheckResult.fail(str(error).partition(": ")[0], advice)

@@ -120,3 +120,13 @@ def build_start_time_finder(snapshot: HostSnapshot, limits: StateLimits) -> Call
         return start if start is not None and 0 <= start <= last_seen + formatting.DAY else None
 
     return find_start
+
+
+def format_full_container(process: ProcessStatus) -> str:
+    return " ".join(filter(None, (process.container, process.pod, process.image)))
+
+
+def strip_image_registry(image: str) -> str:
+    """Remove the registry from the name of an image: a first part with a dot or a port, or localhost."""
+    first, slash, rest = image.partition("/")
+    return rest if slash and rest and ("." in first or ":" in first or first == "localhost") else image

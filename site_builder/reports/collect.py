@@ -10,7 +10,6 @@ from datetime import date, datetime, timedelta, tzinfo
 from math import ceil
 from typing import NamedTuple
 
-from site_builder.charts.svg import UsageCell
 from site_builder.config.settings import Settings
 from site_builder.core.files import CachedFile
 from site_builder.core.formatting import DAY, HOUR
@@ -26,13 +25,19 @@ from site_builder.history.buckets import choose_finest_bucket_step
 from site_builder.history.reader import GpuHistory, HistoryReader, read_first_history_day, read_history_gpu_set_changes
 from site_builder.history.usage_sums import DailyUsageSums, StateMinutes
 from site_builder.usage import fleet_page, totals
-from site_builder.usage.fleet_page import UseSummary
+from site_builder.usage.fleet_page import UsageCell
 from site_builder.usage.totals import (
-    DatePeriod,
-    GpuStay,
+    MINUTES_PER_HOUR,
+    TotalsPeriod,
+    UsageGpuStay,
     UsageTable,
+    UseSummary,
     compute_usage_percent_seen,
     find_usage_midnight,
+    sum_state_minutes,
+    summarize_usage_by_model,
+    summarize_usage_total,
+    summarize_use,
 )
 from site_builder.waste.render import parse_waste_json
 
@@ -209,7 +214,7 @@ class WeekTally:
         counts: dict[tuple[date, str], int] = defaultdict(int)
         for (hour, model), seen in self.seen_by_hour_and_model.items():
             key = (datetime.fromtimestamp(hour, zone).date(), model)
-            counts[key] = max(counts[key], ceil(seen / fleet_page.MINUTES_PER_HOUR))
+            counts[key] = max(counts[key], ceil(seen / MINUTES_PER_HOUR))
         return counts
 
 
@@ -241,10 +246,11 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
         for gpu in host_history.gpus:
             name, index = (HIDDEN_HOST_NAME, None) if host in hidden else (host, gpu.series.index)
             tally.add_gpu(gpu, hours, name, index)
-    stays = totals.find_gpu_stays(read_history_gpu_set_changes(history))
+    stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
     history_start = read_first_history_day(history)
     period, previous_period = (
-        DatePeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now) for monday in (first, previous_first)
+        TotalsPeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now)
+        for monday in (first, previous_first)
     )
     week_usage = collect_week_usage(usage, tally.count_most_at_once(zone), stays, people, period, history_start)
     shown_hosts = tuple(row for row in week_usage.hosts.rows if row.name not in hidden)
@@ -281,35 +287,35 @@ def read_week_usage(history: HistoryReader, first: date, now: float) -> DailyUsa
 def collect_week_usage(
     usage: DailyUsageSums,
     gpu_counts: Mapping[tuple[date, str], int],
-    stays: Sequence[GpuStay],
+    stays: Sequence[UsageGpuStay],
     people: PeopleDirectory,
-    period: DatePeriod,
+    period: TotalsPeriod,
     history_start: date | None,
 ) -> CollectedUsage:
     """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
-    unseen = totals.count_unseen_by_month(stays, usage.seen, period)
-    sums_by_name, sums_by_gpu = totals.sum_daily_usage(usage.shares, usage.seen, unseen.items())
+    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, period)
+    sums_by_name, sums_by_gpu = totals.total_daily_usage(usage.shares, usage.seen, unseen.items())
     by_person, by_host = (
-        totals.build_usage_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
+        totals.build_usage_totals_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
     )
     minutes_by_key: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
     for row in usage.seen:
         minutes_by_key[row.day, row.model].append(row.seen)
-    sums = {key: fleet_page.sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
+    sums = {key: sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
     days = {}
     for day in list_report_week_days(period.first):
-        days[day] = fleet_page.summarize_use(
-            fleet_page.sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
+        days[day] = summarize_use(
+            sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
             sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
         )
     models = {}
-    for model, use in fleet_page.summarize_by_model(sums, fleet_page.build_fleet_day_length(period.zone)).items():
+    for model, use in summarize_usage_by_model(sums, fleet_page.build_fleet_day_length(period.zone)).items():
         counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
         models[model] = use._replace(gpus=max(counts, default=use.gpus))
     return CollectedUsage(
         days=days,
         models=models,
-        total=fleet_page.summarize_total(models, sums.values()),
+        total=summarize_usage_total(models, sums.values()),
         people=by_person,
         hosts=by_host,
         history_start=history_start if history_start and period.first < history_start else None,

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from site_builder.charts import svg
-from site_builder.charts.svg import HeatmapRow
-from site_builder.core.formatting import join_names
+from site_builder.core.formatting import format_gpu_hours, format_weekday_date, join_names
 from site_builder.core.html import Html, escape_html
 from site_builder.core.names import natural_sort_key
 from site_builder.core.terminal_text import flatten_text, truncate_text
@@ -17,8 +16,21 @@ from site_builder.health import events
 from site_builder.health.model import HealthEvent
 from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
 from site_builder.usage import fleet_page
-from site_builder.usage.fleet_page import PeriodComparison, PeriodUse, UseRow, UseSummary, ValueChange
-from site_builder.usage.totals import UsageRow, UsageSums, compute_usage_percent_seen, usage_units_to_hours
+from site_builder.usage.fleet_page import FleetPageRow, HeatmapRow, build_heatmap_hourly_rows
+from site_builder.usage.totals import (
+    MAX_MODELS,
+    MINUTES_PER_HOUR,
+    NOTHING_SEEN,
+    PeriodComparison,
+    PeriodTotals,
+    UsageChange,
+    UsageRow,
+    UsageTotals,
+    UseSummary,
+    compare_usage_periods,
+    compute_usage_percent_seen,
+    usage_total_to_hours,
+)
 
 SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
 INFO_LABEL = "for your information"
@@ -80,7 +92,7 @@ class ReportUseRow(NamedTuple):
     """Use of some GPUs, and its cells ready to be shown."""
 
     use: UseSummary
-    cells: UseRow
+    cells: FleetPageRow
     change: str = ""
 
 
@@ -88,7 +100,7 @@ class PersonRow(NamedTuple):
     """GPU-hours of a person, ready to be shown."""
 
     name: str
-    sums: UsageSums
+    sums: UsageTotals
     used: str
     change: str
     held: str
@@ -186,10 +198,10 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> Report
         title=build_content_title(report),
         date_range=build_content_date_range(report),
         notes=list_report_notes(report),
-        changes=fleet_page.describe_usage_comparison(comparison),
-        days=[build_report_use_row(svg.format_heatmap_day_label(day), report.usage.days[day]) for day in report.days],
+        changes=fleet_page.describe_fleet_page_comparison(comparison),
+        days=[build_report_use_row(format_weekday_date(day), report.usage.days[day]) for day in report.days],
         all_gpus=build_report_use_row("All GPUs", report.usage.total, build_content_change(comparison.used)),
-        heat=svg.build_heatmap_hourly_rows(report.days, report.cells, until),
+        heat=build_heatmap_hourly_rows(report.days, report.cells, until),
         models=[
             build_report_use_row(form.shorten(model), use, build_content_change(compare_report_model(report, model)))
             for model, use in models[: form.max_models]
@@ -201,9 +213,9 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> Report
                 form.shorten(row.name),
                 row.sums,
                 row.sums.used,
-                ValueChange(
-                    usage_units_to_hours(row.sums.used),
-                    None if previous_use is None else usage_units_to_hours(previous_use.get(row.key, 0)),
+                UsageChange(
+                    usage_total_to_hours(row.sums.used),
+                    None if previous_use is None else usage_total_to_hours(previous_use.get(row.key, 0)),
                 ),
             )
             for row in (people.rows[: form.max_people] if report.are_users_shown else ())
@@ -262,7 +274,7 @@ def build_content_date_range(report: CollectedReport) -> str:
     last = report.days[-1]
     year = "" if report.first.year == last.year else f" {report.first.year}"
     zone = getattr(report.zone, "key", None) or datetime.fromtimestamp(report.until, report.zone).tzname()
-    first_label, last_label = svg.format_heatmap_day_label(report.first), svg.format_heatmap_day_label(last)
+    first_label, last_label = format_weekday_date(report.first), format_weekday_date(last)
     return f"{first_label}{year} to {last_label} {last.year}, {zone}"
 
 
@@ -281,27 +293,27 @@ def list_report_notes(report: CollectedReport) -> list[str]:
     until, seen, before = find_unfinished_content_end(report), report.usage.seen_percent, report.previous_usage
     if until:
         notes.append(
-            f"This week is not over: it is told up to {svg.format_heatmap_day_label(until.date())} {until:%H:%M}, "
+            f"This week is not over: it is told up to {format_weekday_date(until.date())} {until:%H:%M}, "
             "and compared with none."
         )
     if seen is not None and seen < 100:
         notes.append(f"{seen} % of the time of these GPUs was seen; all else is of that time.")
     if report.usage.history_start:
-        start = svg.format_heatmap_day_label(report.usage.history_start)
+        start = format_weekday_date(report.usage.history_start)
         notes.append(f"History begins with {start}: of the days before nothing is known.")
     if until:
         return notes
     if before is None:
         notes.append("Of the week before nothing was seen.")
     elif before.history_start:
-        start = svg.format_heatmap_day_label(before.history_start)
+        start = format_weekday_date(before.history_start)
         notes.append(f"History begins with {start}: the week before is not whole.")
     elif before.seen_percent is not None and before.seen_percent < 95:
         notes.append(f"Of the week before only {before.seen_percent} % was seen.")
     return notes
 
 
-def build_content_change(change: ValueChange) -> str:
+def build_content_change(change: UsageChange) -> str:
     """Format a change since the week before, like `+9 %`."""
     if change.before is None:
         return svg.UNKNOWN
@@ -316,14 +328,14 @@ def format_report_gpu_name(host: str, index: int | str | None) -> str:
 
 
 def format_unit_hours(units: int) -> str:
-    return f"{usage_units_to_hours(units):,.1f}"
+    return f"{usage_total_to_hours(units):,.1f}"
 
 
 def build_report_use_row(name: str, use: UseSummary, change: str = "") -> ReportUseRow:
-    return ReportUseRow(use, fleet_page.build_use_row(name, use, Html(change)), change)
+    return ReportUseRow(use, fleet_page.build_fleet_page_row(name, use, Html(change)), change)
 
 
-def build_person_row(name: str, sums: UsageSums, used: int, change: ValueChange) -> PersonRow:
+def build_person_row(name: str, sums: UsageTotals, used: int, change: UsageChange) -> PersonRow:
     return PersonRow(
         name=name,
         sums=sums,
@@ -338,8 +350,8 @@ def build_person_row(name: str, sums: UsageSums, used: int, change: ValueChange)
 def build_report_waste_table(report: CollectedReport, form: ContentFormat, kind: str) -> ContentWasteTable:
     gpus: list[CollectedWastedGpu] = getattr(report.waste, kind)
     omitted = gpus[form.max_wasted :]
-    omitted_hours = fleet_page.format_gpu_hours(sum(gpu.minutes for gpu in omitted))
-    total_hours = fleet_page.format_gpu_hours(sum(gpu.minutes for gpu in gpus))
+    omitted_hours = format_gpu_hours(sum(gpu.minutes for gpu in omitted))
+    total_hours = format_gpu_hours(sum(gpu.minutes for gpu in gpus))
     return ContentWasteTable(
         title=form.waste_titles[kind].format(hours=total_hours),
         has_people=report.are_users_shown and kind != "unused",
@@ -348,7 +360,7 @@ def build_report_waste_table(report: CollectedReport, form: ContentFormat, kind:
                 gpu=form.shorten(format_report_gpu_name(gpu.host, gpu.index), MAX_GPU_CHARACTERS),
                 model=form.shorten(gpu.model),
                 person=form.shorten(gpu.person),
-                hours=fleet_page.format_gpu_hours(gpu.minutes),
+                hours=format_gpu_hours(gpu.minutes),
             )
             for gpu in gpus[: form.max_wasted]
         ],
@@ -375,31 +387,29 @@ def find_report_event_severity(event: HealthEvent) -> tuple[int, str]:
 
 def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
     previous = report.compared_usage
-    return fleet_page.compare_usage_periods(
+    return compare_usage_periods(
         summarize_report_week(report.usage),
-        summarize_report_week(previous) if previous else PeriodUse(fleet_page.NOTHING_SEEN, 0, 0),
+        summarize_report_week(previous) if previous else PeriodTotals(NOTHING_SEEN, 0, 0),
     )
 
 
-def summarize_report_week(usage: CollectedUsage) -> PeriodUse:
-    return PeriodUse(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
+def summarize_report_week(usage: CollectedUsage) -> PeriodTotals:
+    return PeriodTotals(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
 
 
-def compare_report_model(report: CollectedReport, model: str) -> ValueChange:
+def compare_report_model(report: CollectedReport, model: str) -> UsageChange:
     """Compare the GPU-hours of a model with the week before."""
     before = report.compared_usage.models.get(model) if report.compared_usage else None
-    use = report.usage.models.get(model, fleet_page.NOTHING_SEEN)
-    return ValueChange(
-        use.taken / fleet_page.MINUTES_PER_HOUR, before.taken / fleet_page.MINUTES_PER_HOUR if before else None
-    )
+    use = report.usage.models.get(model, NOTHING_SEEN)
+    return UsageChange(use.taken / MINUTES_PER_HOUR, before.taken / MINUTES_PER_HOUR if before else None)
 
 
 def list_report_models(report: CollectedReport) -> dict[str, UseSummary]:
     """Return the models of the week, and those that were seen only in the week before."""
     models = dict(report.usage.models)
     for model in report.previous_usage.models if report.previous_usage else ():
-        if len(models) < fleet_page.MAX_MODELS:
-            models.setdefault(model, fleet_page.NOTHING_SEEN)
+        if len(models) < MAX_MODELS:
+            models.setdefault(model, NOTHING_SEEN)
     return models
 
 

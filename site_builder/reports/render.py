@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from site_builder.charts import svg
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY_NAMES
+from site_builder.core.formatting import DAY_NAMES, format_weekday_date
 from site_builder.core.html import EMPTY_HTML, Html, load_compact_template
 from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
 from site_builder.health import events
@@ -19,7 +19,8 @@ from site_builder.reports import content
 from site_builder.reports.collect import CollectedReport
 from site_builder.reports.content import PersonRow, ReportContent, build_report_content
 from site_builder.usage import fleet_page
-from site_builder.usage.totals import UsageSums
+from site_builder.usage.fleet_page import HOUR_NAMES
+from site_builder.usage.totals import UsageTotals, format_usage_share
 
 # Colours of the mail: those of the board, on white and where the mail program is dark.
 COLOURS = {
@@ -47,7 +48,7 @@ NAME_WIDTH, PEOPLE_WIDTHS = 26, (12, 10, 10, 10, 10)
 
 
 def format_report_made_at(made: Now) -> str:
-    return f"{svg.format_heatmap_day_label(made.today)} {made.today.year} {made.local:%H:%M}"
+    return f"{format_weekday_date(made.today)} {made.today.year} {made.local:%H:%M}"
 
 
 # The page
@@ -60,7 +61,7 @@ def render_report_page(report: CollectedReport, style: str, made: Now, url: str 
         **vars(form),
         style=Html(style),
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        hour_names=svg.HOUR_NAMES,
+        hour_names=HOUR_NAMES,
         draw_bar=partial(render_report_person_bar, most=form.most_used),
         made=format_report_made_at(made),
         url=url,
@@ -68,7 +69,7 @@ def render_report_page(report: CollectedReport, style: str, made: Now, url: str 
     return text.encode("utf-8", "replace")
 
 
-def render_report_person_bar(sums: UsageSums, most: int) -> Html:
+def render_report_person_bar(sums: UsageTotals, most: int) -> Html:
     """Draw what a person used and held; the person who used `most` gets the whole width."""
     if not sums.used:
         return EMPTY_HTML
@@ -104,7 +105,7 @@ def format_report_subject(report: CollectedReport) -> str:
 def render_report_brief(report: CollectedReport, url: str = "") -> str:
     """Render the sums alone, for a chat."""
     lines = [content.build_content_date_range(report)]
-    for label, number, before in fleet_page.describe_usage_comparison(content.compare_report_weeks(report)):
+    for label, number, before in fleet_page.describe_fleet_page_comparison(content.compare_report_weeks(report)):
         lines.append(f"{number} {label}: {before}")
     critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_content_events(report))
     if critical_count:
@@ -128,7 +129,7 @@ def render_report_mail(report: CollectedReport, made: Now, board: str = "", page
         dark_tints=dark_tints,
         no_data=svg.NO_DATA,
         dates=[(DAY_NAMES[day.weekday()], day.day) for day in report.days],
-        hour_names=svg.HOUR_NAMES,
+        hour_names=HOUR_NAMES,
         draw_use_bar=lambda use: build_report_bar(use.parts, use.seen),
         draw_person_bar=lambda sums: build_report_bar(
             {"working": sums.used - sums.held, "held": sums.held}, form.most_used
@@ -210,9 +211,9 @@ def format_report_summary_lines(report: CollectedReport) -> Iterator[str]:
         percent = replace_report_dashes(content.build_content_change(change))
         yield format_report_text_row(label, 42, (f"{change.now:,.{digits}f}", 10), (percent, 9), (before, 16))
     share, share_before = changes.taken_percents
-    before = "" if share_before is None else f"was {fleet_page.format_usage_share(share_before)}"
+    before = "" if share_before is None else f"was {format_usage_share(share_before)}"
     yield format_report_text_row(
-        "taken, of all that was seen", 42, (fleet_page.format_usage_share(share), 10), ("", 9), (before, 16)
+        "taken, of all that was seen", 42, (format_usage_share(share), 10), ("", 9), (before, 16)
     )
 
 

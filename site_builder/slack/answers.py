@@ -21,7 +21,7 @@ from site_builder.client.render import UNKNOWN_CELL
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.formatting import format_count
+from site_builder.core.formatting import format_count, format_name_counts
 from site_builder.core.locks import StorageError
 from site_builder.core.model import FleetUnavailableError, GpuNumber, ProcessStatus
 from site_builder.core.names import fold_login, gpu_number_sort_key
@@ -79,7 +79,7 @@ def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnsw
         return answer_nothing_found(context, words)
     rows = []
     for host in order_answers_by_importance(fleet.hosts):
-        models = search.format_name_counts(gpu.model for gpu in host.gpus)
+        models = format_name_counts(gpu.model for gpu in host.gpus)
         if host.state != "fresh":  # nobody knows what is free there
             rows.append((host.name, host.state, UNKNOWN_CELL, models, host.reason))
             continue
@@ -158,14 +158,14 @@ def format_answer_gpu_row(host: FleetHost, gpu: FleetGpu, now: Now) -> tuple[str
     return (
         f"{host.name}:{gpu.label}",
         gpu.model,
-        client_render.format_whole_number(gpu.utilization_gpu, " %"),
+        client_render.format_client_table_number(gpu.utilization_gpu, " %"),
         client_render.format_memory_cell(gpu.memory_used, gpu.memory_total),
         client_render.TEXT_SEPARATOR.join(filter(None, parts)),
     )
 
 
 def format_answer_running_time(started: int | None, now: Now) -> str:
-    return "" if started is None else f"({client_render.format_time_ago(now.epoch - started, True)})"
+    return "" if started is None else f"({client_render.format_client_table_age(now.epoch - started, True)})"
 
 
 def answer_where(context: AnswerContext, name: str) -> SlackAnswer:
@@ -283,7 +283,7 @@ def build_free_gpus_answer(choices: Sequence[picker.GpuChoice], now: Now) -> Ans
     """Build a table with a row for equal GPUs of a host."""
     numbers_by_kind: dict[tuple[str, str, str, str], list[GpuNumber]] = {}
     for host, gpu, _ in choices:
-        free_memory = picker.compute_free_memory(gpu)
+        free_memory = picker.compute_picker_free_memory(gpu)
         size = UNKNOWN_CELL if free_memory is None else formatting.format_size(free_memory)
         until = client_render.describe_gpu_booking(gpu, now).removeprefix("until ")
         numbers_by_kind.setdefault((host.name, gpu.model, size, until), []).append(gpu.place or gpu.index)

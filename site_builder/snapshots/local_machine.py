@@ -308,3 +308,8 @@ def mask_local_commands(
     if len(masked) != len(commands) + len(names):
         masked = [None] * (len(commands) + len(names))
     return masked[: len(commands)], masked[len(commands) :]
+
+
+def read_machine_name() -> str:
+    """Return the name of this machine, perhaps with its domain."""
+    return os.uname().nodename or "localhost"

@@ -20,7 +20,16 @@ from site_builder.history.reader import GpuSetChange, HistoryReader
 from site_builder.history.rollups import HostModel, MonthUsage, UsageRollup
 from site_builder.history.usage_sums import StateMinutes, UsageShareSums
 from site_builder.usage import fleet_page, people_page, totals
-from site_builder.usage.fleet_page import MinutesByHour, PeriodComparison, PeriodUse
+from site_builder.usage.fleet_page import MinutesByHour
+from site_builder.usage.totals import (
+    MAX_MODELS,
+    NOTHING_SEEN,
+    PeriodComparison,
+    PeriodTotals,
+    compare_usage_periods,
+    summarize_usage_by_model,
+    summarize_usage_total,
+)
 
 PEOPLE_PAGE, FLEET_PAGE, REPORTS_FOLDER = "users.html", "fleet.html", "reports"
 # A little less than a minute, or every other build of cron would come too early.
@@ -47,7 +56,7 @@ NAMED_REPORT_START = b"<!doctype html>\n<html lang=en data-people>"
 NO_HISTORY_YET = "There is no history yet: come back in some minutes."
 
 
-class PeoplePage:
+class PeoplePageBuilder:
     def __init__(self, settings: Settings, history: HistoryReader, patient: bool = False) -> None:
         self.settings, self.history = settings, history
         self.time_limit_s = ROLLUP_TIME_LIMIT_ALONE_S if patient else ROLLUP_TIME_LIMIT_S
@@ -83,8 +92,8 @@ class PeoplePage:
         names = (sorted(people.aliases.items()), sorted(people.logins), list(hosts))
         inputs = (CODE_FINGERPRINT, settings.privacy.users, str(settings.zone), settings.limits.held_after, names)
         content = people_page.PeoplePageContent(
-            people=totals.list_person_summaries(fleet_usage, windows, known_people) if settings.privacy.users else [],
-            balance=totals.build_fleet_balance(fleet_usage, windows),
+            people=totals.list_person_totals(fleet_usage, windows, known_people) if settings.privacy.users else [],
+            balance=totals.build_fleet_totals_balance(fleet_usage, windows),
             windows=windows,
             are_users_shown=settings.privacy.users,
             problem=self.history.problem_text,
@@ -100,7 +109,7 @@ class PeoplePage:
         """Render the GPU-hours, which change once an hour."""
         seen_months = [month for month in months if month.seen_by_place]
         known_people = PeopleDirectory(people.aliases, {*people.logins, *totals.list_usage_names(seen_months)})
-        tables = [build_month_tables(month, known_people, hosts) for month in seen_months]
+        tables = [build_usage_month_tables(month, known_people, hosts) for month in seen_months]
         settings = self.settings
         return people_page.render_month_tables(
             tables, settings.privacy.users, settings.limits.held_after, hosts.keys(), settings.zone
@@ -112,28 +121,30 @@ class PeoplePage:
         """Count the minutes of a month in which GPUs should have been seen and were not."""
         minutes = {place: row.seen for place, row in seen.items()}
         midnight = totals.find_usage_midnight(first, self.history.zone)
-        return totals.count_unseen_minutes(totals.find_gpu_stays(changes), minutes, midnight, until)
+        return totals.count_unseen_usage_minutes(totals.find_usage_gpu_stays(changes), minutes, midnight, until)
 
 
-def build_month_tables(month: MonthUsage, people: PeopleDirectory, hosts: Container[str]) -> people_page.MonthTables:
+def build_usage_month_tables(
+    month: MonthUsage, people: PeopleDirectory, hosts: Container[str]
+) -> people_page.PeopleMonthTables:
     """Build the tables of a month; hosts that are not on the board, hidden or gone, are not named."""
 
     def name_place(place: HostModel) -> totals.MonthHostModel:
         return month.first, place[0] if place[0] in hosts else OTHER_HOSTS, place[1]
 
-    sums_by_name = {name: totals.UsageSums(*share) for name, share in month.shares.items()}
-    _, sums_by_place = totals.sum_daily_usage(
+    sums_by_name = {name: totals.UsageTotals(*share) for name, share in month.shares.items()}
+    _, sums_by_place = totals.total_daily_usage(
         ((*name_place(place), "", share) for place, share in month.shares_by_place.items()),
         ((*name_place(place), minutes) for place, minutes in month.seen_by_place.items()),
         ((name_place(place), minutes) for place, minutes in month.unseen_by_place.items()),
     )
     person_table, model_table, host_table = (
-        totals.build_usage_table(sums_by_name, sums_by_place, people, by) for by in ("person", "model", "host")
+        totals.build_usage_totals_table(sums_by_name, sums_by_place, people, by) for by in ("person", "model", "host")
     )
-    return people_page.MonthTables(month.first, month.since, month.until, person_table, model_table, host_table)
+    return people_page.PeopleMonthTables(month.first, month.since, month.until, person_table, model_table, host_table)
 
 
-class FleetPage:
+class FleetPageBuilder:
     """Writes fleet.html when there is something new."""
 
     def __init__(self, settings: Settings, history: HistoryReader) -> None:
@@ -186,11 +197,13 @@ class FleetPage:
             fleet_page.list_fleet_days_until(last, MONTH_DAYS),
         )
         return fleet_page.FleetPageContent(
-            periods=[build_model_table(title, count, seen, end, month, now) for title, count in PERIOD_DAYS.items()],
+            periods=[
+                build_usage_model_table(title, count, seen, end, month, now) for title, count in PERIOD_DAYS.items()
+            ],
             days=days,
             cells=fleet_page.build_fleet_heatmap_cells(seen, days, now.zone),
             month=month,
-            changes=compare_last_weeks(seen, week_shares, end, people),
+            changes=build_usage_week_comparison(seen, week_shares, end, people),
             until=end,
             problem=problem,
         )
@@ -200,33 +213,35 @@ def select_usage_hours(seen: MinutesByHour, since: int, until: int) -> MinutesBy
     return {key: row for key, row in seen.items() if since <= key[0] < until}
 
 
-def build_model_table(
+def build_usage_model_table(
     title: str, days: int, seen: MinutesByHour, end: int, month: Sequence[date], now: Now
-) -> fleet_page.ModelTable:
+) -> fleet_page.FleetPageModelTable:
     """Build a table of models over some days, with those that were seen only before; the longest has lines."""
     period_seen = select_usage_hours(seen, end - days * DAY, end)
-    models = fleet_page.summarize_by_model(period_seen, fleet_page.count_fleet_hour_minutes)
+    models = summarize_usage_by_model(period_seen, fleet_page.count_fleet_hour_minutes)
     courses = {}
     if days < MONTH_DAYS:
         missing = sorted({model for _, model in seen} - {model for _, model in period_seen})
-        room = max(0, fleet_page.MAX_MODELS - len(models))
-        models.update(dict.fromkeys(missing[:room], fleet_page.NOTHING_SEEN))
+        room = max(0, MAX_MODELS - len(models))
+        models.update(dict.fromkeys(missing[:room], NOTHING_SEEN))
     else:
         seen_by_model: dict[str, dict[tuple[int, str], StateMinutes]] = defaultdict(dict)
         for key, row in period_seen.items():
             seen_by_model[key[1]][key] = row
         for model in models:
             if model in seen_by_model:
-                courses[model] = fleet_page.build_usage_course(seen_by_model[model], month, COURSE_STEP_HOURS, now.zone)
-    return fleet_page.ModelTable(title, models, summarize_usage_period(period_seen, days, 0), courses)
+                courses[model] = fleet_page.build_fleet_page_course(
+                    seen_by_model[model], month, COURSE_STEP_HOURS, now.zone
+                )
+    return fleet_page.FleetPageModelTable(title, models, summarize_usage_period(period_seen, days, 0), courses)
 
 
-def summarize_usage_period(seen: MinutesByHour, days: int, people: int) -> PeriodUse:
-    models = fleet_page.summarize_by_model(seen, fleet_page.count_fleet_hour_minutes)
-    return PeriodUse(fleet_page.summarize_total(models, seen.values()), days * DAY // 60, people)
+def summarize_usage_period(seen: MinutesByHour, days: int, people: int) -> PeriodTotals:
+    models = summarize_usage_by_model(seen, fleet_page.count_fleet_hour_minutes)
+    return PeriodTotals(summarize_usage_total(models, seen.values()), days * DAY // 60, people)
 
 
-def compare_last_weeks(
+def build_usage_week_comparison(
     seen: MinutesByHour, week_shares: Sequence[Mapping[str, UsageShareSums]], end: int, people: PeopleDirectory
 ) -> PeriodComparison:
     weeks = []
@@ -237,7 +252,7 @@ def compare_last_weeks(
         weeks.append(
             summarize_usage_period(select_usage_hours(seen, until - WEEK_DAYS * DAY, until), WEEK_DAYS, len(users))
         )
-    return fleet_page.compare_usage_periods(weeks[0], weeks[1])
+    return compare_usage_periods(weeks[0], weeks[1])
 
 
 def list_fleet_page_reports(www: Path, are_users_shown: bool) -> list[str]:

@@ -38,11 +38,11 @@ from site_builder.usage import totals
 from site_builder.usage.totals import (
     GROUPINGS,
     UNUSED_PARTS,
-    DatePeriod,
-    UsageSums,
+    TotalsPeriod,
     UsageTable,
+    UsageTotals,
     compute_usage_percent_seen,
-    usage_units_to_hours,
+    usage_total_to_hours,
 )
 
 MONTH_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}")
@@ -57,7 +57,7 @@ MANY_HOURS = 100_000
 EXACT_DIGITS = 6
 
 
-class RequestedDays(NamedTuple):
+class StatsDays(NamedTuple):
     first: date
     last: date
     label: str
@@ -72,7 +72,7 @@ class UsageStats(NamedTuple):
     zone: str
 
 
-def parse_date_option(_: click.Context, option: click.Parameter, text: str | None) -> date | None:
+def parse_stats_date_option(_: click.Context, option: click.Parameter, text: str | None) -> date | None:
     """Parse a day like 2026-10-31, or a month like 2026-10 as its first day."""
     if text is None:
         return None
@@ -88,10 +88,12 @@ def parse_date_option(_: click.Context, option: click.Parameter, text: str | Non
 
 @click.command()
 @click.option(
-    "--month", metavar="YYYY-MM", callback=parse_date_option, help="A whole month.  [default: this one, so far]"
+    "--month", metavar="YYYY-MM", callback=parse_stats_date_option, help="A whole month.  [default: this one, so far]"
 )
-@click.option("--since", metavar="DAY", callback=parse_date_option, help="From that day on, like 2026-10-01.")
-@click.option("--until", metavar="DAY", callback=parse_date_option, help="Up to the end of that day.  [default: today]")
+@click.option("--since", metavar="DAY", callback=parse_stats_date_option, help="From that day on, like 2026-10-01.")
+@click.option(
+    "--until", metavar="DAY", callback=parse_stats_date_option, help="Up to the end of that day.  [default: today]"
+)
 @click.option("--by", type=click.Choice(GROUPINGS), default="person", show_default=True, help="What each line is of.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, for spreadsheets.")
@@ -127,22 +129,22 @@ def stats(
     try:
         if not history.exists:
             raise CommandError(explain_missing_history(loaded, history))
-        usage_stats = read_stats(
-            history, settings, DatePeriod(days.first, days.last, settings.zone, now), days.label, by
+        usage_stats = read_usage_stats(
+            history, settings, TotalsPeriod(days.first, days.last, settings.zone, now), days.label, by
         )
     except OSError as error:
         raise CommandError(f"{history.path.absolute()} could not be read: {error.strerror}") from None
     finally:
         history.close()
     if as_json:
-        click.echo(render_stats_json(usage_stats))
+        click.echo(render_usage_stats_json(usage_stats))
     elif as_csv:
-        click.echo("".join(render_stats_csv(usage_stats)), nl=False)
+        click.echo("".join(render_usage_stats_csv(usage_stats)), nl=False)
     else:
-        click.echo("\n".join(map(replace_unencodable, render_stats_table(usage_stats, find_terminal_width()))))
+        click.echo("\n".join(map(replace_unencodable, render_usage_stats_table(usage_stats, find_terminal_width()))))
 
 
-def choose_stats_days(month: date | None, since: date | None, until: date | None, today: date) -> RequestedDays:
+def choose_stats_days(month: date | None, since: date | None, until: date | None, today: date) -> StatsDays:
     """Return the days that the options mean; refuse those of the future."""
     if month and (since or until):
         message = "say --month, or --since and --until, not both"
@@ -155,15 +157,17 @@ def choose_stats_days(month: date | None, since: date | None, until: date | None
     if first > today:
         raise CommandError(f"{label} has not come yet: it is {today}")
     if month:
-        return RequestedDays(first, min(today, (month + timedelta(days=31)).replace(day=1) - timedelta(days=1)), label)
+        return StatsDays(first, min(today, (month + timedelta(days=31)).replace(day=1) - timedelta(days=1)), label)
     last = min(today, until or today)
     if last < first:
         message = f"--until {last} is before --since {first}"
         raise click.UsageError(message)
-    return RequestedDays(first, last, label if first == last else f"{first} to {last}")
+    return StatsDays(first, last, label if first == last else f"{first} to {last}")
 
 
-def read_stats(history: HistoryReader, settings: Settings, period: DatePeriod, label: str, by: str) -> UsageStats:
+def read_usage_stats(
+    history: HistoryReader, settings: Settings, period: TotalsPeriod, label: str, by: str
+) -> UsageStats:
     usage = check_history_command_query(
         history, lambda: history.read_daily_usage(period.first, period.last, period.now)
     )
@@ -171,25 +175,27 @@ def read_stats(history: HistoryReader, settings: Settings, period: DatePeriod, l
     if not usage.seen:
         since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
         raise NegativeResultError(f"there is no history of {label} in {history.path.absolute()}: {since}")
-    stays = totals.find_gpu_stays(check_history_command_query(history, lambda: read_history_gpu_set_changes(history)))
+    stays = totals.find_usage_gpu_stays(
+        check_history_command_query(history, lambda: read_history_gpu_set_changes(history))
+    )
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})
     if first_day and first_day > period.first:
         print_command_message(f"history begins with {first_day}: what was before is not in it")
         period = period._replace(first=first_day)
-    unseen = totals.count_unseen_by_month(stays, usage.seen, period)
-    sums_by_name, sums_by_place = totals.sum_daily_usage(usage.shares, usage.seen, unseen.items())
-    table = totals.build_usage_table(sums_by_name, sums_by_place, people, by)
+    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, period)
+    sums_by_name, sums_by_place = totals.total_daily_usage(usage.shares, usage.seen, unseen.items())
+    table = totals.build_usage_totals_table(sums_by_name, sums_by_place, people, by)
     return UsageStats(table, period.first, period.last, str(settings.zone))
 
 
 # The table
 
 
-def render_stats_table(stats: UsageStats, width: int | None = None) -> list[str]:
+def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> list[str]:
     """Render the table for a terminal; without a width nothing is cut."""
     table, total = stats.table, stats.table.total
     columns = PERSON_COLUMNS if table.by == "person" else PLACE_COLUMNS
-    digits = 0 if usage_units_to_hours(total.seen) >= MANY_HOURS else 1
+    digits = 0 if usage_total_to_hours(total.seen) >= MANY_HOURS else 1
     seen = compute_usage_percent_seen(total)
     coverage = "" if seen is None else f"; seen {seen} % of the time"
     rows = [
@@ -235,7 +241,7 @@ def format_stats_day_range(first: date, last: date) -> str:
     return f"{first.day} {MONTH_NAMES[first.month - 1]} {first.year} to {end}"
 
 
-def format_stats_cells(sums: UsageSums, columns: Sequence[str], digits: int) -> tuple[str, ...]:
+def format_stats_cells(sums: UsageTotals, columns: Sequence[str], digits: int) -> tuple[str, ...]:
     cells = tuple(format_unit_hours(getattr(sums, name), digits) for name in columns)
     if columns is PERSON_COLUMNS:
         return cells
@@ -244,31 +250,31 @@ def format_stats_cells(sums: UsageSums, columns: Sequence[str], digits: int) -> 
 
 
 def format_unit_hours(units: int, digits: int) -> str:
-    return f"{usage_units_to_hours(units):.{digits}f}"
+    return f"{usage_total_to_hours(units):.{digits}f}"
 
 
 # For spreadsheets and programs
 
 
-def render_stats_csv(stats: UsageStats) -> Iterator[str]:
+def render_usage_stats_csv(stats: UsageStats) -> Iterator[str]:
     """Render rows; by person, unused time follows: the sum of `hours` without `unseen` is all that was seen."""
-    table, total = stats.table, usage_sums_to_hours(stats.table.total)
+    table, total = stats.table, stats_totals_to_hours(stats.table.total)
     rows: list[tuple[CsvCell, ...]]
     if table.by != "person":
-        rows = [(row.name, *usage_sums_to_hours(row.sums).values()) for row in table.rows]
-        return format_csv_lines((table.by, *UsageSums._fields), rows)
-    hours_by_row = [(row.name, usage_sums_to_hours(row.sums)) for row in table.rows]
+        rows = [(row.name, *stats_totals_to_hours(row.sums).values()) for row in table.rows]
+        return format_csv_lines((table.by, *UsageTotals._fields), rows)
+    hours_by_row = [(row.name, stats_totals_to_hours(row.sums)) for row in table.rows]
     rows = [(name, "person", *(hours[column] for column in PERSON_COLUMNS)) for name, hours in hours_by_row]
     rows += [("", name, total[name], None, None, None) for name in (*UNUSED_PARTS, "unseen")]
     return format_csv_lines(("person", "kind", "hours", "held", "booked", "unused"), rows)
 
 
-def render_stats_json(stats: UsageStats) -> bytes:
+def render_usage_stats_json(stats: UsageStats) -> bytes:
     """Render all of it; docs/stats.schema.json describes it."""
     table = stats.table
     rows: list[dict[str, Any]] = []
     for row in table.rows:
-        hours = usage_sums_to_hours(row.sums)
+        hours = stats_totals_to_hours(row.sums)
         if table.by == "person":
             rows.append({"name": row.name, "names": row.names, **{name: hours[name] for name in PERSON_COLUMNS}})
         else:
@@ -280,11 +286,11 @@ def render_stats_json(stats: UsageStats) -> bytes:
         "zone": stats.zone,
         "by": table.by,
         "rows": rows,
-        "total": usage_sums_to_hours(table.total),
+        "total": stats_totals_to_hours(table.total),
         "seen_percent": compute_usage_percent_seen(table.total),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 
 
-def usage_sums_to_hours(sums: UsageSums) -> dict[str, float]:
-    return {name: round(usage_units_to_hours(units), EXACT_DIGITS) for name, units in sums._asdict().items()}
+def stats_totals_to_hours(sums: UsageTotals) -> dict[str, float]:
+    return {name: round(usage_total_to_hours(units), EXACT_DIGITS) for name, units in sums._asdict().items()}

@@ -14,18 +14,18 @@ from site_builder.history.rollups import RollupWindow
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.usage.totals import (
     NO_USAGE,
+    UNKNOWN,
     UNUSED_PARTS,
     FleetBalance,
-    PersonSummary,
+    PersonTotals,
     UsageRow,
-    UsageSums,
     UsageTable,
-    add_sums,
+    UsageTotals,
+    add_usage_totals,
     compute_usage_percent_seen,
-    usage_units_to_hours,
+    usage_total_to_hours,
 )
 
-UNKNOWN = "–"
 # Hosts of one person that are named; the others are counted.
 MAX_HOSTS = 12
 UNUSED_PART_LABELS = {name: label.capitalize() for name, label in UNUSED_PARTS.items()}
@@ -37,7 +37,7 @@ FULL_MONTH_NAMES = (
 )
 
 
-class MonthTables(NamedTuple):
+class PeopleMonthTables(NamedTuple):
     """Month since a day and up to a moment, by person, model and host."""
 
     first: date
@@ -51,7 +51,7 @@ class MonthTables(NamedTuple):
 class PeoplePageContent(NamedTuple):
     """Content of the page; `tables` are the GPU-hours, as HTML."""
 
-    people: Sequence[PersonSummary]
+    people: Sequence[PersonTotals]
     balance: FleetBalance
     windows: Sequence[RollupWindow]
     are_users_shown: bool
@@ -96,7 +96,7 @@ def render_people_page(content: PeoplePageContent, version: str, now: Now) -> by
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
         are_users_shown=content.are_users_shown,
         problem=content.problem,
-        windows=[format_window(window, now) for window in content.windows],
+        windows=[format_people_window(window, now) for window in content.windows],
         people=[build_person_row(person) for person in content.people],
         balance_rows=build_people_balance_rows(content.balance),
         tables=content.tables,
@@ -105,7 +105,7 @@ def render_people_page(content: PeoplePageContent, version: str, now: Now) -> by
 
 
 def render_month_tables(
-    months: Sequence[MonthTables], are_users_shown: bool, held_after: float, hosts: Container[str], zone: tzinfo
+    months: Sequence[PeopleMonthTables], are_users_shown: bool, held_after: float, hosts: Container[str], zone: tzinfo
 ) -> str:
     """Render the GPU-hours of months, the newest first; `hosts` are those that have a page."""
     two = months[:2]
@@ -125,7 +125,7 @@ def render_month_tables(
 # Now, and on average
 
 
-def format_window(window: RollupWindow, now: Now) -> dict[str, str]:
+def format_people_window(window: RollupWindow, now: Now) -> dict[str, str]:
     """Format the name, start and coverage of a window: `7 days`, `10 Nov 12:00` and `98 %`, rounded down."""
     hours = round((window.until - window.since) / formatting.HOUR)
     start = datetime.fromtimestamp(window.since, now.zone)
@@ -140,9 +140,9 @@ def format_window(window: RollupWindow, now: Now) -> dict[str, str]:
     }
 
 
-def build_person_row(person: PersonSummary) -> PersonRow:
+def build_person_row(person: PersonTotals) -> PersonRow:
     usage = person.usage
-    row = PersonRow(person.name, build_search_link(person.name), format_people_means(person.mean_gpus))
+    row = PersonRow(person.name, build_people_search_link(person.name), format_people_means(person.mean_gpus))
     if not usage.process_count:
         return row
     gpus = usage.gpu_units / UNITS_PER_MINUTE
@@ -185,7 +185,7 @@ def build_people_balance_rows(balance: FleetBalance) -> list[dict[str, object]]:
     ]
 
 
-def build_search_link(name: str) -> str:
+def build_people_search_link(name: str) -> str:
     """Link to the search for a person; a name that the search cannot find leads nowhere."""
     if '"' in name or not name.strip():
         return ""
@@ -196,7 +196,7 @@ def build_search_link(name: str) -> str:
 # GPU-hours
 
 
-def format_people_month_heading(month: MonthTables, zone: tzinfo) -> str:
+def format_people_month_heading(month: PeopleMonthTables, zone: tzinfo) -> str:
     """Format `October 2026`, or `November 2026, from 3 Nov up to 17 Nov 14:00` if that is not all of it."""
     limits = [format_people_month_name(month)]
     if month.since > month.first:
@@ -207,18 +207,20 @@ def format_people_month_heading(month: MonthTables, zone: tzinfo) -> str:
     return ", ".join(filter(None, (limits[0], " ".join(limits[1:]))))
 
 
-def format_people_month_name(month: MonthTables) -> str:
+def format_people_month_name(month: PeopleMonthTables) -> str:
     """Format `October 2026`."""
     return f"{FULL_MONTH_NAMES[month.first.month - 1]} {month.first.year}"
 
 
-def build_person_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTable:
+def build_person_table(months: Sequence[PeopleMonthTables], zone: tzinfo) -> PeopleTable:
     tables = [month.by_person for month in months]
     rows = [
-        PeopleTableRow(row.name, build_search_link(row.name), format_people_sums_cells(sums_list, PERSON_COLUMN_LABELS))
-        for row, sums_list in merge_usage_tables(tables)
+        PeopleTableRow(
+            row.name, build_people_search_link(row.name), format_people_sums_cells(sums_list, PERSON_COLUMN_LABELS)
+        )
+        for row, sums_list in merge_people_tables(tables)
     ]
-    totals = [add_sums(row.sums for row in table.rows) for table in tables]
+    totals = [add_usage_totals(row.sums for row in table.rows) for table in tables]
     return PeopleTable(
         title="GPU-hours by person",
         first_head="Person",
@@ -229,10 +231,10 @@ def build_person_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTab
     )
 
 
-def merge_usage_tables(tables: Sequence[UsageTable]) -> list[tuple[UsageRow, list[UsageSums]]]:
+def merge_people_tables(tables: Sequence[UsageTable]) -> list[tuple[UsageRow, list[UsageTotals]]]:
     """Put the rows of several tables side by side, in the order of the first that has each."""
     first_rows: dict[str, UsageRow] = {}
-    sums_by_key: dict[str, list[UsageSums]] = {}
+    sums_by_key: dict[str, list[UsageTotals]] = {}
     for position, table in enumerate(tables):
         for row in table.rows:
             first_rows.setdefault(row.key, row)
@@ -240,15 +242,15 @@ def merge_usage_tables(tables: Sequence[UsageTable]) -> list[tuple[UsageRow, lis
     return [(row, sums_by_key[key]) for key, row in first_rows.items()]
 
 
-def format_people_sums_cells(sums_list: Sequence[UsageSums], columns: Mapping[str, str]) -> list[str]:
+def format_people_sums_cells(sums_list: Sequence[UsageTotals], columns: Mapping[str, str]) -> list[str]:
     return [format_people_decimal_hours(getattr(sums, name)) for sums in sums_list for name in columns]
 
 
 def format_people_decimal_hours(units: int) -> str:
-    return format_people_decimal(usage_units_to_hours(units))
+    return format_people_decimal(usage_total_to_hours(units))
 
 
-def build_people_balance_table(months: Sequence[MonthTables], zone: tzinfo) -> PeopleTable:
+def build_people_balance_table(months: Sequence[PeopleMonthTables], zone: tzinfo) -> PeopleTable:
     """Build the table of where all GPU-hours went."""
     month_sums = [month.by_model.total for month in months]
     parts = {title: [getattr(sums, name) for sums in month_sums] for name, title in UNUSED_PART_LABELS.items()}
@@ -271,7 +273,7 @@ def build_people_balance_table(months: Sequence[MonthTables], zone: tzinfo) -> P
     )
 
 
-def format_people_percent_seen(sums: UsageSums) -> str:
+def format_people_percent_seen(sums: UsageTotals) -> str:
     seen = compute_usage_percent_seen(sums)
     return UNKNOWN if seen is None else f"{seen} %"
 
@@ -285,7 +287,7 @@ def build_people_place_table(
 ) -> PeopleTable:
     """Build a table of models or hosts; of a month in which one was not seen nothing is known."""
     rows = []
-    for row, sums_list in merge_usage_tables(tables):
+    for row, sums_list in merge_people_tables(tables):
         cells: list[str] = []
         for sums in sums_list:
             if sums.seen:
@@ -296,7 +298,7 @@ def build_people_place_table(
     return PeopleTable(title, first_head, groups, [*PLACE_COLUMN_LABELS.values(), "Seen of all"] * len(tables), rows)
 
 
-def build_month_table(months: Sequence[MonthTables]) -> PeopleTable:
+def build_month_table(months: Sequence[PeopleMonthTables]) -> PeopleTable:
     heads = [*PLACE_COLUMN_LABELS.values(), "All seen", "Seen of all"]
     rows = []
     for month in months:

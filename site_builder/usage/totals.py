@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from typing import NamedTuple, TypeVar
 
 from site_builder.core.names import natural_sort_key
-from site_builder.core.people import PeopleDirectory
+from site_builder.core.people import PeopleDirectory, group_spellings
 from site_builder.core.terminal_text import clean_text
 from site_builder.fleet.summary import GpuUseSummary, PersonUseSummary
 from site_builder.history.model import GpuSeries
@@ -22,12 +23,18 @@ UNUSED_PARTS = {
     "free": "free",
     "unclear": "lost or not clear",
 }
+UNKNOWN = "–"
 GROUPINGS = ("person", "model", "host", "month")
+MINUTES_PER_HOUR = 60
+# Models that have a row of their own; a host can claim any number.
+MAX_MODELS = 40
+OTHER_MODELS = "other models"
 MonthHostModel = tuple[date, str, str]  # the first of a month, a host, a model
+TimeKey = TypeVar("TimeKey", int, date)
 Key = TypeVar("Key")
 
 
-class UsageSums(NamedTuple):
+class UsageTotals(NamedTuple):
     """GPU-time in units. `seen` is used + unowned + booked_idle + free + unclear; `unseen` is what nobody saw.
 
     `held` is a part of `used`, and `unused` a part of `booked`. `booked_idle` is booked with nobody on it at all,
@@ -47,7 +54,7 @@ class UsageSums(NamedTuple):
     conflict: int = 0
 
 
-NO_USAGE = UsageSums()
+NO_USAGE = UsageTotals()
 
 
 class UsageRow(NamedTuple):
@@ -58,17 +65,17 @@ class UsageRow(NamedTuple):
 
     key: str
     name: str
-    sums: UsageSums
+    sums: UsageTotals
     names: tuple[str, ...] = ()
 
 
 class UsageTable(NamedTuple):
     by: str
     rows: tuple[UsageRow, ...]
-    total: UsageSums
+    total: UsageTotals
 
 
-class GpuStay(NamedTuple):
+class UsageGpuStay(NamedTuple):
     """GPU of a model on a host, since a moment, and until another if it left."""
 
     host: str
@@ -77,7 +84,7 @@ class GpuStay(NamedTuple):
     until: int | None
 
 
-class DatePeriod(NamedTuple):
+class TotalsPeriod(NamedTuple):
     """Days up to now, including the last."""
 
     first: date
@@ -103,7 +110,7 @@ class FleetUsage(NamedTuple):
     gpu_counts: GpuUseSummary
 
 
-class PersonSummary(NamedTuple):
+class PersonTotals(NamedTuple):
     """What a person has, on how many GPUs of which hosts, and had on average over each window."""
 
     name: str
@@ -124,13 +131,13 @@ def find_usage_midnight(day: date, zone: tzinfo) -> int:
     return int(datetime.combine(day, datetime.min.time(), zone).timestamp())
 
 
-def usage_units_to_hours(units: int) -> float:
+def usage_total_to_hours(units: int) -> float:
     return units / UNITS_PER_MINUTE / 60
 
 
-def state_minutes_to_sums(seen: StateMinutes) -> UsageSums:
+def state_minutes_to_usage_totals(seen: StateMinutes) -> UsageTotals:
     """Convert what was seen of GPUs, without what people had of it."""
-    return UsageSums(
+    return UsageTotals(
         unowned=seen.unowned * UNITS_PER_MINUTE,
         booked_idle=seen.booked * UNITS_PER_MINUTE,
         free=seen.free * UNITS_PER_MINUTE,
@@ -140,94 +147,86 @@ def state_minutes_to_sums(seen: StateMinutes) -> UsageSums:
     )
 
 
-def build_usage_table(
-    sums_by_name: Mapping[str, UsageSums],
-    sums_by_place: Mapping[MonthHostModel, UsageSums],
+def build_usage_totals_table(
+    sums_by_name: Mapping[str, UsageTotals],
+    sums_by_place: Mapping[MonthHostModel, UsageTotals],
     people: PeopleDirectory,
     by: str = "person",
 ) -> UsageTable:
     """Build rows by one of GROUPINGS, from the sums of each person and of each place."""
     rows = (
-        build_usage_person_rows(sums_by_name, people) if by == "person" else build_usage_place_rows(sums_by_place, by)
+        build_person_totals_rows(sums_by_name, people) if by == "person" else build_place_totals_rows(sums_by_place, by)
     )
-    return UsageTable(by, tuple(rows), add_sums(sums_by_place.values()))
+    return UsageTable(by, tuple(rows), add_usage_totals(sums_by_place.values()))
 
 
-def sum_daily_usage(
+def total_daily_usage(
     shares: Iterable[tuple[date, str, str, str, UsageShareSums]],
     seen: Iterable[tuple[date, str, str, StateMinutes]],
     unseen: Iterable[tuple[MonthHostModel, int]],
-) -> tuple[dict[str, UsageSums], dict[MonthHostModel, UsageSums]]:
+) -> tuple[dict[str, UsageTotals], dict[MonthHostModel, UsageTotals]]:
     """Sum up rows of days: by person, and by month, host and model."""
     by_name: dict[str, list[int]] = {}
     by_place: dict[MonthHostModel, list[int]] = {}
     for day, host, model, name, share in shares:
-        add_usage_units(by_name, name, share)
-        add_usage_units(by_place, (day.replace(day=1), host, model), share)
+        add_to_usage_totals(by_name, name, share)
+        add_to_usage_totals(by_place, (day.replace(day=1), host, model), share)
     for day, host, model, minutes in seen:
-        add_usage_units(by_place, (day.replace(day=1), host, model), state_minutes_to_sums(minutes))
+        add_to_usage_totals(by_place, (day.replace(day=1), host, model), state_minutes_to_usage_totals(minutes))
     for place, unseen_minutes in unseen:
-        add_usage_units(by_place, place, UsageSums(unseen=unseen_minutes * UNITS_PER_MINUTE))
-    return {name: UsageSums(*row) for name, row in by_name.items()}, {
-        place: UsageSums(*row) for place, row in by_place.items()
+        add_to_usage_totals(by_place, place, UsageTotals(unseen=unseen_minutes * UNITS_PER_MINUTE))
+    return {name: UsageTotals(*row) for name, row in by_name.items()}, {
+        place: UsageTotals(*row) for place, row in by_place.items()
     }
 
 
-def add_usage_units(sums: dict[Key, list[int]], key: Key, row: Sequence[int]) -> None:
+def add_to_usage_totals(sums: dict[Key, list[int]], key: Key, row: Sequence[int]) -> None:
     """Add to a row of sums; a share is the beginning of one."""
     sums_row = sums.get(key)
     if sums_row is None:
-        sums_row = sums[key] = [0] * len(UsageSums._fields)
+        sums_row = sums[key] = [0] * len(UsageTotals._fields)
     for position, units in enumerate(row):
         sums_row[position] += units
 
 
-def add_sums(rows: Iterable[UsageSums]) -> UsageSums:
-    return UsageSums(*map(sum, zip(NO_USAGE, *rows)))
+def add_usage_totals(rows: Iterable[UsageTotals]) -> UsageTotals:
+    return UsageTotals(*map(sum, zip(NO_USAGE, *rows)))
 
 
-def build_usage_place_rows(places: Mapping[MonthHostModel, UsageSums], by: str) -> Iterator[UsageRow]:
+def build_place_totals_rows(places: Mapping[MonthHostModel, UsageTotals], by: str) -> Iterator[UsageRow]:
     """Build a row for each model, host or month, in their order."""
-    sums_by_key: dict[str, list[UsageSums]] = defaultdict(list)
+    sums_by_key: dict[str, list[UsageTotals]] = defaultdict(list)
     for (month, host, model), sums in places.items():
         sums_by_key[{"month": f"{month:%Y-%m}", "host": host, "model": model}[by]].append(sums)
     for name in sorted(sums_by_key, key=natural_sort_key):
-        yield UsageRow(name, clean_text(name), add_sums(sums_by_key[name]))
+        yield UsageRow(name, clean_text(name), add_usage_totals(sums_by_key[name]))
 
 
-def build_usage_person_rows(sums_by_name: Mapping[str, UsageSums], people: PeopleDirectory) -> list[UsageRow]:
+def build_person_totals_rows(sums_by_name: Mapping[str, UsageTotals], people: PeopleDirectory) -> list[UsageRow]:
     """Build a row for each person, the one who used most first."""
     rows = []
     for key, names in group_spellings(sums_by_name, people).items():
-        sums = add_sums(sums_by_name[name] for name in names)
+        sums = add_usage_totals(sums_by_name[name] for name in names)
         rows.append(UsageRow(key, clean_text(people.choose_display_name(names)), sums, tuple(names)))
     return sorted(rows, key=lambda row: (-row.sums.used, -row.sums.booked, natural_sort_key(row.name), row.name))
-
-
-def group_spellings(names: Iterable[str], people: PeopleDirectory) -> dict[str, list[str]]:
-    """Group the names of the same person."""
-    spellings: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names):
-        spellings[people.resolve_user(name)].append(name)
-    return spellings
 
 
 # Time that nobody saw
 
 
-def find_gpu_stays(gpu_set_changes: Iterable[tuple[str, int, Sequence[GpuSeries]]]) -> list[GpuStay]:
+def find_usage_gpu_stays(gpu_set_changes: Iterable[tuple[str, int, Sequence[GpuSeries]]]) -> list[UsageGpuStay]:
     """Find where each GPU was, from the GPU sets of hosts.
 
     It is where it was reported last, until that host reports other GPUs without it.
     """
     current: dict[str, tuple[str, str, int]] = {}
     keys_by_host: dict[str, set[str]] = defaultdict(set)
-    stays: list[GpuStay] = []
+    stays: list[UsageGpuStay] = []
 
     def end_stay(key: str, at: int) -> None:
         host, model, since = current.pop(key)
         keys_by_host[host].discard(key)
-        stays.append(GpuStay(host, model, since, at))
+        stays.append(UsageGpuStay(host, model, since, at))
 
     for host, at, series in sorted(gpu_set_changes, key=lambda change: (change[1], change[0])):
         models_by_key = {gpu.key if gpu.key.startswith("GPU-") else f"{host} {gpu.key}": gpu.model for gpu in series}
@@ -239,11 +238,11 @@ def find_gpu_stays(gpu_set_changes: Iterable[tuple[str, int, Sequence[GpuSeries]
             if key not in current:
                 current[key] = (host, model, at)
                 keys_by_host[host].add(key)
-    return stays + [GpuStay(*gpu, None) for gpu in current.values()]
+    return stays + [UsageGpuStay(*gpu, None) for gpu in current.values()]
 
 
-def count_unseen_minutes(
-    stays: Iterable[GpuStay], seen: Mapping[tuple[str, str], int], since: float, until: float
+def count_unseen_usage_minutes(
+    stays: Iterable[UsageGpuStay], seen: Mapping[tuple[str, str], int], since: float, until: float
 ) -> dict[tuple[str, str], int]:
     """Count the minutes in which a GPU should have been seen and was not, by host and model.
 
@@ -258,8 +257,8 @@ def count_unseen_minutes(
     return {place: count - seen.get(place, 0) for place, count in expected.items() if count > seen.get(place, 0)}
 
 
-def count_unseen_by_month(
-    stays: Sequence[GpuStay], seen: Iterable[tuple[date, str, str, StateMinutes]], period: DatePeriod
+def count_unseen_usage_by_month(
+    stays: Sequence[UsageGpuStay], seen: Iterable[tuple[date, str, str, StateMinutes]], period: TotalsPeriod
 ) -> dict[MonthHostModel, int]:
     """Count the same for each month of a period."""
     minutes: dict[date, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
@@ -268,12 +267,12 @@ def count_unseen_by_month(
     unseen: dict[MonthHostModel, int] = {}
     for month, since, until in period.iterate_months():
         if month in minutes:
-            for (host, model), count in count_unseen_minutes(stays, minutes[month], since, until).items():
+            for (host, model), count in count_unseen_usage_minutes(stays, minutes[month], since, until).items():
                 unseen[month, host, model] = count
     return unseen
 
 
-def compute_usage_percent_seen(sums: UsageSums) -> int | None:
+def compute_usage_percent_seen(sums: UsageTotals) -> int | None:
     """Return how much of the time was seen, in percent, rounded down: only all of it is 100."""
     total = sums.seen + sums.unseen
     return None if not total else sums.seen * 100 // total
@@ -292,13 +291,13 @@ def sum_fleet_usage(hosts: Iterable[tuple[str, Mapping[str, PersonUseSummary], G
     return FleetUsage(usage_by_person, GpuUseSummary(*sums))
 
 
-def list_person_summaries(
+def list_person_totals(
     fleet_usage: FleetUsage, windows: Sequence[RollupWindow], people: PeopleDirectory
-) -> list[PersonSummary]:
+) -> list[PersonTotals]:
     """List everybody who is on a GPU or was, the one who has most first."""
     past_users = (name for window in windows for name, share in window.shares.items() if share.used)
     spellings = group_spellings({*fleet_usage.usage_by_person, *past_users}, people)
-    summaries = [build_person_summary(names, fleet_usage, windows, people) for names in spellings.values()]
+    summaries = [build_person_totals(names, fleet_usage, windows, people) for names in spellings.values()]
     return sorted(
         summaries,
         key=lambda person: (
@@ -311,9 +310,9 @@ def list_person_summaries(
     )
 
 
-def build_person_summary(
+def build_person_totals(
     names: Sequence[str], fleet_usage: FleetUsage, windows: Sequence[RollupWindow], people: PeopleDirectory
-) -> PersonSummary:
+) -> PersonTotals:
     usage = PersonUseSummary()
     gpus_by_host: dict[str, int] = defaultdict(int)
     for name in names:
@@ -325,7 +324,7 @@ def build_person_summary(
         units = sum(window.shares[name].used for name in names if name in window.shares)
         means.append(compute_usage_mean_gpus(units, window))
     sorted_hosts = tuple(sorted(gpus_by_host.items(), key=lambda item: (-item[1], natural_sort_key(item[0]))))
-    return PersonSummary(clean_text(people.choose_display_name(names)), usage, sorted_hosts, tuple(means))
+    return PersonTotals(clean_text(people.choose_display_name(names)), usage, sorted_hosts, tuple(means))
 
 
 def compute_usage_mean_gpus(units: int, window: RollupWindow) -> float | None:
@@ -333,13 +332,13 @@ def compute_usage_mean_gpus(units: int, window: RollupWindow) -> float | None:
     return units / UNITS_PER_MINUTE / window.seen_minutes if window.seen_minutes and window.state_minutes.seen else None
 
 
-def build_fleet_balance(fleet_usage: FleetUsage, windows: Sequence[RollupWindow]) -> FleetBalance:
+def build_fleet_totals_balance(fleet_usage: FleetUsage, windows: Sequence[RollupWindow]) -> FleetBalance:
     gpu_counts = fleet_usage.gpu_counts
     counts = {"used": gpu_counts.used, **{name: getattr(gpu_counts, name) for name in UNUSED_PARTS}}
     all_counts = {**counts, "seen": sum(counts.values()), "unseen": gpu_counts.unseen}
     means: dict[str, list[float | None]] = defaultdict(list)
     for window in windows:
-        sums = state_minutes_to_sums(window.state_minutes)
+        sums = state_minutes_to_usage_totals(window.state_minutes)
         used = sums.seen - sum(getattr(sums, name) for name in UNUSED_PARTS)
         means["used"].append(compute_usage_mean_gpus(used, window))
         for name in (*UNUSED_PARTS, "seen"):
@@ -349,3 +348,148 @@ def build_fleet_balance(fleet_usage: FleetUsage, windows: Sequence[RollupWindow]
 
 def list_usage_names(usages: Iterable[RollupWindow | MonthUsage]) -> set[str]:
     return {name for usage in usages for name in usage.shares}
+
+
+# How GPUs were used over a period, in GPU-minutes
+
+
+class UseSummary(NamedTuple):
+    """Minutes of some GPUs; `gpus` is the most that were seen at once, `use_percent` their use while taken.
+
+    Each minute was taken, booked with nobody on it, free, or unclear; held is a part of taken.
+    """
+
+    gpus: int
+    seen: int
+    taken: int
+    held: int
+    booked: int
+    free: int
+    unclear: int
+    use_percent: float | None
+
+    def share(self, part: str) -> float | None:
+        """Return a part of what was seen, in percent; None where nothing was."""
+        minutes: int = getattr(self, part)
+        return 100 * minutes / self.seen if self.seen else None
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Return the parts of a bar, in their order; the rest was free."""
+        return {
+            "working": self.taken - self.held,
+            "held": self.held,
+            "booked": self.booked,
+            "unclear": self.unclear,
+        }
+
+    @property
+    def wasted(self) -> int:
+        return self.held + self.booked
+
+
+NOTHING_SEEN = UseSummary(gpus=0, seen=0, taken=0, held=0, booked=0, free=0, unclear=0, use_percent=None)
+
+
+class PeriodTotals(NamedTuple):
+    """Sums of some days; `minutes` is how long each GPU could have been seen."""
+
+    use: UseSummary
+    minutes: int
+    people: int
+
+    @property
+    def seen_percent(self) -> float | None:
+        possible = self.use.gpus * self.minutes
+        return min(100.0, 100 * self.use.seen / possible) if possible else None
+
+
+class UsageChange(NamedTuple):
+    """Sum, and what it was before; None where that time was not seen."""
+
+    now: float
+    before: float | None
+
+    @property
+    def percent(self) -> float | None:
+        return 100 * (self.now - self.before) / self.before if self.before else None
+
+
+class PeriodComparison(NamedTuple):
+    """Period against the one before it: GPU-hours, the taken part of what was seen, and people."""
+
+    used: UsageChange
+    taken_percents: tuple[float | None, float | None]
+    people: UsageChange
+    wasted: UsageChange
+
+
+def sum_state_minutes(rows: Iterable[StateMinutes]) -> StateMinutes:
+    return StateMinutes._make(map(sum, zip(StateMinutes._make([0] * len(StateMinutes._fields)), *rows)))
+
+
+def summarize_use(seen: StateMinutes, gpus: int) -> UseSummary:
+    return UseSummary(
+        gpus=gpus,
+        seen=seen.seen,
+        taken=seen.busy + seen.held + seen.conflict,
+        held=seen.held,
+        booked=seen.booked,
+        free=seen.free,
+        unclear=seen.unknown + seen.lost,
+        use_percent=seen.taken_use / 2 / seen.taken_told if seen.taken_told else None,
+    )
+
+
+def summarize_usage_by_model(
+    seen: Mapping[tuple[TimeKey, str], StateMinutes], count_minutes: Callable[[TimeKey], int]
+) -> dict[str, UseSummary]:
+    """Summarize each model, the most seen first; `count_minutes` returns the length of a time key."""
+    rows_by_model: dict[str, list[StateMinutes]] = defaultdict(list)
+    gpus_by_model: dict[str, int] = defaultdict(int)
+    for (time_key, model), row in seen.items():
+        rows_by_model[model].append(row)
+        gpus_by_model[model] = max(gpus_by_model[model], math.ceil(row.seen / count_minutes(time_key)))
+    models = {
+        model: summarize_use(sum_state_minutes(rows), gpus_by_model[model]) for model, rows in rows_by_model.items()
+    }
+    ordered = sorted(models, key=lambda model: (-models[model].seen, model))
+    shown = {model: models[model] for model in ordered[:MAX_MODELS]}
+    others = ordered[MAX_MODELS:]
+    if others:
+        other_rows = (row for model in others for row in rows_by_model[model])
+        shown[OTHER_MODELS] = summarize_use(sum_state_minutes(other_rows), sum(map(gpus_by_model.__getitem__, others)))
+    return shown
+
+
+def summarize_usage_total(models: Mapping[str, UseSummary], seen: Iterable[StateMinutes]) -> UseSummary:
+    return summarize_use(sum_state_minutes(seen), sum(use.gpus for use in models.values()))
+
+
+def compare_usage_periods(current: PeriodTotals, previous: PeriodTotals) -> PeriodComparison:
+    has_previous = previous.use.seen > 0
+
+    def compare_hours(minutes: int, minutes_before: int) -> UsageChange:
+        return UsageChange(minutes / MINUTES_PER_HOUR, minutes_before / MINUTES_PER_HOUR if has_previous else None)
+
+    return PeriodComparison(
+        used=compare_hours(current.use.taken, previous.use.taken),
+        taken_percents=(current.use.share("taken"), previous.use.share("taken")),
+        people=UsageChange(current.people, previous.people if has_previous else None),
+        wasted=compare_hours(current.use.wasted, previous.use.wasted),
+    )
+
+
+def format_usage_share(percent: float | None) -> str:
+    """Format `61 %`; a small part that would be 0 is `<1 %`."""
+    if percent is None:
+        return UNKNOWN
+    return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def describe_usage_coverage(period: PeriodTotals) -> str:
+    """Say how much of the time was seen, if it was not all."""
+    seen = period.seen_percent
+    if seen is None:
+        return "Nothing was seen"
+    return "" if seen >= 99.5 else f"{format_usage_share(seen)} of the time of these GPUs was seen"

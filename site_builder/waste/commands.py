@@ -86,7 +86,7 @@ def load_waste_for_command(loaded: LoadedSettings) -> WasteReport:
     if report is None:
         raise CommandError(f"{source} {problem}")
     fleet = Fleet(report.built_at, (), (), every=report.build_interval_s or None)
-    loader.check_board_age(fleet, source, time.time() + clock_ahead_s)
+    loader.check_loaded_board_age(fleet, source, time.time() + clock_ahead_s)
     return report
 
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.client.model import as_clean_text, as_integer, as_list, as_number, suggest_board_update
+from site_builder.client.model import suggest_board_update
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_moment, join_names
 from site_builder.core.html import load_compact_template, render_epoch
 from site_builder.core.names import is_host_name, parse_gpu_index
+from site_builder.core.records import as_clean_text, as_integer, as_list, as_number
 from site_builder.core.terminal_text import clean_text, fit_text, flatten_text, measure_width, truncate_text
 from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WASTE_SCHEMA, WasteItem, WasteReport
 

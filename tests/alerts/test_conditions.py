@@ -17,7 +17,7 @@ from site_builder.alerts.conditions import (
     find_health_conditions,
 )
 from site_builder.alerts.model import Condition
-from site_builder.board.host_pipeline import build_host, find_host_conditions
+from site_builder.board.host_pipeline import find_pipeline_conditions, run_host_pipeline
 from site_builder.core.model import (
     RUN_ID_PREFIX,
     Booking,
@@ -189,10 +189,10 @@ def test_a_booking_that_nobody_uses_and_one_that_another_uses(shown: PrivacySett
 def test_a_built_host_has_conditions_and_expires_when_the_next_one_is_due() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}, ("alice",)), PrivacySettings())
     host = HostStatusSources(DiscoveredHost("atlas"), None, [booking("alice", begins=30, ends=40)], IdleTimes(0, {}))
-    card, _ = build_host(host, rules, {}, now())
+    card, _ = run_host_pipeline(host, rules, {}, now())
     assert card.conditions == ()
     assert card.valid_until <= NOW + 6 * HOUR
-    (one,) = build_host(host, rules, {}, now(6 * HOUR))[0].conditions or ()
+    (one,) = run_host_pipeline(host, rules, {}, now(6 * HOUR))[0].conditions or ()
     assert one.rule == "booking-begins"
 
 
@@ -203,14 +203,14 @@ def test_a_booking_at_which_we_fail_costs_no_other_condition() -> None:
         host_state.HostStateInput(DiscoveredHost("atlas"), None, [], IdleTimes(0, {}), {}), rules, now()
     )
     decided = BuiltHostStatus(replace(board, state="down"))
-    assert rules_of(find_host_conditions(host, decided, rules, now()) or ()) == ["host-down"]
+    assert rules_of(find_pipeline_conditions(host, decided, rules, now()) or ()) == ["host-down"]
 
 
 def test_a_fault_of_ours_is_not_taken_for_a_host_without_conditions() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}), HIDDEN)
     host = HostStatusSources(DiscoveredHost("atlas"), None, [], IdleTimes(0, {}))
     decided = BuiltHostStatus(object())  # type: ignore[arg-type]
-    assert find_host_conditions(host, decided, rules, now()) is None  # nobody knows what is over
+    assert find_pipeline_conditions(host, decided, rules, now()) is None  # nobody knows what is over
 
 
 def test_lasting_conditions_come_before_many_bookings() -> None:

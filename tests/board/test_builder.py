@@ -600,7 +600,7 @@ def test_a_slow_builder_ends_in_its_time_and_makes_up_for_nothing(lab: Lab, monk
     monkeypatch.setattr(Builder, "build", slow)
     began = time.monotonic()
     with within(4, wall):
-        board_commands.run_builds(Builder(lab.settings()), 1, began, began + 3)
+        board_commands.run_build_command_loop(Builder(lab.settings()), 1, began, began + 3)
     assert len(builds) == 2
 
 

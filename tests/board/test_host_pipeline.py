@@ -72,7 +72,7 @@ def test_with_time_for_one_host_per_build_all_hosts_get_charts_in_the_end(
     lab.build()  # from now on there is history
     draw = cache.ChartCache.render_host
 
-    def draw_one(self: cache.ChartCache, asked: cache.ChartRequest, now: Now) -> bytes:
+    def draw_one(self: cache.ChartCache, asked: cache.CachedChartRequest, now: Now) -> bytes:
         found = draw(self, asked, now)
         self.deadline = 0
         return found

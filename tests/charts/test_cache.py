@@ -111,11 +111,11 @@ def test_a_line_that_moved_is_news_of_its_card_alone(lab: Lab) -> None:
     push(lab, NAMES[:3])
     builder = Builder(lab.settings(), build_interval_s=10)
     now = time.time()
-    builder.sparkline_cache.cached["gpu01"] = cache.HostSparklines(now, {"GPU-gpu01": Html("<svg></svg>")})
+    builder.sparkline_cache.cached["gpu01"] = cache.CachedSparklines(now, {"GPU-gpu01": Html("<svg></svg>")})
     for number in range(3):
         builder.build(now + number)
     before = revisions(lab)
-    builder.sparkline_cache.cached["gpu01"] = cache.HostSparklines(
+    builder.sparkline_cache.cached["gpu01"] = cache.CachedSparklines(
         now - 1000, builder.sparkline_cache.cached["gpu01"].sparklines
     )
     builder.build(now + 4)

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from site_builder.charts import time_windows
-from site_builder.charts.svg import BucketRange
-from site_builder.charts.time_windows import TimeGrid, build_time_grid
+from site_builder.charts.time_windows import TimeGrid, TimeWindowRange, build_time_window_grid
 from site_builder.history.block_format import NO_CODE, Columns
 from site_builder.history.model import GpuSeries
 from tests.support.history_fixtures import epoch
@@ -34,7 +33,7 @@ def lengths(one: TimeGrid) -> list[int]:
 @pytest.mark.parametrize("span", EVERY)
 @pytest.mark.parametrize("zone", [UTC, BERLIN, ZoneInfo("Asia/Kathmandu"), ZoneInfo("America/St_Johns")])
 def test_buckets_and_rows_cover_all_that_is_asked_of_history_once(span: str, zone: ZoneInfo) -> None:
-    one = build_time_grid(span, NOON, zone)
+    one = build_time_window_grid(span, NOON, zone)
     asked = (one.until - one.since) // one.step
     for several, end in (
         (one.buckets, asked),
@@ -49,31 +48,31 @@ def test_buckets_and_rows_cover_all_that_is_asked_of_history_once(span: str, zon
     ("span", "slots", "rows"), [("day", 288, 25), ("week", 168, 29), ("month", 30 * 8 + 5, 31), ("year", 365, 53)]
 )
 def test_a_window_ends_now_and_has_as_many_buckets_as_a_screen_shows(span: str, slots: int, rows: int) -> None:
-    one = build_time_grid(span, NOON, UTC)
+    one = build_time_window_grid(span, NOON, UTC)
     assert one.until - one.step < NOON <= one.until
     assert (len(one.buckets), len(one.rows)) == (slots, rows)
 
 
 def test_a_moment_on_the_edge_of_a_bucket_does_not_begin_a_new_one() -> None:
-    assert build_time_grid("day", epoch("2026-11-15 12:00"), UTC).until == epoch("2026-11-15 12:00")
+    assert build_time_window_grid("day", epoch("2026-11-15 12:00"), UTC).until == epoch("2026-11-15 12:00")
 
 
 @pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-06-01", 24)])
 def test_a_day_of_the_year_is_as_long_as_the_clocks_make_it(day: str, hours: int) -> None:
-    one = build_time_grid("year", epoch(f"{day} 23:30", BERLIN), BERLIN)
+    one = build_time_window_grid("year", epoch(f"{day} 23:30", BERLIN), BERLIN)
     assert lengths(one)[-1] == hours
     assert set(lengths(one)[1:-1]) <= {23, 24, 25}
 
 
 def test_the_day_on_which_an_hour_comes_twice_shows_which_of_them_is_meant() -> None:
-    words = [row.label for row in build_time_grid("day", epoch("2026-10-25 12:00", BERLIN), BERLIN).rows]
+    words = [row.label for row in build_time_window_grid("day", epoch("2026-10-25 12:00", BERLIN), BERLIN).rows]
     assert {"Sun 25 Oct 02:00 – 02:00 CEST", "Sun 25 Oct 02:00 – 03:00 CET"} <= set(words)
     assert len(set(words)) == len(words)
 
 
 def test_rows_say_when_they_are() -> None:
     def last(span: str) -> str:
-        return build_time_grid(span, NOON, UTC).rows[-1].label
+        return build_time_window_grid(span, NOON, UTC).rows[-1].label
 
     assert last("day") == "Sun 15 Nov 12:00 – 12:05"
     assert last("week") == "Sun 15 Nov 12:00 – 13:00"
@@ -83,7 +82,7 @@ def test_rows_say_when_they_are() -> None:
 
 def test_words_stand_at_six_hours_days_mondays_and_months() -> None:
     def words(span: str) -> list[str]:
-        return [word for _, word in build_time_grid(span, NOON, UTC).ticks]
+        return [word for _, word in build_time_window_grid(span, NOON, UTC).ticks]
 
     assert words("day") == ["18:00", "Sun 15 Nov", "06:00", "12:00"]
     assert words("week") == ["Mon 9", "Tue 10", "Wed 11", "Thu 12", "Fri 13", "Sat 14", "Sun 15"]
@@ -92,29 +91,33 @@ def test_words_stand_at_six_hours_days_mondays_and_months() -> None:
 
 
 def test_a_word_stands_where_its_time_begins() -> None:
-    one = build_time_grid("day", NOON, UTC)
+    one = build_time_window_grid("day", NOON, UTC)
     slot = next(slot for slot, word in one.ticks if word == "Sun 15 Nov")
     assert datetime.fromtimestamp(one.since + slot * one.step, UTC) == datetime(2026, 11, 15, tzinfo=UTC)
 
 
 def test_hosts_that_are_drawn_at_a_time_share_one_grid() -> None:
-    assert build_time_grid("year", NOON, BERLIN) is build_time_grid("year", NOON + 60, BERLIN)
+    assert build_time_window_grid("year", NOON, BERLIN) is build_time_window_grid("year", NOON + 60, BERLIN)
 
 
 def test_a_mean_counts_each_bucket_by_the_minutes_that_were_seen_in_it() -> None:
-    found = time_windows.aggregate_bucket_ranges(line(use=[20, 200, 255], seen=[5, 15, 0]), "use", [BucketRange(0, 3)])
+    found = time_windows.aggregate_time_window_ranges(
+        line(use=[20, 200, 255], seen=[5, 15, 0]), "use", [TimeWindowRange(0, 3)]
+    )
     assert found == [77.5]  # (5 × 10 % + 15 × 100 %) / 20
 
 
 def test_a_value_that_was_not_reported_is_no_zero_in_a_mean() -> None:
-    assert time_windows.aggregate_bucket_ranges(
-        line(power=[100, 65535, 300], seen=[60, 60, 60]), "power", [BucketRange(0, 3)]
+    assert time_windows.aggregate_time_window_ranges(
+        line(power=[100, 65535, 300], seen=[60, 60, 60]), "power", [TimeWindowRange(0, 3)]
     ) == [200]
 
 
 def test_the_highest_temperature_counts() -> None:
     told = line(temperature=[40, 255, 81, 60, 255, 255], seen=[60, 0, 60, 60, 0, 0])
-    assert time_windows.aggregate_bucket_ranges(told, "temperature", [BucketRange(0, 4), BucketRange(4, 6)]) == [
+    assert time_windows.aggregate_time_window_ranges(
+        told, "temperature", [TimeWindowRange(0, 4), TimeWindowRange(4, 6)]
+    ) == [
         81,
         None,
     ]
@@ -122,44 +125,48 @@ def test_the_highest_temperature_counts() -> None:
 
 def test_where_nothing_was_seen_there_is_no_value() -> None:
     told = line(use=[255, 255, 0], memory=[65535, 65535, 4], seen=[0, 0, 5])
-    assert time_windows.aggregate_bucket_ranges(
-        told, "use", [BucketRange(0, 1), BucketRange(1, 2), BucketRange(2, 3)]
+    assert time_windows.aggregate_time_window_ranges(
+        told, "use", [TimeWindowRange(0, 1), TimeWindowRange(1, 2), TimeWindowRange(2, 3)]
     ) == [
         None,
         None,
         0,
     ]
-    assert time_windows.aggregate_bucket_ranges(told, "memory", [BucketRange(0, 2), BucketRange(2, 3)]) == [None, 32]
+    assert time_windows.aggregate_time_window_ranges(
+        told, "memory", [TimeWindowRange(0, 2), TimeWindowRange(2, 3)]
+    ) == [None, 32]
 
 
 def test_memory_is_in_mib_and_use_in_percent() -> None:
     told = line(use=[175], memory=[1000], seen=[5])
-    assert time_windows.aggregate_bucket_ranges(told, "use", [BucketRange(0, 1)]) == [87.5]
-    assert time_windows.aggregate_bucket_ranges(told, "memory", [BucketRange(0, 1)]) == [8000]
+    assert time_windows.aggregate_time_window_ranges(told, "use", [TimeWindowRange(0, 1)]) == [87.5]
+    assert time_windows.aggregate_time_window_ranges(told, "memory", [TimeWindowRange(0, 1)]) == [8000]
 
 
 def test_who_had_most_of_some_time_is_reported_and_nobody_where_that_was_nobody() -> None:
     told = line(owner=[0, 1, 1, NO_CODE, NO_CODE, 0])
-    assert time_windows.find_range_people(told, "owner", ["alice", "bob"], [BucketRange(0, 3), BucketRange(3, 6)]) == [
+    assert time_windows.find_time_window_people(
+        told, "owner", ["alice", "bob"], [TimeWindowRange(0, 3), TimeWindowRange(3, 6)]
+    ) == [
         "bob",
         None,
     ]
-    each = time_windows.find_range_people(
-        told, "owner", ["alice", "bob"], [BucketRange(place, place + 1) for place in range(6)]
+    each = time_windows.find_time_window_people(
+        told, "owner", ["alice", "bob"], [TimeWindowRange(place, place + 1) for place in range(6)]
     )
     assert each == ["alice", "bob", "bob", None, None, "alice"]
 
 
 def test_a_tie_between_two_people_is_always_decided_the_same() -> None:
     first, second = (
-        time_windows.find_range_people(line(owner=codes), "owner", ["alice", "bob"], [BucketRange(0, 4)])
+        time_windows.find_time_window_people(line(owner=codes), "owner", ["alice", "bob"], [TimeWindowRange(0, 4)])
         for codes in ([0, 0, 1, 1], [1, 1, 0, 0])
     )
     assert first == second
 
 
 def test_a_gpu_over_a_window_is_reported_by_buckets_and_by_rows() -> None:
-    one = build_time_grid("day", epoch("2026-11-15 12:00"), UTC)
+    one = build_time_window_grid("day", epoch("2026-11-15 12:00"), UTC)
     told = line(
         use=[200] * 12 + [255] * 276,
         memory=[100] * 12 + [65535] * 276,
@@ -169,7 +176,9 @@ def test_a_gpu_over_a_window_is_reported_by_buckets_and_by_rows() -> None:
         booker=[NO_CODE] * 288,
         seen=[5] * 12 + [0] * 276,
     )
-    found = time_windows.build_gpu_chart_series(GpuSeries("GPU-0", 0, "A100", 81920.0), told, ["alice"], one, str.upper)
+    found = time_windows.build_gpu_time_window_series(
+        GpuSeries("GPU-0", 0, "A100", 81920.0), told, ["alice"], one, str.upper
+    )
     assert found.chart_series.values["use"] == [100] * 12 + [None] * 276
     assert found.chart_series.row_values["use"] == [100] + [None] * 23
     assert found.owners[11:13] == ["ALICE", None] and set(found.bookers) == {None}
@@ -177,7 +186,7 @@ def test_a_gpu_over_a_window_is_reported_by_buckets_and_by_rows() -> None:
 
 
 def test_the_line_of_the_board_has_a_bucket_for_each_half_hour_of_the_day() -> None:
-    found = time_windows.compute_sparkline_values(
+    found = time_windows.compute_sparkline_window_values(
         line(use=[0, 0, 0, 120, 120, 120] + [255] * 282, seen=[5] * 6 + [0] * 282)
     )
     assert found == [30] + [None] * 47

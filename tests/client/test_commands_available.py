@@ -155,10 +155,10 @@ def test_processes_that_could_not_be_read_are_no_free_gpu(own: OwnGpus, tmp_path
 
 
 def test_a_gpu_that_a_run_has_taken_is_not_available(own: OwnGpus) -> None:
-    claim = picker.claim_gpu_for_run(uuid(0))
+    claim = picker.claim_picked_gpu(uuid(0))
     assert claim
     assert asked(own, "available").stdout == "2\n"
-    assert picker.claim_gpu_for_run(uuid(0)) is None
+    assert picker.claim_picked_gpu(uuid(0)) is None
     os.close(claim)
     assert asked(own, "available").stdout == "0,2\n"
 

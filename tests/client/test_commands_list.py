@@ -126,7 +126,10 @@ def test_several_processes_share_a_line_each_user_once() -> None:
     ],
 )
 def test_how_long_a_process_runs_is_reported_in_words(seconds: int, long: str, short: str) -> None:
-    assert (client_render.format_time_ago(seconds, False), client_render.format_time_ago(seconds, True)) == (
+    assert (
+        client_render.format_client_table_age(seconds, False),
+        client_render.format_client_table_age(seconds, True),
+    ) == (
         long,
         short,
     )
@@ -297,7 +300,7 @@ def test_json_is_what_status_json_says_of_the_hosts_that_fit(tmp_path: Path) -> 
     told = lab.status()
     fleet, _ = loader.parse_status((lab.www / "status.json").read_bytes())
     assert fleet
-    found = json.loads(client_render.render_fleet_json(fleet))
+    found = json.loads(client_render.render_client_fleet_json(fleet))
     assert found["hosts"] == told["hosts"]
     assert (found["schema"], found["built"]) == (told["schema"], told["built"])
 

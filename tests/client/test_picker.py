@@ -153,16 +153,15 @@ def test_several_are_of_one_host() -> None:
 def test_an_unmet_request_has_its_reason() -> None:
     there = [host(gpu(0, "busy"), gpu(1, "busy"), gpu(2, "booked"), gpu(3))]
     assert (
-        picker.explain_no_available_gpu(there, picker.GpuRequest(), ASKER._replace(taken_keys={"GPU-3"}))
+        picker.explain_no_gpu_to_pick(there, picker.GpuRequest(), ASKER._replace(taken_keys={"GPU-3"}))
         == "2 busy, 1 booked, 1 taken by another run"
     )
     assert (
-        picker.explain_no_available_gpu(there, picker.GpuRequest("B200"), ASKER)
-        == "none of its 4 GPUs is of that model"
+        picker.explain_no_gpu_to_pick(there, picker.GpuRequest("B200"), ASKER) == "none of its 4 GPUs is of that model"
     )
-    assert picker.explain_no_available_gpu([host()], picker.GpuRequest(), ASKER) == "there is no GPU"
+    assert picker.explain_no_gpu_to_pick([host()], picker.GpuRequest(), ASKER) == "there is no GPU"
     full = [host(gpu(0, memory_used=900.0, memory_total=1000.0))]
-    assert picker.explain_no_available_gpu(full, picker.GpuRequest("", 500), ASKER) == "1 with too little memory"
+    assert picker.explain_no_gpu_to_pick(full, picker.GpuRequest("", 500), ASKER) == "1 with too little memory"
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ FLEET_FILES = {
     "board.pages.render_board_page": ["index.html"],
     "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
     "core.published_files.copy_assets": ["assets"],
-    "board.pages.render_icon": ["icon.svg"],
-    "board.outputs.live.render_live_json": ["live.json"],
+    "board.pages.render_page_icon": ["icon.svg"],
+    "board.site_writer.render_live_cards_json": ["live.json"],
     "fleet.status_json.render_status_json": ["status.json"],
     "board.outputs.metrics.render_metrics": ["metrics"],
     "board.outputs.term.render_term_txt": ["term.txt", "term-ansi.txt"],
@@ -231,9 +231,9 @@ HOST_PARTS = (
     "fleet.host_state.find_host_state_problems",
     "health.gpu_health.list_gpu_health_gpus",
     "board.card.build_card",
-    "board.card.format_host_models",
+    "board.card.format_card_models",
     "fleet.status_json.render_status_host",
-    "board.outputs.live.render_live_host",
+    "board.card.render_live_card_numbers",
     "board.outputs.term.render_term_host",
     "board.outputs.detail.render_detail_host",
     "board.outputs.metrics.render_host_metrics",
@@ -399,7 +399,7 @@ def test_the_fault_of_a_host_that_left_the_board_leaves_with_it(lab: Lab, monkey
         "fleet.booking_use.list_fleet_booking_times",
         "bookings.page.has_left_calendar",
         "bookings.ics.build_calendar_event",
-        "board.host_pipeline.list_booking_facts",
+        "board.host_pipeline.list_pipeline_booking_facts",
     ],
 )
 def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
@@ -413,7 +413,7 @@ def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest
     assert "alice" in (lab.www / "bookings.ics").read_text()
     assert "carol" in (lab.www / "bookings.html").read_text()
     assert "<b>alice</b>" in page
-    if function != "board.host_pipeline.list_booking_facts":
+    if function != "board.host_pipeline.list_pipeline_booking_facts":
         assert "data/comments.json: " in told
         assert "mallory" in told or "good, GPU 1" in told
         assert FAULT_NOTE in told

@@ -17,9 +17,10 @@ from playwright.sync_api import Browser
 from site_builder.bookings import gpu_selection, policy
 from site_builder.client import loader, picker, search
 from site_builder.client import render as client_render
-from site_builder.client.model import Fleet, as_clean_text
+from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
+from site_builder.core.records import as_clean_text
 from site_builder.watches import build as watch_build
 from site_builder.watches import store as watch_store
 from tests.integration.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
@@ -162,7 +163,7 @@ def test_a_refused_gpu_has_its_reason(fleet: Fleet) -> None:
     atlas = fleet.find_host("atlas")
     assert atlas
     assert (
-        picker.explain_no_available_gpu([atlas], picker.GpuRequest(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
+        picker.explain_no_gpu_to_pick([atlas], picker.GpuRequest(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
     )
 
 

@@ -108,7 +108,7 @@ def test_a_gpu_without_a_number_has_its_instances_too(lab: Lab) -> None:
     found, _ = loader.parse_status(json.dumps(told).encode())
     assert found
     (host,) = found.hosts
-    assert [len(one.get("instances", ())) for one in client_render.fleet_gpus_to_json(host)] == [4, 0]
+    assert [len(one.get("instances", ())) for one in client_render.client_gpus_to_json(host)] == [4, 0]
     assert search.describe_searched_models(host).startswith("1 × H100 80 GB (3g.40gb, 2g.20gb, 2 × 1g.10gb)")
 
 

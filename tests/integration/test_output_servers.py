@@ -191,8 +191,8 @@ def test_a_host_that_is_not_there_has_no_file(web: Web) -> None:
 
 def test_a_host_with_the_name_of_the_file_of_all_is_where_the_docs_say() -> None:
     told = text_of(PAGE)
-    assert f"`{host_json.build_node_path('index')}`" in told
-    assert f"`{host_json.build_states_path('index.json').removesuffix('index.json')}`" in told
+    assert f"`{host_json.build_host_json_node_path('index')}`" in told
+    assert f"`{host_json.build_host_json_states_path('index.json').removesuffix('index.json')}`" in told
 
 
 def test_every_line_of_the_docs_for_curl_prints_what_it_says(web: Web) -> None:

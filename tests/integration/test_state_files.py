@@ -243,7 +243,7 @@ def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_p
         change(stored)
         new.append((orjson.dumps(stored), texts))
     write_records(store, host_pipeline.STORE_TITLE, [(head, []), *new])
-    return host_pipeline.load_built_hosts(store)[1]
+    return host_pipeline.load_pipeline_store(store)[1]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_claimed_sizes_are_checked_before_reading(tmp_path: Path) -> None:
     store = tmp_path / host_pipeline.STORE_NAME
     store.write_bytes(host_pipeline.STORE_TITLE.encode() + b"\n9999999999\nx\nend 1 00000000\n")
     with pytest.raises(DamagedFileError):
-        host_pipeline.load_built_hosts(store)
+        host_pipeline.load_pipeline_store(store)
 
 
 def test_a_link_or_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timezone
 from pathlib import Path
 
-from site_builder.charts.cache import ChartCache, ChartRequest
+from site_builder.charts.cache import CachedChartRequest, ChartCache
 from site_builder.core.clock import Now
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
@@ -64,7 +64,7 @@ class Drawing:
         self.charts = ChartCache(lab.settings(), self.history)
         self.charts.start_build(hosts, patient=True)
         self.charts.deadline = float("inf")
-        self.asked = ChartRequest("atlas", KEYS, PeopleDirectory({}), PrivacySettings())
+        self.asked = CachedChartRequest("atlas", KEYS, PeopleDirectory({}), PrivacySettings())
 
     def draw(self, now: float) -> str:
         """All charts of the host."""

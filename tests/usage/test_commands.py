@@ -23,7 +23,7 @@ from site_builder.history.export import format_csv_lines
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import commands as usage_commands
-from site_builder.usage.totals import UNUSED_PARTS, UsageRow, UsageSums, UsageTable
+from site_builder.usage.totals import UNUSED_PARTS, UsageRow, UsageTable, UsageTotals
 from tests.support.booking_fixtures import Terminal
 from tests.support.docs import blocks, text_of
 from tests.support.history_fixtures import epoch, gpu, host, record, roll
@@ -89,12 +89,12 @@ def test_by_host_each_line_says_how_much_of_its_time_was_seen(lab: Path) -> None
 @pytest.mark.parametrize("by", ["person", "model", "host", "month"])
 @pytest.mark.parametrize("across", [80, 60, 40])
 def test_stats_fit_a_terminal_with_any_names_and_sums(by: str, across: int) -> None:
-    many = UsageSums(*[1000 * 8 * 31 * 24 * 60 * UNITS_PER_MINUTE] * len(UsageSums._fields))
+    many = UsageTotals(*[1000 * 8 * 31 * 24 * 60 * UNITS_PER_MINUTE] * len(UsageTotals._fields))
     names = ["x" * 200, "李" * 60, "a\nb\tc", "e\u0301" * 50, ""]
     told = usage_commands.UsageStats(
         UsageTable(by, tuple(UsageRow(name, name, many) for name in names), many), *OCTOBER, "UTC"
     )
-    lines = usage_commands.render_stats_table(told, across)
+    lines = usage_commands.render_usage_stats_table(told, across)
     assert max(measure_width(line) for line in lines) <= across
     assert across < 80 or all(re.search(r"\d$", line) or line.endswith("%") for line in lines[3:8])
 
@@ -195,9 +195,9 @@ STARTS = re.compile(r"[\s\"']*[=+\-@＝＋－＠]")  # noqa: RUF001 # the same
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_no_spreadsheet_finds_a_formula_whatever_it_takes_for_the_end_of_a_cell(name: str) -> None:
-    row = UsageRow(name, name, UsageSums(used=UNITS_PER_MINUTE * 60), (name,))
+    row = UsageRow(name, name, UsageTotals(used=UNITS_PER_MINUTE * 60), (name,))
     told = usage_commands.UsageStats(UsageTable("person", (row,), row.sums), *OCTOBER, "UTC")
-    text = "".join(usage_commands.render_stats_csv(told))
+    text = "".join(usage_commands.render_usage_stats_csv(told))
     for delimiter in ",;\t|":
         for cells in csv.reader(io.StringIO(text), delimiter=delimiter):
             for cell in cells:
@@ -289,7 +289,7 @@ def test_stats_read_while_a_builder_writes_and_from_a_read_only_folder(lab: Path
 
 def test_the_docs_say_what_each_sum_means() -> None:
     page = text_of("docs/people.md")
-    assert [name for name in UsageSums._fields if f"| `{name}` |" not in page and name != "seen"] == []
+    assert [name for name in UsageTotals._fields if f"| `{name}` |" not in page and name != "seen"] == []
 
 
 def test_the_help_has_examples_and_fits() -> None:

@@ -19,7 +19,12 @@ from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.history.usage_sums import UsageShareSums
 from site_builder.history.writer import HistoryWriter
-from site_builder.usage.build import NAMED_REPORT_START, NO_HISTORY_YET, compare_last_weeks, list_fleet_page_reports
+from site_builder.usage.build import (
+    NAMED_REPORT_START,
+    NO_HISTORY_YET,
+    build_usage_week_comparison,
+    list_fleet_page_reports,
+)
 from tests.support import pace
 from tests.support.board_fixture import Lab
 from tests.support.browser import PATIENCE, ROOT, Site, node_module, served
@@ -139,7 +144,7 @@ def test_the_week_is_compared_with_the_one_before_it(plain: Page) -> None:
 
 def test_a_login_that_ps_cut_is_no_second_person() -> None:
     had = dict.fromkeys(["maximilian", "maximil+", "Maximilian"], UsageShareSums(60, 0, 0, 0))
-    assert compare_last_weeks({}, [had, {}], START, PeopleDirectory({})).people.now == 1
+    assert build_usage_week_comparison({}, [had, {}], START, PeopleDirectory({})).people.now == 1
 
 
 def heat_of(page: Page) -> dict[str, list[str]]:

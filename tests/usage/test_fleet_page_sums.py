@@ -7,14 +7,25 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from site_builder.charts import svg
-from site_builder.charts.svg import UsageCell
 from site_builder.history.model import GPU_STATES
 from site_builder.history.usage_sums import StateMinutes
 from site_builder.reports import collect
 from site_builder.usage import fleet_page
-from site_builder.usage.fleet_page import PeriodUse, UseSummary, ValueChange
-from site_builder.usage.totals import find_usage_midnight
+from site_builder.usage.fleet_page import UsageCell, build_heatmap_hourly_rows
+from site_builder.usage.totals import (
+    MAX_MODELS,
+    NOTHING_SEEN,
+    OTHER_MODELS,
+    PeriodTotals,
+    UsageChange,
+    UseSummary,
+    compare_usage_periods,
+    describe_usage_coverage,
+    find_usage_midnight,
+    summarize_usage_by_model,
+    summarize_usage_total,
+    summarize_use,
+)
 from tests.support.history_fixtures import epoch
 
 PARIS, KOLKATA, LORD_HOWE = ZoneInfo("Europe/Paris"), ZoneInfo("Asia/Kolkata"), ZoneInfo("Australia/Lord_Howe")
@@ -55,7 +66,7 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
         (HOUR, "A100"): seen(held=60, lost=20, free=40, taken_told=60, taken_use=0),
         (0, "V100"): seen(conflict=30, free=30, taken_told=0),
     }
-    found = fleet_page.summarize_by_model(told, fleet_page.count_fleet_hour_minutes)
+    found = summarize_usage_by_model(told, fleet_page.count_fleet_hour_minutes)
     assert found == {
         "A100": UseSummary(gpus=2, seen=240, taken=120, held=60, booked=60, free=40, unclear=20, use_percent=40.0),
         "V100": UseSummary(gpus=1, seen=60, taken=30, held=0, booked=0, free=30, unclear=0, use_percent=None),
@@ -67,26 +78,26 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
         pytest.approx(100 / 6),
         pytest.approx(100 / 12),
     ]
-    assert fleet_page.summarize_total(found, told.values()) == UseSummary(3, 300, 150, 60, 60, 70, 20, 40.0)
+    assert summarize_usage_total(found, told.values()) == UseSummary(3, 300, 150, 60, 60, 70, 20, 40.0)
 
 
 def test_the_parts_of_what_was_seen_are_all_of_it() -> None:
-    one = fleet_page.summarize_use(seen(busy=1, held=2, conflict=3, booked=4, free=5, lost=6, unknown=7), 1)
+    one = summarize_use(seen(busy=1, held=2, conflict=3, booked=4, free=5, lost=6, unknown=7), 1)
     assert one.taken + one.booked + one.free + one.unclear == one.seen == 28
 
 
 def test_many_models_have_one_row_together_and_no_minute_is_lost() -> None:
     told = {(0, f"model {number:03}"): seen(busy=60 + number) for number in range(100)}
-    found = fleet_page.summarize_by_model(told, fleet_page.count_fleet_hour_minutes)
+    found = summarize_usage_by_model(told, fleet_page.count_fleet_hour_minutes)
     assert next(iter(found)) == "model 099"
-    assert (len(found), list(found)[-1]) == (fleet_page.MAX_MODELS + 1, fleet_page.OTHER_MODELS)
+    assert (len(found), list(found)[-1]) == (MAX_MODELS + 1, OTHER_MODELS)
     assert sum(one.seen for one in found.values()) == sum(one.seen for one in told.values())
-    assert found[fleet_page.OTHER_MODELS].gpus == 60 + 59  # all but the smallest had more than 60 minutes in the hour
+    assert found[OTHER_MODELS].gpus == 60 + 59  # all but the smallest had more than 60 minutes in the hour
 
 
 def test_unseen_time_has_no_share() -> None:
-    assert fleet_page.NOTHING_SEEN.share("taken") is None
-    row = fleet_page.build_use_row("T4", fleet_page.NOTHING_SEEN)
+    assert NOTHING_SEEN.share("taken") is None
+    row = fleet_page.build_fleet_page_row("T4", NOTHING_SEEN)
     assert (row.gpus, row.hours, row.taken, row.free, row.use_percent) == ("–",) * 5
     assert row.bar == "no data"
 
@@ -137,16 +148,16 @@ def test_a_gap_is_no_data_and_never_0() -> None:
     at = epoch("2026-03-23T10:00", PARIS)
     cells = fleet_page.build_fleet_heatmap_cells({(at, "A100"): seen(free=60)}, days(MONDAY), PARIS)
     assert [cells[0][hour].share for hour in (9, 10, 11)] == [None, 0, None]
-    texts = svg.build_heatmap_hourly_rows(days(MONDAY), cells)[0].cells
+    texts = build_heatmap_hourly_rows(days(MONDAY), cells)[0].cells
     assert (texts[9].text, texts[9].tint, texts[9].title) == ("–", "", "Mon 23 Mar 09:00: no data")
     assert (texts[10].text, texts[10].title) == ("0", "Mon 23 Mar 10:00: 0 % taken, 0.0 of 1.0 GPUs on average")
 
 
 def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
-    spring = svg.build_heatmap_hourly_rows(
+    spring = build_heatmap_hourly_rows(
         days(MONDAY), fleet_page.build_fleet_heatmap_cells(whole_week(MONDAY, PARIS, 2), days(MONDAY), PARIS)
     )
-    autumn = svg.build_heatmap_hourly_rows(
+    autumn = build_heatmap_hourly_rows(
         days(AUTUMN), fleet_page.build_fleet_heatmap_cells(whole_week(AUTUMN, PARIS, 2), days(AUTUMN), PARIS)
     )
     assert spring[6].cells[2] == ("", "", "Sun 29 Mar 02:00: the clocks left this hour out")
@@ -156,7 +167,7 @@ def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
 
 def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
     told = fleet_page.build_fleet_heatmap_cells({}, days(MONDAY), PARIS)
-    row = svg.build_heatmap_hourly_rows(days(MONDAY), told, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
+    row = build_heatmap_hourly_rows(days(MONDAY), told, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
     assert (row[9].text, row[10].text) == ("–", "")
     assert row[10].title == "Mon 23 Mar 10:00: still to come"
 
@@ -164,10 +175,10 @@ def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
 def test_a_line_breaks_where_nothing_was_seen() -> None:
     at = epoch("2026-03-23T06:00", timezone.utc)
     told = {(at + hour * HOUR, "A100"): seen(busy=30, free=30) for hour in range(6)}
-    found = fleet_page.build_usage_course(told, days(MONDAY)[:2], 6, timezone.utc)
+    found = fleet_page.build_fleet_page_course(told, days(MONDAY)[:2], 6, timezone.utc)
     assert found.percents == [None, 50.0, None, None, None, None, None, None]
     assert [one.share for one in found.days] == [50.0, None]
-    picture = fleet_page.render_usage_course(found, days(MONDAY)[:2], "<b>")
+    picture = fleet_page.render_fleet_page_course(found, days(MONDAY)[:2], "<b>")
     assert "Mon 23 Mar: 50 % taken" in picture
     assert "Tue 24 Mar: no data" in picture
     assert "&lt;b&gt;, taken over 2 days: 50 % on average, 50 % at most" in picture
@@ -188,25 +199,25 @@ def test_a_line_breaks_where_nothing_was_seen() -> None:
     ],
 )
 def test_a_change_is_reported_in_words(now: float, before: float | None, words: str) -> None:
-    assert fleet_page.describe_usage_change(ValueChange(now, before)) == words
+    assert fleet_page.describe_fleet_page_change(UsageChange(now, before)) == words
 
 
 def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
-    now = PeriodUse(fleet_page.summarize_use(seen(busy=60, free=60), 2), 60, 3)
-    found = fleet_page.compare_usage_periods(now, PeriodUse(fleet_page.NOTHING_SEEN, 60, 0))
+    now = PeriodTotals(summarize_use(seen(busy=60, free=60), 2), 60, 3)
+    found = compare_usage_periods(now, PeriodTotals(NOTHING_SEEN, 60, 0))
     assert (found.used, found.people, found.wasted) == (
-        ValueChange(1, None),
-        ValueChange(3, None),
-        ValueChange(0, None),
+        UsageChange(1, None),
+        UsageChange(3, None),
+        UsageChange(0, None),
     )
     assert found.taken_percents == (50, None)
 
 
 def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:
-    use = fleet_page.summarize_use(seen(busy=60, free=60), 2)
-    assert fleet_page.describe_usage_coverage(PeriodUse(use, 60, 0)) == ""
-    assert fleet_page.describe_usage_coverage(PeriodUse(use, 120, 0)) == "50 % of the time of these GPUs was seen"
-    assert fleet_page.describe_usage_coverage(PeriodUse(fleet_page.NOTHING_SEEN, 60, 0)) == "Nothing was seen"
+    use = summarize_use(seen(busy=60, free=60), 2)
+    assert describe_usage_coverage(PeriodTotals(use, 60, 0)) == ""
+    assert describe_usage_coverage(PeriodTotals(use, 120, 0)) == "50 % of the time of these GPUs was seen"
+    assert describe_usage_coverage(PeriodTotals(NOTHING_SEEN, 60, 0)) == "Nothing was seen"
 
 
 # Weeks by their names

@@ -384,5 +384,5 @@ def test_the_html_is_parsed_without_an_error(built: Lab) -> None:
 def test_a_month_of_which_history_has_only_a_part_says_which(since: str, until: str, told: str) -> None:
     none = UsageTable("person", (), NO_USAGE)
     moment = datetime.fromisoformat(f"{until}+01:00").timestamp()
-    month = people_page.MonthTables(date(2026, 10, 1), date.fromisoformat(since), moment, none, none, none)
+    month = people_page.PeopleMonthTables(date(2026, 10, 1), date.fromisoformat(since), moment, none, none, none)
     assert people_page.format_people_month_heading(month, ZoneInfo("Europe/Berlin")) == told

@@ -15,7 +15,7 @@ from site_builder.history.block_format import PackedSample
 from site_builder.history.reader import read_history_gpu_set_changes
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import totals
-from site_builder.usage.totals import DatePeriod, UsageSums, UsageTable, usage_units_to_hours
+from site_builder.usage.totals import TotalsPeriod, UsageTable, UsageTotals, usage_total_to_hours
 from tests.support.history_fixtures import A100, epoch, gpu, host, record, roll
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
@@ -28,26 +28,26 @@ def told(
     history: HistoryWriter, first: str, last: str, now: float, by: str = "person", people: PeopleDirectory = NOBODY
 ) -> UsageTable:
     """What `gpuboard stats` is made of, from one day to another."""
-    period = DatePeriod(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
+    period = TotalsPeriod(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
     tallies = history.read_daily_usage(period.first, period.last, now)
-    stays = totals.find_gpu_stays(read_history_gpu_set_changes(history))
-    persons, places = totals.sum_daily_usage(
-        tallies.shares, tallies.seen, totals.count_unseen_by_month(stays, tallies.seen, period).items()
+    stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
+    persons, places = totals.total_daily_usage(
+        tallies.shares, tallies.seen, totals.count_unseen_usage_by_month(stays, tallies.seen, period).items()
     )
-    return totals.build_usage_table(persons, places, people, by)
+    return totals.build_usage_totals_table(persons, places, people, by)
 
 
 def in_hours(told: UsageTable, what: str = "used") -> dict[str, float]:
     """Of each line, but for those that have none."""
-    found = {row.name: round(usage_units_to_hours(getattr(row.sums, what)), 6) for row in told.rows}
+    found = {row.name: round(usage_total_to_hours(getattr(row.sums, what)), 6) for row in told.rows}
     return {name: number for name, number in found.items() if number}
 
 
 def total(told: UsageTable) -> dict[str, float]:
-    return {name: round(usage_units_to_hours(units), 6) for name, units in told.total._asdict().items() if units}
+    return {name: round(usage_total_to_hours(units), 6) for name, units in told.total._asdict().items() if units}
 
 
-def assert_closed(total: UsageSums) -> None:
+def assert_closed(total: UsageTotals) -> None:
     assert sum(getattr(total, name) for name in CLOSED) == total.seen
 
 
@@ -125,7 +125,7 @@ def test_rows_of_models_hosts_and_months_add_up_to_the_total(by_hand: Callable[[
     for by, names in (("model", [A100, "H100"]), ("host", ["atlas", "hydra"]), ("month", ["2026-03"])):
         found = by_hand(by)
         assert [row.name for row in found.rows] == names
-        assert totals.add_sums(row.sums for row in found.rows) == found.total
+        assert totals.add_usage_totals(row.sums for row in found.rows) == found.total
         for row in found.rows:
             assert_closed(row.sums)
 
@@ -133,9 +133,9 @@ def test_rows_of_models_hosts_and_months_add_up_to_the_total(by_hand: Callable[[
 def test_a_host_that_was_down_has_no_zeros_but_is_reported_as_not_seen(by_hand: Callable[[str], UsageTable]) -> None:
     atlas, hydra = by_hand("host").rows
     assert (
-        usage_units_to_hours(hydra.sums.seen),
-        usage_units_to_hours(hydra.sums.unseen),
-        usage_units_to_hours(hydra.sums.free),
+        usage_total_to_hours(hydra.sums.seen),
+        usage_total_to_hours(hydra.sums.unseen),
+        usage_total_to_hours(hydra.sums.free),
     ) == (
         8,
         2,

@@ -43,7 +43,7 @@ def build_fleet_available_file(built_hosts: BuiltHosts) -> OutputFile:
     return OutputFile(AVAILABLE_FILE, compute_digest(content), lambda: content, has_build_time=False)
 
 
-def list_other_vendors(built_host: BuiltHost) -> list[str]:
+def list_other_available_vendors(built_host: BuiltHost) -> list[str]:
     """Return the vendors for which a host has a file of its own."""
     return [vendor for vendor in built_host.summary.vendors if vendor in OTHER_VENDORS]
 
@@ -53,7 +53,7 @@ def build_host_available_files(host: str, built_host: BuiltHost) -> Iterator[Out
     vendors = built_host.summary.vendors
     vendor = DEFAULT_VENDOR if DEFAULT_VENDOR in vendors or not vendors else vendors[0]
     paths = {build_available_path(host): vendor}
-    paths |= {build_available_path(host, other): other for other in list_other_vendors(built_host)}
+    paths |= {build_available_path(host, other): other for other in list_other_available_vendors(built_host)}
     for path, path_vendor in paths.items():
         text = render_host_available(built_host.summary.available_gpus, path_vendor)
         yield OutputFile(path, text or b"none", partial(bytes, text), has_build_time=False)
@@ -61,5 +61,5 @@ def build_host_available_files(host: str, built_host: BuiltHost) -> Iterator[Out
 
 def build_empty_available_files(host: str, built_host: BuiltHost) -> Iterator[OutputFile]:
     """Yield the same files, empty: after a fault of ours, an older one must not offer a GPU."""
-    for vendor in (None, *list_other_vendors(built_host)):
+    for vendor in (None, *list_other_available_vendors(built_host)):
         yield OutputFile(build_available_path(host, vendor), b"none", lambda: b"", has_build_time=False)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from site_builder import __version__
 from site_builder.board.outputs.host_json import (
-    compute_unused_memory,
-    format_local_epoch,
-    format_vesta_time,
-    list_addresses,
+    compute_host_json_available_memory,
+    format_host_json_time,
+    list_host_json_addresses,
 )
-from site_builder.board.outputs.term import UNKNOWN_CELL, fit_term_cell, format_term_number, strip_nvidia_prefix
+from site_builder.board.outputs.term import UNKNOWN_CELL, fit_term_cell, format_term_number, strip_term_nvidia_prefix
 from site_builder.core.clock import Now
 from site_builder.core.files import compute_digest
+from site_builder.core.formatting import format_local_epoch
 from site_builder.core.model import GpuNumber, GpuProblem, GpuStatus, HostStatus, ProcessStatus
 from site_builder.core.published_files import OutputFile
 from site_builder.core.terminal_text import fit_text, measure_width
@@ -50,7 +50,7 @@ def fit_detail_cell_bytes(text: str, width: int) -> bytes:
 
 def render_detail_host(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> bytes:
     """Render the boxes of a host; `gpus_taken_at` is when its GPUs were read."""
-    address = next((address for _, address in list_addresses(host_status)), UNKNOWN_CELL)
+    address = next((address for _, address in list_host_json_addresses(host_status)), UNKNOWN_CELL)
     last_update = UNKNOWN_CELL
     if host_status.last_seen is not None:
         last_update = format_local_epoch(host_status.last_seen, now.zone, "%d/%m/%Y %H:%M:%S")
@@ -60,7 +60,7 @@ def render_detail_host(host_status: HostStatus, gpus_taken_at: float | None, now
     if host_status.state != "fresh":
         state = f"  {fit_term_cell(f'! {host_status.state}: {host_status.reason}', LINE_WIDTH - 2).rstrip()}\n"
     head = f"{title}{'#' * (LINE_WIDTH - measure_width(title))}\n  last update: {last_update}\n{state}{HOST_RULE}"
-    read_time = (format_vesta_time(gpus_taken_at, now.zone) or UNKNOWN_CELL).encode()
+    read_time = (format_host_json_time(gpus_taken_at, now.zone) or UNKNOWN_CELL).encode()
     return b"".join([head.encode(), *render_detail_gpu_boxes(host_status, read_time), HOST_END])
 
 
@@ -81,7 +81,7 @@ def render_detail_gpu_box(gpu_status: GpuStatus, read_time: bytes) -> bytes:
     numbers = (
         gpu.memory_used,
         gpu.memory_total,
-        compute_unused_memory(gpu_status),
+        compute_host_json_available_memory(gpu_status),
         gpu.utilization_gpu,
         gpu.temperature,
     )
@@ -108,7 +108,7 @@ def render_detail_problem_lines(problems: tuple[GpuProblem, ...]) -> bytes:
 @lru_cache(maxsize=1024)
 def render_detail_box_top(number: GpuNumber, name: str | None, time_width: int) -> tuple[bytes, bytes]:
     """Render the upper edge with the name of the GPU and the titles, in two parts: before and after the time."""
-    start, full_name = f"[ gpu:{UNKNOWN_CELL if number is None else number} ", strip_nvidia_prefix(name)
+    start, full_name = f"[ gpu:{UNKNOWN_CELL if number is None else number} ", strip_term_nvidia_prefix(name)
     name_width = BOX_WIDTH - len(start) - len(" ") - time_width - len(" ]")
     text = f"{start}{fit_term_cell(full_name, min(measure_width(full_name), name_width))} "
     edge = "─" * (BOX_WIDTH - measure_width(text) - time_width - len(" ]"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import orjson
 
 from site_builder.core.clock import Now
 from site_builder.core.faults import FAULT_NOTE
+from site_builder.core.formatting import format_local_epoch
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus, ProcessStatus
 from site_builder.core.names import parse_gpu_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
@@ -28,34 +29,29 @@ def round_json_value(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def compute_unused_memory(gpu_status: GpuStatus) -> float | None:
+def compute_host_json_available_memory(gpu_status: GpuStatus) -> float | None:
     used, total = gpu_status.gpu.memory_used, gpu_status.gpu.memory_total
     return None if used is None or total is None else max(0, total - used)
 
 
-def list_known_processes(gpu_status: GpuStatus) -> tuple[ProcessStatus, ...] | None:
+def list_host_json_processes(gpu_status: GpuStatus) -> tuple[ProcessStatus, ...] | None:
     """Return the processes on a GPU; None if nobody knows whether there are any."""
     return gpu_status.processes or (() if gpu_status.state in EMPTY_STATES else None)
 
 
-def list_addresses(host_status: HostStatus) -> list[tuple[str, str]]:
+def list_host_json_addresses(host_status: HostStatus) -> list[tuple[str, str]]:
     """Return interfaces with their addresses, without the size of the network."""
     interfaces = host_status.facts.interfaces if host_status.facts else ()
     return [(name, address.partition("/")[0]) for name, address in interfaces]
 
 
-def format_local_epoch(epoch: float, zone: tzinfo, time_format: str) -> str:
-    """Format whole seconds in the zone of the board; a host may send any time, even one before 1970."""
-    return datetime.fromtimestamp(max(0, int(epoch)), zone).strftime(time_format)
-
-
-def format_vesta_time(epoch: float | None, zone: tzinfo) -> str | None:
+def format_host_json_time(epoch: float | None, zone: tzinfo) -> str | None:
     """Format a time as `2019/03/24 20:00:00.000`."""
     return None if epoch is None else format_local_epoch(epoch, zone, "%Y/%m/%d %H:%M:%S.000")
 
 
 @lru_cache(maxsize=20_000)
-def extract_program_cached(command: str | None) -> str | None:
+def extract_host_json_program(command: str | None) -> str | None:
     return None if command is None else extract_program_name(command)
 
 
@@ -63,51 +59,51 @@ def render_states_host(host_status: HostStatus, gpus_taken_at: float | None, now
     """Render `{"atlas": …}` for vesta; `gpus_taken_at` is when its GPUs were read."""
     entries = []
     if host_status.last_seen is not None:
-        read_time = format_vesta_time(gpus_taken_at, now.zone)
+        read_time = format_host_json_time(gpus_taken_at, now.zone)
         entry = {
-            "gpu_data": gpus_to_states_json(list_whole_gpus(host_status), read_time),
+            "gpu_data": gpus_to_host_json_states(list_whole_gpus(host_status), read_time),
             "timestamp": int(format_local_epoch(host_status.last_seen, now.zone, TIMESTAMP_FORMAT)),
         }
         entries.append(entry)
     content = {
         "data": entries,
-        "ip_address": next((address for _, address in list_addresses(host_status)), None),
+        "ip_address": next((address for _, address in list_host_json_addresses(host_status)), None),
         "state": host_status.state,
         "reason": host_status.reason,
     }
     return orjson.dumps({host_status.name: content}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def gpus_to_states_json(gpus: Iterable[WholeGpu], read_time: str | None) -> dict[str, Any]:
+def gpus_to_host_json_states(gpus: Iterable[WholeGpu], read_time: str | None) -> dict[str, Any]:
     """Convert GPUs, by keys such as `gpu:0`, each with its MIG instances."""
     contents: dict[str, Any] = {}
     for position, (gpu_status, instances) in enumerate(gpus):
         gpu = gpu_status.gpu
-        content = gpu_to_states_json(gpu_status, read_time)
+        content = gpu_to_host_json_state(gpu_status, read_time)
         if gpu.parent:
             content["profile"] = gpu.profile
         if instances:
-            content["instances"] = gpus_to_states_json(map(WholeGpu, instances), read_time)
-        contents[choose_gpu_key((gpu.number, gpu.uuid, f"? {position}"), contents)] = content
+            content["instances"] = gpus_to_host_json_states(map(WholeGpu, instances), read_time)
+        contents[choose_host_json_gpu_key((gpu.number, gpu.uuid, f"? {position}"), contents)] = content
     return contents
 
 
-def choose_gpu_key(names: Iterable[GpuNumber], taken: Container[str]) -> str:
+def choose_host_json_gpu_key(names: Iterable[GpuNumber], taken: Container[str]) -> str:
     """Return a key such as `gpu:0`, of the first name that is known and not taken."""
     return next(key for key in (f"gpu:{name}" for name in names if name is not None) if key not in taken)
 
 
-def gpu_to_states_json(gpu_status: GpuStatus, read_time: str | None) -> dict[str, Any]:
-    gpu, processes = gpu_status.gpu, list_known_processes(gpu_status)
+def gpu_to_host_json_state(gpu_status: GpuStatus, read_time: str | None) -> dict[str, Any]:
+    gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
     return {
-        "available_memory": round_json_value(compute_unused_memory(gpu_status)),
+        "available_memory": round_json_value(compute_host_json_available_memory(gpu_status)),
         "device_num": gpu.index,
         "gpu_name": gpu.name,
         "gpu_volatile": round_json_value(gpu.utilization_gpu),
         "processes": processes
         and [
             {
-                "name": extract_program_cached(process.command),
+                "name": extract_host_json_program(process.command),
                 "pid": process.pid,
                 "used_memory": round_json_value(process.used_memory),
                 "user": process.user,
@@ -125,16 +121,16 @@ def gpu_to_states_json(gpu_status: GpuStatus, read_time: str | None) -> dict[str
     }
 
 
-def sample_to_states_json(
+def sample_to_host_json_states(
     sample: HostSample, epoch: int, gpu_names: Mapping[str, str], zone: tzinfo, users: bool
 ) -> dict[str, Any]:
     """Convert a minute of history; `gpu_names` are the driver's names by UUID, since history has only a short name."""
     gpus: dict[str, dict[str, Any]] = {}
     for position, gpu_sample in enumerate(sample.gpus):
         series = gpu_sample.series
-        key = choose_gpu_key((series.index, series.key, f"? {position}"), gpus)
+        key = choose_host_json_gpu_key((series.index, series.key, f"? {position}"), gpus)
         name = gpu_names.get(series.key, series.model)
-        gpus[key] = gpu_sample_to_states_json(gpu_sample, name, format_vesta_time(epoch, zone), users)
+        gpus[key] = gpu_sample_to_states_json(gpu_sample, name, format_host_json_time(epoch, zone), users)
     return {"gpu_data": gpus, "timestamp": int(format_local_epoch(epoch, zone, TIMESTAMP_FORMAT))}
 
 
@@ -177,7 +173,7 @@ def render_node_host(host_status: HostStatus, now: Now) -> bytes:
     content = {
         "hostname": host_status.name,
         "last_update": last_update,
-        "ips": list_addresses(host_status),
+        "ips": list_host_json_addresses(host_status),
         "gpus": [whole_gpu_to_node_json(whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
         "status": host_status.state == "fresh",
         "state": host_status.state,
@@ -203,7 +199,7 @@ def whole_gpu_to_node_json(whole_gpu: WholeGpu) -> dict[str, Any]:
 
 
 def gpu_to_node_json(gpu_status: GpuStatus) -> dict[str, Any]:
-    gpu, processes = gpu_status.gpu, list_known_processes(gpu_status)
+    gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
     return {
         "index": gpu.index,
         "name": gpu.name,
@@ -234,17 +230,17 @@ def render_all_nodes(hosts: Iterable[bytes]) -> bytes:
 # The files
 
 
-def build_states_path(host: str) -> str:
+def build_host_json_states_path(host: str) -> str:
     """Return the file of a host in the shape of vesta; no host may have the name of the file of all hosts."""
     return f"{STATES_FOLDER}/{'_' if host == 'index.json' else ''}{host}/index.json"
 
 
-def build_node_path(host: str) -> str:
+def build_host_json_node_path(host: str) -> str:
     """Return the file of a host in the shape of the GPU Cluster Status Monitor."""
     return f"{NODES_FOLDER}/{'_' if host == 'index' else ''}{host}.json"
 
 
-class JoinedFile(NamedTuple):
+class JoinedHostJson(NamedTuple):
     """A file that is made of those of all hosts."""
 
     name: str
@@ -253,19 +249,19 @@ class JoinedFile(NamedTuple):
 
 
 JOINED_FILES = (
-    JoinedFile(f"{STATES_FOLDER}/index.json", build_states_path, render_all_states),
-    JoinedFile(f"{NODES_FOLDER}/index.json", build_node_path, render_all_nodes),
+    JoinedHostJson(f"{STATES_FOLDER}/index.json", build_host_json_states_path, render_all_states),
+    JoinedHostJson(f"{NODES_FOLDER}/index.json", build_host_json_node_path, render_all_nodes),
 )
 
 
-def render_host_files(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> dict[str, bytes]:
+def render_host_json_files(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> dict[str, bytes]:
     return {
-        build_states_path(host_status.name): render_states_host(host_status, gpus_taken_at, now),
-        build_node_path(host_status.name): render_node_host(host_status, now),
+        build_host_json_states_path(host_status.name): render_states_host(host_status, gpus_taken_at, now),
+        build_host_json_node_path(host_status.name): render_node_host(host_status, now),
     }
 
 
-def render_failed_host_files(name: str) -> dict[str, bytes]:
+def render_failed_host_json_files(name: str) -> dict[str, bytes]:
     """Render the same files by hand, without GPUs, for a host at which the renderers fail."""
     reason = f"its files for programs could not be made, {FAULT_NOTE}"
     state: dict[str, object] = {"data": [], "ip_address": None, "state": "failed", "reason": reason}
@@ -280,6 +276,6 @@ def render_failed_host_files(name: str) -> dict[str, bytes]:
         "seen": None,
     }
     return {
-        build_states_path(name): orjson.dumps({name: state}, option=orjson.OPT_APPEND_NEWLINE),
-        build_node_path(name): orjson.dumps(node, option=orjson.OPT_APPEND_NEWLINE),
+        build_host_json_states_path(name): orjson.dumps({name: state}, option=orjson.OPT_APPEND_NEWLINE),
+        build_host_json_node_path(name): orjson.dumps(node, option=orjson.OPT_APPEND_NEWLINE),
     }

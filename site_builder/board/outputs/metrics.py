@@ -38,7 +38,7 @@ class MetricFamily(NamedTuple):
         return f"# HELP {self.name} {self.help_text}\n# TYPE {self.name} {self.metric_type}\n".encode()
 
 
-class GpuReading(NamedTuple):
+class GpuMetricReading(NamedTuple):
     """A field of Gpu, and the factors that convert it to base units."""
 
     field: str
@@ -46,7 +46,7 @@ class GpuReading(NamedTuple):
     divisor: int = 1
 
 
-def build_gpu_family(name: str, help_text: str, labels: str = "", metric_type: str = "gauge") -> MetricFamily:
+def build_gpu_metric_family(name: str, help_text: str, labels: str = "", metric_type: str = "gauge") -> MetricFamily:
     return MetricFamily(f"gpuboard_gpu_{name}", metric_type, f"host, gpu{labels}", help_text)
 
 
@@ -55,47 +55,51 @@ def build_host_family(name: str, help_text: str, labels: str = "") -> MetricFami
 
 
 READING_FAMILIES = {
-    build_gpu_family(name, help_text): reading
+    build_gpu_metric_family(name, help_text): reading
     for name, reading, help_text in (
-        ("memory_used_bytes", GpuReading("memory_used", BYTES_PER_MIB), "Memory of the GPU that is in use."),
-        ("memory_total_bytes", GpuReading("memory_total", BYTES_PER_MIB), "Memory of the GPU."),
+        ("memory_used_bytes", GpuMetricReading("memory_used", BYTES_PER_MIB), "Memory of the GPU that is in use."),
+        ("memory_total_bytes", GpuMetricReading("memory_total", BYTES_PER_MIB), "Memory of the GPU."),
         (
             "utilization_ratio",
-            GpuReading("utilization_gpu", divisor=PERCENT_PER_UNIT),
+            GpuMetricReading("utilization_gpu", divisor=PERCENT_PER_UNIT),
             "Share of time in which the GPU computed, 0 to 1.",
         ),
         (
             "memory_utilization_ratio",
-            GpuReading("utilization_memory", divisor=PERCENT_PER_UNIT),
+            GpuMetricReading("utilization_memory", divisor=PERCENT_PER_UNIT),
             "Share of time in which its memory was accessed, 0 to 1.",
         ),
-        ("temperature_celsius", GpuReading("temperature"), "Temperature of the GPU."),
-        ("power_watts", GpuReading("power_draw"), "Power that the GPU draws."),
-        ("power_limit_watts", GpuReading("power_limit"), "Power that the GPU may draw."),
-        ("clock_hertz", GpuReading("clock", HERTZ_PER_MHZ), "Clock of its streaming multiprocessors."),
+        ("temperature_celsius", GpuMetricReading("temperature"), "Temperature of the GPU."),
+        ("power_watts", GpuMetricReading("power_draw"), "Power that the GPU draws."),
+        ("power_limit_watts", GpuMetricReading("power_limit"), "Power that the GPU may draw."),
+        ("clock_hertz", GpuMetricReading("clock", HERTZ_PER_MHZ), "Clock of its streaming multiprocessors."),
     )
 }
 HEALTH_FAMILIES = (
-    build_gpu_family("fan_ratio", "Speed of its fan, 0 to 1."),
-    build_gpu_family(
+    build_gpu_metric_family("fan_ratio", "Speed of its fan, 0 to 1."),
+    build_gpu_metric_family(
         "ecc_errors_total",
         "Errors in its memory since the driver was loaded, by kind.",
         ", kind",
         metric_type="counter",
     ),
-    build_gpu_family("repair_pending", "1 if rows or pages of its memory are replaced at the next reset, else 0."),
-    build_gpu_family("repair_failed", "1 if a row of its memory could not be replaced, else 0."),
-    build_gpu_family("recovery_needed", "1 if its driver asks for a reset or a reboot, else 0."),
-    build_gpu_family("throttled", "1 if the GPU runs slower for that reason, heat or power, else 0.", ", reason"),
-    build_gpu_family(
+    build_gpu_metric_family(
+        "repair_pending", "1 if rows or pages of its memory are replaced at the next reset, else 0."
+    ),
+    build_gpu_metric_family("repair_failed", "1 if a row of its memory could not be replaced, else 0."),
+    build_gpu_metric_family("recovery_needed", "1 if its driver asks for a reset or a reboot, else 0."),
+    build_gpu_metric_family(
+        "throttled", "1 if the GPU runs slower for that reason, heat or power, else 0.", ", reason"
+    ),
+    build_gpu_metric_family(
         "problem", "1, with the kind of each problem that the GPU has, and its severity.", ", kind, severity"
     ),
 )
 GPU_STATE_FAMILIES = (
-    build_gpu_family("processes", "Processes on the GPU."),
-    build_gpu_family("booked", "1 if the GPU is promised to somebody now, else 0."),
-    build_gpu_family("state", "1, with the state that the GPU is in.", ", state"),
-    build_gpu_family("info", "1, with what names the GPU.", ", uuid, name, model"),
+    build_gpu_metric_family("processes", "Processes on the GPU."),
+    build_gpu_metric_family("booked", "1 if the GPU is promised to somebody now, else 0."),
+    build_gpu_metric_family("state", "1, with the state that the GPU is in.", ", state"),
+    build_gpu_metric_family("info", "1, with what names the GPU.", ", uuid, name, model"),
 )
 HOST_FAMILIES = (
     build_host_family("state", "1, with the state that the host is in.", ", state"),
@@ -138,7 +142,7 @@ class FleetMetrics(NamedTuple):
     build_duration_s: float | None = None
 
 
-class StableGpuFacts(NamedTuple):
+class StableGpuMetrics(NamedTuple):
     """Facts of a GPU that stay the same for many builds, so that their lines are cached."""
 
     health_readings: GpuHealthReadings
@@ -166,7 +170,9 @@ def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
         )
         for family, reading in READING_FAMILIES.items()
     ]
-    stable_lines = render_stable_lines(labels, tuple([build_stable_facts(status) for _, status in labelled_gpus]))
+    stable_lines = render_stable_metric_lines(
+        labels, tuple([build_stable_gpu_metrics(status) for _, status in labelled_gpus])
+    )
     return (*readings, *stable_lines, *[encode_metric_lines(lines) for lines in format_host_metrics(host_status)])
 
 
@@ -196,7 +202,7 @@ def label_gpus_for_metrics(host_status: HostStatus) -> LabelledGpus:
     labelled: LabelledGpus = []
     taken: set[str] = set()
     start = f'{{host="{escape_metric_label(host_status.name)}",gpu="'
-    for gpu_status in (*host_status.gpus, *list_mig_gpus(host_status)):
+    for gpu_status in (*host_status.gpus, *list_mig_gpus_for_metrics(host_status)):
         gpu = gpu_status.gpu
         name = gpu.label
         # two series with the same labels would cost Prometheus the whole scrape
@@ -209,7 +215,7 @@ def label_gpus_for_metrics(host_status: HostStatus) -> LabelledGpus:
     return labelled
 
 
-def list_mig_gpus(host_status: HostStatus) -> list[GpuStatus]:
+def list_mig_gpus_for_metrics(host_status: HostStatus) -> list[GpuStatus]:
     """Return GPUs in MIG mode without memory and state, which their instances have."""
     if not any(gpu_status.gpu.parent for gpu_status in host_status.gpus):
         return []
@@ -220,7 +226,7 @@ def list_mig_gpus(host_status: HostStatus) -> list[GpuStatus]:
     ]
 
 
-def build_stable_facts(gpu_status: GpuStatus) -> StableGpuFacts:
+def build_stable_gpu_metrics(gpu_status: GpuStatus) -> StableGpuMetrics:
     """Collect the facts of a GPU; without known processes, their number is 0 only if nobody can be on it."""
     gpu, state = gpu_status.gpu, gpu_status.state
     process_count: int | None = None
@@ -229,7 +235,7 @@ def build_stable_facts(gpu_status: GpuStatus) -> StableGpuFacts:
         is_booked = any(booking.phase == "now" for booking in gpu_status.bookings) if gpu_status.bookings else False
         if gpu_status.processes or state in EMPTY_STATES:
             process_count = len(gpu_status.processes)
-    return StableGpuFacts(
+    return StableGpuMetrics(
         build_gpu_health_readings(gpu.health, gpu.fan_speed),
         process_count,
         is_booked,
@@ -242,14 +248,14 @@ def build_stable_facts(gpu_status: GpuStatus) -> StableGpuFacts:
 
 
 @lru_cache(maxsize=2000)
-def render_stable_lines(labels: tuple[str, ...], gpus: tuple[StableGpuFacts, ...]) -> tuple[bytes, ...]:
+def render_stable_metric_lines(labels: tuple[str, ...], gpus: tuple[StableGpuMetrics, ...]) -> tuple[bytes, ...]:
     """Render a part for each of HEALTH_FAMILIES and GPU_STATE_FAMILIES."""
     labelled = list(zip(labels, gpus))
-    families = (*format_health_metrics(labelled), *format_gpu_state_metrics(labelled))
+    families = (*format_health_metric_lines(labelled), *format_gpu_state_metrics(labelled))
     return tuple([encode_metric_lines(lines) for lines in families])
 
 
-def format_health_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> list[list[str]]:
+def format_health_metric_lines(gpus: list[tuple[str, StableGpuMetrics]]) -> list[list[str]]:
     """Format the lines of each of HEALTH_FAMILIES."""
     *reading_families, problem_family = HEALTH_FAMILIES
     endings = [(labels, format_health_endings(facts.health_readings)) for labels, facts in gpus]
@@ -290,20 +296,18 @@ def format_metric_line_endings(values: Mapping[str, float | None]) -> list[str]:
     return [f"{label}}} {value + 0}\n" for label, value in values.items() if value is not None]
 
 
-def format_gpu_state_metrics(gpus: list[tuple[str, StableGpuFacts]]) -> Iterator[list[str]]:
+def format_gpu_state_metrics(gpus: list[tuple[str, StableGpuMetrics]]) -> Iterator[list[str]]:
     """Yield the lines of each of GPU_STATE_FAMILIES."""
     processes, booked, state, info = (family.name for family in GPU_STATE_FAMILIES)
     yield [f"{processes}{labels}}} {gpu.process_count}\n" for labels, gpu in gpus if gpu.process_count is not None]
     yield [f"{booked}{labels}}} {gpu.is_booked:d}\n" for labels, gpu in gpus if gpu.is_booked is not None]
     yield [f'{state}{labels},state="{gpu.state}"}} 1\n' for labels, gpu in gpus if gpu.state != NO_STATE]
-    yield [
-        f'{info}{labels},uuid="{escape_metric_label(gpu.uuid or "")}",{format_model_labels(gpu.name, gpu.model)}}} 1\n'
-        for labels, gpu in gpus
-    ]
+    infos = [(f'{info}{labels},uuid="{escape_metric_label(gpu.uuid or "")}"', gpu) for labels, gpu in gpus]
+    yield [f"{start},{format_metric_model_labels(gpu.name, gpu.model)}}} 1\n" for start, gpu in infos]
 
 
 @lru_cache(maxsize=1024)
-def format_model_labels(name: str | None, model: str) -> str:
+def format_metric_model_labels(name: str | None, model: str) -> str:
     return f'name="{escape_metric_label(name or "")}",model="{escape_metric_label(model)}"'
 
 

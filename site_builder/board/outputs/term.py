@@ -52,7 +52,7 @@ def format_term_number(value: float | None) -> str:
 
 
 @lru_cache(maxsize=4096)
-def strip_nvidia_prefix(name: str | None) -> str:
+def strip_term_nvidia_prefix(name: str | None) -> str:
     if name is None:
         return UNKNOWN_CELL
     return name[len(NVIDIA_PREFIX) :] if name.startswith(NVIDIA_PREFIX) else name
@@ -76,7 +76,7 @@ def render_term_host(host_status: HostStatus) -> TermPart:
         f"|{name}|{colour}{text}{RESET}|\n" if colour else line
         for name, (text, colour), line in zip(names, rows, plain)
     ]
-    return TermPart("".join(plain).encode(), "".join(coloured).encode(), tuple(list_gpus_by_state(host_status)))
+    return TermPart("".join(plain).encode(), "".join(coloured).encode(), tuple(list_term_gpus_by_state(host_status)))
 
 
 def format_term_gpu_cell(gpu_status: GpuStatus) -> str:
@@ -91,7 +91,7 @@ def format_term_gpu_cell_cached(number: GpuNumber, name: str | None, model: str)
     """Format the number of a GPU and the driver's name of it; if that is too long, the short name of its model."""
     start = f"{UNKNOWN_CELL if number is None else number:>2}:"
     width = GPU_WIDTH - len(start)
-    full_name = strip_nvidia_prefix(name)
+    full_name = strip_term_nvidia_prefix(name)
     return start + fit_term_cell(full_name if measure_width(full_name) <= width else model, max(1, width))
 
 
@@ -117,7 +117,7 @@ def format_odd_term_reading_cells(
     return f"|{memory}|{percent}|{degrees}"
 
 
-def list_gpus_by_state(host_status: HostStatus) -> Iterator[tuple[str, str]]:
+def list_term_gpus_by_state(host_status: HostStatus) -> Iterator[tuple[str, str]]:
     """Yield the states that have a colour with their GPUs, and the GPUs with problems.
 
     A free GPU with a problem that keeps people off is not listed as free. Nothing of a host that is not fresh.
