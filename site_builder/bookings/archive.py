@@ -10,11 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from site_builder.bookings import parser, policy
+from site_builder.bookings import parser
+from site_builder.bookings.json_edit import JsonEntry
 from site_builder.bookings.operations import find_undone_bookings, format_operation_bookings
-from site_builder.bookings.policy import BookingRefusedError, has_booking_ended
+from site_builder.bookings.parser import ParsedBooking
+from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.transaction import BookingsUnreadableError, BookingTransaction, BookingUser, ParsedBooking
+from site_builder.bookings.store import BookingsUnreadableError
+from site_builder.bookings.times import compute_booking_end_time, has_booking_ended
+from site_builder.bookings.transaction import BookingTransaction, BookingUser
 from site_builder.config.settings import Settings
 from site_builder.core import clock_check, files, locks
 from site_builder.core.faults import describe_fault
@@ -75,7 +79,7 @@ class ArchiveOperation:
 def list_bookings_to_archive(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[Booking]:
     """List bookings that ended longer ago than the retention, without those that somebody restored."""
     ended_before = epoch - settings.booking_policy.retention_s
-    ended = [booking for booking in bookings if policy.compute_booking_end_time(booking) <= ended_before]
+    ended = [booking for booking in bookings if compute_booking_end_time(booking) <= ended_before]
     restored = read_archive_restores(settings.state) if ended else {}
     return [booking for booking in ended if restored.get(build_restored_key(booking), 0) <= epoch]
 
@@ -122,7 +126,7 @@ def read_archive(settings: Settings) -> list[ParsedBooking]:
     for line in reversed(lines):
         with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             fields = json.loads(line)
-            entry = parser.JsonEntry(str(fields["host"]), str(fields["gpu"]), dict(fields["entry"]), 0, 0)
+            entry = JsonEntry(str(fields["host"]), str(fields["gpu"]), dict(fields["entry"]), 0, 0)
             booking, _ = parser.parse_booking(entry, settings.zone)
             if booking:
                 archived.setdefault(line, ParsedBooking(entry, replace(booking, id=str(fields["id"]))))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Union
 from urllib.parse import urljoin
 
-from site_builder.bookings import consul_store, parser, service
+from site_builder.bookings import archive, consul_store, parser, service
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -214,3 +215,33 @@ def open_booking_backend(
         )
         raise CommandError(f"{message}: set GPUBOARD_DATA to its data folder, or GPUBOARD_URL to its address")
     return local_class(settings)
+
+
+class ArchivedBookingBackend(LocalBookingBackend):
+    """The bookings that left comments.json, which only the machine of the builder has."""
+
+    def list_bookings(self) -> BookingResponse:
+        """List the archived bookings, the newest first."""
+        transaction = self.service.begin_read(self.user)
+        with self.translate_errors():
+            archived = [entry.booking for entry in archive.read_archive(self.settings)]
+        return {"who": self.user.name or None, "bookings": service.show_service_bookings(archived, transaction)}
+
+    def send(self, request: Mapping[str, Any]) -> BookingResponse:
+        """Restore bookings, or with `check` say what would be done."""
+        is_check = request.get("check") is True
+        with self.translate_errors():
+            archived = archive.read_archive(self.settings)
+            operation = archive.ArchiveRestoreOperation(self.settings, archived, str(request["id"]), is_check)
+            transaction = self.service.execute(self.user, operation, is_check)
+            warnings = service.find_service_warnings(transaction)
+        restored = service.group_service_bookings(transaction.affected, transaction.now)
+        return {"said": transaction.message, "warnings": warnings, "bookings": restored}
+
+    @contextmanager
+    def translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or self.settings.state
+            raise CommandError(f"{where} cannot be used: {error.strerror}; run this as the user who builds") from None

@@ -16,8 +16,8 @@ from typing import Any
 import click
 import orjson
 
-from site_builder.bookings import archive, policy, service
 from site_builder.bookings.backends import (
+    ArchivedBookingBackend,
     BookingBackend,
     BookingResponse,
     LocalBookingBackend,
@@ -28,8 +28,9 @@ from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.json_edit import EntryPlacementError
 from site_builder.bookings.policy import BookingNameError, BookingRefusedError, check_booking_name
 from site_builder.bookings.request import UnclearRequestError, parse_request_end_fields, parse_request_time_field
+from site_builder.bookings.store import BookingsUnreadableError
+from site_builder.bookings.times import find_first_booking_time
 from site_builder.bookings.tokens import TokenStore
-from site_builder.bookings.transaction import BookingsUnreadableError
 from site_builder.config.conf_file import LoadedSettings
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
@@ -221,7 +222,7 @@ def parse_booking_repeat_options(options: Mapping[str, Any], since: datetime, no
         rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
     except moments.UnclearTimeError as error:
         raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
-    first = policy.find_first_booking_time(rule, since)
+    first = find_first_booking_time(rule, since)
     if first is None:
         raise UnclearRequestError(f"by {rule} it would not happen once within a year")
     return rule, first
@@ -377,36 +378,6 @@ def bookings(
         print_command_message(clean_text(problem))
     if len(problems) > MAX_PROBLEMS:
         print_command_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
-
-
-class ArchivedBookingBackend(LocalBookingBackend):
-    """The bookings that left comments.json, which only the machine of the builder has."""
-
-    def list_bookings(self) -> BookingResponse:
-        """List the archived bookings, the newest first."""
-        transaction = self.service.begin_read(self.user)
-        with self.translate_errors():
-            archived = [entry.booking for entry in archive.read_archive(self.settings)]
-        return {"who": self.user.name or None, "bookings": service.show_service_bookings(archived, transaction)}
-
-    def send(self, request: Mapping[str, Any]) -> BookingResponse:
-        """Restore bookings, or with `check` say what would be done."""
-        is_check = request.get("check") is True
-        with self.translate_errors():
-            archived = archive.read_archive(self.settings)
-            operation = archive.ArchiveRestoreOperation(self.settings, archived, str(request["id"]), is_check)
-            transaction = self.service.execute(self.user, operation, is_check)
-            warnings = service.find_service_warnings(transaction)
-        restored = service.group_service_bookings(transaction.affected, transaction.now)
-        return {"said": transaction.message, "warnings": warnings, "bookings": restored}
-
-    @contextmanager
-    def translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            where = error.filename or self.settings.state
-            raise CommandError(f"{where} cannot be used: {error.strerror}; run this as the user who builds") from None
 
 
 def filter_bookings(

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from site_builder.bookings import policy
-from site_builder.bookings.policy import BookingRefusedError, has_booking_ended, is_booking_starting_soon
+from site_builder.bookings.parser import ParsedBooking
+from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.request import UnclearRequestError
-from site_builder.bookings.transaction import BookingTransaction, ParsedBooking
+from site_builder.bookings.times import format_booking_moment, has_booking_ended, is_booking_starting_soon
+from site_builder.bookings.transaction import BookingTransaction
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, GpuStatus
 from site_builder.core.terminal_text import clean_text
@@ -45,7 +47,7 @@ def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str
     bookings = {(stored.booking.host, stored.booking.id): stored.booking for stored in matches}
     if len({host for host, _ in bookings}) < len(bookings):
         choices = " or ".join(
-            f"{booking.id} (until {policy.format_booking_moment(booking.until.timestamp(), transaction.now)})"
+            f"{booking.id} (until {format_booking_moment(booking.until.timestamp(), transaction.now)})"
             for booking in bookings.values()
         )
         raise BookingRefusedError(f"that could be {choices}: name its id")

@@ -6,19 +6,32 @@ needs its zone, which is written in full, or it would move by an hour when the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
 from site_builder import __version__
-from site_builder.bookings.page import CalendarBooking
-from site_builder.bookings.policy import find_booking_time_bounds
+from site_builder.bookings.times import find_booking_time_bounds
+from site_builder.core import files
+from site_builder.core.clock import Now
+from site_builder.core.files import compute_digest
 from site_builder.core.formatting import shorten_text
+from site_builder.core.people import PeopleDirectory
+from site_builder.core.published_files import CODE_FINGERPRINT, PublishedFiles
+from site_builder.core.records import make_record_decoder
 
 if TYPE_CHECKING:
     from icalendar import Event as Component
+
+    from site_builder.bookings.page import CalendarBooking
 
 # How often programs ask again.
 REFRESH_INTERVAL = timedelta(minutes=15)
@@ -27,6 +40,17 @@ MAX_MOMENT = datetime(9999, 12, 30, tzinfo=timezone.utc)
 # The changes of a zone's clocks are written up to this year.
 LAST_ZONE_YEAR = 2037
 CALENDAR_END = b"END:VCALENDAR\r\n"
+FLEET_FEED = "bookings.ics"
+HOST_FEEDS = "bookings/hosts/"
+PEOPLE_FEEDS = "bookings/people/"
+# A feed without bookings stays this long, empty: programs that subscribed to it would report an error.
+EMPTY_FEED_RETENTION_S = 90 * 86400
+# A name that can be a file name, and the end of the file names of all others, so that no two are the same.
+PLAIN_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+DIGEST_SUFFIX = re.compile(r"-[0-9a-f]{16}$")
+# An id that was made of the content of an entry, with its name, and that changes with it.
+DERIVED_ID = re.compile(r"x[0-9a-f]{8}")
+CODE_DIGEST = compute_digest(repr(CODE_FINGERPRINT).encode())
 
 
 class CalendarEvent(NamedTuple):
@@ -173,3 +197,101 @@ def add_ics_moment(component: Component, name: str, moment: datetime, zone: str)
 def replace_ics_surrogates(text: str) -> str:
     """Replace what cannot be written as UTF-8."""
     return text.encode("utf-8", "replace").decode()
+
+
+class CalendarFile(NamedTuple):
+    """A fingerprint of the content of a file, a function that renders it, and its maximal age in seconds."""
+
+    fingerprint: bytes
+    render: Callable[[Now], bytes]
+    max_age_s: float = float("inf")
+
+
+class IcsTimestamps(NamedTuple):
+    """When an event was first seen and last changed, in whole seconds, and a digest of its content."""
+
+    first_seen_at: int
+    changed_at: int
+    digest: str
+
+
+class IcsTimestampStore:
+    """The timestamps of all events, kept in state/noticed.json."""
+
+    def __init__(self, state: Path) -> None:
+        self.store_path = state / "noticed.json"
+        self.events: dict[str, IcsTimestamps] = {}
+        self.saved_content = b""
+        with suppress(OSError, files.FileRefusedError, ValueError):
+            self.saved_content = files.read(self.store_path)
+            self.events = make_record_decoder(dict[str, IcsTimestamps])(orjson.loads(self.saved_content))
+
+    def record_event(self, uid: str, digest: str, now: float) -> IcsTimestamps:
+        known = self.events.get(uid)
+        if known is None or known.digest != digest:
+            self.events[uid] = IcsTimestamps(known.first_seen_at if known else int(now), int(now), digest)
+        return self.events[uid]
+
+    def save(self, uids: Collection[str]) -> None:
+        """Save the timestamps of the events that still exist."""
+        self.events = {uid: timestamps for uid, timestamps in self.events.items() if uid in uids}
+        content = orjson.dumps({uid: tuple(timestamps) for uid, timestamps in self.events.items()})
+        if content != self.saved_content:
+            files.write_atomically(self.store_path, content, 0o600)
+            self.saved_content = content
+
+
+def build_ics_feed_file(title: str, events: Sequence[CalendarEvent]) -> CalendarFile:
+    fingerprint = compute_digest(repr((title, events)).encode("utf-8", "replace"), CODE_DIGEST)
+    return CalendarFile(fingerprint, lambda _: render_ics_feed(title, events))
+
+
+def build_ics_event_uid(booking: CalendarBooking, taken: set[str]) -> str:
+    """Return `ID.HOST@gpuboard`, the same as long as the booking is the same, and never that of another."""
+    first_booking = booking.first_booking
+    has_own = first_booking.id and not DERIVED_ID.fullmatch(first_booking.id)
+    # where users are not shown: nothing by which somebody could try who it is
+    facts = repr(
+        (booking.host, first_booking.id)
+        if has_own
+        else (booking.host, booking.gpus, first_booking.since, first_booking.until, first_booking.rrule)
+    )
+    own_id = booking.id or blake2b(facts.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    number = 1
+    while (uid := f"{own_id}{'' if number == 1 else f'.{number}'}.{booking.host}@gpuboard") in taken:
+        number += 1
+    taken.add(uid)
+    return uid
+
+
+def build_ics_feed_path(name: str, people: PeopleDirectory) -> str:
+    """Return the path of a person's feed; no two people share one."""
+    person = people.resolve_person(name)
+    if PLAIN_FILE_NAME.fullmatch(person) and not DIGEST_SUFFIX.search(person):
+        return f"{PEOPLE_FEEDS}{person}.ics"
+    plain = re.sub(r"[^a-z0-9._-]+", "-", person).strip("-.")[:40]
+    digest = blake2b(person.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return f"{PEOPLE_FEEDS}{plain or 'person'}-{digest}.ics"
+
+
+def find_stale_ics_feeds(
+    published: PublishedFiles,
+    files: Mapping[str, CalendarFile],
+    hosts: Mapping[str, object],
+    users_shown: bool,
+    now: Now,
+) -> Iterator[tuple[str, CalendarFile | None]]:
+    """Yield feeds of earlier builds that have no booking now: their new content, or None to remove them.
+
+    One of a host that is off the board goes at once, as do all of people where users are not shown.
+    """
+    for name, (_, written, _, _) in published.files.items():
+        if not name.startswith((HOST_FEEDS, PEOPLE_FEEDS)) or name in files:
+            continue
+        owner = name.rpartition("/")[2][: -len(".ics")]
+        empty_feed = build_ics_feed_file(f"GPU bookings: {owner}", ())
+        is_kept = users_shown if name.startswith(PEOPLE_FEEDS) else owner in hosts
+        is_expired = now.epoch - written > EMPTY_FEED_RETENTION_S
+        if is_expired and published.is_unchanged(name, empty_feed.fingerprint):
+            is_kept = False
+        yield name, empty_feed if is_kept else None

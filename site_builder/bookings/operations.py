@@ -3,28 +3,62 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from typing import Any, ClassVar, Protocol
 
-from site_builder.bookings import json_edit, parser, policy
-from site_builder.bookings.gpu_selection import choose_bookable_gpus, find_selected_booking, resolve_selected_gpus
-from site_builder.bookings.json_edit import JsonDocument
-from site_builder.bookings.parser import JsonEntry
-from site_builder.bookings.policy import BookingRefusedError, format_booking_place, has_booking_ended
-from site_builder.bookings.request import UnclearRequestError, parse_request_end_fields, parse_request_time_field
+from site_builder.bookings.gpu_selection import (
+    MAX_GPUS,
+    choose_bookable_gpus,
+    find_selected_booking,
+    resolve_selected_gpus,
+)
+from site_builder.bookings.json_edit import is_readable_json
+from site_builder.bookings.parser import booking_time_to_entry, booking_to_entry
+from site_builder.bookings.policy import (
+    MAX_NAME_CHARACTERS,
+    BookingRefusedError,
+    format_booking_place,
+    refuse_ended_booking,
+    refuse_past_start,
+)
+from site_builder.bookings.request import (
+    MAX_TIME_CHARACTERS,
+    JsonRequest,
+    UnclearRequestError,
+    parse_request_end_fields,
+    parse_request_kind,
+    parse_request_text_field,
+    parse_request_text_list,
+    parse_request_time_field,
+)
 from site_builder.bookings.store import BOOKINGS_FILE
-from site_builder.bookings.transaction import BookingTransaction
+from site_builder.bookings.times import (
+    CONFLICT_HORIZON,
+    booking_time_to_epoch,
+    find_booking_time_bounds,
+    find_first_booking_time,
+    has_booking_ended,
+    list_booking_spans,
+)
+from site_builder.bookings.transaction import BookingTransaction, BookingUser, merge_transactions
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.model import Booking
+from site_builder.core.model import RUN_ID_PREFIX, Booking
 from site_builder.core.timeparse import dates, moments, recurrence
+from site_builder.core.timeparse.recurrence import end_rrule
 
-# A start that is this many seconds in the past still counts as now: people need a moment to confirm.
-PAST_TOLERANCE_S = 300
 MAX_NAMED_CHANGES = 3
+MAX_COMMENT_CHARACTERS = 500
+REQUEST_KEYS = {
+    "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "run", "check"},
+    "change": {"id", "host", "from", "until", "for", "name", "comment", "check"},
+    "release": {"id", "host", "gpus", "check"},
+    "undo": {"undoes", "check"},
+}
+RUN_ID = re.compile(rf"{RUN_ID_PREFIX}[a-z0-9]{{6,20}}")
 
 
 class Operation(Protocol):
@@ -61,10 +95,10 @@ class BookOperation:
         ids = {host: transaction.create_id(self.run_id) for host in dict.fromkeys(host for host, _ in places)}
         new = [replace(wanted, host=host, gpu=gpu, id=ids[host], booked_by=booked_by) for host, gpu in places]
         if wanted.rrule:
-            spans = policy.list_booking_spans(wanted, wanted.since or now.local, policy.CONFLICT_HORIZON)
+            spans = list_booking_spans(wanted, wanted.since or now.local, CONFLICT_HORIZON)
             if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
                 raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
-            bounds, ahead = policy.find_booking_time_bounds(wanted), transaction.limits.max_ahead_s
+            bounds, ahead = find_booking_time_bounds(wanted), transaction.limits.max_ahead_s
             last = bounds.last if bounds else wanted.since
             if ahead and (last is None or last.timestamp() > now.epoch + ahead):
                 length = formatting.format_duration(ahead)
@@ -167,7 +201,7 @@ class ReleaseOperation:
             booking = stored.booking
             new_id = new_ids.get((booking.host, booking.id))
             changed_id = {"id": new_id} if new_id else {}
-            if booking.since and policy.booking_time_to_epoch(booking.since) > now.epoch - formatting.MINUTE:
+            if booking.since and booking_time_to_epoch(booking.since) > now.epoch - formatting.MINUTE:
                 transaction.remove_booking(stored)
             elif booking.rrule:
                 transaction.update_booking(stored, {"rrule": end_rrule(booking.rrule, now), **changed_id})
@@ -181,7 +215,7 @@ class ReleaseOperation:
         if booking.rrule:
             return f"{what} is not booked again; what has begun goes on to its end"
         since = "what is left"
-        if booking.since is not None and policy.booking_time_to_epoch(booking.since) > now.epoch:
+        if booking.since is not None and booking_time_to_epoch(booking.since) > now.epoch:
             since = f"the booking from {moments.format_full_moment(booking.since, now.local)}"
         return f"{what}: {since} until {moments.format_full_moment(booking.until, now.local)} is released"
 
@@ -276,18 +310,6 @@ def is_same_booking(booking: Booking, other: Booking) -> bool:
     return (booking.host, booking.id) == (other.host, other.id)
 
 
-def refuse_past_start(since: datetime, now: Now) -> None:
-    if since.timestamp() < now.epoch - PAST_TOLERANCE_S:
-        message = f"it would begin {policy.format_booking_moment(since.timestamp(), now)}, which is in the past"
-        raise BookingRefusedError(message)
-
-
-def refuse_ended_booking(booking: Booking, now: Now) -> None:
-    if has_booking_ended(booking, now):
-        end = policy.format_booking_moment(policy.compute_booking_end_time(booking), now)
-        raise BookingRefusedError(f"booking {booking.id} ended {end}, and the past stays as it was")
-
-
 # Editing the whole file
 
 
@@ -323,103 +345,6 @@ class EditOperation:
         return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
 
 
-def is_readable_json(content: bytes) -> bool:
-    try:
-        return bool(JsonDocument.from_bytes(content))
-    except parser.BookingJsonError:
-        return False
-
-
-def merge_transactions(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
-    """Change in my copy what others changed since the original; refuse what both changed."""
-    before, my_entries, their_entries = (count_json_entries(side.document) for side in (original, mine, theirs))
-    for changed_entry in (before - my_entries) & (before - their_entries):
-        host, gpu, _ = json.loads(changed_entry)
-        my_changes, their_changes = (
-            [entry for entry in side - before if json.loads(entry)[:2] == [host, gpu]]
-            for side in (my_entries, their_entries)
-        )
-        if my_changes != their_changes:
-            place = format_booking_place(host, gpu)
-            raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
-    document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
-    if count_json_remarks(theirs.document) != count_json_remarks(original.document):
-        if count_json_remarks(mine.document) != count_json_remarks(original.document):
-            raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
-        document, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
-    for key in removed.elements():
-        entry = next((entry for entry in document.list_entries() if build_json_entry_key(entry) == key), None)
-        if entry:
-            document = json_edit.remove_json_entry(document, entry)
-    for key in added.elements():
-        host, gpu, content = json.loads(key)
-        document = json_edit.add_json_entries(document, host, [(gpu, content)])
-    mine.document = document
-    # no new booking of mine where somebody else has made one meanwhile
-    known = before | my_entries
-    others = [stored.booking for stored in theirs.list_bookings() if build_json_entry_key(stored.entry) not in known]
-    for stored in mine.list_bookings():
-        key, booking = build_json_entry_key(stored.entry), stored.booking
-        if key in my_entries and key not in before:
-            host_bookings = [other for other in others if other.host == booking.host]
-            keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
-            policy.check_booking_conflicts(booking, host_bookings, keys, mine.now)
-
-
-def build_json_entry_key(entry: JsonEntry) -> str:
-    return json.dumps([entry.host, entry.gpu, entry.content])
-
-
-def count_json_entries(document: JsonDocument) -> Counter[str]:
-    """Count the entries of a file by their keys; two that are equal are two."""
-    return Counter(
-        build_json_entry_key(entry)
-        for entry in document.list_entries()
-        if not json_edit.is_empty_json_entry(entry.content)
-    )
-
-
-def count_json_remarks(document: JsonDocument) -> Counter[str]:
-    """Count the comments and other values that people wrote beside the entries."""
-    tokens = (match[0] for match in parser.STRING_OR_COMMENT.finditer(document.text))
-    comments = [token.strip() for token in tokens if not token.startswith('"')]
-    others = [
-        f"{member.key}: {member.content}"
-        for member in document.list_hosts()
-        if not isinstance(member.content, (dict, list))
-    ]
-    return Counter(comments + others)
-
-
-# Entries of comments.json
-
-
-def booking_to_entry(booking: Booking, now: Now) -> dict[str, object]:
-    """Return a booking as it is written; times have an offset, to mean the same everywhere."""
-    start = {"from": booking_time_to_entry(booking.since, now, booking.rrule)} if booking.since else {}
-    end = {"date": booking_time_to_entry(booking.until, now, booking.rrule)}
-    optional = {"comment": booking.comment, "rrule": booking.rrule, "id": booking.id, "by": booking.booked_by}
-    return {"name": booking.name, **start, **end, **{key: value for key, value in optional.items() if value}}
-
-
-def booking_time_to_entry(moment: datetime, now: Now, rrule: str | None = None) -> str:
-    """Format a time for the file, with seconds only if it has some.
-
-    A repeating booking has no offset: 9:00 stays 9:00 when the clocks change.
-    """
-    local = now.to_local(moment)
-    if rrule:
-        local = local.replace(tzinfo=None)
-    return local.isoformat(" ", "seconds" if local.second else "minutes")
-
-
-def end_rrule(rrule: str, now: Now) -> str:
-    """Return a rule that gives no more times from now on."""
-    parts = [part for part in rrule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
-    until = datetime.fromtimestamp(now.epoch, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return ";".join([*parts, f"UNTIL={until}"])
-
-
 # Sentences
 
 
@@ -431,11 +356,11 @@ def describe_operation_result(bookings: Sequence[Booking], transaction: BookingT
     if booking.rrule and since:
         rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
         return f"{what} {rule}, first {moments.format_full_moment(since, now.local)}"
-    if since is None or policy.booking_time_to_epoch(since) <= now.epoch:
+    if since is None or booking_time_to_epoch(since) <= now.epoch:
         start, start_text = now.epoch, "now"
     else:
-        start, start_text = policy.booking_time_to_epoch(since), moments.format_full_moment(since, now.local)
-    length = formatting.format_duration(policy.booking_time_to_epoch(booking.until) - start)
+        start, start_text = booking_time_to_epoch(since), moments.format_full_moment(since, now.local)
+    length = formatting.format_duration(booking_time_to_epoch(booking.until) - start)
     return f"{what} from {start_text} until {moments.format_full_moment(booking.until, now.local)} ({length})"
 
 
@@ -449,3 +374,66 @@ def format_operation_places(places: Iterable[tuple[str, str]]) -> str:
     for host, gpu in places:
         gpus_by_host.setdefault(host, []).append(gpu)
     return " and ".join(host if "*" in gpus else f"{host}:{','.join(gpus)}" for host, gpus in gpus_by_host.items())
+
+
+# Requests
+
+
+def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
+    """Turn a request into the operation that it asks for."""
+    kind = parse_request_kind(request, REQUEST_KEYS)
+    if kind == "book":
+        return parse_book_operation(request, now, user)
+    if kind == "undo":
+        return UndoOperation(parse_request_text_field(request, "undoes", MAX_NAME_CHARACTERS) or None)
+    booking_id = parse_request_text_field(request, "id", MAX_NAME_CHARACTERS)
+    host = parse_request_text_field(request, "host", MAX_NAME_CHARACTERS) or None
+    if kind == "release":
+        targets = parse_request_text_list(request, "gpus")
+        if bool(booking_id) == bool(targets):
+            raise UnclearRequestError("which booking? Give its `id`, or the GPUs")
+        return ReleaseOperation(booking_id, host, targets)
+    has_comment = request.get("comment") is not None
+    return ChangeOperation(
+        booking_id=booking_id,
+        host=host,
+        times={key: parse_request_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")},
+        name=parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or None,
+        comment=parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None,
+    )
+
+
+def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> BookOperation:
+    since = parse_request_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
+    until = parse_request_end_fields(request, since, now)
+    if until is None:
+        raise UnclearRequestError("until when? Give `until` or `for`")
+    rrule = parse_request_text_field(request, "rrule", MAX_COMMENT_CHARACTERS)
+    if rrule:
+        rrule, fault = recurrence.parse_rrule(rrule, now.zone)
+        if fault:
+            raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
+        first = find_first_booking_time(rrule, since)
+        if first is None:
+            raise UnclearRequestError("it would not happen once within a year")
+        since, until = first, first + (until - since)
+    run_id = parse_request_text_field(request, "run", MAX_NAME_CHARACTERS)
+    if run_id and not RUN_ID.fullmatch(run_id):
+        raise UnclearRequestError(f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4")
+    targets = parse_request_text_list(request, "gpus")
+    count = request.get("any")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_GPUS):
+        raise UnclearRequestError("`any` must be a number of GPUs")
+    if bool(targets) == bool(count):
+        raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
+    wanted = Booking(
+        host="",
+        gpu="",
+        name=parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name,
+        until=until,
+        since=since,
+        comment=parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS),
+        rrule=rrule or None,
+    )
+    model = parse_request_text_field(request, "model", MAX_NAME_CHARACTERS)
+    return BookOperation(wanted, targets, count or 0, model, run_id or None)

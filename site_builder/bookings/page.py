@@ -1,22 +1,39 @@
-"""Render bookings.html, the calendar of all bookings."""
+"""Build bookings.html, the calendar of all bookings, and render it; `CalendarBuilder` builds the feeds too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple
 
-from site_builder.bookings.policy import compute_booking_end_time, find_booking_time_bounds
+from site_builder.bookings import ics
+from site_builder.bookings.ics import (
+    CODE_DIGEST,
+    FLEET_FEED,
+    HOST_FEEDS,
+    CalendarFile,
+    IcsTimestampStore,
+    build_ics_event_uid,
+    build_ics_feed_file,
+    build_ics_feed_path,
+)
+from site_builder.bookings.times import compute_booking_end_time, find_booking_time_bounds
+from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
+from site_builder.core.faults import split_by_success
+from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
 from site_builder.core.formatting import MAX_NAME_CHARACTERS, MONTH_NAMES
 from site_builder.core.html import load_compact_template
-from site_builder.core.model import Booking, GpuIdentity, PrivacySettings
+from site_builder.core.model import Booking, GpuIdentity, PrivacySettings, Problem
 from site_builder.core.names import natural_sort_key
+from site_builder.core.people import PeopleDirectory
 from site_builder.fleet import booking_use
+from site_builder.fleet.build import build_booking_problem
 
 CALENDAR_DAYS = 14
 # More than this nobody reads; the rest is only counted.
@@ -29,6 +46,9 @@ BAR_GAP_PX = 2
 # A bar is never narrower than this, in percent of two weeks: an hour is.
 MIN_BAR_WIDTH_PERCENT = 0.3
 MAX_LISTED = 1000
+CALENDAR_PAGE = "bookings.html"
+# The page is written anew after this many seconds, for its mark of now.
+MAX_PAGE_AGE_S = 1800
 
 
 class CalendarHost(NamedTuple):
@@ -350,3 +370,141 @@ def format_calendar_time(moment: datetime, now: Now) -> str:
     """Format a time with its day, and with its year if it is another."""
     year = "" if moment.year == now.local.year else f" {moment.year}"
     return f"{format_calendar_weekday(moment)}{year} {moment.hour:02}:{moment.minute:02}"
+
+
+class CalendarInput(NamedTuple):
+    """All that the calendars are made of."""
+
+    hosts: tuple[CalendarHost, ...]
+    people: PeopleDirectory
+    version: str
+
+
+class CalendarBuilder:
+    """Builds the page and the feeds again only if bookings or time make a difference."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.timestamps = IcsTimestampStore(settings.state)
+        # of each part what it was made of, until when it is valid, and its files
+        self.cache: dict[str, tuple[tuple[object, ...], float, dict[str, CalendarFile]]] = {}
+        self.problems: list[Problem] = []
+
+    def drop_failing_bookings(self, calendar_input: CalendarInput, now: Now) -> CalendarInput:
+        """Leave out bookings at which the calendar code fails; each is a problem."""
+        self.problems = []
+        hosts = []
+        for host in calendar_input.hosts:
+
+            def build_all(bookings: Sequence[Booking], host: CalendarHost = host) -> None:
+                host_input = calendar_input._replace(hosts=(host._replace(bookings=tuple(bookings)),))
+                own_now = now.copy_with_own_expiry()
+                for file in (
+                    self.build_page_file(host_input, own_now),
+                    *self.build_feed_files(host_input, own_now, keep=False).values(),
+                ):
+                    file.render(own_now)
+
+            good_bookings, failures = split_by_success(host.bookings, build_all)
+            self.problems += [build_booking_problem(booking, location) for booking, location in failures]
+            hosts.append(host._replace(bookings=tuple(good_bookings)) if failures else host)
+        self.cache = {}
+        return calendar_input._replace(hosts=tuple(hosts))
+
+    def build_files(self, calendar_input: CalendarInput, now: Now) -> dict[str, CalendarFile]:
+        """Return all files, with a feed for each host and each person that has bookings."""
+        bookings = (calendar_input.hosts, calendar_input.people.aliases)
+        page_files = self.build_cached(
+            "page",
+            (*bookings, calendar_input.version),
+            lambda now: {CALENDAR_PAGE: self.build_page_file(calendar_input, now)},
+            now,
+        )
+        feeds = self.build_cached("feeds", bookings, lambda now: self.build_feed_files(calendar_input, now), now)
+        return self.build_cached("all", (page_files, feeds), lambda _: {**page_files, **feeds}, now)
+
+    def build_cached(
+        self, part: str, inputs: tuple[object, ...], build: Callable[[Now], dict[str, CalendarFile]], now: Now
+    ) -> dict[str, CalendarFile]:
+        """Return the files that were built from the same inputs before, as long as time makes no difference to them."""
+        cached_inputs, valid_until, calendar_files = self.cache.get(part, (None, 0.0, {}))
+        if cached_inputs != inputs or now.epoch >= valid_until:
+            own_now = now.copy_with_own_expiry()
+            calendar_files = build(own_now)
+            self.cache[part] = inputs, own_now.valid_until, calendar_files
+        return calendar_files
+
+    def build_page_file(self, calendar_input: CalendarInput, now: Now) -> CalendarFile:
+        privacy = self.settings.privacy
+        calendar = build_calendar(calendar_input.hosts, privacy, now)
+        people = build_calendar_people(calendar, calendar_input) if privacy.users else {}
+        fingerprint = compute_digest(
+            repr((calendar, people, calendar_input.version)).encode("utf-8", "replace"), CODE_DIGEST
+        )
+        return CalendarFile(
+            fingerprint,
+            lambda now: render_calendar_page(calendar, people, calendar_input.version, now),
+            MAX_PAGE_AGE_S,
+        )
+
+    def build_feed_files(self, calendar_input: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:
+        """Build the feeds of all bookings, of each host and of each person; `keep` saves when each was first seen."""
+        events: dict[str, list[ics.CalendarEvent]] = {FLEET_FEED: []}
+        titles = {FLEET_FEED: "GPU bookings"}
+        uids: set[str] = set()
+        for host in calendar_input.hosts:
+            labels, rows_by_key = assign_calendar_rows(host) if host.bookings else ([], {})
+            for booking in group_calendar_bookings(host, labels, rows_by_key, self.settings.privacy):
+                if has_left_calendar(booking.first_booking, now):
+                    continue
+                event = self.build_event(booking, uids, now)
+                names = {FLEET_FEED: titles[FLEET_FEED], f"{HOST_FEEDS}{host.name}.ics": f"GPU bookings: {host.name}"}
+                if booking.name:
+                    names[build_ics_feed_path(booking.name, calendar_input.people)] = (
+                        f"GPU bookings: {calendar_input.people.display_name(booking.name)}"
+                    )
+                for name, title in names.items():
+                    titles.setdefault(name, title)
+                    events.setdefault(name, []).append(event)
+        with suppress(OSError):  # what is not kept is noticed again
+            if keep:
+                self.timestamps.save(uids)
+        return {name: build_ics_feed_file(titles[name], feed_events) for name, feed_events in events.items()}
+
+    def build_event(self, booking: CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
+        """Build an event, stamped with when it was first seen with this content."""
+        uid = build_ics_event_uid(booking, uids)
+        digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
+        timestamps = self.timestamps.record_event(uid, digest, now.epoch)
+        # a booking without a start begins on the day it was first seen, or of its end if that is earlier
+        last_day = now.to_local(booking.first_booking.until - timedelta(microseconds=1)).date()
+        first_day = min(datetime.fromtimestamp(timestamps.first_seen_at, now.zone).date(), last_day)
+        default_start = datetime.combine(first_day, datetime.min.time(), now.zone)
+        return ics.build_calendar_event(booking, uid, timestamps.changed_at, default_start)
+
+
+def build_calendar_people(calendar: Calendar, calendar_input: CalendarInput) -> dict[str, CalendarPerson]:
+    """Return who has bookings in the calendar, by the names in the bookings."""
+    people = calendar_input.people
+    all_names = {booking.name for host in calendar_input.hosts for booking in host.bookings if booking.name}
+    styles = assign_calendar_styles({people.resolve_person(name) for name in all_names})
+    names: dict[str, list[str]] = {person: [person] for person in styles}
+    for alias in people.aliases:
+        names.get(people.resolve_person(alias), []).append(alias)
+    shown_names = {occurrence.booking.name for occurrence in calendar.occurrences if occurrence.booking.name}
+    numbers = {
+        person: number for number, person in enumerate(sorted({people.resolve_person(name) for name in shown_names}), 1)
+    }
+    calendar_people = {}
+    for name in sorted(shown_names):
+        person = people.resolve_person(name)
+        pattern, hue = divmod(styles[person], HUE_COUNT)
+        calendar_people[name] = CalendarPerson(
+            number=numbers[person],
+            name=people.display_name(name),
+            hue=hue,
+            pattern=pattern,
+            feed=build_ics_feed_path(name, people),
+            names=tuple(dict.fromkeys([*names[person], name.lower()])),
+        )
+    return calendar_people

@@ -1,85 +1,45 @@
-"""Parse comments.json."""
+"""Parse the bookings of comments.json, and write them as its entries."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from hashlib import blake2b
-from json.decoder import scanstring  # type: ignore[attr-defined] # the stubs do not have it
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from site_builder.bookings.json_edit import (
+    MAX_NAME_CHARACTERS,
+    BookingJsonError,
+    JsonEntry,
+    decode_json_file,
+    find_json_line_number,
+    iterate_json_entries,
+    text_to_plain_json,
+)
+from site_builder.core.clock import Now
 from site_builder.core.faults import describe_fault
 from site_builder.core.model import Booking, ParsedFile
-from site_builder.core.terminal_text import clean_text, describe_json_error, limit_problems
+from site_builder.core.terminal_text import clean_text, limit_problems
 from site_builder.core.timeparse import dates, recurrence
 
-JSON_DECODER = json.JSONDecoder(strict=False)
-WHITESPACE = re.compile(r"[ \t\n\r]*")
-# An unclosed string or comment matches to the end, so that a hostile file takes no longer than another.
-STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-STRING_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|,\s*(?P<end>[\]}])?', re.DOTALL)
-TRAILING_COMMA = re.compile(r",\s*[\]}]")
-NON_NEWLINE = re.compile(r"[^\n]")
 MAX_TEXT_CHARACTERS = 500
-MAX_NAME_CHARACTERS = 80
 MAX_BOOKINGS = 5_000
 BOOKING_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+# An entry in bookings.log: its host, its GPU, and its content.
+LoggedEntry = list[Any]
 IDENTIFYING_KEYS = ("name", "from", "date", "comment", "rrule")
-EMPTY_FILE_MESSAGE = "it is empty; write {} where there are no bookings"
 
 
-class JsonMember(NamedTuple):
-    """A value in an object or a list: its key or index, where both begin, and where it ends."""
+class ParsedBooking(NamedTuple):
+    """An entry of the file, and the booking that it means."""
 
-    key: str
-    start: int
-    value_start: int
-    end: int
-    content: object
+    entry: JsonEntry
+    booking: Booking
 
-
-def list_json_members(text: str, position: int) -> list[JsonMember]:
-    """List the values of the object or list that begins at a position, in valid JSON."""
-    members: list[JsonMember] = []
-    closing_bracket = {"{": "}", "[": "]"}[text[position]]
-    start = skip_json_whitespace(text, position + 1)
-    while text[start] != closing_bracket:
-        key, value_start = str(len(members)), start
-        if closing_bracket == "}":
-            key, value_start = scanstring(text, start + 1, False)
-            value_start = skip_json_whitespace(text, skip_json_whitespace(text, value_start) + 1)
-        content, end = JSON_DECODER.raw_decode(text, value_start)
-        members.append(JsonMember(key, start, value_start, end, content))
-        start = skip_json_whitespace(text, end)
-        if text[start] == ",":
-            start = skip_json_whitespace(text, start + 1)
-    return members
-
-
-def skip_json_whitespace(text: str, position: int) -> int:
-    match = WHITESPACE.match(text, position)
-    return match.end() if match else position
-
-
-def find_json_line_number(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
-
-
-class BookingJsonError(Exception):
-    """Why nothing of the file can be read."""
-
-
-class JsonEntry(NamedTuple):
-    """A booking as it is written: its host and GPU, and where in the text it stands."""
-
-    host: str
-    gpu: str
-    content: dict[str, object]
-    start: int
-    end: int
+    def to_logged_entry(self) -> LoggedEntry:
+        return [self.booking.host, self.booking.gpu, self.entry.content]
 
 
 def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
@@ -124,73 +84,6 @@ def find_booking_id(entry: JsonEntry, facts_by_id: dict[tuple[str, str], tuple[s
     return f"x{blake2b(repr((entry.host, *facts)).encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
-def decode_json_file(data: bytes) -> str:
-    """Decode UTF-8, or else Latin-1, which old editors write."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
-
-
-def text_to_plain_json(text: str, problems: list[str]) -> str:
-    """Return plain JSON, with comments and trailing commas blanked out, so that every position stays the same."""
-    if not text.strip():  # an editor may be about to write it
-        raise BookingJsonError(EMPTY_FILE_MESSAGE)
-    text = blank_json_comments(text)
-    if TRAILING_COMMA.search(text):
-        text = STRING_OR_COMMA.sub(lambda match: f" {match[0][1:]}" if match["end"] else match[0], text)
-
-    def check_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    problems.append(f'the key "{clean_text(key)[:80]}" stands there twice; the last one counts')
-                seen.add(key)
-        return members
-
-    try:
-        content = json.loads(text, object_pairs_hook=check_duplicates, strict=False)
-    except json.JSONDecodeError as error:
-        raise BookingJsonError(describe_json_error(error)) from None
-    except (ValueError, RecursionError):
-        raise BookingJsonError("it is nested too deeply to be read") from None
-    if not isinstance(content, dict):
-        raise BookingJsonError("it must be an object of hosts: {host: [ … ]}")
-    return text
-
-
-def blank_json_comments(text: str) -> str:
-    if "//" not in text and "/*" not in text:  # which is soon seen, and mostly so
-        return text
-    return STRING_OR_COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else NON_NEWLINE.sub(" ", match[0]), text)
-
-
-def iterate_json_entries(text: str, problems: list[str]) -> Iterator[JsonEntry]:
-    """Yield every entry of a plain text, under its host and GPU: an index, a UUID, or `*`; null and empty are none."""
-    for host in index_json_members(text, skip_json_whitespace(text, 0)).values():
-        name = clean_text(host.key)[:MAX_NAME_CHARACTERS]
-        if not host.content:
-            continue
-        if not isinstance(host.content, (dict, list)):
-            problems.append(f"{name}: a host has a list of bookings, or an object by GPU")
-            continue
-        for gpu in index_json_members(text, host.value_start).values():
-            key = clean_text(gpu.key).strip()[:MAX_NAME_CHARACTERS]
-            for member in list_json_members(text, gpu.value_start) if isinstance(gpu.content, list) else (gpu,):
-                if isinstance(member.content, dict):
-                    yield JsonEntry(name, key, member.content, member.value_start, member.end)
-                elif member.content:
-                    location = f"line {find_json_line_number(text, member.value_start)}, {name}, GPU {key}"
-                    problems.append(f"{location}: a booking is an object with name, date and comment")
-
-
-def index_json_members(text: str, position: int) -> dict[str, JsonMember]:
-    """Return the members of an object or list by their keys; of those with the same key the last."""
-    return {member.key: member for member in list_json_members(text, position)}
-
-
 def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:
     """Parse an entry, or say why it does not count; three empty strings mean that it was deleted."""
 
@@ -220,3 +113,22 @@ def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:
     return Booking(
         entry.host, entry.gpu, name, until, since, text("comment"), rrule=rrule or None, booked_by=text("by") or None
     ), problem
+
+
+def booking_to_entry(booking: Booking, now: Now) -> dict[str, object]:
+    """Return a booking as it is written; times have an offset, to mean the same everywhere."""
+    start = {"from": booking_time_to_entry(booking.since, now, booking.rrule)} if booking.since else {}
+    end = {"date": booking_time_to_entry(booking.until, now, booking.rrule)}
+    optional = {"comment": booking.comment, "rrule": booking.rrule, "id": booking.id, "by": booking.booked_by}
+    return {"name": booking.name, **start, **end, **{key: value for key, value in optional.items() if value}}
+
+
+def booking_time_to_entry(moment: datetime, now: Now, rrule: str | None = None) -> str:
+    """Format a time for the file, with seconds only if it has some.
+
+    A repeating booking has no offset: 9:00 stays 9:00 when the clocks change.
+    """
+    local = now.to_local(moment)
+    if rrule:
+        local = local.replace(tzinfo=None)
+    return local.isoformat(" ", "seconds" if local.second else "minutes")

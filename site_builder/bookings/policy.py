@@ -5,32 +5,32 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta, timezone
-from functools import lru_cache
-from itertools import islice
-from typing import NamedTuple
+from datetime import datetime, timedelta
 
+from site_builder.bookings.times import (
+    CONFLICT_HORIZON,
+    MAX_EPOCH,
+    TimeSpan,
+    booking_time_to_epoch,
+    compute_booking_end_time,
+    find_booking_span_overlap,
+    format_booking_moment,
+    has_booking_ended,
+    list_booking_spans,
+)
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, BookingPolicy, Gpu
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
-from site_builder.core.timeparse.recurrence import (
-    MAX_EXAMINED_REPEATS,
-    RRULE_INTERVAL,
-    advance_repeat,
-    list_repeat_starts,
-)
-from site_builder.fleet.booking_use import MAX_REPEATED_DURATION
 
-TimeSpan = tuple[float, float]
-# How far ahead a repeating booking is examined: for conflicts, and for the GPU-hours of a person.
-CONFLICT_HORIZON = timedelta(days=366)
+# How far ahead the GPU-hours of a person are added up.
 SHARE_HORIZON = timedelta(days=28)
-MAX_EPOCH = datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()
 MAX_NAME_CHARACTERS = 80
 # Unicode categories of characters that control text and cannot be seen.
 INVISIBLE_CATEGORIES = {"Cc", "Cf"}
+# A start that is this many seconds in the past still counts as now: people need a moment to confirm.
+PAST_TOLERANCE_S = 300
 
 
 class BookingRefusedError(Exception):
@@ -61,127 +61,7 @@ def check_booking_name(name: str) -> str:
     return name
 
 
-# When a booking holds
-
-
-def booking_time_to_epoch(moment: datetime) -> float:
-    """Return a moment in seconds; the first and last year there are have hours that cannot be converted."""
-    try:
-        return moment.timestamp()
-    except (OverflowError, ValueError):
-        return -math.inf if moment.year < 2 else MAX_EPOCH
-
-
-def list_booking_spans(booking: Booking, first: datetime, ahead: timedelta) -> list[TimeSpan]:
-    """List when a booking holds, in seconds; a repeating one each time from `first` on, as far as `ahead`."""
-    since, until = booking.since, booking.until
-    single = [(booking_time_to_epoch(since) if since else -math.inf, booking_time_to_epoch(until))]
-    if not booking.rrule or since is None or until - since > MAX_REPEATED_DURATION:
-        return single
-    length = until - since
-    starts = list_repeat_starts(booking.rrule, since, first - length, first + ahead)
-    if starts is None:
-        return single
-    return [(start.timestamp(), (start + length).timestamp()) for start in starts]
-
-
-def list_remaining_booking_spans(booking: Booking, now: Now) -> list[TimeSpan]:
-    """List when a booking holds from now on, in seconds since 1970."""
-    # the same all day, so that the times of a rule are computed once
-    today = datetime.combine(now.today, datetime.min.time(), now.zone)
-    return [
-        (since, until) for since, until in list_booking_spans(booking, today, CONFLICT_HORIZON) if until > now.epoch
-    ]
-
-
-def compute_booking_phase(booking: Booking, now: Now) -> str:
-    """Return now, coming or ended; a repeating booking is coming between two of its times."""
-    spans = list_remaining_booking_spans(booking, now)
-    return "ended" if not spans else "now" if spans[0][0] <= now.epoch else "coming"
-
-
-def find_first_booking_time(rrule: str, since: datetime) -> datetime | None:
-    """Return the first time that a rule gives within a year: on Monday, what repeats on Tuesdays begins tomorrow."""
-    starts = list_repeat_starts(rrule, since, since, since + CONFLICT_HORIZON)
-    return starts[0] if starts else None
-
-
-class BookingTimeBounds(NamedTuple):
-    """The first and last time that a rule gives; with no first it gives none, with no last it goes on."""
-
-    first: datetime | None
-    last: datetime | None
-
-
-def find_booking_time_bounds(booking: Booking) -> BookingTimeBounds | None:
-    """Return when a booking first and last repeats; None for one that counts once."""
-    if not booking.rrule or booking.since is None or booking.until - booking.since > MAX_REPEATED_DURATION:
-        return None
-    return compute_booking_time_bounds(booking.rrule, booking.since)
-
-
-@lru_cache(maxsize=4096)
-def compute_booking_time_bounds(rule: str, since: datetime) -> BookingTimeBounds | None:
-    """Return the bounds of a rule, which a calendar program follows from the first time that it gives."""
-    from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
-
-    try:
-        first = next(iter(rrulestr(rule, dtstart=since)), None)
-        if "COUNT=" not in rule and "UNTIL=" not in rule:
-            return BookingTimeBounds(first, None)
-        start = since
-        end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
-        if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
-            weeks = RRULE_INTERVAL.search(rule)
-            period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-            start = advance_repeat(since, rule, end - 2 * period)
-        repeats = iter(rrulestr(rule, dtstart=start))
-    except ValueError:  # one that repeats until the 32nd, say
-        return None
-    examined, last = 0, first
-    for examined, last in enumerate(islice(repeats, MAX_EXAMINED_REPEATS), 1):  # noqa: B007
-        if not dates.is_year(last.year):
-            return BookingTimeBounds(first, None)
-    return BookingTimeBounds(first, None if examined == MAX_EXAMINED_REPEATS else last)
-
-
-def compute_booking_end_time(booking: Booking) -> float:
-    """Return when a booking ends with its last repeat; infinity if it goes on for ever."""
-    bounds = find_booking_time_bounds(booking)
-    if bounds is None or booking.since is None or bounds.first is None:
-        return booking_time_to_epoch(booking.until)
-    return booking_time_to_epoch(bounds.last + (booking.until - booking.since)) if bounds.last else math.inf
-
-
-def has_booking_ended(booking: Booking, now: Now) -> bool:
-    return compute_booking_end_time(booking) <= now.epoch
-
-
-def is_booking_starting_soon(since: datetime | None, now: Now) -> bool:
-    """Return whether it matters for a booking who uses the GPU now."""
-    return since is None or since.timestamp() <= now.epoch + formatting.HOUR
-
-
-def format_booking_moment(seconds: float, now: Now) -> str:
-    """Format a moment for people; the last days there are have no other zone."""
-    return formatting.format_moment(datetime.fromtimestamp(max(0, min(seconds, MAX_EPOCH)), now.zone), now)
-
-
 # Conflicts
-
-
-def find_booking_span_overlap(spans: Sequence[TimeSpan], other_spans: Sequence[TimeSpan]) -> TimeSpan | None:
-    """Return the first of the other spans that overlaps one of `spans`; both are in order."""
-    index, other_index = 0, 0
-    while index < len(spans) and other_index < len(other_spans):
-        (start, end), (other_start, other_end) = spans[index], other_spans[other_index]
-        if start < other_end and other_start < end:
-            return other_spans[other_index]
-        if end <= other_end:
-            index += 1
-        else:
-            other_index += 1
-    return None
 
 
 class GpuKeyMap:
@@ -323,3 +203,15 @@ def check_share(
             hours = gpu_seconds / formatting.HOUR
             message = f"that would be {hours:.0f} GPU-hours of one person, but {limits.max_gpu_hours:.0f} are allowed"
             raise BookingRefusedError(message)
+
+
+def refuse_past_start(since: datetime, now: Now) -> None:
+    if since.timestamp() < now.epoch - PAST_TOLERANCE_S:
+        message = f"it would begin {format_booking_moment(since.timestamp(), now)}, which is in the past"
+        raise BookingRefusedError(message)
+
+
+def refuse_ended_booking(booking: Booking, now: Now) -> None:
+    if has_booking_ended(booking, now):
+        end = format_booking_moment(compute_booking_end_time(booking), now)
+        raise BookingRefusedError(f"booking {booking.id} ended {end}, and the past stays as it was")

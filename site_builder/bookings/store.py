@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from site_builder.bookings import parser
+from site_builder.bookings.json_edit import BookingJsonError, decode_json_file, iterate_json_entries, text_to_plain_json
 from site_builder.core import files, locks
 from site_builder.core.files import CachedFile, find_booking_folder
 from site_builder.core.locks import StorageBusyError, StorageError
@@ -161,10 +162,10 @@ def is_booking_store_log_line(line: object) -> bool:
 def has_any_bookings(path: Path) -> bool:
     """Return whether a file can be read and has entries."""
     try:
-        text = parser.text_to_plain_json(parser.decode_json_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
-    except (OSError, parser.BookingJsonError):
+        text = text_to_plain_json(decode_json_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
+    except (OSError, BookingJsonError):
         return False
-    return any(True for _ in parser.iterate_json_entries(text, []))
+    return any(True for _ in iterate_json_entries(text, []))
 
 
 @contextmanager
@@ -319,3 +320,7 @@ class BookingsFile(BookingStoreFile[Booking]):
                 owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
                 replace_booking_store_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return super().store_content(content)
+
+
+class BookingsUnreadableError(Exception):
+    """comments.json cannot be read, so nothing is written: the line, and what helps."""

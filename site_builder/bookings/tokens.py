@@ -26,6 +26,10 @@ TOKEN_PREFIX = "gpuboard_"  # noqa: S105
 MAX_TOKENS_BYTES = 4 * 1024 * 1024
 
 
+class UnknownTokenError(Exception):
+    """A token that is nobody's."""
+
+
 class BookingToken(NamedTuple):
     """Whose token it is, when it was created (epoch), and its SHA-256."""
 

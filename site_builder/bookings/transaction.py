@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from site_builder.bookings import json_edit, parser, policy, store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.bookings.json_edit import JsonDocument
-from site_builder.bookings.parser import JsonEntry
-from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
-from site_builder.bookings.store import BookingStore
+from site_builder.bookings.json_edit import (
+    BookingJsonError,
+    JsonDocument,
+    JsonEntry,
+    build_json_entry_key,
+    count_json_entries,
+    count_json_remarks,
+)
+from site_builder.bookings.parser import LoggedEntry, ParsedBooking
+from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError, format_booking_place
+from site_builder.bookings.store import BookingStore, BookingsUnreadableError
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, BookingPolicy
@@ -21,12 +29,6 @@ from site_builder.core.model import Booking, BookingPolicy
 # Letters and digits that cannot be mistaken for each other.
 ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 ID_LENGTH = 6
-# An entry in bookings.log: its host, its GPU, and its content.
-LoggedEntry = list[Any]
-
-
-class BookingsUnreadableError(Exception):
-    """comments.json cannot be read, so nothing is written: the line, and what helps."""
 
 
 class BookingUser(NamedTuple):
@@ -36,16 +38,6 @@ class BookingUser(NamedTuple):
     is_admin: bool = False
     via: str = "command"
     is_open: bool = False
-
-
-class ParsedBooking(NamedTuple):
-    """An entry of the file, and the booking that it means."""
-
-    entry: JsonEntry
-    booking: Booking
-
-    def to_logged_entry(self) -> LoggedEntry:
-        return [self.booking.host, self.booking.gpu, self.entry.content]
 
 
 @dataclass
@@ -71,7 +63,7 @@ class BookingTransaction:
         """Parse the file when it is first needed; each change puts a new document in its place."""
         try:
             return JsonDocument.from_bytes(self.content)
-        except parser.BookingJsonError as error:
+        except BookingJsonError as error:
             path = self.store.folder / store.BOOKINGS_FILE
             last_good = path.with_name(store.LAST_GOOD_FILE)
             hint = f"; {store.LAST_GOOD_FILE} beside it could be read last" if last_good.exists() else ""
@@ -249,3 +241,39 @@ class BookingTransaction:
             policy.check_booking_conflicts(
                 booking, host_bookings, keys, self.now, self.can_see_names, given_up=given_up
             )
+
+
+def merge_transactions(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
+    """Change in my copy what others changed since the original; refuse what both changed."""
+    before, my_entries, their_entries = (count_json_entries(side.document) for side in (original, mine, theirs))
+    for changed_entry in (before - my_entries) & (before - their_entries):
+        host, gpu, _ = json.loads(changed_entry)
+        my_changes, their_changes = (
+            [entry for entry in side - before if json.loads(entry)[:2] == [host, gpu]]
+            for side in (my_entries, their_entries)
+        )
+        if my_changes != their_changes:
+            place = format_booking_place(host, gpu)
+            raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
+    document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
+    if count_json_remarks(theirs.document) != count_json_remarks(original.document):
+        if count_json_remarks(mine.document) != count_json_remarks(original.document):
+            raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
+        document, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
+    for key in removed.elements():
+        entry = next((entry for entry in document.list_entries() if build_json_entry_key(entry) == key), None)
+        if entry:
+            document = json_edit.remove_json_entry(document, entry)
+    for key in added.elements():
+        host, gpu, content = json.loads(key)
+        document = json_edit.add_json_entries(document, host, [(gpu, content)])
+    mine.document = document
+    # no new booking of mine where somebody else has made one meanwhile
+    known = before | my_entries
+    others = [stored.booking for stored in theirs.list_bookings() if build_json_entry_key(stored.entry) not in known]
+    for stored in mine.list_bookings():
+        key, booking = build_json_entry_key(stored.entry), stored.booking
+        if key in my_entries and key not in before:
+            host_bookings = [other for other in others if other.host == booking.host]
+            keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
+            policy.check_booking_conflicts(booking, host_bookings, keys, mine.now)

@@ -13,7 +13,8 @@ from site_builder.bookings import service as booking_service
 from site_builder.bookings.policy import BookingNameError, BookingRefusedError, check_booking_name
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
+from site_builder.bookings.store import BookingsUnreadableError
+from site_builder.bookings.transaction import BookingUser
 from site_builder.client import picker, search
 from site_builder.client import render as client_render
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost

@@ -10,6 +10,7 @@ from typing import Any
 from site_builder.alerts.contacts import ContactsAndRules, load_contacts
 from site_builder.alerts.model import WATCH_RULE
 from site_builder.bookings import service as booking_service
+from site_builder.bookings.operations import REQUEST_KEYS
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.request import (
     JsonRequest,
@@ -43,8 +44,8 @@ NOT_CONFIGURED_MESSAGE = "the settings here do not say that this board tells any
 
 def handle_board_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Handle a request about bookings or watches."""
-    kind = parse_request_kind(request, {**booking_service.REQUEST_KEYS, **WATCH_REQUEST_KEYS})
-    if kind in booking_service.REQUEST_KEYS:
+    kind = parse_request_kind(request, {**REQUEST_KEYS, **WATCH_REQUEST_KEYS})
+    if kind in REQUEST_KEYS:
         return booking_service.handle_service_request(service, request, user)
     transaction = service.begin_read(user)
     operation = handle_create_watch_request if kind == "watch" else handle_end_watch_request

@@ -21,8 +21,8 @@ from site_builder.bookings import json_edit, policy
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.tokens import TokenStore
-from site_builder.bookings.transaction import BookingsUnreadableError
+from site_builder.bookings.store import BookingsUnreadableError
+from site_builder.bookings.tokens import TokenStore, UnknownTokenError
 from site_builder.config import conf_file
 from site_builder.config.settings import Settings, SettingsError
 from site_builder.core import formatting
@@ -260,7 +260,7 @@ class BookingApplication:
             if self.tokens.problem:
                 self.report_once(f"{self.tokens.path} {self.tokens.problem}")
             return caller
-        except identity.UnknownTokenError:
+        except UnknownTokenError:
             self.request_limiter.penalize(address, WRONG_TOKEN_COST - counted_cost)
             raise BookingHttpError(401, WRONG_TOKEN_MESSAGE, AUTHENTICATE_HEADER) from None
 

@@ -20,8 +20,8 @@ from site_builder.bookings import store as booking_store
 from site_builder.bookings.operations import EditOperation
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.store import BOOKINGS_FILE, LAST_GOOD_FILE, LOG_FILE, WATCHES_FILE
-from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
+from site_builder.bookings.store import BOOKINGS_FILE, LAST_GOOD_FILE, LOG_FILE, WATCHES_FILE, BookingsUnreadableError
+from site_builder.bookings.transaction import BookingUser
 from site_builder.config import conf_file
 from site_builder.config.settings import Settings, SettingsError
 from site_builder.core import files, locks

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,10 +29,9 @@ from site_builder.web.server import (
     WebServer,
     build_server_application,
     build_server_url,
-    describe_server_listen_error,
     list_server_booking_warnings,
     list_server_start_messages,
-    open_listening_socket,
+    open_free_server_port,
 )
 
 MAX_PORTS_TRIED = 50
@@ -44,22 +41,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The scripts accept only such a path for their spool.
 PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 SNAPSHOT_INTERVAL_S = 10
-
-
-def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
-    """Listen on that port or on one of the next, up to so many tries."""
-    address, first = listen
-    for port in range(first, min(first + tries, 65536)):
-        try:
-            sock = open_listening_socket(address, port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or tries == 1:
-                raise CommandError(describe_server_listen_error(error, address, port)) from None
-        else:
-            if port != first:
-                print_command_message(f"port {first} is taken, so it is {port}")
-            return sock
-    raise CommandError(f"no port from {first} to {port} is free on {address}: choose another with --listen")
 
 
 def start_served_builder(settings: Mapping[str, str], *options: str, **popen_options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401

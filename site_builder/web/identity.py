@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from site_builder.bookings.policy import BookingNameError, check_booking_name
-from site_builder.bookings.tokens import TokenStore
+from site_builder.bookings.tokens import TokenStore, UnknownTokenError
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.model import BookingPolicy
 from site_builder.core.names import fold_login
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 # Between names of several proxies; nobody is called so.
 NAME_SEPARATOR = ","
-
-
-class UnknownTokenError(Exception):
-    """A token that is nobody's."""
 
 
 class WebCaller(NamedTuple):

@@ -379,6 +379,22 @@ def open_listening_socket(address: str, port: int) -> socket.socket:
     raise failure or OSError("no such address")
 
 
+def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
+    """Listen on that port or on one of the next, up to so many tries."""
+    address, first = listen
+    for port in range(first, min(first + tries, 65536)):
+        try:
+            sock = open_listening_socket(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or tries == 1:
+                raise CommandError(describe_server_listen_error(error, address, port)) from None
+        else:
+            if port != first:
+                print_command_message(f"port {first} is taken, so it is {port}")
+            return sock
+    raise CommandError(f"no port from {first} to {port} is free on {address}: choose another with --listen")
+
+
 def is_server_local_only(sock: socket.socket) -> bool:
     """Return True if only this machine can reach it."""
     return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback

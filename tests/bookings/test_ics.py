@@ -17,7 +17,7 @@ import vobject
 from dateutil import tz
 
 from site_builder.board.builder import Builder, BuildReport
-from site_builder.bookings.build import EMPTY_FEED_RETENTION_S, build_ics_feed_path
+from site_builder.bookings.ics import EMPTY_FEED_RETENTION_S, build_ics_feed_path
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, PrivacySettings
 from site_builder.core.people import PeopleDirectory

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.bookings import json_edit
-from site_builder.bookings.json_edit import JsonDocument
-from site_builder.bookings.parser import JsonEntry
+from site_builder.bookings.json_edit import JsonDocument, JsonEntry
 
 ALICE = {"name": "alice", "date": "2027-03-01 18:00"}
 BOB = {"name": "bob", "date": "2027-03-01 18:00"}

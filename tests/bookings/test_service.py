@@ -16,8 +16,8 @@ from site_builder.bookings.json_edit import JsonDocument
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.store import BookingStore
-from site_builder.bookings.transaction import BookingsUnreadableError, BookingUser
+from site_builder.bookings.store import BookingStore, BookingsUnreadableError
+from site_builder.bookings.transaction import BookingUser
 from site_builder.core.locks import StorageError
 from site_builder.core.model import BookingPolicy, PrivacySettings, StateLimits
 from tests.support.board_fixture import Lab, gpu, person, process

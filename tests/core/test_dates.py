@@ -12,18 +12,22 @@ from dateutil import tz
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from site_builder.bookings import ics, operations, policy
+from site_builder.bookings import ics, policy
 from site_builder.bookings import page as booking_page
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import service as booking_service
+from site_builder.bookings.json_edit import JsonEntry
+from site_builder.bookings.parser import booking_to_entry
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
+from site_builder.bookings.times import has_booking_ended
 from site_builder.bookings.transaction import BookingUser
 from site_builder.client import loader
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, PrivacySettings
 from site_builder.core.timeparse import dates, moments, recurrence
 from site_builder.core.timeparse.moments import UnclearTimeError
+from site_builder.core.timeparse.recurrence import end_rrule
 from site_builder.fleet import booking_use
 from site_builder.reports import collect
 from site_builder.watches import store as watch_store
@@ -140,7 +144,7 @@ def test_written_dates_can_be_read_again() -> None:
         last = recurrence.extend_to_day_end(dates.parse_date("2200-12-31", zone)[0] or now.local, zone)
         rule = recurrence.parse_recurrence("daily", last, zone)
         assert recurrence.parse_rrule(rule, zone) == (rule, "")
-        assert operations.end_rrule(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
+        assert end_rrule(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
 
 
 # Anything
@@ -203,7 +207,7 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
 @example("1970-01-01", "1970-01-02", "FREQ=DAILY;COUNT=99999", ZONES[1], "2200-12-31T12:00")
 @example("2200-12-30", "2200-12-31 23:00", "FREQ=DAILY", ZONES[2], "2200-12-31T12:00")
 def test_accepted_dates_can_be_decided_and_shown(begins: str, ends: str, rule: str, zone: tzinfo, at: str) -> None:
-    entry = booking_parser.JsonEntry("atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0)
+    entry = JsonEntry("atlas", "0", {"name": "alice", "from": begins, "date": ends, "rrule": rule}, 0, 0)
     booking, _ = booking_parser.parse_booking(entry, zone)
     if booking is None:
         return
@@ -220,8 +224,8 @@ def use(booking: Booking, now: Now) -> None:
     booking_page.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
     assert booking_service.booking_to_json([booking], now)["date"]
-    policy.has_booking_ended(booking, now)
-    operations.booking_to_entry(booking, now)
+    has_booking_ended(booking, now)
+    booking_to_entry(booking, now)
     assert moments.format_full_moment(booking.until, now.local)
     if booking.rrule and booking.since:
         assert recurrence.describe_recurrence(booking.rrule, booking.since, booking.until, now.zone)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import islice, takewhile
 
 from site_builder.core import formatting
+from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES, MONTH_NAMES
 from site_builder.core.timeparse import dates
 from site_builder.core.timeparse.moments import WEEKDAY_NUMBERS, UnclearTimeError
@@ -217,3 +218,10 @@ def advance_repeat(since: datetime, rule: str, first: datetime) -> datetime:
     interval = RRULE_INTERVAL.search(rule)
     period = timedelta(weeks=int(interval[1]) if interval else 1)
     return since + (first - since) // period * period
+
+
+def end_rrule(rrule: str, now: Now) -> str:
+    """Return a rule that gives no more times from now on."""
+    parts = [part for part in rrule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
+    until = datetime.fromtimestamp(now.epoch, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return ";".join([*parts, f"UNTIL={until}"])
