@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.alerts import queue
-from site_builder.alerts.build import update_alert_state
 from site_builder.alerts.model import (
     STEP_BEGUN,
     STEP_HAPPENED,
@@ -29,7 +28,7 @@ from site_builder.alerts.queue import (
 )
 from site_builder.alerts.queue import MAX_PEOPLE_PER_HOST as MOST_OF_HOST_TOLD
 from site_builder.alerts.render import format_notification_headline
-from site_builder.alerts.rules import DEFAULT_RULES
+from site_builder.alerts.rules import DEFAULT_RULES, update_alert_state
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
     AT_ONCE,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from site_builder.alerts.build import update_alert_state
 from site_builder.alerts.model import AlertContext, AlertState, DeliveryRecord
+from site_builder.alerts.rules import update_alert_state
 from site_builder.bookings import archive
 from site_builder.core import clock_check
 from site_builder.core.clock import Now

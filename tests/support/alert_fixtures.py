@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from site_builder.alerts.build import update_alert_state
 from site_builder.alerts.contacts import SLACK_KIND, Contacts
 from site_builder.alerts.model import Alert, AlertContext, AlertRule, AlertState, Condition, Notification
-from site_builder.alerts.rules import DEFAULT_RULES
+from site_builder.alerts.rules import DEFAULT_RULES, update_alert_state
 from site_builder.core.clock import Now
 from tests.support.generated_fleet import NOW, PARIS
 

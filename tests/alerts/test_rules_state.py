@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from site_builder.alerts.build import MAX_TRACKED, MAX_TRACKED_PER_HOST, update_alert_state
 from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertContext, AlertState, Condition, TrackedCondition
 from site_builder.alerts.render import format_notification_headline
-from site_builder.alerts.rules import DEFAULT_RULES
+from site_builder.alerts.rules import DEFAULT_RULES, MAX_TRACKED, MAX_TRACKED_PER_HOST, update_alert_state
 from site_builder.alerts.table import list_condition_table_statuses
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
