@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from functools import lru_cache
-from itertools import islice
-from typing import NamedTuple
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking
-from site_builder.core.timeparse import dates
 from site_builder.core.timeparse.recurrence import (
-    MAX_EXAMINED_REPEATS,
-    RRULE_INTERVAL,
-    advance_repeat,
+    RecurrenceBounds,
+    compute_recurrence_bounds,
     list_repeat_starts,
 )
 from site_builder.fleet.booking_use import MAX_REPEATED_DURATION
@@ -69,43 +64,11 @@ def find_first_booking_time(rrule: str, since: datetime) -> datetime | None:
     return starts[0] if starts else None
 
 
-class BookingTimeBounds(NamedTuple):
-    """The first and last time that a rule gives; with no first it gives none, with no last it goes on."""
-
-    first: datetime | None
-    last: datetime | None
-
-
-def find_booking_time_bounds(booking: Booking) -> BookingTimeBounds | None:
+def find_booking_time_bounds(booking: Booking) -> RecurrenceBounds | None:
     """Return when a booking first and last repeats; None for one that counts once."""
     if not booking.rrule or booking.since is None or booking.until - booking.since > MAX_REPEATED_DURATION:
         return None
-    return compute_booking_time_bounds(booking.rrule, booking.since)
-
-
-@lru_cache(maxsize=4096)
-def compute_booking_time_bounds(rule: str, since: datetime) -> BookingTimeBounds | None:
-    """Return the bounds of a rule, which a calendar program follows from the first time that it gives."""
-    from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
-
-    try:
-        first = next(iter(rrulestr(rule, dtstart=since)), None)
-        if "COUNT=" not in rule and "UNTIL=" not in rule:
-            return BookingTimeBounds(first, None)
-        start = since
-        end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
-        if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
-            weeks = RRULE_INTERVAL.search(rule)
-            period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-            start = advance_repeat(since, rule, end - 2 * period)
-        repeats = iter(rrulestr(rule, dtstart=start))
-    except ValueError:  # one that repeats until the 32nd, say
-        return None
-    examined, last = 0, first
-    for examined, last in enumerate(islice(repeats, MAX_EXAMINED_REPEATS), 1):  # noqa: B007
-        if not dates.is_year(last.year):
-            return BookingTimeBounds(first, None)
-    return BookingTimeBounds(first, None if examined == MAX_EXAMINED_REPEATS else last)
+    return compute_recurrence_bounds(booking.rrule, booking.since)
 
 
 def compute_booking_end_time(booking: Booking) -> float:

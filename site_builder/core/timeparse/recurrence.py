@@ -6,6 +6,7 @@ import re
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
@@ -225,3 +226,35 @@ def end_rrule(rrule: str, now: Now) -> str:
     parts = [part for part in rrule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
     until = datetime.fromtimestamp(now.epoch, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return ";".join([*parts, f"UNTIL={until}"])
+
+
+class RecurrenceBounds(NamedTuple):
+    """The first and last time that a rule gives; with no first it gives none, with no last it goes on."""
+
+    first: datetime | None
+    last: datetime | None
+
+
+@lru_cache(maxsize=4096)
+def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | None:
+    """Return the bounds of a rule, which a calendar program follows from the first time that it gives."""
+    from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
+
+    try:
+        first = next(iter(rrulestr(rule, dtstart=since)), None)
+        if "COUNT=" not in rule and "UNTIL=" not in rule:
+            return RecurrenceBounds(first, None)
+        start = since
+        end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
+        if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
+            weeks = RRULE_INTERVAL.search(rule)
+            period = timedelta(weeks=int(weeks[1]) if weeks else 1)
+            start = advance_repeat(since, rule, end - 2 * period)
+        repeats = iter(rrulestr(rule, dtstart=start))
+    except ValueError:  # one that repeats until the 32nd, say
+        return None
+    examined, last = 0, first
+    for examined, last in enumerate(islice(repeats, MAX_EXAMINED_REPEATS), 1):  # noqa: B007
+        if not dates.is_year(last.year):
+            return RecurrenceBounds(first, None)
+    return RecurrenceBounds(first, None if examined == MAX_EXAMINED_REPEATS else last)
