@@ -10,9 +10,7 @@ from typing import Union
 from site_builder.client import loader
 from site_builder.client.model import Fleet
 from site_builder.client.picker import GpuPicker, GpuRequest, select_gpus_for_one_process
-from site_builder.config import conf_file
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import SettingsError
+from site_builder.config.settings import LoadedSettings, SettingsError, load_settings
 from site_builder.core.model import FleetUnavailableError
 
 # A plain dict for json and pandas, under the names that users of nvgpu know.
@@ -89,6 +87,6 @@ def load_api_settings(source: str | os.PathLike[str] | None) -> LoadedSettings:
             else {"GPUBOARD_DATA": str(Path(place)), "GPUBOARD_URL": ""}
         )
     try:
-        return conf_file.load_settings(None, flags, os.environ)
+        return load_settings(None, flags, os.environ)
     except SettingsError as wrong:
         raise FleetUnavailableError(str(wrong)) from None

@@ -200,7 +200,7 @@ class ContactsAndRules:
         )
         if alerts.rules_file and state:
             with suppress(OSError, files.FileRefusedError):
-                self.rules_file.content = files.read(state / GOOD_RULES_FILE, MAX_RULES_BYTES)
+                self.rules_file.content = files.read_own_file(state / GOOD_RULES_FILE, MAX_RULES_BYTES)
         self.parse_rules = lru_cache(maxsize=1)(self.parse_rules_for_channels)
         self.parse_contacts = lru_cache(maxsize=1)(parse_contacts)
 

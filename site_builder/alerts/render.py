@@ -11,7 +11,7 @@ from site_builder.alerts.model import Alert, AlertMessage, Condition, Notificati
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.html import Html, escape_html
-from site_builder.core.terminal_text import flatten_text, replace_unprintable
+from site_builder.core.terminal_text import flatten_terminal_text, replace_unprintable
 
 # What a title says of one GPU, host or booking, while a condition exists and after it.
 ACTIVE_PHRASES = {
@@ -269,7 +269,7 @@ def format_alert_sentence(text: str, capital: bool = True) -> str:
 
 def clean_notification_line(text: str) -> str:
     """Make one line of any text, without control characters and of limited length."""
-    return shorten_alert_line(replace_unprintable(flatten_text(text)), MAX_LINE_CHARACTERS)
+    return shorten_alert_line(replace_unprintable(flatten_terminal_text(text)), MAX_LINE_CHARACTERS)
 
 
 def render_alert_json(alert: Alert) -> bytes:

@@ -27,12 +27,12 @@ from site_builder.alerts.model import (
     TrackedCondition,
 )
 from site_builder.alerts.queue import HISTORY_RETENTION_S, NotificationQueueBuilder
-from site_builder.config.types import (
+from site_builder.config.setting_types import (
     RESERVED_CHANNEL_NAMES,
     SettingType,
+    build_duration_type,
     check_setting_range,
-    duration_between,
-    format_short_duration,
+    format_duration_setting,
 )
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, join_names
@@ -252,7 +252,7 @@ class RuleKey(NamedTuple):
 
 
 YES_NO_KEY = RuleKey(SettingType("but must be yes or no", parse_rule_flag), lambda value: "yes" if value else "no")
-DURATION_KEY = RuleKey(duration_between(0, MAX_DURATION_S), format_short_duration)
+DURATION_KEY = RuleKey(build_duration_type(0, MAX_DURATION_S), format_duration_setting)
 RULE_KEYS: Mapping[str, RuleKey] = {
     "on": YES_NO_KEY,
     "to": RuleKey(
@@ -270,7 +270,7 @@ RULE_KEYS: Mapping[str, RuleKey] = {
     "delay": DURATION_KEY,
     "resolve_after": DURATION_KEY,
     "send_resolved": YES_NO_KEY,
-    "before": RuleKey(duration_between(0, MAX_LEAD_S), format_short_duration),
+    "before": RuleKey(build_duration_type(0, MAX_LEAD_S), format_duration_setting),
     "at": RuleKey(
         SettingType("but must be a day and a time such as Mon 08:00", parse_rule_weekly_time),
         lambda value: f"{DAY_NAMES[value[0]]} {format_rule_minute_of_day(value[1])}",

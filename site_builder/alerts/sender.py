@@ -21,12 +21,13 @@ from typing import Any, Protocol
 from site_builder.alerts import model, queue, render, weekly_report
 from site_builder.alerts.model import AlertMessage, AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.store import AlertStateError, AlertStore, StateChange, open_alert_store, try_alert_state_lock
-from site_builder.config.settings import Settings, find_zone
-from site_builder.consul.leader import load_builder_name
+from site_builder.config.settings import Settings
+from site_builder.consul.leader import load_leader_builder_name
 from site_builder.core import subprocesses
-from site_builder.core.files import BuildLog
+from site_builder.core.clock import find_zone
+from site_builder.core.files import BuildLogFile
 from site_builder.core.parallel import create_parallel_shared_file
-from site_builder.core.records import decode_dataclass, list_record_pairs, simplify
+from site_builder.core.records import build_dataclass_decoder, convert_for_json, replace_dicts_by_pairs
 from site_builder.reports import collect
 
 SENDER_LOCK = "post.lock"
@@ -132,7 +133,7 @@ class NotificationSender:
 
 def build_sender_claim_prefix(settings: Settings) -> str | None:
     """Return how the claims of senders on this machine begin; None where there are no other builders."""
-    return None if settings.kv is None else f"{load_builder_name(settings.state)} "
+    return None if settings.kv is None else f"{load_leader_builder_name(settings.state)} "
 
 
 @contextmanager
@@ -174,9 +175,9 @@ def pack_sender_settings(settings: Settings) -> bytes:
     """Serialize the settings; a machine's own time zone has no name, and the other process finds it itself."""
     zone = settings.zone
     zone_name = "UTC" if zone is timezone.utc else getattr(zone, "key", None) or getattr(zone, "_filename", None)
-    values = {name: value for name, value in list_record_pairs(settings).items() if name != "zone"}
+    values = {name: value for name, value in replace_dicts_by_pairs(settings).items() if name != "zone"}
     # unlike orjson, json accepts the name of a folder that is not UTF-8
-    return json.dumps([values, zone_name if isinstance(zone_name, str) else ""], default=simplify).encode()
+    return json.dumps([values, zone_name if isinstance(zone_name, str) else ""], default=convert_for_json).encode()
 
 
 def unpack_sender_settings(content: bytes) -> Settings:
@@ -185,7 +186,7 @@ def unpack_sender_settings(content: bytes) -> Settings:
         zone = timezone.utc if zone_name == "UTC" else find_zone(zone_name, os.environ)
     except ValueError:
         zone = find_zone("", os.environ)
-    return decode_dataclass(Settings, zone=zone)(values)  # type: ignore[no-any-return]
+    return build_dataclass_decoder(Settings, zone=zone)(values)  # type: ignore[no-any-return]
 
 
 def main() -> None:
@@ -201,4 +202,4 @@ def main() -> None:
         reason = str(error)
     except Exception as error:
         reason = f"a fault of gpuboard's own ({type(error).__name__})"
-    BuildLog(settings.state).write(datetime.now(settings.zone), f"alerts could not be sent: {reason}")
+    BuildLogFile(settings.state).write(datetime.now(settings.zone), f"alerts could not be sent: {reason}")

@@ -92,7 +92,9 @@ class AlertStore:
                 signature = files.read_signature(STATE_FILE, folder)
                 if self.cached_state and self.cached_state[0] == signature:
                     return self.cached_state[1]
-                data = files.read_file(STATE_FILE, folder, self.max_bytes, files.check_file)[1] if signature else b""
+                data = (
+                    files.read_file(STATE_FILE, folder, self.max_bytes, files.check_own_file)[1] if signature else b""
+                )
         except files.FileRefusedError as error:
             raise AlertStateError(f"{self.where} cannot be read: {error}") from None
         if signature and not data:
@@ -105,11 +107,11 @@ class AlertStore:
 
     def read_copy(self, problem: str) -> AlertState | None:
         """Return the last good copy, if there is one; it is never older than the file was."""
-        content = files.read_copy(self.state_folder / STATE_FILE, self.max_bytes)
+        content = files.read_file_copy(self.state_folder / STATE_FILE, self.max_bytes)
         copy = parse_alert_state(content)
         if not content or copy.problem:
             return None
-        self.problem = f"{problem}: {files.USED}"
+        self.problem = f"{problem}: {files.COPY_USED_MESSAGE}"
         return copy.state
 
     def parse_content(self, data: bytes) -> AlertState:
@@ -159,7 +161,7 @@ class AlertStore:
 
         try:
             path = self.state_folder / STATE_FILE
-            files.write_atomically(files.find_copy_path(path), content, 0o600)
+            files.write_atomically(files.find_copy_file(path), content, 0o600)
             files.write_atomically(path, write_to_disk, 0o600)
             with open_alert_state_folder(self.state_folder) as folder:
                 os.fsync(folder)
@@ -362,7 +364,7 @@ def serialize_alert_state(state: AlertState, packed: bool = False) -> bytes:
 def open_alert_state_folder(state_folder: Path) -> Iterator[int]:
     """Open the folder, if it is ours alone."""
     try:
-        files.check_folder(state_folder)
+        files.refuse_foreign_folder(state_folder)
         folder = os.open(state_folder, files.ROOT_FOLDER_FLAGS)
     except files.ForeignFolderError as error:
         raise AlertStateError(str(error)) from None

@@ -27,7 +27,13 @@ from site_builder.alerts.render import format_alert_place, format_alert_time
 from site_builder.alerts.rules import format_rule_values
 from site_builder.core.clock import Now
 from site_builder.core.formatting import join_names
-from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text, wrap_text
+from site_builder.core.terminal_text import (
+    fit_text,
+    flatten_terminal_text,
+    measure_width,
+    truncate_terminal_text,
+    wrap_text,
+)
 
 LIST_SCHEMA = 1
 COLUMN_GAP = "  "
@@ -278,7 +284,7 @@ def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], width
     """Format rows in columns, with wrapped details below each; without a width nothing is cut."""
     if not rows:
         return []
-    cells = [tuple(map(flatten_text, row.cells)) for row in rows]
+    cells = [tuple(map(flatten_terminal_text, row.cells)) for row in rows]
     widths = [max(map(measure_width, column)) for column in zip_longest(head, *cells, fillvalue="")]
     lines = [join_alert_table_cells(head, widths, width)] if head else []
     for row, row_cells in zip(rows, cells):
@@ -290,12 +296,12 @@ def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], width
 
 def join_alert_table_cells(cells: Sequence[str], widths: Sequence[int], width: int | None) -> str:
     line = COLUMN_GAP + COLUMN_GAP.join(fit_text(cell, size) for cell, size in zip(cells, widths)).rstrip()
-    return line if width is None else truncate_text(line, width)
+    return line if width is None else truncate_terminal_text(line, width)
 
 
 def wrap_alert_table_text(text: str, width: int | None, indent: str) -> list[str]:
     """Wrap and indent a text; without a width it stays one line."""
-    text = flatten_text(text)
+    text = flatten_terminal_text(text)
     if width is None:
         return [indent + text] if text else []
     return [indent + line for line in wrap_text(text, max(MIN_TEXT_WIDTH, width - len(indent)))]

@@ -21,10 +21,11 @@ from site_builder.bookings.tokens import find_booking_token_problems
 from site_builder.charts.cache import SparklineCache
 from site_builder.config.settings import Settings
 from site_builder.consul.leader import Leadership
-from site_builder.core import files, published_files
+from site_builder.core import published_files
 from site_builder.core.clock import Now
+from site_builder.core.data_folder import list_data_folder_problems
 from site_builder.core.faults import WWW_PREFIX, describe_fault, is_file_error
-from site_builder.core.files import BuildLog
+from site_builder.core.files import BuildLogFile
 from site_builder.core.model import Problem
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
@@ -121,7 +122,7 @@ class Builder:
             from site_builder.watches.build import WatchConditions  # noqa: PLC0415
 
             self.alert_engine = AlertEngine(settings, self.event_log, WatchConditions(settings))
-        self.build_log = BuildLog(state)
+        self.build_log = BuildLogFile(state)
         self.snapshots_saved_at = 0.0
         self.extra_problems: list[Problem] = []  # of the command around the build, for the same page
         self.clock_doubt = ""  # why the clock may be wrong; then nothing is removed because of its age
@@ -226,7 +227,7 @@ class Builder:
             message = f"{self.settings.data} cannot be read: {error.strerror}"
             raise BuildError(message) from error
         aliases, gpu_names, name_problems = self.name_files.read_names()
-        problems += snapshot_problems + name_problems + files.list_problems(self.settings.data)
+        problems += snapshot_problems + name_problems + list_data_folder_problems(self.settings.data)
         all_bookings, booking_problems = self.bookings_file.read()
         files_by_host = {host.name: host for host in host_files}
         discovered, discovery_problems = self.discovery.list_hosts(files_by_host)
@@ -310,12 +311,12 @@ class Builder:
         if self.is_leader and not has_led and self.leadership.status and self.leadership.status.taken_from:
             sentence = f"this builder leads now: {self.leadership.status.taken_from} has been silent"
             self.build_log.write(now.local, sentence)
-        writer = published_files.find_site_writer(self.settings.www, now.epoch)
+        writer = published_files.find_published_files_writer(self.settings.www, now.epoch)
         if not self.is_leader and writer not in (None, self.leadership.name):
             self.site_writer.written_files = []
             self.site_writer.has_recalled = False  # the other builder leaves files of its own
             return False
-        published_files.claim_site(self.settings.www, self.leadership.name, now.epoch)
+        published_files.claim_published_files(self.settings.www, self.leadership.name, now.epoch)
         return True
 
     def publish(self, inputs: BuildInput, built_hosts: BuiltHosts, now: Now) -> None:

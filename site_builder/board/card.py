@@ -16,7 +16,14 @@ from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_name_counts, shorten_text
-from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_compact_template, render_epoch, render_moment
+from site_builder.core.html import (
+    EMPTY_HTML,
+    Html,
+    escape_html,
+    load_raw_html_template,
+    render_epoch_html,
+    render_moment_html,
+)
 from site_builder.core.model import BookingStatus, Disk, Gpu, GpuStatus, HostFacts, HostStatus, ProcessStatus
 from site_builder.fleet.mig import WholeGpu, has_mig_gpu, list_whole_gpus
 from site_builder.fleet.processes import strip_image_registry
@@ -173,7 +180,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
 
 
 def render_card(host_card: HostCard) -> str:
-    return load_raw_compact_template("card.html").render(host_card._asdict())
+    return load_raw_html_template("card.html").render(host_card._asdict())
 
 
 def serialize_card_structure(host_card: HostCard) -> bytes:
@@ -301,7 +308,7 @@ def describe_card_free_again(gpu_status: GpuStatus, now: Now) -> Html:
     free_again = gpu_status.free_again
     if free_again is None or free_again <= booked_until:
         return EMPTY_HTML
-    return Html(f"free again {render_epoch(free_again, now)}")
+    return Html(f"free again {render_epoch_html(free_again, now)}")
 
 
 def render_visibility_attribute(gpu: Gpu) -> Html:
@@ -339,7 +346,7 @@ def render_card_process_cached(
     """Render a process once for as long as it runs."""
     pid_text = f"pid {pid}" if user in {"", "unknown user"} and pid is not None else ""
     size = "" if used_memory is None else formatting.format_size(used_memory)
-    html = load_raw_compact_template("process.html").module.process(  # type: ignore[attr-defined] # a macro of it
+    html = load_raw_html_template("process.html").module.process(  # type: ignore[attr-defined] # a macro of it
         escape_html(shorten_text(user)),
         escape_html(shorten_text(command, MAX_COMMAND_CHARACTERS)),
         Html(" · ".join(filter(None, (pid_text, size)))),
@@ -398,12 +405,12 @@ def build_booking_cells(bookings: Sequence[BookingStatus], now: Now) -> list[Car
 
 
 def build_booking_cell(booking: BookingStatus, now: Now) -> CardBookingCell:
-    until = render_moment(booking.until, now)
+    until = render_moment_html(booking.until, now)
     when, time_left = f"until {until}, ended", ""
     if booking.phase == "now":
         when, time_left = f"until {until}", formatting.format_time_left(booking.until.timestamp(), now)
     elif booking.phase == "coming" and booking.since:
-        when = f"from {render_moment(booking.since, now)} until {until}"
+        when = f"from {render_moment_html(booking.since, now)} until {until}"
     return CardBookingCell(
         phase=Html(booking.phase),
         person=escape_html(booking.name),
@@ -420,10 +427,10 @@ def render_card_booking_use(booking: BookingStatus, now: Now) -> Html:
     if booking.used_by_since is not None:
         users = [shorten_text(name) or "" for name in booking.used_by or ()]
         who = escape_html(formatting.join_names(users)) if users else "another"
-        return Html(f"<span class=used-by>used by {who} since {render_epoch(booking.used_by_since, now)}</span>")
+        return Html(f"<span class=used-by>used by {who} since {render_epoch_html(booking.used_by_since, now)}</span>")
     parts = []
     if booking.unused_since is not None:
-        parts.append(f"<span class=unused>unused since {render_epoch(booking.unused_since, now)}</span>")
+        parts.append(f"<span class=unused>unused since {render_epoch_html(booking.unused_since, now)}</span>")
     # in steps, so that a card does not change with each snapshot
     mean_use = 0 if booking.mean_use is None else round(booking.mean_use / MEAN_USE_STEP) * MEAN_USE_STEP
     if mean_use or (booking.mean_use is not None and booking.unused_since is None):

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
 from site_builder.core import clock_check, locks
@@ -26,7 +25,7 @@ from site_builder.core.command_options import (
 from site_builder.core.names import is_host_name
 from site_builder.discovery.hosts import HostDiscovery
 from site_builder.snapshots.completion import complete_hosts
-from site_builder.snapshots.store import SnapshotStore, remove_host_files
+from site_builder.snapshots.store import SnapshotStore, remove_stored_snapshots
 
 if TYPE_CHECKING:  # the builder imports most of gpuboard, and TAB must answer at once
     from site_builder.board.builder import Builder, BuildReport
@@ -93,7 +92,7 @@ def run_build_command_loop(builder: Builder, every: int | None, began: float, en
                 with suppress(OSError):
                     builder.snapshots.read_hosts()
             now = time.time()
-            offsets = builder.snapshots.list_clock_offsets(now, clock_check.RECENT)
+            offsets = builder.snapshots.list_clock_offsets(now, clock_check.MAX_SNAPSHOT_AGE_S)
             builder.clock_doubt = clock_check.check_clock(builder.settings.state, now, offsets)
             if builder.is_leader or every is None:
                 builder.extra_problems = archive.archive_ended_bookings(
@@ -166,7 +165,7 @@ def forget(settings: Settings, host: str) -> None:
                 message = f"{settings.kv.where} {error}; {host} is still there, and nothing was removed"
                 raise CommandError(message) from None
         settings.state.joinpath("forget").mkdir(parents=True, exist_ok=True)
-        left = remove_host_files(settings.data, host)
+        left = remove_stored_snapshots(settings.data, host)
         settings.state.joinpath("forget", host).touch()
     except OSError as error:
         raise CommandError(f"{error.filename or settings.data} could not be removed: {error.strerror}") from None

@@ -58,8 +58,8 @@ class ConsulMirror:
         self.refusals: dict[str, str] = {}  # by name, why it was not copied
         self.written_hashes: dict[str, dict[str, int]] = {}  # by host and file
         self.request: ConsulRequest | None = None
-        with suppress(OSError, files.FileRefusedError, *files.WRONG_SHAPE):
-            stored = orjson.loads(files.read(self.store_path))
+        with suppress(OSError, files.FileRefusedError, *files.PARSE_ERRORS):
+            stored = orjson.loads(files.read_own_file(self.store_path))
             if stored["of"] == self.source:
                 self.seen_indexes = {str(name): int(index) for name, index in stored["seen"].items()}
                 self.refusals = {str(name): str(why) for name, why in stored["wrong"].items()}
@@ -169,7 +169,7 @@ class ConsulMirror:
         if entry_time is None:
             return self.write_host_files(entry.name, contents, written_hashes)
         if "host.txt" in contents:
-            contents["host.txt"] = envelope.insert_as_of_line(contents["host.txt"], entry_time)
+            contents["host.txt"] = envelope.insert_envelope_as_of_line(contents["host.txt"], entry_time)
         return self.write_host_files(entry.name, contents, {})
 
     def find_entry_time(self, entry: KvEntry, host_time: int, now: float, went_back: bool) -> float | None:
@@ -219,7 +219,7 @@ class ConsulMirror:
         for entries in (self.seen_indexes, self.copied_indexes, self.refusals, self.written_hashes):
             entries.pop(host, None)
         with suppress(OSError):
-            snapshots_store.remove_host_files(self.data_folder, host)
+            snapshots_store.remove_stored_snapshots(self.data_folder, host)
 
     def save(self) -> list[Problem]:
         try:

@@ -21,7 +21,7 @@ from site_builder.config.settings import Settings
 from site_builder.core import files, formatting
 from site_builder.core.clock import Now
 from site_builder.core.faults import WWW_PREFIX, FaultLog
-from site_builder.core.html import escape_html, format_build_time, load_compact_template, render_epoch
+from site_builder.core.html import build_time_html, escape_html, load_compact_html_template, render_epoch_html
 from site_builder.core.model import (
     FreeGpu,
     GpuStatus,
@@ -134,7 +134,7 @@ class BoardPageParts(NamedTuple):
 
 
 def render_board_parts(content: BoardPageContent, now: Now) -> BoardPageParts:
-    top = load_compact_template("top.html").render(
+    top = load_compact_html_template("top.html").render(
         counts=[
             (state, title, content.gpu_counts.get(state, 0))
             for state, title in STATE_TITLES.items()
@@ -149,21 +149,23 @@ def render_board_parts(content: BoardPageContent, now: Now) -> BoardPageParts:
     )
     problems = ""
     if content.problems:
-        problems = load_compact_template("problems.html").render(problems=content.problems, max_problems=MAX_PROBLEMS)
+        problems = load_compact_html_template("problems.html").render(
+            problems=content.problems, max_problems=MAX_PROBLEMS
+        )
     return BoardPageParts(
         top=top.encode(), waste=waste_render.render_waste_section(content.waste, now), problems=problems.encode()
     )
 
 
 def render_board_page(cards: Sequence[bytes], parts: BoardPageParts, content: BoardPageContent, now: Now) -> bytes:
-    page = load_compact_template("board.html").render(
+    page = load_compact_html_template("board.html").render(
         cards=CARDS_PLACEHOLDER,
         free=content.free_count,
         problems=len(content.problems),
         wasted=waste_render.format_waste_summary(content.waste),
         version=content.assets_version,
         book=content.booking_url,
-        built=format_build_time(now),
+        built=build_time_html(now),
     )
     # the cards, many times as large as the rest, need not go through the template
     before, _, after = page.partition(CARDS_PLACEHOLDER)
@@ -185,7 +187,7 @@ def group_page_free_gpus_by_model(
     """Yield each model, the one with the most memory first, with hosts and GPUs, and how many more GPUs there are."""
     models: defaultdict[str, defaultdict[tuple[str, str], list[FreeGpu]]] = defaultdict(lambda: defaultdict(list))
     for gpu in free_gpus:
-        note = f"until {render_epoch(gpu.free_until, now)}" if gpu.free_until else ""
+        note = f"until {render_epoch_html(gpu.free_until, now)}" if gpu.free_until else ""
         models[gpu.model][gpu.host, TROUBLE_NOTE if gpu.is_avoided else note].append(gpu)
 
     def sort_key(item: tuple[str, Mapping[tuple[str, str], list[FreeGpu]]]) -> tuple[float, str]:
@@ -206,7 +208,7 @@ def list_page_next_free_gpus(soon_free_gpus: Iterable[SoonFreeGpu], now: Now) ->
     for gpu in sorted(soon_free_gpus, key=lambda gpu: gpu.free_at):
         places[gpu.free_at, gpu.host].append("?" if gpu.index is None else str(gpu.index))
     for (free_at, host), labels in islice(places.items(), MAX_SOON_FREE):
-        yield host, ",".join(labels), render_epoch(free_at, now)
+        yield host, ",".join(labels), render_epoch_html(free_at, now)
 
 
 def render_page_icon(free_count: int) -> bytes:
@@ -247,7 +249,7 @@ def render_host_page(
     facts = host.facts or HostFacts()
     processes = [(gpu, process) for gpu in host.gpus for process in gpu.processes]
     processes += [(gpu, process) for gpu in gpus for process in host.unplaced_processes.get(gpu.key, ())]
-    text = load_compact_template("host.html").render(
+    text = load_compact_html_template("host.html").render(
         host=host,
         version=assets_version,
         book=f"../{booking_url}" if booking_url and not booking_url.startswith("/") else booking_url,
@@ -266,7 +268,7 @@ def render_host_page(
             *(("?", card.build_booking_cell(booking, now)) for booking in host.bookings),
         ],
         health=parts.health,
-        built=format_build_time(now),
+        built=build_time_html(now),
         charts=CHARTS_PLACEHOLDER,
     )
     before, _, after = text.partition(CHARTS_PLACEHOLDER)

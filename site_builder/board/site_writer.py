@@ -18,11 +18,11 @@ from site_builder.bookings.ics import HOST_FEEDS, PEOPLE_FEEDS, CalendarFile, fi
 from site_builder.bookings.page import CALENDAR_PAGE, CalendarBuilder, CalendarHost, CalendarInput
 from site_builder.config.settings import Settings
 from site_builder.core import files, published_files
-from site_builder.core.clock import Now
+from site_builder.core.clock import Now, timestamp_to_milliseconds
 from site_builder.core.faults import WWW_PREFIX, Catch, FaultLog
 from site_builder.core.model import REWRITE_INTERVAL_S, Problem
 from site_builder.core.people import PeopleDirectory
-from site_builder.core.published_files import OutputFile
+from site_builder.core.published_files import PublishedFile
 from site_builder.fleet import status_json
 from site_builder.waste.rules import WasteReport
 
@@ -62,7 +62,7 @@ class SiteWriter:
             self.has_recalled = True
         self.written_files = []
         with self.catch_fault("assets"):
-            self.assets_version = published_files.copy_assets(www)
+            self.assets_version = published_files.publish_assets(www)
 
     def recall_host_files(self) -> None:
         """Find files of hosts in www/ that are not recorded: a builder that was killed did not save its record."""
@@ -88,7 +88,7 @@ class SiteWriter:
         self.published.write(name, fingerprint, content, now.epoch)
         self.written_files.append(name)
 
-    def write_changed_files(self, files: Iterable[OutputFile], now: Now) -> None:
+    def write_changed_files(self, files: Iterable[PublishedFile], now: Now) -> None:
         """Write the files whose fingerprint is new; touch the others, since their age shows that the builder runs."""
         for file in files:
             is_old = not 0 <= now.epoch - self.find_write_time(file.name) < REWRITE_INTERVAL_S
@@ -111,7 +111,7 @@ class SiteWriter:
         with self.catch_fault(available.AVAILABLE_FILE):
             self.write_changed_files([available.build_fleet_available_file(built_hosts)], now)
         if self.has_failed(available.AVAILABLE_FILE):  # an older one must not offer a GPU
-            empty = OutputFile(available.AVAILABLE_FILE, b"none", lambda: b"", has_build_time=False)
+            empty = PublishedFile(available.AVAILABLE_FILE, b"none", lambda: b"", has_build_time=False)
             self.write_changed_files([empty], now)
         # cards and the parts of index.html, which open pages fetch one by one
         fragments = {
@@ -119,7 +119,7 @@ class SiteWriter:
             for host, built_host in built_hosts.items()
         }
         unchanged = {name for name, (digest, _) in fragments.items() if self.published.is_unchanged(name, digest)}
-        now_ms = published_files.timestamp_to_milliseconds(now.epoch)
+        now_ms = timestamp_to_milliseconds(now.epoch)
         with self.catch_fault("index.html"):
             page_content = self.build_page_content(built_hosts, problems)
             parts = pages.render_board_parts(page_content, now)
@@ -130,9 +130,7 @@ class SiteWriter:
                     unchanged.add(name)
             # since when each fragment has its content
             revisions = {
-                name: published_files.timestamp_to_milliseconds(self.find_write_time(name))
-                if name in unchanged
-                else now_ms
+                name: timestamp_to_milliseconds(self.find_write_time(name)) if name in unchanged else now_ms
                 for name in fragments
             }
             with self.catch_fault("index.html"):
@@ -200,7 +198,7 @@ class SiteWriter:
         )
         header = LiveCardsHeader(
             schema=LIVE_SCHEMA,
-            built=published_files.timestamp_to_milliseconds(now.epoch),
+            built=timestamp_to_milliseconds(now.epoch),
             every=self.build_interval_s,
             version=content.assets_version,
             free=content.free_count,

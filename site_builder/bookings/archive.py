@@ -47,11 +47,16 @@ def archive_ended_bookings(
         if not settings.booking_policy.retention_s or not list_bookings_to_archive(settings, bookings, epoch):
             return []
         if doubt:
-            return [Problem("clock", clock_check.advice(doubt, "bookings that seem to be over stay in comments.json"))]
+            return [
+                Problem(
+                    "clock",
+                    clock_check.describe_clock_doubt(doubt, "bookings that seem to be over stay in comments.json"),
+                )
+            ]
         BookingService(settings, lambda: epoch).execute(BUILDER_USER, ArchiveOperation(settings))
     except BookingsUnreadableError:
         return []  # the board reports it already
-    except (locks.StorageError, OSError) as error:
+    except (locks.LockedFileError, OSError) as error:
         return [Problem("data/comments.json", f"{fault}: {error}")]
     except Exception as error:  # a fault of ours: the builder goes on
         return [Problem("data/comments.json", describe_fault(fault, error))]

@@ -14,16 +14,19 @@ from site_builder.bookings import archive, consul_store, parser, service
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings
-from site_builder.config.types import is_cleartext_url
+from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client
-from site_builder.core.board_client import CHECK_URL_HINT, describe_unexpected_board_response, parse_board_origin
+from site_builder.core.board_client import (
+    CHECK_URL_HINT,
+    describe_unexpected_board_response,
+    is_cleartext_url,
+    parse_board_origin,
+)
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.core.files import find_bookings_file
+from site_builder.core.data_folder import find_bookings_data_file
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.names import fold_login
-from site_builder.snapshots.local_machine import find_local_login_by_uid, find_login
+from site_builder.snapshots.local_machine import find_local_login, find_local_login_by_uid
 
 STATUS_FILE = "status.json"
 MAX_STATUS_AGE_S = 600
@@ -57,7 +60,7 @@ class LocalBookingBackend:
 
     def list_problems(self) -> list[str]:
         content = consul_store.open_consul_or_local_store(self.settings.data, self.settings.kv).read_unlocked()
-        path = find_bookings_file(self.settings.data)
+        path = find_bookings_data_file(self.settings.data)
         return [f"{path}: {problem}" for problem in parser.parse_bookings(content, self.settings.zone).problems]
 
 
@@ -186,7 +189,7 @@ def find_backend_login() -> str:
 
 def find_backend_person() -> str:
     """Return the login of the user, and behind sudo that of the person."""
-    return find_login() or find_backend_login()
+    return find_local_login() or find_backend_login()
 
 
 def identify_backend_user(settings: Settings) -> BookingUser:

@@ -31,8 +31,7 @@ from site_builder.bookings.request import UnclearRequestError, parse_request_end
 from site_builder.bookings.store import BookingsUnreadableError
 from site_builder.bookings.times import find_first_booking_time
 from site_builder.bookings.tokens import TokenStore
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import formatting
 from site_builder.core.board_client import describe_unexpected_board_response
 from site_builder.core.clock import Now
@@ -43,7 +42,7 @@ from site_builder.core.command_options import (
     with_loaded_settings,
     with_settings,
 )
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import clean_text, find_terminal_width, replace_unencodable
 from site_builder.core.timeparse import moments, recurrence
@@ -78,7 +77,7 @@ def translate_booking_errors(place: object = None) -> Iterator[None]:
         yield
     except (BookingRefusedError, EntryPlacementError) as error:
         raise NegativeResultError(clean_text(str(error))) from None
-    except (UnclearRequestError, BookingsUnreadableError, FleetUnavailableError, StorageError) as error:
+    except (UnclearRequestError, BookingsUnreadableError, FleetUnavailableError, LockedFileError) as error:
         raise CommandError(clean_text(str(error))) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         if not isinstance(place, RemoteBookingBackend):
@@ -218,7 +217,7 @@ def parse_booking_repeat_options(options: Mapping[str, Any], since: datetime, no
     """Return the rule and its first time: `mon`, for a booking that repeats on Tuesdays, means the Tuesday after."""
     last = parse_request_time_field({"from": options["last"]}, "from", now)
     try:
-        last_moment = last and recurrence.extend_to_day_end(last, now.zone)
+        last_moment = last and recurrence.extend_recurrence_to_day_end(last, now.zone)
         rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
     except moments.UnclearTimeError as error:
         raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
@@ -536,5 +535,5 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
                 click.echo(f"{entry.name:<{width}}  {datetime.fromtimestamp(entry.created_at):%Y-%m-%d %H:%M}")
         if tokens.problem:
             print_command_message(f"{tokens.path} {tokens.problem}")
-    except (StorageError, BookingNameError) as error:
+    except (LockedFileError, BookingNameError) as error:
         raise CommandError(str(error)) from None

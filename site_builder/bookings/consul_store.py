@@ -12,10 +12,10 @@ from site_builder.bookings import store
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, locks
-from site_builder.core.files import find_booking_folder
+from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_booking_data_folder
 from site_builder.core.model import KvAccess, Problem
 
-COPIED_FILES = (store.BOOKINGS_FILE, store.WATCHES_FILE, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
+COPIED_FILES = (BOOKINGS_FILE, WATCHES_FILE, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
 BY_HAND_SUFFIX = ".by-hand"
 # Files that gpuboard makes in data/ itself: a host of such a name would take their place.
 RESERVED_NAMES = frozenset(
@@ -45,7 +45,7 @@ class ConsulStoreCopies:
                 fault = f"was changed by hand, but lives in Consul: what you wrote is in data/{name}{BY_HAND_SUFFIX}"
                 hint = (
                     "use `gpuboard edit`"
-                    if name == store.BOOKINGS_FILE
+                    if name == BOOKINGS_FILE
                     else f"put it with `consul kv put {self.kv_store.data_prefix}{name}`"
                 )
                 problems.append(Problem(f"data/{name}", f"{fault}; {hint}, and remove that file"))
@@ -55,7 +55,7 @@ class ConsulStoreCopies:
         try:
             with store.open_booking_store_folder(find_consul_store_folder(self.data_folder, name)) as folder:
                 return files.read_signature(name, folder)
-        except (files.FileRefusedError, locks.StorageError):
+        except (files.FileRefusedError, locks.LockedFileError):
             return None
 
     def renew_copy(self, name: str) -> list[Problem]:
@@ -67,11 +67,11 @@ class ConsulStoreCopies:
                     return []
                 write_consul_store_copy(self.data_folder, name, value.content)
                 self.known_versions[name] = value.modify_index, self.read_copy_signature(name)
-        except locks.StorageBusyError:
+        except locks.LockedFileBusyError:
             return []  # who has it renews the copy
         except ConsulUnavailableError as error:
             return [Problem(f"data/{name}", f"the copy of what Consul has is not renewed: Consul {error}")]
-        except (locks.StorageError, files.FileRefusedError, OSError) as error:
+        except (locks.LockedFileError, files.FileRefusedError, OSError) as error:
             return [Problem(f"data/{name}", f"the copy of what Consul has is not renewed: {error}")]
         return []
 
@@ -97,14 +97,14 @@ def write_consul_store_copy(data: Path, name: str, content: bytes) -> None:
 
 
 def find_consul_store_folder(data: Path, name: str) -> Path:
-    return find_booking_folder(data) if name in {store.BOOKINGS_FILE, store.WATCHES_FILE} else data
+    return find_booking_data_folder(data) if name in {BOOKINGS_FILE, WATCHES_FILE} else data
 
 
 def compute_consul_store_digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
 
-BOOKINGS_KEY = f"data/{store.BOOKINGS_FILE}"
+BOOKINGS_KEY = f"data/{BOOKINGS_FILE}"
 
 
 class ConsulBookingStore(store.BookingStore):
@@ -122,22 +122,22 @@ class ConsulBookingStore(store.BookingStore):
             value = self.kv_store.get(BOOKINGS_KEY)
         except ConsulUnavailableError as error:
             message = f"{self.access.where} {error}: bookings live there, and nothing is written until it answers"
-            raise locks.StorageError(message) from None
+            raise locks.LockedFileError(message) from None
         if value is None:
             self.modify_index = 0
             return super().read()
         self.modify_index = value.modify_index
         if not value.content.strip() and store.has_any_bookings(self.folder / store.LAST_GOOD_FILE):
-            key, last_good = f"{self.kv_store.data_prefix}{store.BOOKINGS_FILE}", self.folder / store.LAST_GOOD_FILE
+            key, last_good = f"{self.kv_store.data_prefix}{BOOKINGS_FILE}", self.folder / store.LAST_GOOD_FILE
             message = f"{key} is empty in Consul, though {last_good} has bookings"
-            raise locks.StorageError(f"{message}: put that there with `consul kv put`, or write {{}}")
+            raise locks.LockedFileError(f"{message}: put that there with `consul kv put`, or write {{}}")
         return value.content if value.content.strip() else b"{}\n"
 
     def read_unlocked(self) -> bytes:
         """Read for somebody who only looks: while Consul does not respond, from the copy."""
         try:
             return self.read()
-        except locks.StorageError:
+        except locks.LockedFileError:
             return super().read()
 
     def write(self, content: bytes) -> bool:
@@ -146,7 +146,7 @@ class ConsulBookingStore(store.BookingStore):
             self.check_owner(folder)  # who may not write the copy may not book either
         if len(content) > self.max_bytes:
             message = f"comments.json would have {len(content)} bytes, and Consul takes no more than {self.max_bytes}"
-            raise locks.StorageError(message)
+            raise locks.LockedFileError(message)
         try:
             if not self.kv_store.put(BOOKINGS_KEY, content, cas=self.modify_index):
                 return False
@@ -160,10 +160,10 @@ class ConsulBookingStore(store.BookingStore):
                 certainty = "so that nobody knows whether it was written"
                 if is_unchanged:
                     certainty = "and nothing was written so far"
-                raise locks.StorageError(f"{self.access.where} {error}, {certainty}: look again") from None
+                raise locks.LockedFileError(f"{self.access.where} {error}, {certainty}: look again") from None
         # it is booked; the next build renews the copy, or tells why
-        with suppress(OSError, files.FileRefusedError, locks.StorageError):
-            write_consul_store_copy(self.data_folder, store.BOOKINGS_FILE, content)
+        with suppress(OSError, files.FileRefusedError, locks.LockedFileError):
+            write_consul_store_copy(self.data_folder, BOOKINGS_FILE, content)
         return True
 
 

@@ -30,7 +30,7 @@ from site_builder.bookings.commands import (
 )
 from site_builder.bookings.operations import EditOperation
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.core.files import find_booking_folder, find_bookings_file
+from site_builder.core.data_folder import BOOKINGS_FILE, find_booking_data_folder, find_bookings_data_file
 from site_builder.core.terminal_text import clean_text
 
 LINE_REFERENCE = re.compile(r"line \d+(?:, column \d+)?")
@@ -64,7 +64,7 @@ def edit(place: BookingBackend) -> None:
     if not isinstance(place, LocalBookingBackend):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise CommandError(message)
-    booking_folder = find_booking_folder(place.settings.data)
+    booking_folder = find_booking_data_folder(place.settings.data)
     with store.open_booking_store_folder(booking_folder) as folder:  # refused before the work, not after it
         store.BookingStore(place.settings.data).check_owner(folder)
     if not os.access(booking_folder, os.W_OK):
@@ -81,7 +81,7 @@ def edit(place: BookingBackend) -> None:
         with translate_booking_errors():
             transaction = place.service.execute(place.user, EditOperation(original, edited))
         print_command_message(
-            f"{find_bookings_file(place.settings.data)} is written: {clean_text(transaction.message)}"
+            f"{find_bookings_data_file(place.settings.data)} is written: {clean_text(transaction.message)}"
         )
 
 
@@ -91,7 +91,7 @@ def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
 
     The editor inherits the lock on the folder, which shows that the copy is open.
     """
-    copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / store.BOOKINGS_FILE
+    copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / BOOKINGS_FILE
     lock = os.open(copy.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # where folders cannot be locked, no copy is ever taken for one that was left behind
@@ -152,9 +152,7 @@ def remove_left_edit_copies() -> None:
         with suppress(OSError), lock_left_edit_folder(folder) as is_left:
             if not is_left:
                 continue
-            copy, original_path, named_path = (
-                folder / name for name in (store.BOOKINGS_FILE, ORIGINAL_FILE, NAMED_FILE)
-            )
+            copy, original_path, named_path = (folder / name for name in (BOOKINGS_FILE, ORIGINAL_FILE, NAMED_FILE))
             original = original_path.read_bytes() if original_path.exists() else None
             is_named = named_path.exists()
             is_expired = is_named and time.time() - named_path.stat().st_mtime > NAMED_RETENTION_S

@@ -223,7 +223,7 @@ class IcsTimestampStore:
         self.events: dict[str, IcsTimestamps] = {}
         self.saved_content = b""
         with suppress(OSError, files.FileRefusedError, ValueError):
-            self.saved_content = files.read(self.store_path)
+            self.saved_content = files.read_own_file(self.store_path)
             self.events = make_record_decoder(dict[str, IcsTimestamps])(orjson.loads(self.saved_content))
 
     def record_event(self, uid: str, digest: str, now: float) -> IcsTimestamps:

@@ -34,7 +34,6 @@ from site_builder.bookings.request import (
     parse_request_text_list,
     parse_request_time_field,
 )
-from site_builder.bookings.store import BOOKINGS_FILE
 from site_builder.bookings.times import (
     CONFLICT_HORIZON,
     booking_time_to_epoch,
@@ -46,6 +45,7 @@ from site_builder.bookings.times import (
 from site_builder.bookings.transaction import BookingTransaction, BookingUser, merge_transactions
 from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.data_folder import BOOKINGS_FILE
 from site_builder.core.model import RUN_ID_PREFIX, Booking
 from site_builder.core.timeparse import dates, moments, recurrence
 from site_builder.core.timeparse.recurrence import end_rrule
@@ -252,7 +252,7 @@ class UndoOperation:
         changed = [*restored, *removed]
         if changed and all(has_booking_ended(booking, now) for booking in changed):
             refuse_ended_booking(changed[0], now)
-        changed_at = dates.exact(line["when"])
+        changed_at = dates.parse_timestamp(line["when"])
         transaction.check_conflicts(current, others, given_up=changed_at.timestamp() if changed_at else None)
         for name in {booking.name for booking in current}:
             transaction.check_share([booking for booking in current if booking.name == name], others)

@@ -28,7 +28,7 @@ from site_builder.core.faults import split_by_success
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
 from site_builder.core.formatting import MAX_NAME_CHARACTERS, MONTH_NAMES
-from site_builder.core.html import load_compact_template
+from site_builder.core.html import load_compact_html_template
 from site_builder.core.model import Booking, GpuIdentity, PrivacySettings, Problem
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
@@ -305,7 +305,7 @@ def assign_calendar_styles(people: Iterable[str]) -> dict[str, int]:
 def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson], version: str, now: Now) -> bytes:
     """Render the page; `people` are by the names in their bookings."""
     first = calendar.midnights[0]
-    content = load_compact_template("bookings.html").render(
+    content = load_compact_html_template("bookings.html").render(
         version=version,
         built_ms=int(now.epoch * 1000),
         built_iso=now.local.isoformat(" ", "minutes"),

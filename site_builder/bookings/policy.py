@@ -150,7 +150,7 @@ def format_booking_place(host: str, gpu: str) -> str:
 def check_policy_limits(since: datetime, until: datetime, limits: BookingPolicy, now: Now) -> None:
     """Refuse a booking that ends before it begins or in the past, is too long, or too far ahead."""
     for moment in (since, until):
-        fault = dates.fault(moment, now.zone)
+        fault = dates.find_date_fault(moment, now.zone)
         if fault:
             raise BookingRefusedError(f"{moment.date()} {fault}")
     start, end = booking_time_to_epoch(since), booking_time_to_epoch(until)

@@ -17,12 +17,11 @@ from typing import Any
 from site_builder.bookings import parser
 from site_builder.bookings.json_edit import BookingJsonError, decode_json_file, iterate_json_entries, text_to_plain_json
 from site_builder.core import files, locks
-from site_builder.core.files import CachedFile, find_booking_folder
-from site_builder.core.locks import StorageBusyError, StorageError
+from site_builder.core.data_folder import BOOKINGS_FILE, find_booking_data_folder
+from site_builder.core.files import CachedDataFile
+from site_builder.core.locks import LockedFileBusyError, LockedFileError
 from site_builder.core.model import Booking, Problem, Row
 
-BOOKINGS_FILE = files.BOOKINGS_FILE
-WATCHES_FILE = files.WATCHES_FILE
 # Some 20,000 bookings; a larger file was not written by people.
 MAX_BOOKINGS_BYTES = 4 * 1024 * 1024
 # Limit for bookings, which must be readable again, with room for what people add by hand.
@@ -45,7 +44,7 @@ class BookingStore:
 
     def __init__(self, data: Path) -> None:
         self.data_folder = data
-        self.folder = find_booking_folder(data)
+        self.folder = find_booking_data_folder(data)
         self.max_bytes = MAX_BOOKINGS_BYTES  # bytes that it can hold
         self.signature: files.FileSignature | None = None
 
@@ -69,7 +68,7 @@ class BookingStore:
         if has_any_bookings(self.folder / LAST_GOOD_FILE):
             fault = "is not there" if self.signature is None else "is empty"
             message = f"{self.folder / BOOKINGS_FILE} {fault}, though {LAST_GOOD_FILE} beside it has bookings"
-            raise StorageError(f"{message}: copy that back, or write {{}}")
+            raise LockedFileError(f"{message}: copy that back, or write {{}}")
         return b"{}\n"
 
     def write(self, content: bytes) -> bool:
@@ -88,7 +87,7 @@ class BookingStore:
             if not replace_booking_store_file(folder, self.folder / BOOKINGS_FILE, content, owner_status, is_unchanged):
                 return False
             self.signature = files.read_signature(BOOKINGS_FILE, folder)
-            with suppress(StorageError):
+            with suppress(LockedFileError):
                 replace_booking_store_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return True
 
@@ -100,7 +99,7 @@ class BookingStore:
             return os.fstat(folder)
         if not os.access(BOOKINGS_FILE, os.W_OK, dir_fd=folder):
             message = f"{self.folder / BOOKINGS_FILE} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
-            raise StorageError(f"{message}, and you may not write it: {ASK_ADMIN_HINT}")
+            raise LockedFileError(f"{message}, and you may not write it: {ASK_ADMIN_HINT}")
         return owner_status
 
     def append_log(self, line: dict[str, Any]) -> None:
@@ -129,13 +128,13 @@ class BookingStore:
                     file.flush()
                     os.fsync(handle)
         except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
+            raise LockedFileError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
     def read_log(self) -> list[dict[str, Any]]:
         """Return the changes, the newest first; skip lines that cannot be read."""
         lines: list[dict[str, Any]] = []
         for name in (f"{LOG_FILE}.1", LOG_FILE):
-            with suppress(StorageError):
+            with suppress(LockedFileError):
                 for line in read_booking_store_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[
                     1
                 ].splitlines():
@@ -174,7 +173,7 @@ def open_booking_store_folder(data: Path) -> Iterator[int]:
     try:
         folder = os.open(data, files.ROOT_FOLDER_FLAGS)
     except OSError as error:
-        raise StorageError(f"{data} cannot be read: {error.strerror}; set GPUBOARD_DATA or GPUBOARD_URL") from None
+        raise LockedFileError(f"{data} cannot be read: {error.strerror}; set GPUBOARD_DATA or GPUBOARD_URL") from None
     try:
         yield folder
     finally:
@@ -187,7 +186,7 @@ def read_booking_store_file(data: Path, name: str, limit: int) -> tuple[files.Fi
         try:
             return files.read_file(name, folder, limit) if files.read_signature(name, folder) else (None, b"")
         except files.FileRefusedError as error:
-            raise StorageError(f"{data / name} cannot be read: {error}") from None
+            raise LockedFileError(f"{data / name} cannot be read: {error}") from None
 
 
 @contextmanager
@@ -195,19 +194,19 @@ def hold_booking_store_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> It
     """Hold the lock on the bookings; the kernel frees it however we end."""
     deadline = time.monotonic() + timeout_s
     while True:
-        booking_folder = find_booking_folder(data)
+        booking_folder = find_booking_data_folder(data)
         with open_booking_store_folder(booking_folder) as folder:
             handle = open_booking_store_lock(folder, booking_folder)
             try:
                 try:
                     if not locks.acquire_lock(handle, deadline, LOCK_POLL_INTERVAL_S):
                         path = booking_folder / BOOKINGS_FILE
-                        raise StorageBusyError(
+                        raise LockedFileBusyError(
                             f"somebody else has been writing {path} for {timeout_s:.0f} s: try again"
                         )
                 except OSError as error:
-                    raise StorageError(f"{booking_folder} cannot be locked: {error.strerror}") from None
-                if find_booking_folder(data) == booking_folder:  # else they were moved while we waited
+                    raise LockedFileError(f"{booking_folder} cannot be locked: {error.strerror}") from None
+                if find_booking_data_folder(data) == booking_folder:  # else they were moved while we waited
                     yield BookingStore(data)
                     return
             finally:
@@ -227,7 +226,7 @@ def open_booking_store_lock(folder: int, data: Path) -> int:
         except PermissionError:  # where it is a local file, one that can be read can be locked
             return os.open(LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
-        raise StorageError(f"{data / LOCK_FILE} cannot be opened: {error.strerror}; {ASK_ADMIN_HINT}") from None
+        raise LockedFileError(f"{data / LOCK_FILE} cannot be opened: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
 
 def replace_booking_store_file(
@@ -247,7 +246,7 @@ def replace_booking_store_file(
                 file.flush()
                 if not copy_booking_store_ownership(handle, owner_status):
                     message = f"{path} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
-                    raise StorageError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
+                    raise LockedFileError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
                 with suppress(
                     OSError, AttributeError
                 ):  # access lists and the like, as far as the new file can have them
@@ -263,7 +262,7 @@ def replace_booking_store_file(
             with suppress(FileNotFoundError):
                 os.unlink(temporary_name, dir_fd=folder)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
+        raise LockedFileError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
     return True
 
 
@@ -293,13 +292,13 @@ def copy_booking_store_ownership(handle: int, owner_status: os.stat_result) -> b
     return user.pw_uid == 0 or owner_status.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
-class BookingStoreFile(CachedFile[Row]):
+class BookingStoreFile(CachedDataFile[Row]):
     """A file that all accounts which book may write."""
 
     @property
     def folder(self) -> Path:
         """Return the folder of the bookings, also if they move while we run."""
-        return find_booking_folder(self.data_folder)
+        return find_booking_data_folder(self.data_folder)
 
 
 class BookingsFile(BookingStoreFile[Booking]):
@@ -314,7 +313,7 @@ class BookingsFile(BookingStoreFile[Booking]):
         """Keep the last good content in state/, and beside the file, where people look for it."""
         if self.state_folder and content is not None:
             with (
-                suppress(OSError, StorageError),
+                suppress(OSError, LockedFileError),
                 open_booking_store_folder(self.folder) as folder,
             ):  # if we may write there
                 owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from site_builder.core import files, locks
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import Problem
 from site_builder.core.names import fold_login
 
@@ -46,22 +46,22 @@ class TokenStore:
         self.problem = ""  # what was wrong when they were last read
 
     def list_tokens(self) -> list[BookingToken]:
-        """List all tokens; raise StorageError if the file is damaged, so that none is forgotten.
+        """List all tokens; raise LockedFileError if the file is damaged, so that none is forgotten.
 
         If it is empty, as a full disk may leave it, the last good copy is used. If somebody has edited it, it is not:
         they may have removed a token.
         """
         content, self.problem = locks.read_locked_file(self.path, MAX_TOKENS_BYTES), ""
         if not content.strip() and self.path.exists():
-            content = files.read_copy(self.path, MAX_TOKENS_BYTES)
+            content = files.read_file_copy(self.path, MAX_TOKENS_BYTES)
             if not content:
                 message = f"{self.path} is empty: put your copy of it back, or remove it and make all tokens anew"
-                raise StorageError(message)
-            self.problem = f"is empty: {files.USED}"
+                raise LockedFileError(message)
+            self.problem = f"is empty: {files.COPY_USED_MESSAGE}"
         try:
             return parse_booking_tokens(content) if content else []
-        except files.WRONG_SHAPE:
-            raise StorageError(f"{self.path} is damaged: mend it, or remove it and make all tokens anew") from None
+        except files.PARSE_ERRORS:
+            raise LockedFileError(f"{self.path} is damaged: mend it, or remove it and make all tokens anew") from None
 
     def create_token(self, name: str, now: float) -> str:
         """Create a token, and return it; it is stored only as a hash."""
@@ -89,7 +89,7 @@ class TokenStore:
         rows = [{"name": token.name, "made": token.created_at, "sha256": token.digest} for token in tokens]
         content = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         # the copy first: one that is older than the file would bring back a token that was taken away
-        locks.write_locked_file(files.find_copy_path(self.path), content)
+        locks.write_locked_file(files.find_copy_file(self.path), content)
         locks.write_locked_file(self.path, content)
 
 
@@ -100,17 +100,17 @@ def find_booking_token_problems(state: Path) -> list[Problem]:
         return []
     try:
         tokens.list_tokens()
-    except StorageError as error:
+    except LockedFileError as error:
         return [Problem(f"state/{TOKENS_FILE}", str(error).replace(f"{tokens.path} ", ""))]
     if tokens.problem:
         return [Problem(f"state/{TOKENS_FILE}", tokens.problem)]
     # an older gpuboard, or somebody by hand, may have written it without a copy
-    with suppress(OSError, StorageError, *files.WRONG_SHAPE):
+    with suppress(OSError, LockedFileError, *files.PARSE_ERRORS):
         content = locks.read_locked_file(tokens.path, MAX_TOKENS_BYTES)
-        if content.strip() and content != files.read_copy(tokens.path, MAX_TOKENS_BYTES):
+        if content.strip() and content != files.read_file_copy(tokens.path, MAX_TOKENS_BYTES):
             with locks.hold_file_lock(tokens.path):
                 parse_booking_tokens(content := locks.read_locked_file(tokens.path, MAX_TOKENS_BYTES))
-                locks.write_locked_file(files.find_copy_path(tokens.path), content)
+                locks.write_locked_file(files.find_copy_file(tokens.path), content)
     return []
 
 

@@ -24,6 +24,7 @@ from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedEr
 from site_builder.bookings.store import BookingStore, BookingsUnreadableError
 from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.data_folder import BOOKINGS_FILE
 from site_builder.core.model import Booking, BookingPolicy
 
 # Letters and digits that cannot be mistaken for each other.
@@ -64,7 +65,7 @@ class BookingTransaction:
         try:
             return JsonDocument.from_bytes(self.content)
         except BookingJsonError as error:
-            path = self.store.folder / store.BOOKINGS_FILE
+            path = self.store.folder / BOOKINGS_FILE
             last_good = path.with_name(store.LAST_GOOD_FILE)
             hint = f"; {store.LAST_GOOD_FILE} beside it could be read last" if last_good.exists() else ""
             raise BookingsUnreadableError(f"{path} cannot be read, and is left as it is: {error}{hint}") from None

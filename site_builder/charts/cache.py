@@ -83,7 +83,7 @@ class ChartCache:
         path = self.folder / f"{request.host}.{window}"
         is_current, cached_html, seconds_left = False, b"", 0.0
         with suppress(OSError, files.FileRefusedError, ValueError):
-            head, _, cached_html = files.read(path).partition(b"\n")
+            head, _, cached_html = files.read_own_file(path).partition(b"\n")
             cached_fingerprint, cached_until, length = head.decode().split()
             seconds_left = float(cached_until) - now.epoch
             # half of one, in a damaged file, would spoil the page
@@ -159,7 +159,9 @@ class SparklineCache:
         self.is_changed = False
         self.faults = FaultLog()
         with suppress(OSError, files.FileRefusedError, ValueError):
-            stored: StoredSparklines = make_record_decoder(StoredSparklines)(orjson.loads(files.read(self.store_path)))
+            stored: StoredSparklines = make_record_decoder(StoredSparklines)(
+                orjson.loads(files.read_own_file(self.store_path))
+            )
             if stored.code == CODE_DIGEST.hex():
                 self.cached = {
                     host: CachedSparklines(drawn_at, {key: Html(line) for key, line in lines.items()})

@@ -23,7 +23,7 @@ from site_builder.charts.time_windows import (
     list_time_window_names,
 )
 from site_builder.core.formatting import format_gib
-from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_compact_template
+from site_builder.core.html import EMPTY_HTML, Html, escape_html, load_raw_html_template
 
 WINDOW_TITLES = {
     "day": "The last 24 hours",
@@ -103,7 +103,7 @@ def render_charts(
     figures = [gpu._replace(id=Html(f"_{grid.window}-{place}")) for place, gpu in enumerate(figures)]
     if not host_series.is_empty:
         figures.append(build_chart_figure(grid, host_series, HOST_PANELS, rows, axis_ends))
-    text = load_raw_compact_template("charts.html").render(
+    text = load_raw_html_template("charts.html").render(
         span=grid.window,
         title=WINDOW_TITLES[grid.window],
         drawn=drawn_at,
@@ -118,7 +118,7 @@ def render_charts(
 @lru_cache(maxsize=16)
 def render_charts_message(name: str, message: str) -> bytes:
     """Render what stands in the place of a window that is not drawn."""
-    text = load_raw_compact_template("charts.html").render(
+    text = load_raw_html_template("charts.html").render(
         span=name, title=WINDOW_TITLES[name], drawn=0, sentence=escape_html(message), figures=()
     )
     return text.encode("utf-8", "replace")

@@ -19,8 +19,7 @@ from site_builder.client import loader, render, search
 from site_builder.client import picker as gpu_picker
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
 from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult, format_gpu_choices
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import sanitize_setting_text
+from site_builder.config.settings import LoadedSettings, sanitize_setting_text
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (
@@ -31,7 +30,12 @@ from site_builder.core.command_options import (
     with_loaded_settings,
 )
 from site_builder.core.model import FleetUnavailableError
-from site_builder.core.terminal_text import find_terminal_width, is_coloured, replace_unencodable, truncate_text
+from site_builder.core.terminal_text import (
+    find_terminal_width,
+    is_coloured,
+    replace_unencodable,
+    truncate_terminal_text,
+)
 from site_builder.core.timeparse import moments
 from site_builder.snapshots.completion import complete_hosts
 
@@ -174,7 +178,7 @@ def refresh_live_screen(
         while time.monotonic() < deadline:
             size = shutil.get_terminal_size()
             if size != old_size:
-                lines = [truncate_text(head, size.columns), *(draw(fleet) if is_current else ())]
+                lines = [truncate_terminal_text(head, size.columns), *(draw(fleet) if is_current else ())]
                 write_live_screen(build_live_screen_frame(lines, size.columns, size.lines))
                 old_size = size
             time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
@@ -190,7 +194,7 @@ def build_live_screen_frame(lines: Sequence[str], width: int, height: int) -> st
     """Build the text that draws as many lines as there is room for over the old ones."""
     if len(lines) > height:
         hint = f"… and {len(lines) - height + 1} more lines: a higher terminal shows them, or words find them"
-        lines = [*lines[: height - 1], truncate_text(hint, width)]
+        lines = [*lines[: height - 1], truncate_terminal_text(hint, width)]
     # cleared before it is written: after the last cell of a line, that would take this cell too
     return CURSOR_HOME + "\n".join(f"{CLEAR_LINE}{line}" for line in lines) + CLEAR_BELOW
 

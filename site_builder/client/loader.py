@@ -15,11 +15,10 @@ from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, suggest_board_update
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client, formatting
 from site_builder.core.clock import Now
-from site_builder.core.files import find_bookings_file
+from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_data_file
 from site_builder.core.model import (
     EXIT_MISSING,
     REWRITE_INTERVAL_S,
@@ -108,7 +107,7 @@ def build_fleet_owner_check(loaded: LoadedSettings, name: str | None) -> Callabl
     """Return a function that says whether a booking is of that person, or else of the user; aliases are resolved."""
 
     def is_own(booked_name: str) -> bool:
-        person = name or local_machine.find_login()
+        person = name or local_machine.find_local_login()
         aliases = NameFiles(loaded.settings.data, None).read_names()[0] if choose_fleet_source(loaded) == "data" else {}
         people = PeopleDirectory(aliases)
         return person is not None and people.resolve_person(booked_name) == people.resolve_person(person)
@@ -164,7 +163,7 @@ def load_data_fleet(settings: Settings) -> Fleet:
 def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
     """Load all bookings, from the last good file if the present one cannot be read; refuse if neither can."""
     faults: list[str] = []
-    for name in (booking_store.BOOKINGS_FILE, booking_store.LAST_GOOD_FILE):
+    for name in (BOOKINGS_FILE, booking_store.LAST_GOOD_FILE):
         file = booking_store.BookingStoreFile(
             settings.data,
             None,
@@ -176,7 +175,7 @@ def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
         if file.content is not None or not (problems or faults):  # without problems, nobody has booked yet
             return bookings
         faults += [problem.what for problem in problems]
-    path = find_bookings_file(settings.data)
+    path = find_bookings_data_file(settings.data)
     raise FleetUnavailableError(f"{path} was {faults[0]}; so nobody can tell what is booked")
 
 
@@ -451,8 +450,8 @@ def parse_fleet_gpu_problem(fields: dict[str, Any], text: TextReader) -> GpuProb
 
 def parse_fleet_booking(fields: dict[str, Any], text: TextReader) -> FleetBooking | None:
     """Parse a booking, if its times can be read."""
-    until = dates.exact(fields.get("date"))
-    since = dates.exact(fields["from"]) if fields.get("from") else None
+    until = dates.parse_timestamp(fields.get("date"))
+    since = dates.parse_timestamp(fields["from"]) if fields.get("from") else None
     if until is None or (fields.get("from") and since is None):
         return None
     return FleetBooking(

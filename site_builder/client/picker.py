@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from site_builder.client import loader
 from site_builder.client.model import Fleet, FleetGpu, FleetHost
-from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import LoadedSettings
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, PrivacySettings
 from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_model_profile, rank_gpu_model
 

@@ -12,7 +12,7 @@ import orjson
 from site_builder.client.model import Fleet, FleetGpu, FleetHost
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_text
+from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_terminal_text
 from site_builder.fleet.status_json import STATUS_SCHEMA, gpu_to_status_json
 
 STATE_MARKS = {"free": "[ ]", "busy": "[~]", "held": "[~]", "booked": "[~]"}
@@ -120,11 +120,11 @@ def format_gpu_table(
     layout = compute_client_table_layout([row.cells for host_rows in rows for row in host_rows], width)
     lines = []
     if any(rows):
-        title = "command" if layout.command_width is None else truncate_text("command", layout.command_width)
+        title = "command" if layout.command_width is None else truncate_terminal_text("command", layout.command_width)
         lines.append(f"{join_client_table_cells(COLUMN_TITLES, layout)}{layout.gap}{title}")
     for host, host_rows in zip(fleet.hosts, rows):
         if heads or host.state != "fresh":
-            text = format_host_line(host) if width is None else truncate_text(format_host_line(host), width)
+            text = format_host_line(host) if width is None else truncate_terminal_text(format_host_line(host), width)
             lines.append(colour_table_line(text, HEAD_COLOUR if host.state == "fresh" else BAD_HEAD_COLOUR, colour))
         for row in host_rows:
             row_lines = format_gpu_lines(row, layout)
@@ -313,7 +313,7 @@ def format_gpu_lines(row: GpuTableRow, layout: ClientTableLayout) -> list[str]:
         # without processes, the notes take their columns
         text = TEXT_SEPARATOR.join(filter(None, (row.notes, row.booking_text)))
         if layout.command_width is not None:
-            text = truncate_text(text, layout.command_width + measure_client_table_columns(layout, USERS))
+            text = truncate_terminal_text(text, layout.command_width + measure_client_table_columns(layout, USERS))
         return [f"{join_client_table_cells(row.cells, layout, USERS)}{layout.gap}{text}".rstrip()]
     cells = join_client_table_cells(row.cells, layout)
     text = TEXT_SEPARATOR.join(filter(None, (row.notes, *row.commands, row.booking_text)))
@@ -323,12 +323,14 @@ def format_gpu_lines(row: GpuTableRow, layout: ClientTableLayout) -> list[str]:
     text = TEXT_SEPARATOR.join(
         filter(None, ("" if has_notes_line else row.notes, *map(shorten_table_command, row.commands), row.booking_text))
     )
-    line = f"{cells}{layout.gap}{truncate_text(text, layout.command_width)}"
+    line = f"{cells}{layout.gap}{truncate_terminal_text(text, layout.command_width)}"
     if not has_notes_line:
         return [line]
     return [
         line,
-        truncate_text(f"{NOTE_INDENT}{row.notes}", layout.command_width + measure_client_table_columns(layout, 0)),
+        truncate_terminal_text(
+            f"{NOTE_INDENT}{row.notes}", layout.command_width + measure_client_table_columns(layout, 0)
+        ),
     ]
 
 

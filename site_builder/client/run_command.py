@@ -63,7 +63,7 @@ NO_BOOK_HINT = "--no-book runs it all the same"
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument(
-    "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=command_options.complete_files
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=command_options.complete_file_option
 )
 @click.option("--gpus", "count", type=GPUS_PER_HOST_RANGE, default=1, metavar="N", help="So many GPUs.  [default: 1]")
 @click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from site_builder.config.types import (
+from site_builder.config.setting_types import (
     BOARD_URL,
     BOOLEAN,
     CHANNELS,
@@ -21,12 +21,12 @@ from site_builder.config.types import (
     SLACK_URL,
     ZONE_NAME,
     SettingType,
-    choice_of,
-    duration_between,
-    number_between,
-    parse_consul_address,
+    build_choice_type,
+    build_duration_type,
+    build_number_type,
+    build_text_type,
+    parse_consul_address_setting,
     parse_folder_setting,
-    text_matching,
 )
 
 DAY_S = 86400
@@ -90,13 +90,13 @@ SETTINGS = {
     ),
     "GPUBOARD_SHOW_COMMANDS": Setting(
         "full",
-        choice_of(full="full", program="program", none="none"),
+        build_choice_type(full="full", program="program", none="none"),
         "what is shown of commands: full, program (its name only) or none",
         "arguments, file names and project names on a page that others can read",
     ),
     "GPUBOARD_SHOW_USERS": Setting(
         "yes",
-        choice_of(yes=True, no=False),
+        build_choice_type(yes=True, no=False),
         "whether users are named: yes or no",
         "a public list of who works when",
     ),
@@ -136,34 +136,34 @@ SETTINGS = {
     ),
     "GPUBOARD_TOKEN": Setting(
         "",
-        text_matching(TOKEN_PATTERN, "a token without blanks"),
+        build_text_type(TOKEN_PATTERN, "a token without blanks"),
         "what `gpuboard token` gave you: it says who you are when you book through GPUBOARD_URL",
         "a booking under somebody else's name",
         is_secret=True,
     ),
     "GPUBOARD_LOGIN": Setting(
         "",
-        text_matching(NAME_AND_PASSWORD, "a name, a colon and a password"),
+        build_text_type(NAME_AND_PASSWORD, "a name, a colon and a password"),
         "name:password for a board at GPUBOARD_URL that asks for them",
         "a board behind a password that no command can read",
         is_secret=True,
     ),
     "GPUBOARD_BOOK_URL": Setting(
         "",
-        text_matching(BOOK_PATH, "a path on the board's own server, such as book or /cgi-bin/book.cgi"),
+        build_text_type(BOOK_PATH, "a path on the board's own server, such as book or /cgi-bin/book.cgi"),
         "where the page sends bookings: book, for `gpuboard serve`, or the path of book.cgi; without it the page shows "
         "the command to copy",
         "people who edit comments.json because the page cannot book",
     ),
     "GPUBOARD_BOOK_OPEN": Setting(
         "no",
-        choice_of(yes=True, no=False),
+        build_choice_type(yes=True, no=False),
         "whether anybody who reaches the board may book under any name: yes or no",
         "bookings by strangers; with yes, tokens in a lab where all trust each other",
     ),
     "GPUBOARD_BOOK_FOR_OTHERS": Setting(
         "yes",
-        choice_of(yes=True, no=False),
+        build_choice_type(yes=True, no=False),
         "whether people may book under another's name, which is logged: yes or no",
         "GPUs booked in the name of somebody who does not know of it",
     ),
@@ -175,62 +175,62 @@ SETTINGS = {
     ),
     "GPUBOARD_BOOK_GPUS": Setting(
         "0",
-        number_between(0, 100_000),
+        build_number_type(0, 100_000),
         "how many GPUs a person may have booked at the same time; 0 is no limit",
         "one person with all GPUs",
     ),
     "GPUBOARD_BOOK_HOURS": Setting(
         "0",
-        number_between(0, 1_000_000),
+        build_number_type(0, 1_000_000),
         "how many GPU-hours a person may have booked from now on (of what repeats, four weeks); 0 is no limit",
         "a fleet that is promised to the first who comes",
     ),
     "GPUBOARD_BOOK_LONGEST": Setting(
         "0s",
-        duration_between(0, 3650 * DAY_S),
+        build_duration_type(0, 3650 * DAY_S),
         "how long one booking may be; 0 is no limit",
         "GPUs that are booked for ever",
     ),
     "GPUBOARD_BOOK_AHEAD": Setting(
         "0s",
-        duration_between(0, 3650 * DAY_S),
+        build_duration_type(0, 3650 * DAY_S),
         "how far ahead a booking may begin; 0 is no limit",
         "the week before the deadline, booked a year before",
     ),
     "GPUBOARD_BOOK_KEEP": Setting(
         "30d",
-        duration_between(0, 3650 * DAY_S),
+        build_duration_type(0, 3650 * DAY_S),
         "how long a booking that is over stays in comments.json before it moves to state/bookings-past.jsonl; 0 is for "
         "ever",
         "a file in which nobody finds the bookings that count",
     ),
     "GPUBOARD_PROXY": Setting(
         "",
-        text_matching(IP_ADDRESS, "the IP address of a proxy"),
+        build_text_type(IP_ADDRESS, "the IP address of a proxy"),
         "the address of a proxy that says who somebody is; from any other its header is not believed",
         "anybody who passes for anybody by a header",
     ),
     "GPUBOARD_PROXY_HEADER": Setting(
         "X-Remote-User",
-        text_matching(HEADER_NAME, "the name of an HTTP header"),
+        build_text_type(HEADER_NAME, "the name of an HTTP header"),
         "the header in which that proxy says it",
         "the same",
     ),
     "GPUBOARD_STALE_AFTER": Setting(
         "30s",
-        duration_between(0, DAY_S),
+        build_duration_type(0, DAY_S),
         "how much later than three intervals a snapshot may come before its host is stale",
         "old numbers that look like new ones; a longer one, hosts that flicker on a slow network",
     ),
     "GPUBOARD_DOWN_AFTER": Setting(
         "10m",
-        duration_between(1, 30 * DAY_S),
+        build_duration_type(1, 30 * DAY_S),
         "how old a host's last word may be before it is down",
         "a dead host that is only called stale; a longer one, an alarm at each reboot",
     ),
     "GPUBOARD_CLOCK_OFF": Setting(
         "60s",
-        duration_between(1, DAY_S),
+        build_duration_type(1, DAY_S),
         "how far a host's clock may be off before the board warns",
         "times of processes that are wrong, and nobody knows why",
     ),
@@ -242,7 +242,7 @@ SETTINGS = {
     ),
     "GPUBOARD_HELD_AFTER": Setting(
         "2h",
-        duration_between(0, 30 * DAY_S),
+        build_duration_type(0, 30 * DAY_S),
         "how long a GPU is idle with memory taken before it is held",
         "somebody blamed during a lunch break or a slow start",
     ),
@@ -254,19 +254,19 @@ SETTINGS = {
     ),
     "GPUBOARD_FREE_MIB": Setting(
         "1024",
-        number_between(0, 1024 * 1024),
+        build_number_type(0, 1024 * 1024),
         "the same limit in MiB; both must hold",
         "a large GPU called free while some GB of it are taken",
     ),
     "GPUBOARD_SOON": Setting(
         "1d",
-        duration_between(0, 30 * DAY_S),
+        build_duration_type(0, 30 * DAY_S),
         "a free GPU that is promised within this time says until when it is free",
         "a long job begun an hour before somebody else's booking",
     ),
     "GPUBOARD_SNAPSHOT_KIB": Setting(
         "1024",
-        number_between(64, 8192),
+        build_number_type(64, 8192),
         "the largest file of a host that is read, in KiB; of a larger one the page says so, and the last one serves",
         "every build slowed by one host that sends megabytes",
     ),
@@ -287,7 +287,7 @@ SETTINGS = {
     ),
     "GPUBOARD_MAIL_DOMAIN": Setting(
         "",
-        text_matching(DOMAIN_NAME, "a domain such as lab.org"),
+        build_text_type(DOMAIN_NAME, "a domain such as lab.org"),
         "where LOGIN@ this is the address of whoever has no line in the contacts",
         "a list of addresses to keep up where they follow from logins",
     ),
@@ -311,14 +311,14 @@ SETTINGS = {
     ),
     "GPUBOARD_SLACK_BOT_TOKEN": Setting(
         "",
-        text_matching(SLACK_BOT_TOKEN, "the bot token of a Slack app, which begins with xoxb-"),
+        build_text_type(SLACK_BOT_TOKEN, "the bot token of a Slack app, which begins with xoxb-"),
         "the token by which `gpuboard slack` answers, and by which people get alerts as direct messages",
         "people who ask in Slack which GPU is free, and wait for somebody to look",
         is_secret=True,
     ),
     "GPUBOARD_SLACK_APP_TOKEN": Setting(
         "",
-        text_matching(SLACK_APP_TOKEN, "the app-level token of a Slack app, which begins with xapp-"),
+        build_text_type(SLACK_APP_TOKEN, "the app-level token of a Slack app, which begins with xapp-"),
         "the token by which `gpuboard slack` hears what is asked, over a connection that it opens itself",
         "a port that Slack would have to reach from outside",
         is_secret=True,
@@ -331,7 +331,7 @@ SETTINGS = {
     ),
     "GPUBOARD_CONSUL_SERVICE": Setting(
         "",
-        text_matching(NAME_IN_CONSUL, "the name of a service: letters, digits and . _ -"),
+        build_text_type(NAME_IN_CONSUL, "the name of a service: letters, digits and . _ -"),
         "the service that GPU hosts register in Consul; without it Consul is not asked",
         "a host that never pushed, and that nobody misses",
     ),
@@ -344,19 +344,19 @@ SETTINGS = {
     ),
     "GPUBOARD_CONSUL_DATACENTER": Setting(
         "",
-        text_matching(NAME_IN_CONSUL, "the name of a datacenter: letters, digits and . _ -"),
+        build_text_type(NAME_IN_CONSUL, "the name of a datacenter: letters, digits and . _ -"),
         "the datacenter that is asked; by default the agent's own",
         "hosts of another site on the board, or none",
     ),
     "CONSUL_HTTP_ADDR": Setting(
         "127.0.0.1:8500",
-        SettingType("but must be host:port, with http:// or https:// before it or not", parse_consul_address),
+        SettingType("but must be host:port, with http:// or https:// before it or not", parse_consul_address_setting),
         "where Consul answers, as host:port; https:// before it turns TLS on",
         "questions to an agent that is not there",
     ),
     "CONSUL_HTTP_TOKEN": Setting(
         "",
-        text_matching(TOKEN_PATTERN, "a token without blanks"),
+        build_text_type(TOKEN_PATTERN, "a token without blanks"),
         "the ACL token; in a file that only the builder can read",
         "an empty host list where Consul shows nothing to strangers",
         is_secret=True,

@@ -7,13 +7,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from site_builder.config.types import parse_consul_address
+from site_builder.config.setting_types import parse_consul_address_setting
+from site_builder.core.faults import iterate_error_causes
 from site_builder.core.model import ConsulAccess
 from site_builder.core.terminal_text import clean_text
 
@@ -52,7 +53,7 @@ class ConsulUnavailableError(Exception):
     """Why there is no usable response, in words."""
 
 
-class ExpectedResponse(NamedTuple):
+class ExpectedConsulResponse(NamedTuple):
     """First characters, whether it has an index, rights needed, and whether the key may be missing."""
 
     first_characters: str
@@ -61,10 +62,10 @@ class ExpectedResponse(NamedTuple):
     can_be_missing: bool = False
 
 
-NODES_RESPONSE = ExpectedResponse("[", True, SERVICE_RIGHTS)
-ENTRIES_RESPONSE = ExpectedResponse("[", True, KV_RIGHTS, can_be_missing=True)
-WRITE_RESPONSE = ExpectedResponse("tf", False, KV_RIGHTS)
-SESSION_RESPONSE = ExpectedResponse("{[t", False, SESSION_RIGHTS)
+NODES_RESPONSE = ExpectedConsulResponse("[", True, SERVICE_RIGHTS)
+ENTRIES_RESPONSE = ExpectedConsulResponse("[", True, KV_RIGHTS, can_be_missing=True)
+WRITE_RESPONSE = ExpectedConsulResponse("tf", False, KV_RIGHTS)
+SESSION_RESPONSE = ExpectedConsulResponse("{[t", False, SESSION_RIGHTS)
 
 
 class ConsulRequest:
@@ -77,7 +78,7 @@ class ConsulRequest:
         self,
         access: ConsulAccess,
         call: ConsulCall,
-        expected: ExpectedResponse,
+        expected: ExpectedConsulResponse,
         is_raw: bool = False,
         max_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
@@ -131,7 +132,7 @@ class ConsulRequest:
                     connection.shutdown(socket.SHUT_RDWR)
 
 
-def call_consul(access: ConsulAccess, call: ConsulCall, expected: ExpectedResponse) -> Any:  # noqa: ANN401 # whatever the library returns
+def call_consul(access: ConsulAccess, call: ConsulCall, expected: ExpectedConsulResponse) -> Any:  # noqa: ANN401 # whatever the library returns
     """Send a request and wait for the response."""
     request = ConsulRequest(access, call, expected)
     if not request.wait():
@@ -146,7 +147,7 @@ def perform_consul_request(request: ConsulRequest) -> object:
     """Build a client from the settings, and call it."""
     access = request.access
     try:
-        address, is_https = parse_consul_address(access.address)
+        address, is_https = parse_consul_address_setting(access.address)
     except ValueError:
         raise ConsulUnavailableError(
             "cannot be asked: its address is not host:port, http://host:port or https://host:port"
@@ -237,7 +238,7 @@ def read_whole_consul_response(response: Any, request: ConsulRequest) -> object:
 
 
 def describe_bad_consul_response(
-    status: int, headers: Mapping[str, str], body: bytearray, access: ConsulAccess, expected: ExpectedResponse
+    status: int, headers: Mapping[str, str], body: bytearray, access: ConsulAccess, expected: ExpectedConsulResponse
 ) -> str:
     """Say why a response is unusable, without the token; empty if it is usable."""
     text = body[:10_000].decode("utf-8", "replace").lstrip()
@@ -274,18 +275,6 @@ def describe_consul_error(error: BaseException, has_response: bool) -> str:
     if has_response:
         return "answers with what is not JSON; correct CONSUL_HTTP_ADDR if that is not Consul"
     return f"cannot be asked, or not be understood ({type(error).__name__})"
-
-
-def iterate_error_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, wherever requests and urllib3 hide them."""
-    seen: set[int] = set()
-    candidates: list[object] = [error]
-    while candidates:
-        cause = candidates.pop(0)
-        if isinstance(cause, BaseException) and id(cause) not in seen:
-            seen.add(id(cause))
-            yield cause
-            candidates += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]
 
 
 def format_agent_address(text: str) -> str:

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from site_builder.consul import client
-from site_builder.consul.client import ConsulCall, ConsulRequest, ConsulUnavailableError, ExpectedResponse, call_consul
+from site_builder.consul.client import (
+    ConsulCall,
+    ConsulRequest,
+    ConsulUnavailableError,
+    ExpectedConsulResponse,
+    call_consul,
+)
 from site_builder.core.model import KvAccess, ParsedFile
 from site_builder.core.terminal_text import clean_text
 
@@ -54,7 +60,7 @@ class KvStore:
         call: ConsulCall = lambda client: client.kv.get(self.data_prefix, recurse=True)  # noqa: E731 # for its type
         return ConsulRequest(self.access.consul, call, client.ENTRIES_RESPONSE, is_raw=True, max_bytes=MAX_KV_BYTES)
 
-    def call(self, call: ConsulCall, expected: ExpectedResponse) -> Any:  # noqa: ANN401 # whatever the library returns
+    def call(self, call: ConsulCall, expected: ExpectedConsulResponse) -> Any:  # noqa: ANN401 # whatever the library returns
         return call_consul(self.access.consul, call, expected)
 
     def get(self, key: str) -> KvValue | None:

@@ -57,7 +57,7 @@ class Leadership:
 
     def __init__(self, state: Path, access: KvAccess) -> None:
         self.access = access
-        self.name = load_builder_name(state)
+        self.name = load_leader_builder_name(state)
         self.status: LeadershipStatus | None = None
         self.unread_bytes = b""
         self.start_process()
@@ -124,11 +124,11 @@ class Leadership:
                 pipe.close()
 
 
-def load_builder_name(state: Path) -> str:
+def load_leader_builder_name(state: Path) -> str:
     """Return this builder's name: the machine, and a stored random word, since a machine may have several."""
     store = state / "builder"
     with suppress(OSError, files.FileRefusedError, ValueError):
-        name = files.read(store).decode("ascii").strip()
+        name = files.read_own_file(store).decode("ascii").strip()
         if HEARTBEAT_PATTERN.fullmatch(f"{name} beat 0".encode()):
             return name
     node = re.sub(r"[^A-Za-z0-9-]", "", os.uname().nodename.partition(".")[0])[:60] or "builder"

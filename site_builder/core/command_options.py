@@ -12,10 +12,9 @@ from typing import IO, Any
 import click
 from click.shell_completion import CompletionItem
 
-from site_builder.config.conf_file import LoadedSettings, load_settings
-from site_builder.config.settings import Settings, SettingsError
-from site_builder.config.types import is_cleartext_url
+from site_builder.config.settings import LoadedSettings, Settings, SettingsError, load_settings
 from site_builder.core import files
+from site_builder.core.board_client import is_cleartext_url
 from site_builder.core.model import FleetUnavailableError
 
 # Options that are settings too, as GPUBOARD_…; every command has the first three.
@@ -27,7 +26,7 @@ def complete_folders(_: click.Context, __: click.Parameter, incomplete: str) -> 
     return [CompletionItem(incomplete, type="dir")]
 
 
-def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_file_option(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete a file."""
     return [CompletionItem(incomplete, type="file")]
 
@@ -72,7 +71,7 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
             help=f"The folder of {content}.",
             shell_complete=complete_folders,
         )(run)
-    return click.option("--conf", metavar="FILE", help="The settings file.", shell_complete=complete_files)(run)
+    return click.option("--conf", metavar="FILE", help="The settings file.", shell_complete=complete_file_option)(run)
 
 
 def with_loaded_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -116,9 +115,9 @@ def refuse_foreign_board(settings: Settings, conf: Path | None = None) -> None:
     Root must run nobody else's board: it would leave files there that its owner cannot replace.
     """
     try:
-        files.check_folder(settings.state)
+        files.refuse_foreign_folder(settings.state)
         if conf and os.geteuid() == 0:
-            files.refuse_other_owner(conf)
+            files.refuse_folder_of_other_owner(conf)
     except files.ForeignFolderError as error:
         raise CommandError(str(error)) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -115,3 +115,15 @@ def split_by_success(
         else:
             good.append(item)
     return good, bad
+
+
+def iterate_error_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, wherever requests and urllib3 hide them."""
+    seen: set[int] = set()
+    candidates: list[object] = [error]
+    while candidates:
+        cause = candidates.pop(0)
+        if isinstance(cause, BaseException) and id(cause) not in seen:
+            seen.add(id(cause))
+            yield cause
+            candidates += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]

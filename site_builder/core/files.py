@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import hashlib
 import os
 import pwd
@@ -17,7 +16,6 @@ from typing import IO, Generic, NamedTuple, TypeVar
 from site_builder.core.faults import describe_fault
 from site_builder.core.formatting import format_local_time
 from site_builder.core.model import ParsedFile, Problem, Row
-from site_builder.core.names import BOOKINGS
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # The folder that the admin names may be a link, for example to a share; folders inside it may not.
@@ -25,14 +23,12 @@ ROOT_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 FOLDER_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Largest file of ours in bytes: 20,000 hosts need a third of it.
-LIMIT = 64 * 1024 * 1024
+MAX_STATE_FILE_BYTES = 64 * 1024 * 1024
 # What parsing a file of an unexpected form can raise.
-WRONG_SHAPE = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
-COPY = ".bak"
-USED = "the last good copy of it is used"
+PARSE_ERRORS = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
+COPY_SUFFIX = ".bak"
+COPY_USED_MESSAGE = "the last good copy of it is used"
 Value = TypeVar("Value")
-CORRECT = "call `./install.sh web` on the web host, as the user who builds the board"
-BOOKINGS_FILE, WATCHES_FILE = "comments.json", "watches.json"
 MAX_FILE_BYTES = 1024 * 1024
 MAX_LOG_BYTES = 512 * 1024
 MAX_LINE_CHARACTERS = 500
@@ -109,7 +105,7 @@ def read_file(
     return FileSignature.from_stat(status), data
 
 
-def read(path: Path, limit: int = LIMIT) -> bytes:
+def read_own_file(path: Path, limit: int = MAX_STATE_FILE_BYTES) -> bytes:
     """Read a file of ours; raise FileNotFoundError, or FileRefusedError with the reason."""
     return read_with_signature(path, limit)[1]
 
@@ -118,12 +114,12 @@ def read_with_signature(path: Path, limit: int) -> tuple[FileSignature, bytes]:
     folder = os.open(path.parent, ROOT_FOLDER_FLAGS)
     try:
         os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-        return read_file(path.name, folder, limit, check_file)
+        return read_file(path.name, folder, limit, check_own_file)
     finally:
         os.close(folder)
 
 
-def check_file(status: os.stat_result) -> None:
+def check_own_file(status: os.stat_result) -> None:
     """Refuse a file that is not plain, that is another user's, or that others may write to."""
     check_regular_file(status)
     if status.st_uid not in (0, os.geteuid()):
@@ -132,13 +128,15 @@ def check_file(status: os.stat_result) -> None:
         raise FileRefusedError("others can write it: check it, then close it with chmod 600")
 
 
-def load(path: Path, parse: Callable[[bytes], Value], limit: int = LIMIT) -> tuple[Value | None, str]:
+def load_with_copy(
+    path: Path, parse: Callable[[bytes], Value], limit: int = MAX_STATE_FILE_BYTES
+) -> tuple[Value | None, str]:
     """Return the content of a small file, and what is wrong with it; an empty or damaged file is replaced by its copy.
 
     A missing file is a new one, and nothing is wrong: to start over, delete it.
     """
     try:
-        content = read(path, limit)
+        content = read_own_file(path, limit)
         if content:
             return parse(content), ""
         problem = "is empty"
@@ -146,27 +144,27 @@ def load(path: Path, parse: Callable[[bytes], Value], limit: int = LIMIT) -> tup
         return None, ""
     except (OSError, FileRefusedError) as error:
         problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-    except WRONG_SHAPE:
+    except PARSE_ERRORS:
         problem = "is damaged"
-    if copy_content := read_copy(path, limit):
-        with suppress(*WRONG_SHAPE):
-            return parse(copy_content), f"{problem}: {USED}"
+    if copy_content := read_file_copy(path, limit):
+        with suppress(*PARSE_ERRORS):
+            return parse(copy_content), f"{problem}: {COPY_USED_MESSAGE}"
     return None, f"{problem}, and there is no good copy of it: begun anew"
 
 
-def read_copy(path: Path, limit: int = LIMIT) -> bytes:
+def read_file_copy(path: Path, limit: int = MAX_STATE_FILE_BYTES) -> bytes:
     """Read the last good copy of a file; empty if there is none that may be read."""
     with suppress(OSError, FileRefusedError):
-        return read(find_copy_path(path), limit)
+        return read_own_file(find_copy_file(path), limit)
     return b""
 
 
-def find_copy_path(path: Path) -> Path:
+def find_copy_file(path: Path) -> Path:
     """Return the path of a file's last good copy."""
-    return path.with_name(path.name + COPY)
+    return path.with_name(path.name + COPY_SUFFIX)
 
 
-def is_empty(path: Path) -> bool:
+def is_emptied_file(path: Path) -> bool:
     """Return True for a file that was emptied: we never write an empty one."""
     try:
         return path.is_file() and not path.stat().st_size
@@ -216,13 +214,13 @@ def write_atomically_in_folder(folder: int, name: str, content: bytes, mode: int
         raise
 
 
-def replace(path: Path, content: bytes) -> None:
+def write_with_copy(path: Path, content: bytes) -> None:
     """Write a small file that cannot be rebuilt, and its copy first: so the copy is never older than the file."""
-    write_atomically(find_copy_path(path), content, 0o600)
+    write_atomically(find_copy_file(path), content, 0o600)
     write_atomically(path, content, 0o600)
 
 
-def make_closed_folder(folder: Path) -> None:
+def create_protected_folder(folder: Path) -> None:
     """Create a missing folder so that nobody else can write to it, whatever the umask."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -237,7 +235,7 @@ def compute_digest(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-def check_folder(state: Path) -> None:
+def refuse_foreign_folder(state: Path) -> None:
     """Refuse a state/ that belongs to another user or that others may write to; a missing one is accepted.
 
     As root, refuse to create one in another user's folder too: that user's next build could not write to it.
@@ -247,20 +245,20 @@ def check_folder(state: Path) -> None:
         link, status = path.lstat(), path.stat()
     except OSError:
         if os.geteuid() == 0:
-            refuse_other_owner(next((parent for parent in path.parents if parent.is_dir()), Path("/")))
+            refuse_folder_of_other_owner(next((parent for parent in path.parents if parent.is_dir()), Path("/")))
         return
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
         raise ForeignFolderError(f"{path} is another user's link: set GPUBOARD_STATE to the folder itself")
     if not stat.S_ISDIR(status.st_mode):
         raise ForeignFolderError(f"{path} is not a folder: set GPUBOARD_STATE to one")
-    refuse_other_owner(path)
+    refuse_folder_of_other_owner(path)
     if status.st_mode & OTHERS_WRITE:
         raise ForeignFolderError(
             f"others can write to {path}: check what they put there, then close it: chmod 700 {shlex.quote(str(path))}"
         )
 
 
-def refuse_other_owner(folder: Path) -> None:
+def refuse_folder_of_other_owner(folder: Path) -> None:
     """Refuse a folder that is neither root's nor ours."""
     owner = folder.stat().st_uid
     if owner in (0, os.geteuid()):
@@ -282,93 +280,7 @@ def find_file_owner_login(uid: int) -> str:
         return f"user {uid}"
 
 
-def find_booking_folder(data: Path) -> Path:
-    """Return data/bookings/ if the owner of data/ or root made it, else data/ itself."""
-    bookings_folder = data / BOOKINGS
-    try:
-        status = os.lstat(bookings_folder)
-        owners = {0, os.stat(data).st_uid}  # noqa: PTH116 # at each build, several times
-    except (FileNotFoundError, NotADirectoryError):
-        return data
-    except OSError:
-        return bookings_folder  # reading there reports the reason
-    return bookings_folder if stat.S_ISDIR(status.st_mode) and status.st_uid in owners else data
-
-
-def find_bookings_file(data: Path) -> Path:
-    return find_booking_folder(data) / BOOKINGS_FILE
-
-
-def is_moved_file_link(path: str | Path) -> bool:
-    """Return True for the link in data/ that replaces a file which is in data/bookings/ now.
-
-    No program follows it. It leads people who edit the file by hand, and stops programs of older versions.
-    """
-    name = os.path.basename(path)  # noqa: PTH119 # fast, for each link in data/
-    try:
-        return name in {BOOKINGS_FILE, WATCHES_FILE} and os.readlink(path) == f"{BOOKINGS}/{name}"  # noqa: PTH115 # the same
-    except OSError:
-        return False
-
-
-def list_problems(data: Path) -> list[Problem]:
-    """List wrong permissions in data/, each with the command that corrects it."""
-    problems = []
-    try:
-        writers = name_folder_writers(data)
-        if writers:
-            help_ = CORRECT if is_ours(data) else "its owner must call `chmod go-w` for it"
-            what = f"{writers} can put links into it, and so redirect what is written there: {help_}"
-            problems.append(Problem("data", what))
-        if find_booking_folder(data) == data:
-            if os.path.lexists(data / BOOKINGS):
-                what = "it is not used: it must be a folder of the owner of data/; give it to them, or remove it"
-                problems.append(Problem(f"data/{BOOKINGS}", what))
-            return problems
-        what = (
-            f"it is not read any more, since bookings are in data/{BOOKINGS}/: {CORRECT}, which takes over what it has"
-        )
-        problems += [Problem(f"data/{name}", what) for name in (BOOKINGS_FILE, WATCHES_FILE) if is_left(data / name)]
-    except OSError:  # the build itself reports a data/ that cannot be read
-        pass
-    return problems
-
-
-def name_folder_writers(data: Path) -> str:
-    """Name the other accounts that can replace files in data/; empty if none can.
-
-    In a sticky folder none can. A group that has its owner's name and no other members is private; with an access list,
-    the mode does not say who can.
-    """
-    status = os.stat(data)  # noqa: PTH116 # at each build
-    if status.st_mode & stat.S_ISVTX:
-        return ""
-    if status.st_mode & stat.S_IWOTH:
-        return "everybody on this machine"
-    if not status.st_mode & stat.S_IWGRP:
-        return ""
-    with suppress(OSError):
-        if os.getxattr(data, "system.posix_acl_access"):  # set by setfacl
-            return "somebody in its access list"
-    owner = find_file_owner_login(status.st_uid)
-    try:
-        group = grp.getgrgid(status.st_gid)
-    except KeyError:
-        return f"the group {status.st_gid}"
-    return "" if group.gr_name == owner and set(group.gr_mem) <= {owner} else f"the group {group.gr_name}"
-
-
-def is_ours(data: Path) -> bool:
-    """Return True if this account may change the modes of data/."""
-    return os.geteuid() in {0, data.stat().st_uid}
-
-
-def is_left(path: Path) -> bool:
-    """Return True for a file in data/ that belongs into data/bookings/."""
-    return os.path.lexists(path) and not is_moved_file_link(path)
-
-
-class CachedFile(Generic[Row]):
+class CachedDataFile(Generic[Row]):
     """A file in data/ that is parsed again only if it changed; a missing one is empty."""
 
     def __init__(
@@ -458,7 +370,7 @@ class CachedFile(Generic[Row]):
         return what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} serves"
 
 
-class BuildLog:
+class BuildLogFile:
     """Appends lines to build.log; a line that cannot be written is lost, since a full disk is reported elsewhere."""
 
     def __init__(self, state: Path) -> None:
@@ -475,18 +387,7 @@ class BuildLog:
                 file.write(f"{moment.isoformat(timespec='seconds')} {text}\n")
 
 
-def find_assets_folder() -> Path:
-    packed = PACKAGE_FOLDER / "assets"
-    return packed if packed.is_dir() else PACKAGE_FOLDER.parent / "www/assets"
-
-
 def find_scripts_folder() -> Path:
     """Return the folder of the scripts for GPU hosts."""
     packed = PACKAGE_FOLDER / "scripts"
     return packed if packed.is_dir() else PACKAGE_FOLDER.parent / "scripts"
-
-
-def find_installer() -> Path:
-    """Return install.sh; the folder `install` that it reads is beside it."""
-    packed = PACKAGE_FOLDER / "install.sh"
-    return packed if packed.is_file() else PACKAGE_FOLDER.parent / "install.sh"

@@ -17,6 +17,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 MAX_NAME_CHARACTERS = 80
 # An absolute path within a sentence; not what follows a scheme (http://), a number (3/4), ~ or a folder (data/x).
 ABSOLUTE_PATH = re.compile(r"(?<![\w/.~…*-])/(?:[^\s/'\"<>:;,()]+/)*([^\s/'\"<>:;,()]+)")
+ORDINAL_ENDINGS = {"1": "st", "2": "nd", "3": "rd"}
 
 
 def format_duration(seconds: float) -> str:
@@ -125,3 +126,16 @@ def hide_paths(text: str, labels: Mapping[str, str] | None = None) -> str:
 
 def capitalize_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def format_ordinal(number: str) -> str:
+    """Format as `1st`, `2nd`, `12th`, `last` or `2nd last`."""
+    if number == "-1":
+        return "last"
+    if number.startswith("-"):
+        return f"{format_ordinal(number[1:])} last"
+    return number + ("th" if number[-2:-1] == "1" else ORDINAL_ENDINGS.get(number[-1], "th"))
+
+
+def format_plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

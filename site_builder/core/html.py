@@ -27,7 +27,7 @@ def escape_html(text: object) -> Html:
     return EMPTY_HTML if text is None else Html(html.escape(str(text)))
 
 
-class BuildTime(NamedTuple):
+class BuildTimeHtml(NamedTuple):
     """When a page was built: for its script, for machines and for people."""
 
     milliseconds: int
@@ -35,26 +35,26 @@ class BuildTime(NamedTuple):
     clock: str
 
 
-def format_build_time(now: Now, timespec: str = "seconds") -> BuildTime:
+def build_time_html(now: Now, timespec: str = "seconds") -> BuildTimeHtml:
     """Format the time of the build to the second or, with `minutes`, to the minute."""
     iso = now.local.isoformat(" ", timespec)
-    return BuildTime(
+    return BuildTimeHtml(
         int(now.epoch * 1000), iso, f"{now.local:%H:%M:%S}" if timespec == "seconds" else f"{now.local:%H:%M}"
     )
 
 
-def render_epoch(epoch: float, now: Now) -> Html:
+def render_epoch_html(epoch: float, now: Now) -> Html:
     """Render a moment given as seconds since 1970."""
-    return render_moment(datetime.fromtimestamp(epoch, now.zone), now)
+    return render_moment_html(datetime.fromtimestamp(epoch, now.zone), now)
 
 
-def render_moment(moment: datetime, now: Now) -> Html:
+def render_moment_html(moment: datetime, now: Now) -> Html:
     """Render a moment for people, and for the page's script, which shows it in their time zone."""
     iso = now.to_local(moment).isoformat(timespec="minutes")
     return Html(f'<time class=at datetime="{iso}">{formatting.format_moment(moment, now)}</time>')
 
 
-class LineJoiner(Extension):
+class HtmlLineJoiner(Extension):
     """Join the lines of a template: neither line breaks nor indentation are sent, only spaces within a line."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
@@ -73,24 +73,24 @@ ESCAPING_ENVIRONMENT = Environment(
     loader=TEMPLATE_LOADER, autoescape=True, undefined=StrictUndefined, auto_reload=False
 )
 # The same, with the lines of a template joined.
-COMPACT_ENVIRONMENT = ESCAPING_ENVIRONMENT.overlay(extensions=[LineJoiner])
+COMPACT_ENVIRONMENT = ESCAPING_ENVIRONMENT.overlay(extensions=[HtmlLineJoiner])
 # Escapes nothing: only for values that are Html already.
 RAW_COMPACT_ENVIRONMENT = COMPACT_ENVIRONMENT.overlay(autoescape=False)
 
 
 @lru_cache
-def load_template(name: str) -> Template:
+def load_html_template(name: str) -> Template:
     """Load a template that escapes every value."""
     return ESCAPING_ENVIRONMENT.get_template(name)
 
 
 @lru_cache
-def load_compact_template(name: str) -> Template:
+def load_compact_html_template(name: str) -> Template:
     """Load a template that escapes every value; its line breaks and indentation are not sent."""
     return COMPACT_ENVIRONMENT.get_template(name)
 
 
 @lru_cache
-def load_raw_compact_template(name: str) -> Template:
+def load_raw_html_template(name: str) -> Template:
     """Load a template for values that are Html already; its line breaks and indentation are not sent."""
     return RAW_COMPACT_ENVIRONMENT.get_template(name)

@@ -24,11 +24,11 @@ class LockTimeoutError(Exception):
     """Another builder held the lock all the time; the message says which."""
 
 
-class StorageError(Exception):
+class LockedFileError(Exception):
     """Why nothing can be written, and what to do, in one sentence."""
 
 
-class StorageBusyError(StorageError):
+class LockedFileBusyError(LockedFileError):
     """Another process is writing."""
 
 
@@ -74,9 +74,9 @@ def hold_file_lock(path: Path) -> Iterator[None]:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(lock_path, LOCK_FLAGS, 0o600)
             if not acquire_lock(handle, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
-                raise StorageError(f"somebody else has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again")
+                raise LockedFileError(f"somebody else has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again")
         except OSError as error:
-            raise StorageError(f"{lock_path} cannot be opened: {error.strerror}; {OWNER_HINT}") from None
+            raise LockedFileError(f"{lock_path} cannot be opened: {error.strerror}; {OWNER_HINT}") from None
         yield
     finally:
         if handle is not None:
@@ -87,12 +87,12 @@ def read_locked_file(path: Path, limit: int) -> bytes:
     """Return the content; empty if there is no file."""
     check_folder(path.parent)
     try:
-        return files.read(path, limit)
+        return files.read_own_file(path, limit)
     except FileNotFoundError:
         return b""
     except (OSError, files.FileRefusedError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StorageError(f"{path} cannot be read: {reason}; {OWNER_HINT}") from None
+        raise LockedFileError(f"{path} cannot be read: {reason}; {OWNER_HINT}") from None
 
 
 def write_locked_file(path: Path, content: bytes) -> None:
@@ -100,7 +100,7 @@ def write_locked_file(path: Path, content: bytes) -> None:
     try:
         files.write_atomically(path, content, 0o600)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}; {OWNER_HINT}") from None
+        raise LockedFileError(f"{path} cannot be written: {error.strerror}; {OWNER_HINT}") from None
 
 
 def find_lock_holder(path: Path) -> str | None:
@@ -149,6 +149,6 @@ def read_lock_holder(handle: int) -> str:
 def check_folder(folder: Path) -> None:
     """Refuse a folder that others own or may write to."""
     try:
-        files.check_folder(folder)
+        files.refuse_foreign_folder(folder)
     except files.ForeignFolderError as error:
-        raise StorageError(f"{error}; {OWNER_HINT}") from None
+        raise LockedFileError(f"{error}; {OWNER_HINT}") from None

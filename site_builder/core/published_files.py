@@ -12,7 +12,7 @@ import orjson
 from site_builder import __version__
 from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.files import PACKAGE_FOLDER, compute_digest, find_assets_folder
+from site_builder.core.files import PACKAGE_FOLDER, compute_digest
 from site_builder.core.model import REWRITE_INTERVAL_S
 from site_builder.core.records import make_record_decoder
 
@@ -31,7 +31,7 @@ class PublishedFiles:
         self.files: dict[str, tuple[str, float, int, int]] = {}
         self.saved_content = b""
         try:
-            self.saved_content = files.read(self.store_path)
+            self.saved_content = files.read_own_file(self.store_path)
             self.files = make_record_decoder(dict[str, tuple[str, float, int, int]])(orjson.loads(self.saved_content))
         except (OSError, files.FileRefusedError, ValueError):
             self.files = {}
@@ -76,7 +76,7 @@ class PublishedFiles:
             self.saved_content = content
 
 
-class OutputFile(NamedTuple):
+class PublishedFile(NamedTuple):
     """A file of www/ that is rendered only if its fingerprint is new; `has_build_time` if it says when it was built."""
 
     name: str
@@ -94,14 +94,14 @@ class SiteFiles(Protocol):
     def write_file(self, name: str, fingerprint: bytes, content: bytes, now: Now) -> None:
         """Write a file."""
 
-    def write_changed_files(self, files: Iterable[OutputFile], now: Now) -> None:
+    def write_changed_files(self, files: Iterable[PublishedFile], now: Now) -> None:
         """Write the files whose fingerprint is new."""
 
     def find_write_time(self, name: str) -> float:
         """Return when a file was written; 0 if it never was."""
 
 
-def copy_assets(www: Path) -> str:
+def publish_assets(www: Path) -> str:
     """Copy the assets to www/ unless they are there, and return a version that changes with any of them."""
     contents = {path.name: path.read_bytes() for path in sorted(find_assets_folder().iterdir()) if path.is_file()}
     target = www / "assets"
@@ -117,7 +117,7 @@ def copy_assets(www: Path) -> str:
     return compute_digest(*contents.values()).hex()[:8]
 
 
-def find_site_writer(www: Path, now: float) -> str | None:
+def find_published_files_writer(www: Path, now: float) -> str | None:
     """Return the builder that writes the site; None if there is none, or not any more."""
     try:
         is_left = now - (www / WRITER_FILE).stat().st_mtime > WRITER_TIMEOUT_S
@@ -126,18 +126,13 @@ def find_site_writer(www: Path, now: float) -> str | None:
         return None
 
 
-def claim_site(www: Path, name: str, now: float) -> None:
+def claim_published_files(www: Path, name: str, now: float) -> None:
     """Record that we write the site."""
-    if find_site_writer(www, now) == name:
+    if find_published_files_writer(www, now) == name:
         os.utime(www / WRITER_FILE)
         return
     www.mkdir(parents=True, exist_ok=True)
     files.write_atomically(www / WRITER_FILE, f"{name}\n".encode())
-
-
-def timestamp_to_milliseconds(epoch: float) -> int:
-    """Convert to the unit of times in pages and revisions."""
-    return int(epoch * 1000)
 
 
 def compute_site_code_fingerprint() -> tuple[object, ...]:
@@ -150,3 +145,8 @@ def compute_site_code_fingerprint() -> tuple[object, ...]:
 # After an update of gpuboard, everything cached is made again. Computed once: this process builds with the code that
 # it has loaded, whatever is installed meanwhile.
 CODE_FINGERPRINT = compute_site_code_fingerprint()
+
+
+def find_assets_folder() -> Path:
+    packed = PACKAGE_FOLDER / "assets"
+    return packed if packed.is_dir() else PACKAGE_FOLDER.parent / "www/assets"

@@ -18,10 +18,10 @@ from typing import IO, Any, Union, get_args, get_origin
 import orjson
 
 from site_builder.core import files
-from site_builder.core.terminal_text import clean_text, flatten_text
+from site_builder.core.terminal_text import clean_text, flatten_terminal_text
 
 Decoder = Callable[[Any], Any]
-LEAVES: dict[Any, frozenset[type]] = {
+JSON_TYPES: dict[Any, frozenset[type]] = {
     str: frozenset({str}),
     int: frozenset({int}),
     float: frozenset({float, int}),
@@ -29,13 +29,15 @@ LEAVES: dict[Any, frozenset[type]] = {
     type(None): frozenset({type(None)}),
 }
 # Bytes of a file: more than 20,000 hosts need.
-LIMIT = 4 * 1024**3
-LONGEST_LINE = 1024
-SIZES = re.compile(rb"[0-9]{1,10}(?: [0-9]{1,10}){0,63}")
+MAX_RECORDS_BYTES = 4 * 1024**3
+MAX_LINE_BYTES = 1024
+SIZE_LINE = re.compile(rb"[0-9]{1,10}(?: [0-9]{1,10}){0,63}")
 Record = tuple[bytes, Sequence[bytes]]
+NUMBER_TYPES = (int, float)
+MAX_NUMBER = 1e15
 
 
-class MismatchError(ValueError):
+class WrongTypeError(ValueError):
     """A value does not have the expected type."""
 
 
@@ -45,10 +47,10 @@ class DamagedFileError(Exception):
 
 def dump_json(value: object) -> bytes:
     """Encode tuples, dataclasses and their content; raise TypeError for anything else."""
-    return orjson.dumps(value, default=simplify)
+    return orjson.dumps(value, default=convert_for_json)
 
 
-def simplify(value: Any) -> object:  # noqa: ANN401 # anything that orjson cannot encode
+def convert_for_json(value: Any) -> object:  # noqa: ANN401 # anything that orjson cannot encode
     """Convert to something that orjson can encode; a NamedTuple becomes a list."""
     if isinstance(value, tuple):
         return tuple(value)
@@ -61,67 +63,67 @@ def simplify(value: Any) -> object:  # noqa: ANN401 # anything that orjson canno
     raise TypeError(type(value).__name__)
 
 
-def list_record_pairs(value: Any) -> Any:  # noqa: ANN401 # any value to encode
+def replace_dicts_by_pairs(value: Any) -> Any:  # noqa: ANN401 # any value to encode
     """Replace every dict with keys other than text by a list of pairs, as `make_record_decoder` expects."""
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
-            return {key: list_record_pairs(entry) for key, entry in value.items()}
-        return [[list_record_pairs(key), list_record_pairs(entry)] for key, entry in value.items()]
+            return {key: replace_dicts_by_pairs(entry) for key, entry in value.items()}
+        return [[replace_dicts_by_pairs(key), replace_dicts_by_pairs(entry)] for key, entry in value.items()]
     if isinstance(value, (list, tuple)):
-        return [list_record_pairs(entry) for entry in value]
+        return [replace_dicts_by_pairs(entry) for entry in value]
     if is_dataclass(value):
-        return {field.name: list_record_pairs(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: replace_dicts_by_pairs(getattr(value, field.name)) for field in fields(value)}
     return value
 
 
 @cache
 def make_record_decoder(kind: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
-    """Return a function that turns parsed JSON into `kind` or raises MismatchError."""
-    if kind in SIMPLE:
-        return SIMPLE[kind]
+    """Return a function that turns parsed JSON into `kind` or raises WrongTypeError."""
+    if kind in SIMPLE_DECODERS:
+        return SIMPLE_DECODERS[kind]
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Union:
-        return decode_union(inner)
+        return build_union_decoder(inner)
     if origin is tuple and inner[-1] is not Ellipsis:
-        return decode_row(inner, tuple)
+        return build_tuple_decoder(inner, tuple)
     if origin in (tuple, list, set, frozenset):
-        return decode_many(inner[0], origin)
+        return build_collection_decoder(inner[0], origin)
     if origin is dict:
-        return decode_mapping(*inner)
+        return build_mapping_decoder(*inner)
     if isinstance(kind, type) and issubclass(kind, tuple):
-        return decode_row(list_field_types(kind), kind._make)  # type: ignore[attr-defined]
+        return build_tuple_decoder(list_field_types(kind), kind._make)  # type: ignore[attr-defined]
     if is_dataclass(kind):
-        return decode_dataclass(kind)
+        return build_dataclass_decoder(kind)
     raise TypeError(f"no decoder for {kind!r}")
 
 
-def check_record_type(*types: type) -> Decoder:
+def build_type_decoder(*types: type) -> Decoder:
     """Return a decoder of JSON's own types; a bool is not an int here."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) in types:
             return value
-        raise MismatchError
+        raise WrongTypeError
 
     return decode
 
 
-def convert_record_text(convert: Callable[[str], Any]) -> Decoder:
+def build_text_decoder(convert: Callable[[str], Any]) -> Decoder:
     """Return a decoder of types that JSON has as text."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not str:
-            raise MismatchError
+            raise WrongTypeError
         return convert(value)
 
     return decode
 
 
-SIMPLE: dict[Any, Decoder] = {
-    **{kind: check_record_type(*types) for kind, types in LEAVES.items()},
-    bytes: convert_record_text(bytes.fromhex),
-    date: convert_record_text(date.fromisoformat),
-    Path: convert_record_text(Path),
+SIMPLE_DECODERS: dict[Any, Decoder] = {
+    **{kind: build_type_decoder(*types) for kind, types in JSON_TYPES.items()},
+    bytes: build_text_decoder(bytes.fromhex),
+    date: build_text_decoder(date.fromisoformat),
+    Path: build_text_decoder(Path),
 }
 
 
@@ -131,10 +133,10 @@ def list_leaf_types(kind: Any) -> frozenset[type]:  # noqa: ANN401
     if get_origin(kind) is Union:
         inner = [list_leaf_types(part) for part in get_args(kind)]
         return frozenset().union(*inner) if all(inner) else frozenset()
-    return LEAVES.get(kind, frozenset())
+    return JSON_TYPES.get(kind, frozenset())
 
 
-def decode_union(kinds: tuple[Any, ...]) -> Decoder:
+def build_union_decoder(kinds: tuple[Any, ...]) -> Decoder:
     """Return a decoder for the first type that fits."""
     decoders = [make_record_decoder(kind) for kind in kinds if kind is not type(None)]
     is_optional = len(decoders) < len(kinds)
@@ -152,13 +154,13 @@ def decode_union(kinds: tuple[Any, ...]) -> Decoder:
     return decode
 
 
-def decode_many(kind: Any, build: Callable[[Any], Any]) -> Decoder:  # noqa: ANN401
+def build_collection_decoder(kind: Any, build: Callable[[Any], Any]) -> Decoder:  # noqa: ANN401
     """Return a decoder for a collection of one type."""
     decode_item, leaves = make_record_decoder(kind), list_leaf_types(kind)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not list:
-            raise MismatchError
+            raise WrongTypeError
         if leaves.issuperset(map(type, value)):  # a fast path: a thousand hosts have many of these
             return build(value)
         return build(map(decode_item, value))
@@ -166,7 +168,7 @@ def decode_many(kind: Any, build: Callable[[Any], Any]) -> Decoder:  # noqa: ANN
     return decode
 
 
-def decode_row(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Decoder:
+def build_tuple_decoder(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Decoder:
     """Return a decoder for a tuple with these types."""
     decoders, count = [make_record_decoder(kind) for kind in kinds], len(kinds)
     is_flat = all(map(list_leaf_types, kinds))
@@ -174,7 +176,7 @@ def decode_row(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Decoder:
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not list or len(value) != count:
-            raise MismatchError
+            raise WrongTypeError
         if is_flat and tuple(map(type, value)) in valid_types:
             return build(value)
         row = build([decoder(cell) for decoder, cell in zip(decoders, value)])
@@ -185,29 +187,29 @@ def decode_row(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Decoder:
     return decode
 
 
-def decode_mapping(key_type: Any, value_type: Any) -> Decoder:  # noqa: ANN401
+def build_mapping_decoder(key_type: Any, value_type: Any) -> Decoder:  # noqa: ANN401
     """Return a decoder for a dict; with keys other than text, JSON has a list of pairs."""
     if key_type is not str:
-        decode_pairs = decode_many(tuple[key_type, value_type], dict)
+        decode_pairs = build_collection_decoder(tuple[key_type, value_type], dict)
         return lambda value: {} if value == {} else decode_pairs(value)
     decode_item = make_record_decoder(value_type)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not dict:
-            raise MismatchError
+            raise WrongTypeError
         return {key: decode_item(entry) for key, entry in value.items()}
 
     return decode
 
 
-def decode_dataclass(kind: Any, **fixed_fields: object) -> Decoder:  # noqa: ANN401
+def build_dataclass_decoder(kind: Any, **fixed_fields: object) -> Decoder:  # noqa: ANN401
     """Return a decoder for a dataclass; all fields must be there except the fixed ones, and no others."""
     types = dict(zip([field.name for field in fields(kind)], list_field_types(kind)))
     decoders = {name: make_record_decoder(field_type) for name, field_type in types.items() if name not in fixed_fields}
 
     def decode(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not dict or value.keys() != decoders.keys():
-            raise MismatchError
+            raise WrongTypeError
         return kind(**{name: decoder(value[name]) for name, decoder in decoders.items()}, **fixed_fields)
 
     return decode
@@ -216,20 +218,20 @@ def decode_dataclass(kind: Any, **fixed_fields: object) -> Decoder:  # noqa: ANN
 def list_field_types(kind: type) -> list[Any]:
     names = {**vars(sys.modules[kind.__module__]), "Union": Union}
     return [
-        evaluate(getattr(annotation, "__forward_arg__", annotation), names)
+        evaluate_annotation(getattr(annotation, "__forward_arg__", annotation), names)
         for annotation in kind.__annotations__.values()
     ]
 
 
-def evaluate(annotation: Any, names: dict[str, Any]) -> Any:  # noqa: ANN401
+def evaluate_annotation(annotation: Any, names: dict[str, Any]) -> Any:  # noqa: ANN401
     """Evaluate an annotation of our own code; Python 3.9 does not know `int | None`."""
     if not isinstance(annotation, str):
         return annotation
-    tree = ast.fix_missing_locations(Unions().visit(ast.parse(annotation, mode="eval")))
+    tree = ast.fix_missing_locations(UnionRewriter().visit(ast.parse(annotation, mode="eval")))
     return eval(compile(tree, "<annotation>", "eval"), names)  # noqa: S307 # annotations in our own source files
 
 
-class Unions(ast.NodeTransformer):
+class UnionRewriter(ast.NodeTransformer):
     """Turn `X | Y` into `Union[X, Y]`."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -266,7 +268,7 @@ def read_records(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
         raise DamagedFileError(error.strerror) from error
     with os.fdopen(handle, "rb") as file:
         try:
-            files.check_file(os.fstat(handle))
+            files.check_own_file(os.fstat(handle))
             yield from parse_records(file, title)
         except (OSError, files.FileRefusedError) as error:
             raise DamagedFileError(str(error)) from error
@@ -274,11 +276,11 @@ def read_records(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
 
 def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[bytes]]]:
     left = os.fstat(file.fileno()).st_size
-    if left > LIMIT or read_record_line(file) != title.encode():
+    if left > MAX_RECORDS_BYTES or read_record_line(file) != title.encode():
         raise DamagedFileError(title)
     total = count = 0
     while not (line := read_record_line(file)).startswith(b"end "):
-        if not SIZES.fullmatch(line):
+        if not SIZE_LINE.fullmatch(line):
             raise DamagedFileError(title)
         ends = list(accumulate(map(int, line.split())))
         left -= ends[-1]
@@ -296,16 +298,10 @@ def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[byt
 
 def read_record_line(file: IO[bytes]) -> bytes:
     """Return a line without its end; raise if the file ends within it."""
-    line = file.readline(LONGEST_LINE)
+    line = file.readline(MAX_LINE_BYTES)
     if not line.endswith(b"\n"):
         raise DamagedFileError(line[:80])
     return line[:-1]
-
-
-# Values of JSON from elsewhere
-
-NUMBER_TYPES = (int, float)
-MAX_NUMBER = 1e15
 
 
 def as_text(value: object) -> str | None:
@@ -317,7 +313,7 @@ def as_clean_text(value: object) -> str | None:
     """Return a text in one line, without characters that control a terminal or the direction of writing."""
     if not isinstance(value, str) or (value.isascii() and value.isprintable()):  # nearly all texts are clean
         return as_text(value)
-    return flatten_text(clean_text(value))
+    return flatten_terminal_text(clean_text(value))
 
 
 def as_number(value: object) -> float | None:

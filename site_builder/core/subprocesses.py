@@ -72,3 +72,18 @@ def build_module_command(package: str, module: str, *words: str) -> tuple[list[s
 def end_with_parent(number: int) -> None:
     """Let Linux signal this process when its parent ends, even if that is killed; call it in the child."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def require_time_left(deadline: float) -> float:
+    """Return the seconds until the deadline, or raise TimeoutError."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return seconds
+
+
+def extract_last_line(text: str) -> str:
+    """Return the last line that a program printed, shortened and without control characters."""
+    lines = [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
+    line = lines[-1].strip() if lines else "no reason given"
+    return "".join(character if character.isprintable() else "?" for character in line)[:300]

@@ -32,7 +32,7 @@ JSON_ERROR_MEANINGS = {
 }
 
 
-def flatten_text(text: str) -> str:
+def flatten_terminal_text(text: str) -> str:
     """Remove line ends, tabs and marks that change the direction of text."""
     return " ".join(DIRECTION_MARKS.sub("", text).split())
 
@@ -95,7 +95,7 @@ def measure_character(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def truncate_text(text: str, width: int) -> str:
+def truncate_terminal_text(text: str, width: int) -> str:
     """Cut a text to at most this many cells, with an ellipsis for the rest."""
     if measure_width(text) <= width:
         return text
@@ -115,7 +115,7 @@ def fit_text(text: str, width: int, right: bool = False) -> str:
     if text.isascii():  # one cell per character
         text = text if len(text) <= width else text[: max(0, width - 1)] + ELLIPSIS
         return text.rjust(width) if right else text.ljust(width)
-    text = truncate_text(text, width)
+    text = truncate_terminal_text(text, width)
     blanks = " " * (width - measure_width(text))
     return blanks + text if right else text + blanks
 
@@ -130,7 +130,7 @@ def wrap_text(text: str, width: int) -> list[str]:
                 line = longer
                 break
             if not line:
-                head = truncate_text(word, width + 1)[:-1] or word[0]  # as much of the word as fits
+                head = truncate_terminal_text(word, width + 1)[:-1] or word[0]  # as much of the word as fits
                 line, word = head, word[len(head) :]  # noqa: PLW2901 # the rest of it
             lines.append(line)
             line = ""

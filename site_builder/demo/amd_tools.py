@@ -6,8 +6,14 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 
-from site_builder.demo.nvidia_tools import DemoGpuProcess
-from site_builder.demo.scenario import DemoGpu, DemoMachine, DemoReadings, build_gpu_uuid, simulate_readings
+from site_builder.demo.nvidia_tools import NvidiaToolProcess
+from site_builder.demo.scenario import (
+    ScenarioGpu,
+    ScenarioMachine,
+    ScenarioReadings,
+    build_scenario_gpu_uuid,
+    simulate_readings,
+)
 
 DRIVER_VERSION = "6.10.5"
 BYTES_PER_MIB = 1024 * 1024
@@ -23,14 +29,14 @@ LINE_WIDTH = 85
 
 
 def render_amd_output(
-    machine: DemoMachine, seen: Sequence[tuple[int, int]], gpu_processes: Sequence[DemoGpuProcess], now: float
+    machine: ScenarioMachine, seen: Sequence[tuple[int, int]], gpu_processes: Sequence[NvidiaToolProcess], now: float
 ) -> dict[str, str]:
     """Render the answer to each question to the tool of this machine."""
     sections: dict[str, list[dict[str, object]]] = defaultdict(list)
     names, metrics = {}, {}
     for gpu, unit in enumerate(machine.units):
         if unit.vendor == "amd":
-            uuid = build_gpu_uuid(machine, gpu)
+            uuid = build_scenario_gpu_uuid(machine, gpu)
             readings = simulate_readings(unit.model, uuid, *seen[gpu], now)
             if machine.amd_tool == "rocm-smi":
                 names[f"card{unit.index}"] = build_rocm_names(unit, uuid)
@@ -39,7 +45,7 @@ def render_amd_output(
             sections["list"].append(build_amd_list_entry(unit, uuid))
             sections["static"].append(build_amd_static(unit, uuid))
             sections["metric"].append(build_amd_metric(unit, readings))
-            processes = [build_amd_process(process) for process in gpu_processes if process.gpu == gpu]
+            processes = [build_amd_tool_process(process) for process in gpu_processes if process.gpu == gpu]
             nobody = [{"process_info": "No running processes detected"}]
             sections["process"].append({"gpu": unit.index, "process_list": processes or nobody})
     if machine.amd_tool == "rocm-smi":
@@ -55,19 +61,19 @@ def render_amd_output(
     }
 
 
-def build_amd_value(number: float, unit: str) -> dict[str, object]:
+def build_amd_tool_value(number: float, unit: str) -> dict[str, object]:
     return {"value": number, "unit": unit}
 
 
-def build_demo_bus_id(unit: DemoGpu) -> str:
+def build_amd_tool_bus_id(unit: ScenarioGpu) -> str:
     return f"0000:{0x83 + 3 * unit.index:02x}:00.0"
 
 
-def build_amd_list_entry(unit: DemoGpu, uuid: str) -> dict[str, object]:
+def build_amd_list_entry(unit: ScenarioGpu, uuid: str) -> dict[str, object]:
     own, device = uuid[4:], BOARD_IDS[unit.model.name][0][2:]
     return {
         "gpu": unit.index,
-        "bdf": build_demo_bus_id(unit),
+        "bdf": build_amd_tool_bus_id(unit),
         "uuid": f"{own[:2]}ff{device}-0000-1000-80{own[2:4]}-{own[4:]}",
         "kfd_id": 1000 + int(own[:4], 16),
         "node_id": FIRST_NODE_ID + unit.index,
@@ -80,9 +86,9 @@ def build_amd_list_entry(unit: DemoGpu, uuid: str) -> dict[str, object]:
     }
 
 
-def build_amd_static(unit: DemoGpu, uuid: str) -> dict[str, object]:
+def build_amd_static(unit: ScenarioGpu, uuid: str) -> dict[str, object]:
     model, (device, firmware, sold_as, architecture) = unit.model, BOARD_IDS[unit.model.name]
-    max_power = build_amd_value(model.max_watts, "W")
+    max_power = build_amd_tool_value(model.max_watts, "W")
     return {
         "gpu": unit.index,
         "asic": {
@@ -94,22 +100,22 @@ def build_amd_static(unit: DemoGpu, uuid: str) -> dict[str, object]:
             "target_graphics_version": architecture,
         },
         "bus": {
-            "bdf": build_demo_bus_id(unit),
+            "bdf": build_amd_tool_bus_id(unit),
             "max_pcie_width": 16,
-            "max_pcie_speed": build_amd_value(16, "GT/s"),
+            "max_pcie_speed": build_amd_tool_value(16, "GT/s"),
             "slot_type": "PCIE",
         },
         "vbios": {"name": model.name, "part_number": firmware},
         "limit": {"max_power": max_power, "socket_power": max_power},
         "driver": {"name": "amdgpu", "version": DRIVER_VERSION},
         "board": {"model_number": sold_as, "product_serial": NOT_AVAILABLE, "product_name": model.name},
-        "vram": {"type": "HBM", "vendor": NOT_AVAILABLE, "size": build_amd_value(model.memory_mib, "MB")},
+        "vram": {"type": "HBM", "vendor": NOT_AVAILABLE, "size": build_amd_tool_value(model.memory_mib, "MB")},
     }
 
 
-def build_amd_metric(unit: DemoGpu, readings: DemoReadings) -> dict[str, object]:
+def build_amd_metric(unit: ScenarioGpu, readings: ScenarioReadings) -> dict[str, object]:
     def with_unit(unit: str, **numbers: float) -> dict[str, object]:
-        return {name: build_amd_value(number, unit) for name, number in numbers.items()}
+        return {name: build_amd_tool_value(number, unit) for name, number in numbers.items()}
 
     model, memory_clock = unit.model, 1600 if readings.is_taken else 400
     return {
@@ -136,8 +142,8 @@ def build_amd_metric(unit: DemoGpu, readings: DemoReadings) -> dict[str, object]
     }
 
 
-def build_amd_process(process: DemoGpuProcess) -> dict[str, object]:
-    nothing, memory = build_amd_value(0, "B"), build_amd_value(process.memory_mib * BYTES_PER_MIB, "B")
+def build_amd_tool_process(process: NvidiaToolProcess) -> dict[str, object]:
+    nothing, memory = build_amd_tool_value(0, "B"), build_amd_tool_value(process.memory_mib * BYTES_PER_MIB, "B")
     info = {
         "name": process.program.rpartition("/")[2],
         "pid": process.pid,
@@ -147,7 +153,7 @@ def build_amd_process(process: DemoGpuProcess) -> dict[str, object]:
     return {"process_info": info}
 
 
-def build_rocm_names(unit: DemoGpu, uuid: str) -> dict[str, str]:
+def build_rocm_names(unit: ScenarioGpu, uuid: str) -> dict[str, str]:
     device, firmware, sold_as, architecture = BOARD_IDS[unit.model.name]
     return {
         "Device Name": unit.model.name,
@@ -157,7 +163,7 @@ def build_rocm_names(unit: DemoGpu, uuid: str) -> dict[str, str]:
         "VBIOS version": firmware,
         "Max Graphics Package Power (W)": f"{unit.model.max_watts}.0",
         "Serial Number": NOT_AVAILABLE,
-        "PCI Bus": build_demo_bus_id(unit).upper(),
+        "PCI Bus": build_amd_tool_bus_id(unit).upper(),
         "Card Series": unit.model.name,
         "Card Model": device,
         "Card Vendor": "Advanced Micro Devices, Inc. [AMD/ATI]",
@@ -167,7 +173,7 @@ def build_rocm_names(unit: DemoGpu, uuid: str) -> dict[str, str]:
     }
 
 
-def build_rocm_metric(unit: DemoGpu, readings: DemoReadings) -> dict[str, str]:
+def build_rocm_metric(unit: ScenarioGpu, readings: ScenarioReadings) -> dict[str, str]:
     memory_mib, fan_percent = unit.model.memory_mib, int(15 + 0.5 * readings.use_percent)
     return {
         "Temperature (Sensor edge) (C)": f"{readings.celsius}.0",
@@ -187,8 +193,8 @@ def build_rocm_metric(unit: DemoGpu, readings: DemoReadings) -> dict[str, str]:
     }
 
 
-def render_rocm_processes(machine: DemoMachine, gpu_processes: Sequence[DemoGpuProcess]) -> str:
-    processes_by_pid: dict[int, list[DemoGpuProcess]] = defaultdict(list)
+def render_rocm_processes(machine: ScenarioMachine, gpu_processes: Sequence[NvidiaToolProcess]) -> str:
+    processes_by_pid: dict[int, list[NvidiaToolProcess]] = defaultdict(list)
     for process in gpu_processes:
         processes_by_pid[process.pid].append(process)
     rows, gpu_lines = [], []

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from site_builder.config.conf_file import load_settings
-from site_builder.config.types import LISTEN, parse_seconds_setting
+from site_builder.config.setting_types import LISTEN, parse_seconds_setting
+from site_builder.config.settings import load_settings
 from site_builder.core.command_options import CommandError, complete_folders, print_command_message
 from site_builder.demo.history import fill_history
-from site_builder.demo.simulated_lab import DemoOptions, SimulatedLab
+from site_builder.demo.simulated_lab import SimulatedLab, SimulatedLabOptions
 from site_builder.web.commands import (
     build_served_environment,
     create_served_spool_folder,
@@ -25,7 +25,7 @@ from site_builder.web.commands import (
 DEMO_MARK_FILE = ".gpuboard-demo"
 
 
-def parse_start_option(_: click.Context, __: click.Parameter, value: str) -> int:
+def parse_demo_start_option(_: click.Context, __: click.Parameter, value: str) -> int:
     try:
         return parse_seconds_setting(value)
     except ValueError:
@@ -33,7 +33,7 @@ def parse_start_option(_: click.Context, __: click.Parameter, value: str) -> int
         raise click.BadParameter(message) from None
 
 
-def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
+def parse_demo_listen_option(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
     try:
         return None if value is None else LISTEN.parse(value)
     except ValueError:
@@ -45,9 +45,14 @@ def parse_listen_option(_: click.Context, __: click.Parameter, value: str | None
 @click.option("--hosts", type=click.IntRange(1, 1000), default=15, metavar="N", help="How many.  [default: 15]")
 @click.option("--speed", type=click.FloatRange(0.1, 1000), default=1, metavar="N", help="60: a minute is an hour.")
 @click.option("--seed", type=int, default=1, metavar="N", help="Another number is another lab.")
-@click.option("--after", callback=parse_start_option, default="0s", metavar="TIME", help="Begin so far into the story.")
 @click.option(
-    "--listen", callback=parse_listen_option, metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]"
+    "--after", callback=parse_demo_start_option, default="0s", metavar="TIME", help="Begin so far into the story."
+)
+@click.option(
+    "--listen",
+    callback=parse_demo_listen_option,
+    metavar="ADDRESS:PORT",
+    help="Where.  [default: 127.0.0.1, from 8080 on]",
 )
 @click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=complete_folders)
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
@@ -74,7 +79,7 @@ def demo(
         prepare_demo_folder(folder, hidden) as place,
     ):
         try:
-            lab = SimulatedLab(DemoOptions(hosts, seed, speed, after), place, hidden)
+            lab = SimulatedLab(SimulatedLabOptions(hosts, seed, speed, after), place, hidden)
             run_demo(lab, place, listen, once)
         except OSError as error:
             raise CommandError(f"the lab in {error.filename or place} cannot go on: {error.strerror}") from None

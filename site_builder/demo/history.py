@@ -15,9 +15,9 @@ from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, HostTracks, build_hos
 from site_builder.demo.scenario import (
     DRIVER_VERSION,
     MACHINES,
-    DemoMachine,
-    build_gpu_uuid,
-    build_machines,
+    ScenarioMachine,
+    build_scenario_gpu_uuid,
+    build_scenario_machines,
     build_scenarios,
 )
 from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gpu_name
@@ -42,7 +42,7 @@ MINUTES_PER_SLOT, SLOTS_PER_HOUR = SLOT_S // MINUTE, HOUR // SLOT_S
 JITTERED_USE = [bytes(use + jitter if 5 <= use <= 195 else use for use in range(256)) for jitter in (3, -4, 2, -1, 0)]
 
 
-class DemoHealthEvent(NamedTuple):
+class DemoHistoryEvent(NamedTuple):
     """Something that happened to a GPU so many hours ago, and lasted for so many; to its host where there is no GPU."""
 
     gpu: int | None
@@ -52,24 +52,26 @@ class DemoHealthEvent(NamedTuple):
     duration_hours: float = 0
 
 
-DEMO_EVENTS: dict[str, tuple[DemoHealthEvent, ...]] = {
+DEMO_EVENTS: dict[str, tuple[DemoHistoryEvent, ...]] = {
     "atlas": (
-        DemoHealthEvent(None, "driver", ("580.95.05", DRIVER_VERSION), 19 * 24 + 3),
-        *(DemoHealthEvent(2, "power", (41 + day, 9000 + 700 * day, None), 24 * day + 17, 13) for day in range(6)),
-        DemoHealthEvent(2, "hot", (94, 90), 9 * 24 + 7, 2.5),
-        DemoHealthEvent(2, "heat", (), 9 * 24 + 7.2, 2.2),
+        DemoHistoryEvent(None, "driver", ("580.95.05", DRIVER_VERSION), 19 * 24 + 3),
+        *(DemoHistoryEvent(2, "power", (41 + day, 9000 + 700 * day, None), 24 * day + 17, 13) for day in range(6)),
+        DemoHistoryEvent(2, "hot", (94, 90), 9 * 24 + 7, 2.5),
+        DemoHistoryEvent(2, "heat", (), 9 * 24 + 7.2, 2.2),
     ),
     "hydra": (
-        DemoHealthEvent(5, "uncorrected", (1, 1), 12 * 24 + 5),
-        DemoHealthEvent(5, "rows_uncorrected", (1, 1), 12 * 24 + 5),
-        DemoHealthEvent(5, "pending", (), 12 * 24 + 5, 30),
-        DemoHealthEvent(5, "lost", ("GPU is lost",), 6 * 24, 11),
+        DemoHistoryEvent(5, "uncorrected", (1, 1), 12 * 24 + 5),
+        DemoHistoryEvent(5, "rows_uncorrected", (1, 1), 12 * 24 + 5),
+        DemoHistoryEvent(5, "pending", (), 12 * 24 + 5, 30),
+        DemoHistoryEvent(5, "lost", ("GPU is lost",), 6 * 24, 11),
     ),
-    "lyra": (DemoHealthEvent(1, "corrected", (214, 214), 4 * 24 + 2, 5),),
+    "lyra": (DemoHistoryEvent(1, "corrected", (214, 214), 4 * 24 + 2, 5),),
 }
 
 
-def insert_demo_events(connection: sqlite3.Connection, machines: Iterable[DemoMachine], start: int, now: float) -> None:
+def insert_demo_events(
+    connection: sqlite3.Connection, machines: Iterable[ScenarioMachine], start: int, now: float
+) -> None:
     """Insert health events in the transaction of the caller; the lab is watched since `start`."""
     this_minute = int(now) // MINUTE * MINUTE
     for machine in machines:
@@ -77,7 +79,7 @@ def insert_demo_events(connection: sqlite3.Connection, machines: Iterable[DemoMa
         for event in sorted(DEMO_EVENTS.get(machine.name, ()), key=lambda event: -event.hours_ago):
             at = this_minute - int(event.hours_ago * HOUR) // MINUTE * MINUTE
             until = min(at + int(event.duration_hours * HOUR), this_minute)
-            gpu = "" if event.gpu is None else build_gpu_uuid(machine, event.gpu)
+            gpu = "" if event.gpu is None else build_scenario_gpu_uuid(machine, event.gpu)
             number = len(events) + 1
             events.append(HealthEvent(machine.name, number, gpu, event.gpu, event.kind, event.value, at, None, until))
         insert_events(connection, events)
@@ -99,7 +101,7 @@ def fill_history(
     connection = history.connect()
     with begin_database_transaction(connection):
         host_histories = []
-        for scenario in build_scenarios(build_machines(min(hosts, len(MACHINES))), seed):
+        for scenario in build_scenarios(build_scenario_machines(min(hosts, len(MACHINES))), seed):
             weeks = simulate_past_weeks(scenario, began, after, origin, seed)
             tracks = build_host_tracks(weeks, math.ceil(minutes / MINUTES_PER_SLOT))
             host_histories.append(DemoHostHistory(tracks, start, minutes))
@@ -130,7 +132,7 @@ class DemoHostHistory:
         self.occupancies = tuple(host.occupancies)
         self.load, self.memory = simulate_demo_host_load(host)
         self.host_by_minute = [
-            interleave_minutes([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
+            interleave_demo_history_minutes([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
         ]
         self.gpus_by_minute = []
         for track in host.tracks:
@@ -138,7 +140,7 @@ class DemoHostHistory:
             codes = array("H", [NO_CODE if code == GAP_CODE else code for code in track.state_codes])
             others = (track.memory_values, track.temperatures, track.power_values, codes)
             columns = [use, *([slots] * MINUTES_PER_SLOT for slots in others)]
-            self.gpus_by_minute.append([interleave_minutes(column, minutes) for column in columns])
+            self.gpus_by_minute.append([interleave_demo_history_minutes(column, minutes) for column in columns])
 
     def store(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO shape VALUES(?,?,?,?)", (self.shape, self.name, self.gpus, self.start))
@@ -150,7 +152,7 @@ class DemoHostHistory:
                     connection, MINUTE, at, self.shape, block_format.pack_hour_block(self.build_hour(at))
                 )
         fine = slice_demo_buckets(self.build_buckets(), 0, self.find_position(self.today, SLOT_S))
-        for step, host_buckets in ((SLOT_S, fine), (HOUR, build_hourly_buckets(fine, self.host))):
+        for step, host_buckets in ((SLOT_S, fine), (HOUR, build_demo_history_hours(fine, self.host))):
             length = CHUNK_LENGTH_S[step]
             for at in range(self.start // length * length, self.today, length):
                 first, last = self.find_position(at, step), self.find_position(at + length, step)
@@ -186,9 +188,9 @@ class DemoHostHistory:
             codes = track.state_codes.tobytes()
             columns: Columns = {
                 "use": track.use_values,
-                "memory": convert_demo_unit(track.memory_values, 8),
+                "memory": convert_demo_history_unit(track.memory_values, 8),
                 "temperature": track.temperatures,
-                "power": convert_demo_unit(track.power_values, 10),
+                "power": convert_demo_history_unit(track.power_values, 10),
             }
             for name, table in zip(COUNT_COLUMNS, count_tables):
                 columns[name] = array("B", codes.translate(table))
@@ -198,14 +200,14 @@ class DemoHostHistory:
         return host_buckets
 
 
-def build_demo_samples(machine: DemoMachine) -> Iterator[GpuSample]:
+def build_demo_samples(machine: ScenarioMachine) -> Iterator[GpuSample]:
     for gpu, unit in enumerate(machine.units):
         name, part = unit.model.name, unit.instance
         model = (
             shorten_gpu_model_instance(name, {}, part.profile) if part else shorten_gpu_name(name, {}, unit.memory_mib)
         )
         number = unit.label if part or machine.units[0].vendor != unit.vendor else unit.index
-        series = GpuSeries(build_gpu_uuid(machine, gpu), number, model, float(unit.memory_mib))
+        series = GpuSeries(build_scenario_gpu_uuid(machine, gpu), number, model, float(unit.memory_mib))
         yield GpuSample(series, None, None, None, None, OccupancySample("free"))
 
 
@@ -221,7 +223,7 @@ def simulate_demo_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
     return load, array("B", [NO_VALUE["B"] if code == GAP_CODE else memory[count] for count, code in pairs])
 
 
-def interleave_minutes(columns: Sequence[array[int]], count: int) -> array[int]:
+def interleave_demo_history_minutes(columns: Sequence[array[int]], count: int) -> array[int]:
     """Join what each minute of a slot has to so many minutes, and fill the last hour with no values."""
     kind = columns[0].typecode
     joined = array(kind, [0]) * (len(columns[0]) * MINUTES_PER_SLOT)
@@ -230,7 +232,7 @@ def interleave_minutes(columns: Sequence[array[int]], count: int) -> array[int]:
     return joined[:count] + array(kind, [NO_VALUE[kind]]) * (-count % MINUTES_PER_HOUR)
 
 
-def convert_demo_unit(numbers: array[int], unit: int) -> array[int]:
+def convert_demo_history_unit(numbers: array[int], unit: int) -> array[int]:
     """Return numbers in a unit that is worth so many of theirs."""
     no_value = NO_VALUE[numbers.typecode]
     table = {value: NO_VALUE["H"] if value == no_value else int(value / unit + 0.5) for value in set(numbers)}
@@ -242,7 +244,7 @@ def slice_demo_buckets(source: HostBuckets, first: int, last: int) -> HostBucket
     return HostBuckets({name: values[first:last] for name, values in source.host_columns.items()}, gpus, source.names)
 
 
-def build_hourly_buckets(fine: HostBuckets, host: HostTracks) -> HostBuckets:
+def build_demo_history_hours(fine: HostBuckets, host: HostTracks) -> HostBuckets:
     host_columns = {
         name: buckets.compute_bucket_means(values, SLOTS_PER_HOUR) for name, values in fine.host_columns.items()
     }

@@ -11,9 +11,9 @@ from site_builder.demo.scenario import (
     DRIVER_VERSION,
     OVERHEATING_GPUS,
     RESERVED_MIB,
-    DemoMachine,
-    build_gpu_uuid,
-    build_uuid,
+    ScenarioMachine,
+    build_scenario_gpu_uuid,
+    build_scenario_uuid,
     simulate_readings,
 )
 
@@ -104,7 +104,7 @@ HALF_WIDTH_GPUS = {("draco", 3)}
 LANE_COUNT = 16
 
 
-class DemoGpuProcess(NamedTuple):
+class NvidiaToolProcess(NamedTuple):
     """A process on a GPU or an instance, by the place of that among the units of its machine."""
 
     gpu: int
@@ -113,7 +113,7 @@ class DemoGpuProcess(NamedTuple):
     program: str
 
 
-class PhysicalGpu(NamedTuple):
+class NvidiaToolGpu(NamedTuple):
     """A GPU as it sits in the machine, with the places of what it is, or is cut into, among the units."""
 
     index: int  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
@@ -123,20 +123,20 @@ class PhysicalGpu(NamedTuple):
 
 
 def render_nvidia_output(
-    machine: DemoMachine,
+    machine: ScenarioMachine,
     seen: Sequence[tuple[int, int]],
-    gpu_processes: Sequence[DemoGpuProcess],
+    gpu_processes: Sequence[NvidiaToolProcess],
     lost: set[int],
     now: float,
 ) -> dict[str, str]:
     cards = [
-        PhysicalGpu(unit.index, build_gpu_uuid(machine, gpu), (gpu,), is_mig=False)
+        NvidiaToolGpu(unit.index, build_scenario_gpu_uuid(machine, gpu), (gpu,), is_mig=False)
         for gpu, unit in enumerate(machine.units)
         if unit.vendor == "nvidia" and unit.instance is None
     ]
     if machine.instances:
-        uuid = f"GPU-{build_uuid(f'{machine.name} whole')}"
-        cards.insert(0, PhysicalGpu(0, uuid, tuple(range(len(machine.instances))), is_mig=True))
+        uuid = f"GPU-{build_scenario_uuid(f'{machine.name} whole')}"
+        cards.insert(0, NvidiaToolGpu(0, uuid, tuple(range(len(machine.instances))), is_mig=True))
     rows: list[dict[str, str]] = []
     listed = []
     for card in cards:
@@ -146,7 +146,7 @@ def render_nvidia_output(
         rows.append(fields)
         listed.append(f"GPU {card.index}: {fields['name']} (UUID: {card.uuid})\n")
         for number, instance in enumerate(machine.instances if card.is_mig else ()):
-            uuid = build_gpu_uuid(machine, number)
+            uuid = build_scenario_gpu_uuid(machine, number)
             listed.append(f"  MIG {instance.profile:<11} Device {number:2}: (UUID: {uuid})\n")
     uuids = {gpu: card.uuid for card in cards for gpu in card.unit_positions}
     files = {
@@ -165,16 +165,16 @@ def render_nvidia_output(
             "cuda_version": "13.1",
             "attached_gpus": str(len(cards)),
         }
-        elements = [render_gpu_element(machine, *entry, seen, gpu_processes) for entry in zip(cards, rows)]
+        elements = [render_nvidia_gpu_element(machine, *entry, seen, gpu_processes) for entry in zip(cards, rows)]
         files["xml"] = (
             '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>\n'
-            f"{render_elements(head, 1)}{''.join(elements)}</nvidia_smi_log>\n"
+            f"{render_nvidia_elements(head, 1)}{''.join(elements)}</nvidia_smi_log>\n"
         )
     return files
 
 
 def build_smi_fields(
-    machine: DemoMachine, card: PhysicalGpu, seen: Sequence[tuple[int, int]], now: float
+    machine: ScenarioMachine, card: NvidiaToolGpu, seen: Sequence[tuple[int, int]], now: float
 ) -> dict[str, str]:
     """Build the cells of a GPU for --query-gpu, from the use and memory of its parts."""
     key = (machine.name, card.unit_positions[0])
@@ -245,18 +245,18 @@ def build_smi_fields(
     return fields
 
 
-def render_gpu_element(
-    machine: DemoMachine,
-    card: PhysicalGpu,
+def render_nvidia_gpu_element(
+    machine: ScenarioMachine,
+    card: NvidiaToolGpu,
     fields: Mapping[str, str],
     seen: Sequence[tuple[int, int]],
-    gpu_processes: Sequence[DemoGpuProcess],
+    gpu_processes: Sequence[NvidiaToolProcess],
 ) -> str:
     def format_memory(total: int, used: int, **others: int) -> XmlTree:
         sizes = {"total": total, **others, "used": used, "free": total - used}
         return {name: f"{size} MiB" for name, size in sizes.items()}
 
-    tree = fill_elements(GPU_ELEMENTS, fields)
+    tree = fill_nvidia_elements(GPU_ELEMENTS, fields)
     tree["mig_devices"] = "\n\t\t\tNone\n\t\t"
     if card.is_mig:
         tree["remapped_rows"] = "N/A"
@@ -295,10 +295,10 @@ def render_gpu_element(
             }
             processes.append({"process_info": info})
     tree["processes"] = processes
-    return f'\t<gpu id="{fields["pci.bus_id"]}">\n{render_elements(tree, 2)}\t</gpu>\n'
+    return f'\t<gpu id="{fields["pci.bus_id"]}">\n{render_nvidia_elements(tree, 2)}\t</gpu>\n'
 
 
-def fill_elements(tree: XmlTree, fields: Mapping[str, str]) -> dict[str, str | XmlTree | list[XmlTree]]:
+def fill_nvidia_elements(tree: XmlTree, fields: Mapping[str, str]) -> dict[str, str | XmlTree | list[XmlTree]]:
     elements: dict[str, str | XmlTree | list[XmlTree]] = {}
     for name, inner in tree.items():
         if isinstance(inner, str):
@@ -306,11 +306,11 @@ def fill_elements(tree: XmlTree, fields: Mapping[str, str]) -> dict[str, str | X
             value = fields.get(field, "N/A" if "." in field else field).strip("[]")
             elements[name] = f"{value}{unit}" if value[:1].isdecimal() else value
         elif isinstance(inner, Mapping):
-            elements[name] = fill_elements(inner, fields)
+            elements[name] = fill_nvidia_elements(inner, fields)
     return elements
 
 
-def render_elements(tree: XmlTree, depth: int) -> str:
+def render_nvidia_elements(tree: XmlTree, depth: int) -> str:
     lines = []
     tabs = "\t" * depth
     for name, value in tree.items():
@@ -318,6 +318,6 @@ def render_elements(tree: XmlTree, depth: int) -> str:
             lines.append(f"{tabs}<{name}>{escape(value)}</{name}>\n")
         else:
             children = value if isinstance(value, list) else [value]
-            inner = "".join(render_elements(child, depth + 1) for child in children)
+            inner = "".join(render_nvidia_elements(child, depth + 1) for child in children)
             lines.append(f"{tabs}<{name}>\n{inner}{tabs}</{name}>\n")
     return "".join(lines)

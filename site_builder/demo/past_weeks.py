@@ -25,12 +25,12 @@ from site_builder.demo.scenario import (
     PEOPLE,
     RESERVED_MIB,
     UNUSED_GPUS,
-    DemoJob,
-    DemoMachine,
     HostScenario,
+    ScenarioJob,
+    ScenarioMachine,
     TimeSpan,
-    build_gpu_uuid,
-    is_gpu_available,
+    build_scenario_gpu_uuid,
+    is_scenario_gpu_available,
 )
 from site_builder.history.block_format import NO_VALUE, pack_occupancy
 from site_builder.history.model import OccupancySample
@@ -64,15 +64,15 @@ class PastBooking(NamedTuple):
     ends_at: float
 
 
-GpuActivity = Union[DemoJob, PastBooking, None]  # None: the GPU is lost
+GpuActivity = Union[ScenarioJob, PastBooking, None]  # None: the GPU is lost
 
 
 class PastWeeks(NamedTuple):
     """What happened on a host since `began`: what ran, what was booked, which GPUs were lost, when it was silent."""
 
-    machine: DemoMachine
+    machine: ScenarioMachine
     began: float
-    jobs: list[DemoJob]
+    jobs: list[ScenarioJob]
     bookings: list[PastBooking]
     lost_spans: Sequence[TimeSpan]
     silent_spans: list[tuple[float, float]]
@@ -118,7 +118,9 @@ def simulate_past_weeks(scenario: HostScenario, began: float, until: float, orig
     return PastWeeks(machine, began, jobs, bookings, LOST_GPUS.get(machine.scenario, ()), silent_spans)
 
 
-def simulate_past_bookings(machine: DemoMachine, rng: Random, began: float) -> tuple[list[PastBooking], list[DemoJob]]:
+def simulate_past_bookings(
+    machine: ScenarioMachine, rng: Random, began: float
+) -> tuple[list[PastBooking], list[ScenarioJob]]:
     """Return the bookings of these weeks, and what ran on those that were kept: two in three are."""
     bookings = [
         PastBooking(gpu, booking.person, booking.starts_at - offset, booking.ends_at - offset)
@@ -143,8 +145,8 @@ def simulate_past_bookings(machine: DemoMachine, rng: Random, began: float) -> t
 
 
 def generate_past_jobs(
-    machine: DemoMachine, rng: Random, began: float, taken: Sequence[TimeSpan], origin: datetime
-) -> Iterator[DemoJob]:
+    machine: ScenarioMachine, rng: Random, began: float, taken: Sequence[TimeSpan], origin: datetime
+) -> Iterator[ScenarioJob]:
     """Yield jobs that came as people do; each finds GPUs that are free for as long as it takes, or goes elsewhere."""
     moment, free_from = began, [began] * machine.gpu_count
     kinds = {
@@ -168,7 +170,7 @@ def generate_past_jobs(
         free = [
             gpu
             for gpu in range(machine.gpu_count)
-            if free_from[gpu] <= moment and is_gpu_available(gpu, moment, ends, taken)
+            if free_from[gpu] <= moment and is_scenario_gpu_available(gpu, moment, ends, taken)
         ]
         gpus = machine.choose_gpus(free, count)
         for gpu in gpus:
@@ -177,14 +179,16 @@ def generate_past_jobs(
             yield create_past_job(kind, person, gpus, moment, ends, rng)
 
 
-def create_past_job(kind: str, person: str, gpus: tuple[int, ...], begins: float, ends: float, rng: Random) -> DemoJob:
+def create_past_job(
+    kind: str, person: str, gpus: tuple[int, ...], begins: float, ends: float, rng: Random
+) -> ScenarioJob:
     share = rng.uniform(0.1, 0.5) if kind != "train" else rng.uniform(0.4, 0.94)
-    return DemoJob(
+    return ScenarioJob(
         kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), share, "", rng.uniform(0.3, 3) * HOUR_S
     )
 
 
-class GpuTrack(NamedTuple):
+class PastGpuTrack(NamedTuple):
     """A GPU over some slots: numbers as history.db has them of a minute, and positions in `HostTracks.occupancies`."""
 
     use_values: array[int]
@@ -193,23 +197,25 @@ class GpuTrack(NamedTuple):
     power_values: array[int]
     state_codes: array[int]
 
-    def replace_slots(self, first: int, track: GpuTrack) -> None:
+    def replace_slots(self, first: int, track: PastGpuTrack) -> None:
         for values, new_values in zip(self, track):
             values[first : first + len(new_values)] = new_values
 
 
-def create_track(count: int, state_code: int, memory_mib: int = NO_VALUE["I"]) -> GpuTrack:
+def create_track(count: int, state_code: int, memory_mib: int = NO_VALUE["I"]) -> PastGpuTrack:
     """Create a track without readings."""
     no_byte, no_power = array("B", [NO_VALUE["B"]]) * count, array("H", [NO_VALUE["H"]]) * count
-    return GpuTrack(no_byte, array("I", [memory_mib]) * count, no_byte[:], no_power, array("B", [state_code]) * count)
+    return PastGpuTrack(
+        no_byte, array("I", [memory_mib]) * count, no_byte[:], no_power, array("B", [state_code]) * count
+    )
 
 
 @dataclass(frozen=True)
 class HostTracks:
     """A host: a track for each GPU, and all occupancies that they had."""
 
-    machine: DemoMachine
-    tracks: list[GpuTrack] = field(default_factory=list)
+    machine: ScenarioMachine
+    tracks: list[PastGpuTrack] = field(default_factory=list)
     occupancies: list[str] = field(default_factory=list)
 
     def find_state_code(self, occupancy: OccupancySample) -> int:
@@ -223,7 +229,7 @@ def build_host_tracks(weeks: PastWeeks, count: int) -> HostTracks:
     host = HostTracks(weeks.machine)
     for gpu in range(weeks.machine.gpu_count):
         track = create_track(count, GAP_CODE)
-        simulation = GpuSimulation(weeks, gpu)
+        simulation = PastGpuSimulation(weeks, gpu)
         for first, last, activities in split_track_at_changes(weeks, gpu, count):
             track.replace_slots(first, simulation.simulate_slots(first, last, activities, host))
         for begins, ends in weeks.silent_spans:
@@ -244,8 +250,8 @@ def split_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[t
             begin[first].append(activity)
             end[last].append(activity)
             edges |= {first, last}
-            if isinstance(activity, DemoJob):
-                idle_start = find_track_idle_start(activity)
+            if isinstance(activity, ScenarioJob):
+                idle_start = find_past_idle_start(activity)
                 edges |= {weeks.find_slot(turn) for turn in (idle_start, idle_start + HELD_AFTER_S) if turn < ends}
     current: list[GpuActivity] = []
     sorted_edges = sorted(edge for edge in edges if 0 <= edge <= count)
@@ -256,17 +262,17 @@ def split_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[t
         yield first, last, current
 
 
-def find_track_idle_start(job: DemoJob) -> float:
+def find_past_idle_start(job: ScenarioJob) -> float:
     return job.starts_at if job.is_orphaned else job.idle_since
 
 
-class GpuSimulation:
+class PastGpuSimulation:
     """How a GPU looks to the tool of its maker; no two are quite the same."""
 
     def __init__(self, weeks: PastWeeks, gpu: int) -> None:
         unit = weeks.machine.units[gpu]
         self.weeks, self.memory_mib, self.is_instance = weeks, unit.memory_mib, unit.instance is not None
-        self.rng = Random(build_gpu_uuid(weeks.machine, gpu))  # noqa: S311 nothing secret
+        self.rng = Random(build_scenario_gpu_uuid(weeks.machine, gpu))  # noqa: S311 nothing secret
         base, slope = 27 + self.rng.randrange(9), 0.3 + self.rng.random() * 0.15
         idle_share = 0.07 + self.rng.random() * 0.05
         percents = [min(100, use / 2) for use in range(256)]
@@ -276,19 +282,21 @@ class GpuSimulation:
             shares = [idle_share + 0.06 * taken + 0.74 * percent / 100 for percent in percents]
             self.power_by_use[taken] = [int(10 * unit.model.max_watts * share) for share in shares]
 
-    def simulate_slots(self, first: int, last: int, activities: Sequence[GpuActivity], host: HostTracks) -> GpuTrack:
+    def simulate_slots(
+        self, first: int, last: int, activities: Sequence[GpuActivity], host: HostTracks
+    ) -> PastGpuTrack:
         count, find_slot = last - first, self.weeks.find_slot
-        jobs = [activity for activity in activities if isinstance(activity, DemoJob)]
+        jobs = [activity for activity in activities if isinstance(activity, ScenarioJob)]
         users = tuple(sorted({job.person for job in jobs}))
         bookers = tuple(sorted({activity.person for activity in activities if isinstance(activity, PastBooking)}))
         if None in activities:
             return create_track(count, host.find_state_code(OccupancySample("lost", GpuPeople((), bookers, bookers))))
         absent = tuple(name for name in bookers if name not in users)
-        at_work = [job for job in jobs if first < find_slot(find_track_idle_start(job))]
+        at_work = [job for job in jobs if first < find_slot(find_past_idle_start(job))]
         if users and bookers and len(absent) == len(bookers):
             state = "conflict"
         elif users:
-            is_held = all(first >= find_slot(find_track_idle_start(job) + HELD_AFTER_S) for job in jobs)
+            is_held = all(first >= find_slot(find_past_idle_start(job) + HELD_AFTER_S) for job in jobs)
             state = "held" if is_held and not self.is_instance else "busy"
         else:
             state = "booked" if bookers else "free"

@@ -81,7 +81,7 @@ HOSTS_WITHOUT_DRIVER = {"perseus": (HOUR_S, 1.5 * HOUR_S)}
 TimeSpan = tuple[int, float, float]  # a GPU, from one moment to another
 
 
-class DemoReadings(NamedTuple):
+class ScenarioReadings(NamedTuple):
     """Use in percent, memory in MiB, and what follows from them, in nvidia-smi's units."""
 
     use_percent: int
@@ -97,21 +97,21 @@ class DemoReadings(NamedTuple):
         return self.memory_used_mib > 1000
 
 
-def build_gpu_uuid(machine: DemoMachine, gpu: int) -> str:
-    unit, uuid = machine.units[gpu], build_uuid(f"{machine.name} {gpu}")
+def build_scenario_gpu_uuid(machine: ScenarioMachine, gpu: int) -> str:
+    unit, uuid = machine.units[gpu], build_scenario_uuid(f"{machine.name} {gpu}")
     if unit.vendor == "amd":
         return f"GPU-{uuid.replace('-', '')[:16]}"
     return f"{'MIG' if unit.instance else 'GPU'}-{uuid}"
 
 
-def build_uuid(name: str) -> str:
+def build_scenario_uuid(name: str) -> str:
     """Return the UUID that belongs to a name."""
     return str(UUID(hashlib.sha256(name.encode()).hexdigest()[:32]))
 
 
 def simulate_readings(
-    model: DemoGpuModel, key: str, use: int, used: int, now: float, warm: bool = False
-) -> DemoReadings:  # each is one thing
+    model: ScenarioGpuModel, key: str, use: int, used: int, now: float, warm: bool = False
+) -> ScenarioReadings:  # each is one thing
     """Simulate readings that follow from use and memory; no two GPUs and no two moments are quite the same."""
     held = used > 1000
     own, moment = Random(key), Random(f"{key} {int(now) // 5}")  # noqa: S311 nothing secret
@@ -122,11 +122,11 @@ def simulate_readings(
     slowed = warm and bool(use)
     if slowed:
         heat, clock = THROTTLE_CELSIUS + moment.randrange(2), int(clock * 0.6)
-    return DemoReadings(use, used, access, heat, min(watts, model.max_watts), clock, slowed)
+    return ScenarioReadings(use, used, access, heat, min(watts, model.max_watts), clock, slowed)
 
 
 @dataclass(frozen=True)
-class DemoGpuModel:
+class ScenarioGpuModel:
     """A kind of GPU, in the words and units of its maker's tool."""
 
     name: str
@@ -139,7 +139,7 @@ class DemoGpuModel:
     vendor: str = "nvidia"
 
 
-class DemoInstance(NamedTuple):
+class ScenarioGpuInstance(NamedTuple):
     """A part of a GPU in MIG mode: its profile and number, what it has, and what it takes with nobody on it."""
 
     profile: str
@@ -151,14 +151,14 @@ class DemoInstance(NamedTuple):
     bar1_mib: int
 
 
-class DemoGpu(NamedTuple):
+class ScenarioGpu(NamedTuple):
     """What can be free or busy by itself: a GPU, or an instance of one; `index` is its GPU's, by its maker's tool."""
 
     label: str
     index: int  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
-    model: DemoGpuModel
+    model: ScenarioGpuModel
     memory_mib: int
-    instance: DemoInstance | None = None
+    instance: ScenarioGpuInstance | None = None
 
     @property
     def vendor(self) -> str:
@@ -166,7 +166,7 @@ class DemoGpu(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DemoMachine:
+class ScenarioMachine:
     """A host of the lab.
 
     `job_share` is the share of its GPUs that long jobs ask for, and `notebook_share` the share that notebooks hold.
@@ -175,7 +175,7 @@ class DemoMachine:
     """
 
     name: str
-    model: DemoGpuModel
+    model: ScenarioGpuModel
     gpu_count: int
     cpu_count: int
     memory_mib: int
@@ -187,18 +187,21 @@ class DemoMachine:
     remark: str = ""
     number: int = 0
     scenario: str = ""
-    instances: tuple[DemoInstance, ...] = ()
-    extra_models: tuple[DemoGpuModel, ...] = ()
+    instances: tuple[ScenarioGpuInstance, ...] = ()
+    extra_models: tuple[ScenarioGpuModel, ...] = ()
     amd_tool: str = ""
 
     @cached_property
-    def units(self) -> tuple[DemoGpu, ...]:
+    def units(self) -> tuple[ScenarioGpu, ...]:
         model, first = self.model, 1 if self.instances else 0
         whole_count = self.gpu_count - len(self.instances) - len(self.extra_models)
         return (
-            *(DemoGpu(f"0:{n}", 0, model, part.memory_mib, part) for n, part in enumerate(self.instances)),
-            *(DemoGpu(str(n), n, model, model.memory_mib) for n in range(first, first + whole_count)),
-            *(DemoGpu(f"{extra.vendor}{n}", n, extra, extra.memory_mib) for n, extra in enumerate(self.extra_models)),
+            *(ScenarioGpu(f"0:{n}", 0, model, part.memory_mib, part) for n, part in enumerate(self.instances)),
+            *(ScenarioGpu(str(n), n, model, model.memory_mib) for n in range(first, first + whole_count)),
+            *(
+                ScenarioGpu(f"{extra.vendor}{n}", n, extra, extra.memory_mib)
+                for n, extra in enumerate(self.extra_models)
+            ),
         )
 
     def choose_gpus(self, gpus: Sequence[int], count: int) -> tuple[int, ...]:
@@ -210,45 +213,47 @@ class DemoMachine:
         return ()
 
 
-H100 = DemoGpuModel("NVIDIA H100 80GB HBM3", 81559, 700, 1980, "9.0", has_fan=False, has_ecc=True)
-A100 = DemoGpuModel("NVIDIA A100-SXM4-40GB", 40960, 400, 1410, "8.0", has_fan=False, has_ecc=True)
-A100_80 = DemoGpuModel("NVIDIA A100 80GB PCIe", 81920, 300, 1410, "8.0", has_fan=False, has_ecc=True)
-L40S = DemoGpuModel("NVIDIA L40S", 46068, 350, 2520, "8.9", has_fan=False, has_ecc=True)
-ADA = DemoGpuModel("NVIDIA RTX 6000 Ada Generation", 49140, 300, 3105, "8.9", has_fan=True, has_ecc=True)
-RTX_4090 = DemoGpuModel("NVIDIA GeForce RTX 4090", 24564, 450, 3120, "8.9", has_fan=True, has_ecc=False)
-RTX_3090 = DemoGpuModel("NVIDIA GeForce RTX 3090", 24576, 350, 2100, "8.6", has_fan=True, has_ecc=False)
-RTX_2080 = DemoGpuModel("NVIDIA GeForce RTX 2080 Ti", 11264, 250, 2100, "7.5", has_fan=True, has_ecc=False)
-V100 = DemoGpuModel("Tesla V100-SXM2-16GB", 16384, 300, 1530, "7.0", has_fan=False, has_ecc=True)
-GH200 = DemoGpuModel("NVIDIA GH200 480GB", 97871, 900, 1980, "9.0", has_fan=False, has_ecc=True)
-T4 = DemoGpuModel("Tesla T4", 15360, 70, 1590, "7.5", has_fan=False, has_ecc=True)
-P100 = DemoGpuModel("Tesla P100-PCIE-16GB", 16280, 250, 1328, "6.0", has_fan=False, has_ecc=True)
-A6000 = DemoGpuModel("NVIDIA RTX A6000", 49140, 300, 2100, "8.6", has_fan=True, has_ecc=True)
-MI210 = DemoGpuModel("AMD Instinct MI210", 65520, 300, 1700, "", has_fan=False, has_ecc=True, vendor="amd")
-RX_7900 = DemoGpuModel("Radeon RX 7900 XTX", 24560, 327, 2482, "", has_fan=True, has_ecc=False, vendor="amd")
+H100 = ScenarioGpuModel("NVIDIA H100 80GB HBM3", 81559, 700, 1980, "9.0", has_fan=False, has_ecc=True)
+A100 = ScenarioGpuModel("NVIDIA A100-SXM4-40GB", 40960, 400, 1410, "8.0", has_fan=False, has_ecc=True)
+A100_80 = ScenarioGpuModel("NVIDIA A100 80GB PCIe", 81920, 300, 1410, "8.0", has_fan=False, has_ecc=True)
+L40S = ScenarioGpuModel("NVIDIA L40S", 46068, 350, 2520, "8.9", has_fan=False, has_ecc=True)
+ADA = ScenarioGpuModel("NVIDIA RTX 6000 Ada Generation", 49140, 300, 3105, "8.9", has_fan=True, has_ecc=True)
+RTX_4090 = ScenarioGpuModel("NVIDIA GeForce RTX 4090", 24564, 450, 3120, "8.9", has_fan=True, has_ecc=False)
+RTX_3090 = ScenarioGpuModel("NVIDIA GeForce RTX 3090", 24576, 350, 2100, "8.6", has_fan=True, has_ecc=False)
+RTX_2080 = ScenarioGpuModel("NVIDIA GeForce RTX 2080 Ti", 11264, 250, 2100, "7.5", has_fan=True, has_ecc=False)
+V100 = ScenarioGpuModel("Tesla V100-SXM2-16GB", 16384, 300, 1530, "7.0", has_fan=False, has_ecc=True)
+GH200 = ScenarioGpuModel("NVIDIA GH200 480GB", 97871, 900, 1980, "9.0", has_fan=False, has_ecc=True)
+T4 = ScenarioGpuModel("Tesla T4", 15360, 70, 1590, "7.5", has_fan=False, has_ecc=True)
+P100 = ScenarioGpuModel("Tesla P100-PCIE-16GB", 16280, 250, 1328, "6.0", has_fan=False, has_ecc=True)
+A6000 = ScenarioGpuModel("NVIDIA RTX A6000", 49140, 300, 2100, "8.6", has_fan=True, has_ecc=True)
+MI210 = ScenarioGpuModel("AMD Instinct MI210", 65520, 300, 1700, "", has_fan=False, has_ecc=True, vendor="amd")
+RX_7900 = ScenarioGpuModel("Radeon RX 7900 XTX", 24560, 327, 2482, "", has_fan=True, has_ecc=False, vendor="amd")
 # How an H100 with 80 GB can be cut.
 H100_INSTANCES = (
-    DemoInstance("3g.40gb", 2, 40448, 26, 60, 3, 24739),
-    DemoInstance("2g.20gb", 3, 20096, 17, 32, 2, 12369),
-    DemoInstance("1g.10gb", 9, 9984, 9, 16, 1, 6184),
-    DemoInstance("1g.10gb", 10, 9984, 9, 16, 1, 6184),
+    ScenarioGpuInstance("3g.40gb", 2, 40448, 26, 60, 3, 24739),
+    ScenarioGpuInstance("2g.20gb", 3, 20096, 17, 32, 2, 12369),
+    ScenarioGpuInstance("1g.10gb", 9, 9984, 9, 16, 1, 6184),
+    ScenarioGpuInstance("1g.10gb", 10, 9984, 9, 16, 1, 6184),
 )
 
 MACHINES = (
-    DemoMachine("atlas", H100, 8, 192, 2063000, "Training", "vision nlp", 4, 0.6, 0.02),
-    DemoMachine("hydra", A100, 8, 128, 1031000, "Training", "vision", 8),
-    DemoMachine("orion", A100_80, 4, 64, 515000, "Speech", "speech nlp", 6, 0.6),
-    DemoMachine("vega", L40S, 4, 64, 515000, "Models for everybody", "inference", 6, 0.1),
-    DemoMachine("lyra", ADA, 4, 48, 257000, "", "graphics", 10),
-    DemoMachine("cygnus", RTX_4090, 2, 32, 128000, "Robotics", "robotics", 14, 0.3),
-    DemoMachine("draco", RTX_3090, 4, 32, 128000, "", "vision", 8),
-    DemoMachine("perseus", RTX_2080, 8, 40, 257000, "Teaching", "teaching", 40, 0.1, 0.15),
-    DemoMachine("taurus", V100, 4, 40, 515000, "Teaching", "teaching", 16, 0.2, 0.15),
-    DemoMachine("vulcan", GH200, 1, 72, 490000, "", "nlp", 2, 0.7, 0),
-    DemoMachine("pavo", T4, 2, 16, 64000, "", "", 8, 0, 0, "maintenance: new power supply, back on Friday"),
-    DemoMachine("pascal", P100, 2, 16, 128000, short_runs_per_hour=0, job_share=0, notebook_share=0),
-    DemoMachine("gemini", H100, 5, 96, 1031000, "Notebooks", "teaching nlp", 12, 0.3, 0.1, instances=H100_INSTANCES),
-    DemoMachine("aquila", MI210, 4, 64, 515000, "", "nlp", 6, 0.4, amd_tool="amd-smi"),
-    DemoMachine(
+    ScenarioMachine("atlas", H100, 8, 192, 2063000, "Training", "vision nlp", 4, 0.6, 0.02),
+    ScenarioMachine("hydra", A100, 8, 128, 1031000, "Training", "vision", 8),
+    ScenarioMachine("orion", A100_80, 4, 64, 515000, "Speech", "speech nlp", 6, 0.6),
+    ScenarioMachine("vega", L40S, 4, 64, 515000, "Models for everybody", "inference", 6, 0.1),
+    ScenarioMachine("lyra", ADA, 4, 48, 257000, "", "graphics", 10),
+    ScenarioMachine("cygnus", RTX_4090, 2, 32, 128000, "Robotics", "robotics", 14, 0.3),
+    ScenarioMachine("draco", RTX_3090, 4, 32, 128000, "", "vision", 8),
+    ScenarioMachine("perseus", RTX_2080, 8, 40, 257000, "Teaching", "teaching", 40, 0.1, 0.15),
+    ScenarioMachine("taurus", V100, 4, 40, 515000, "Teaching", "teaching", 16, 0.2, 0.15),
+    ScenarioMachine("vulcan", GH200, 1, 72, 490000, "", "nlp", 2, 0.7, 0),
+    ScenarioMachine("pavo", T4, 2, 16, 64000, "", "", 8, 0, 0, "maintenance: new power supply, back on Friday"),
+    ScenarioMachine("pascal", P100, 2, 16, 128000, short_runs_per_hour=0, job_share=0, notebook_share=0),
+    ScenarioMachine(
+        "gemini", H100, 5, 96, 1031000, "Notebooks", "teaching nlp", 12, 0.3, 0.1, instances=H100_INSTANCES
+    ),
+    ScenarioMachine("aquila", MI210, 4, 64, 515000, "", "nlp", 6, 0.4, amd_tool="amd-smi"),
+    ScenarioMachine(
         "centaurus",
         A6000,
         4,
@@ -263,7 +268,7 @@ MACHINES = (
 )
 
 
-def build_machines(host_count: int) -> tuple[DemoMachine, ...]:
+def build_scenario_machines(host_count: int) -> tuple[ScenarioMachine, ...]:
     machines = []
     for number in range(host_count):
         repetition, position = divmod(number, len(MACHINES))
@@ -275,7 +280,7 @@ def build_machines(host_count: int) -> tuple[DemoMachine, ...]:
 
 
 @dataclass(frozen=True)
-class DemoJob:
+class ScenarioJob:
     """Something that somebody runs on GPUs of one host."""
 
     kind: str
@@ -319,7 +324,7 @@ class DemoJob:
 
 
 @dataclass(frozen=True)
-class DemoBooking:
+class ScenarioBooking:
     """A booking: `gpus` is None for the whole host."""
 
     host: str
@@ -333,25 +338,25 @@ class DemoBooking:
 
 def create_fixed_job(
     kind: str, person: str, gpus: tuple[int, ...], hours: tuple[float, float], **details_given: object
-) -> DemoJob:
+) -> ScenarioJob:
     begins, ends = (hour * HOUR_S for hour in hours)
     rng = Random(f"{person} {hours} {gpus}")  # noqa: S311
     details: dict[str, object] = {
         "memory_share": 0.88,
-        "command": choose_demo_command(kind, person, rng),
+        "command": choose_scenario_command(kind, person, rng),
         **details_given,
     }
-    return DemoJob(kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), **details)  # type: ignore[arg-type]
+    return ScenarioJob(kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), **details)  # type: ignore[arg-type]
 
 
-def choose_demo_command(kind: str, person: str, rng: Random) -> str:
+def choose_scenario_command(kind: str, person: str, rng: Random) -> str:
     uid = FIRST_UID + PEOPLE.index(person) if person in PEOPLE else 0
     words = {"n": rng.randrange(10, 99), "lr": rng.choice(LEARNING_RATES), "uid": uid, "person": person}
     return rng.choice(JOB_COMMANDS[kind]).format(**words)
 
 
 # What always happens, whatever the seed: who works where, who holds what, which booking is kept and which broken.
-FIXED_JOBS: dict[str, tuple[DemoJob, ...]] = {
+FIXED_JOBS: dict[str, tuple[ScenarioJob, ...]] = {
     "atlas": (
         create_fixed_job(
             "train", "alice", (0, 1, 2, 3), (-52, 52), command="python -u train.py --config configs/vit-l.yaml"
@@ -391,19 +396,19 @@ FIXED_JOBS: dict[str, tuple[DemoJob, ...]] = {
     ),
 }
 DEMO_BOOKINGS = (
-    DemoBooking("atlas", (0, 1, 2, 3), "alice", -50 * HOUR_S, 52 * HOUR_S, "ICML run"),  # kept
-    DemoBooking("atlas", (5,), "ines", -8 * HOUR_S, 5 * HOUR_S, "evaluation"),  # broken
-    DemoBooking("atlas", (7,), "dana", -1 * HOUR_S, 20 * HOUR_S, "demo for the visitors"),  # not used
-    DemoBooking("hydra", (3,), "farid", 4 * HOUR_S, 12 * HOUR_S, "deadline"),  # will be kept
-    DemoBooking("orion", (2, 3), "jonas", 6 * HOUR_S, 18 * HOUR_S, "deadline"),
-    DemoBooking("gemini", (2,), "noor", -2 * HOUR_S, 22 * HOUR_S, "thesis"),  # an instance, and not used either
-    DemoBooking("centaurus", (3,), "ines", 26 * HOUR_S, 50 * HOUR_S, "comparison"),
-    DemoBooking("cygnus", (0,), "hiro", -20 * HOUR_S, -3 * HOUR_S, "robot arm"),  # over
-    DemoBooking("taurus", None, "lena", 3 * DAY_S, 3 * DAY_S + 4 * HOUR_S, "course", "FREQ=WEEKLY;COUNT=12"),
+    ScenarioBooking("atlas", (0, 1, 2, 3), "alice", -50 * HOUR_S, 52 * HOUR_S, "ICML run"),  # kept
+    ScenarioBooking("atlas", (5,), "ines", -8 * HOUR_S, 5 * HOUR_S, "evaluation"),  # broken
+    ScenarioBooking("atlas", (7,), "dana", -1 * HOUR_S, 20 * HOUR_S, "demo for the visitors"),  # not used
+    ScenarioBooking("hydra", (3,), "farid", 4 * HOUR_S, 12 * HOUR_S, "deadline"),  # will be kept
+    ScenarioBooking("orion", (2, 3), "jonas", 6 * HOUR_S, 18 * HOUR_S, "deadline"),
+    ScenarioBooking("gemini", (2,), "noor", -2 * HOUR_S, 22 * HOUR_S, "thesis"),  # an instance, and not used either
+    ScenarioBooking("centaurus", (3,), "ines", 26 * HOUR_S, 50 * HOUR_S, "comparison"),
+    ScenarioBooking("cygnus", (0,), "hiro", -20 * HOUR_S, -3 * HOUR_S, "robot arm"),  # over
+    ScenarioBooking("taurus", None, "lena", 3 * DAY_S, 3 * DAY_S + 4 * HOUR_S, "course", "FREQ=WEEKLY;COUNT=12"),
 )
 
 
-def is_gpu_available(gpu: int, begins: float, ends: float, taken: Iterable[TimeSpan]) -> bool:
+def is_scenario_gpu_available(gpu: int, begins: float, ends: float, taken: Iterable[TimeSpan]) -> bool:
     return not any(gpu == taken_gpu and begins < until and since < ends for taken_gpu, since, until in taken)
 
 
@@ -411,9 +416,9 @@ def is_gpu_available(gpu: int, begins: float, ends: float, taken: Iterable[TimeS
 class HostScenario:
     """What happens on one host: the plot, and between it jobs that come and go as they do."""
 
-    machine: DemoMachine
+    machine: ScenarioMachine
     rng: Random
-    jobs: list[DemoJob] = field(default_factory=list)
+    jobs: list[ScenarioJob] = field(default_factory=list)
     next_arrival: float = -LEAD_TIME_S
 
     def __post_init__(self) -> None:
@@ -430,7 +435,7 @@ class HostScenario:
         self.reserved_spans += [*LOST_GPUS.get(name, ()), *FREE_GPUS.get(name, ())]
         self.reserved_spans += [(gpu, -LEAD_TIME_S, float("inf")) for gpu in UNUSED_GPUS.get(name, ())]
 
-    def list_jobs_at(self, now: float) -> list[DemoJob]:
+    def list_jobs_at(self, now: float) -> list[ScenarioJob]:
         while self.next_arrival <= now:
             rates = self.compute_arrival_rates(self.next_arrival)
             self.jobs = [job for job in self.jobs if job.ends_at > self.next_arrival]
@@ -460,11 +465,11 @@ class HostScenario:
         share = rng.uniform(0.1, 0.5) if kind in ("debug", "notebook") else rng.uniform(0.5, 0.94)
         active, pid = rng.uniform(0.2, 2) * HOUR_S, rng.randrange(2000, 4_000_000)
         container = "docker" if rng.random() < 0.2 else ""
-        command = choose_demo_command(kind, person, rng)
+        command = choose_scenario_command(kind, person, rng)
         taken = [*self.reserved_spans, *((gpu, now, job.ends_at) for job in self.jobs for gpu in job.gpus)]
-        free = [gpu for gpu in range(gpu_count) if is_gpu_available(gpu, now, ends, taken)]
+        free = [gpu for gpu in range(gpu_count) if is_scenario_gpu_available(gpu, now, ends, taken)]
         if gpus := self.machine.choose_gpus(free, count):
-            self.jobs.append(DemoJob(kind, person, gpus, now, ends, pid, share, command, active, container))
+            self.jobs.append(ScenarioJob(kind, person, gpus, now, ends, pid, share, command, active, container))
 
     def list_lost_gpus(self, now: float) -> set[int]:
         return {gpu for gpu, since, until in LOST_GPUS.get(self.machine.scenario, ()) if since <= now < until}
@@ -478,6 +483,6 @@ class HostScenario:
         return not since <= now < until
 
 
-def build_scenarios(machines: tuple[DemoMachine, ...], seed: int) -> Iterator[HostScenario]:
+def build_scenarios(machines: tuple[ScenarioMachine, ...], seed: int) -> Iterator[HostScenario]:
     for machine in machines:
         yield HostScenario(machine, Random(f"{seed} {machine.name}"))  # noqa: S311

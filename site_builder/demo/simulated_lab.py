@@ -17,10 +17,11 @@ from pathlib import Path
 from random import Random
 
 from site_builder.core import files
-from site_builder.core.files import find_bookings_file, find_scripts_folder
+from site_builder.core.data_folder import find_bookings_data_file
+from site_builder.core.files import find_scripts_folder
 from site_builder.core.model import IdleTimes
 from site_builder.demo.amd_tools import render_amd_output
-from site_builder.demo.nvidia_tools import DemoGpuProcess, render_nvidia_output
+from site_builder.demo.nvidia_tools import NvidiaToolProcess, render_nvidia_output
 from site_builder.demo.scenario import (
     ALIASES,
     DEMO_BOOKINGS,
@@ -33,11 +34,11 @@ from site_builder.demo.scenario import (
     MINUTE_S,
     PEOPLE,
     RESERVED_MIB,
-    DemoJob,
-    DemoMachine,
     HostScenario,
-    build_gpu_uuid,
-    build_machines,
+    ScenarioJob,
+    ScenarioMachine,
+    build_scenario_gpu_uuid,
+    build_scenario_machines,
     build_scenarios,
 )
 from site_builder.fleet.store import FleetStore
@@ -74,7 +75,7 @@ class SimulatedHost:
             path.mkdir(parents=True)
         address = f"192.0.2.{self.machine.number % 250 + 1}/24"
         people = (f"{name}:x:{FIRST_UID + n}:100::/home/{name}:/bin/sh\n" for n, name in enumerate(PEOPLE))
-        write_files(
+        write_simulated_files(
             self.proc_folder,
             {
                 "sys/kernel/osrelease": f"{KERNEL_VERSION}\n",
@@ -82,11 +83,11 @@ class SimulatedHost:
                 "stat": "".join(f"cpu{n} 1 0 1 9\n" for n in (" ", *range(self.machine.cpu_count))),
             },
         )
-        write_files(
+        write_simulated_files(
             self.tools_folder,
             {
                 "driver": DRIVER_VERSION,
-                "df": render_df_output(self.machine),
+                "df": render_simulated_df_output(self.machine),
                 "ip": f"2: eno1    inet {address} brd 192.0.2.255 scope global eno1\n",
                 "passwd": "".join(["root:x:0:0:root:/root:/bin/sh\n", *people]),
             },
@@ -104,7 +105,7 @@ class SimulatedHost:
         load = 0.4 + sum(len(job.gpus) * (1.1 if job.kind != "notebook" else 0.01) for job in jobs)
         used = 9000 + sum(14000 * len(job.gpus) for job in jobs)
         total = self.machine.memory_mib
-        write_files(
+        write_simulated_files(
             self.proc_folder,
             {
                 "loadavg": f"{load:.2f} {load * 0.97:.2f} {load * 0.9:.2f} 3/900 4242\n",
@@ -114,10 +115,10 @@ class SimulatedHost:
             },
         )
 
-    def write_gpus(self, jobs: list[DemoJob], now: float) -> None:
+    def write_gpus(self, jobs: list[ScenarioJob], now: float) -> None:
         lost, machine = self.scenario.list_lost_gpus(now), self.machine
         processes = [
-            DemoGpuProcess(gpu, pid, job.simulate_memory(machine.units[gpu].memory_mib, now), job.program)
+            NvidiaToolProcess(gpu, pid, job.simulate_memory(machine.units[gpu].memory_mib, now), job.program)
             for job in jobs
             for pid, gpu in enumerate(job.gpus, job.pid)
         ]
@@ -138,9 +139,9 @@ class SimulatedHost:
         (self.tools_folder / "say").unlink(missing_ok=True)
         if not self.scenario.has_driver(now):
             output.update({"say": NO_DRIVER_MESSAGE, "rc": str(NO_DRIVER_EXIT_CODE)})
-        write_files(self.tools_folder, output)
+        write_simulated_files(self.tools_folder, output)
 
-    def write_processes(self, jobs: list[DemoJob], now: float, up: float) -> None:
+    def write_processes(self, jobs: list[ScenarioJob], now: float, up: float) -> None:
         pids: set[int] = set()
         for job in jobs:
             for pid, parent in iterate_job_processes(job):
@@ -150,7 +151,7 @@ class SimulatedHost:
             shutil.rmtree(self.proc_folder / str(pid))
         self.pids = pids
 
-    def write_process(self, job: DemoJob, pid: int, parent: int, up: float, ran: float) -> None:
+    def write_process(self, job: ScenarioJob, pid: int, parent: int, up: float, ran: float) -> None:
         folder = self.proc_folder / str(pid)
         name = job.program.rpartition("/")[2][:15]
         ticks = int(max(0, ran) * (4 if job.kind == "notebook" else 98))
@@ -168,19 +169,19 @@ class SimulatedHost:
                 image = CONTAINER_IMAGES.get(job.kind, CONTAINER_IMAGES[self.machine.units[job.gpus[0]].vendor])
                 mount = f'mount "/home/{job.person}/models"\n' if job.runs_as_root else ""
                 text = f'id {container_id}\nimage "{image}"\n{mount}'
-                write_files(self.tools_folder / "docker", {container_id[:12]: text})
+                write_simulated_files(self.tools_folder / "docker", {container_id[:12]: text})
             proc_files["cmdline"] = job.command.replace(" ", "\0") + "\0"
             proc_files["cgroup"] = f"0::{cgroup}\n"
             proc_files["status"] = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t{RSS_KIB} kB\n"
-        write_files(folder, proc_files)
+        write_simulated_files(folder, proc_files)
 
 
-def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+def write_simulated_files(folder: Path, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text)
 
 
-def iterate_job_processes(job: DemoJob) -> Iterator[tuple[int, int]]:
+def iterate_job_processes(job: ScenarioJob) -> Iterator[tuple[int, int]]:
     """Yield each process of a job with its parent: one for each GPU, and those that load its data."""
     for number in range(len(job.gpus)):
         pid = job.pid + number
@@ -190,7 +191,7 @@ def iterate_job_processes(job: DemoJob) -> Iterator[tuple[int, int]]:
             yield job.pid + 100 + number * LOADERS_PER_GPU + loader, 1 if job.is_orphaned else pid
 
 
-def render_df_output(machine: DemoMachine) -> str:
+def render_simulated_df_output(machine: ScenarioMachine) -> str:
     rng = Random(machine.name)  # noqa: S311 nothing secret
     lines = ["Filesystem     Type 1024-blocks       Used  Available Capacity Mounted on"]
     for device, gib, mount in (("/dev/nvme0n1p2", 930, "/"), ("/dev/nvme1n1", 7300, "/data")):
@@ -201,7 +202,7 @@ def render_df_output(machine: DemoMachine) -> str:
 
 
 @dataclass(frozen=True)
-class DemoOptions:
+class SimulatedLabOptions:
     host_count: int = len(MACHINES)
     seed: int = 1
     speed: float = 1.0
@@ -211,19 +212,19 @@ class DemoOptions:
 class SimulatedLab:
     """A lab in `folder` (data/ and state/), with what its hosts are made of in `work_folder`."""
 
-    def __init__(self, options: DemoOptions, folder: Path, work_folder: Path) -> None:
+    def __init__(self, options: SimulatedLabOptions, folder: Path, work_folder: Path) -> None:
         """Write all that was there before the demo began."""
         self.options, self.work_folder = options, work_folder
         self.data_folder, self.state_folder = folder / "data", folder / "state"
         self.started_at = time.time()
-        self.machines = build_machines(options.host_count)
+        self.machines = build_scenario_machines(options.host_count)
         self.hosts = [
             SimulatedHost(work_folder / scenario.machine.name, scenario, options.speed)
             for scenario in build_scenarios(self.machines, options.seed)
             if scenario.machine.name != LEGACY_HOST
         ]
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
-        files.make_closed_folder(self.data_folder)
+        files.create_protected_folder(self.data_folder)
         self.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_lists()
         self.write_bookings()
@@ -309,7 +310,9 @@ class SimulatedLab:
                 # one line for each GPU, as people write it
                 lines_by_host.setdefault(booking.host, []).append(f"  {json.dumps(gpu)}: {json.dumps(entry)}")
         hosts = (f" {json.dumps(host)}: {{\n" + ",\n".join(lines) + "\n }" for host, lines in lines_by_host.items())
-        files.write_atomically(find_bookings_file(self.data_folder), ("{\n" + ",\n".join(hosts) + "\n}\n").encode())
+        files.write_atomically(
+            find_bookings_data_file(self.data_folder), ("{\n" + ",\n".join(hosts) + "\n}\n").encode()
+        )
 
     def format_date(self, moment: float) -> str:
         step = max(1, 15 * MINUTE_S / self.options.speed)
@@ -322,7 +325,9 @@ class SimulatedLab:
                 then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
                 stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
                 cells = f"{machine.model.name}, 4, {machine.model.memory_mib}, 0, 0, 31, {stamp}"
-                rows = (f"{gpu}, {build_gpu_uuid(machine, gpu)}, {cells}\n" for gpu in range(machine.gpu_count))
+                rows = (
+                    f"{gpu}, {build_scenario_gpu_uuid(machine, gpu)}, {cells}\n" for gpu in range(machine.gpu_count)
+                )
                 path = self.data_folder / f"{machine.name}_gpus.csv"
                 files.write_atomically(path, "".join(rows).encode())
                 os.utime(path, (then, then))
@@ -336,7 +341,7 @@ class SimulatedLab:
             for gpu, unit in enumerate(host.machine.units):
                 idle_since = max((job.idle_since for job in jobs if gpu in job.gpus), default=float("inf"))
                 if idle_since < now and unit.instance is None:
-                    idle_starts[build_gpu_uuid(host.machine, gpu)] = self.to_wall_time(idle_since)
+                    idle_starts[build_scenario_gpu_uuid(host.machine, gpu)] = self.to_wall_time(idle_since)
             if idle_starts:
                 state.idle_times[host.machine.name] = IdleTimes(self.started_at, idle_starts)
         state.save()

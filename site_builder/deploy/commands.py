@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from site_builder.config.settings import Settings
-from site_builder.core.command_options import CommandError, complete_files, with_settings
+from site_builder.core.command_options import CommandError, complete_file_option, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.remote import targets
 from site_builder.remote.targets import Target
@@ -21,7 +21,7 @@ from site_builder.remote.targets import Target
     "--hosts-file",
     metavar="FILE",
     help="The hosts of this file: hosts.txt's lines, or a HOST each.",
-    shell_complete=complete_files,
+    shell_complete=complete_file_option,
 )
 @click.option("--name", metavar="NAME", help="What the one HOST is called on the board.")
 @click.option("--check", is_flag=True, help="Change nothing; tell how each host is, and what would be done.")
@@ -29,7 +29,7 @@ from site_builder.remote.targets import Target
 @click.option("--dest", metavar="ssh://USER@WEB", help="Where the hosts find the web host, if not by this connection.")
 @click.option("--web", metavar="USER@WEB", help="The web host, where this is another machine.")
 @click.option(
-    "--ssh-config", metavar="FILE", help="Another ssh configuration than your own.", shell_complete=complete_files
+    "--ssh-config", metavar="FILE", help="Another ssh configuration than your own.", shell_complete=complete_file_option
 )
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, for programs.")
 @with_settings
@@ -90,7 +90,7 @@ def choose_deploy_targets(
             chosen_targets = targets.read_targets_file(Path(hosts_file))
         else:
             chosen_targets = targets.parse_typed_targets(hosts if name is None else [f"{name}={hosts[0]}"])
-    except targets.UnclearTargetsError as error:
+    except targets.UnclearSshTargetsError as error:
         raise CommandError(str(error)) from None
     for target in chosen_targets:
         if target.is_url:

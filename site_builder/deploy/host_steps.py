@@ -13,12 +13,13 @@ from base64 import encodebytes
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from site_builder.core.files import find_installer, find_scripts_folder
+from site_builder.core.files import PACKAGE_FOLDER, find_scripts_folder
 from site_builder.core.names import is_host_name
+from site_builder.core.subprocesses import extract_last_line
 from site_builder.core.terminal_text import clean_text
-from site_builder.deploy.web_host import WebHost, WebHostState, parse_public_key
+from site_builder.deploy.web_host import WebHost, WebHostState, parse_web_host_public_key
 from site_builder.remote.ssh import RemoteCommandResult, SshConnection, connect_ssh
-from site_builder.remote.ssh_config import HostKey, extract_last_line
+from site_builder.remote.ssh_config import HostKey
 from site_builder.remote.targets import Target
 
 DESTINATION_PATTERN = re.compile(r"ssh://(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(?::([0-9]{1,5}))?")
@@ -72,11 +73,11 @@ class HostDeployError(Exception):
     """Why a host is not done, in one sentence."""
 
 
-class DeployStoppedError(Exception): ...
+class HostDeployStoppedError(Exception): ...
 
 
 @dataclass
-class DeployJob:
+class HostDeployJob:
     """A host and what became of it so far; written only by its own thread."""
 
     target: Target
@@ -98,7 +99,7 @@ class DeployJob:
 
 
 @dataclass
-class DeployPlan:
+class HostDeployPlan:
     """What is the same for all hosts of a deploy."""
 
     web_host: WebHost
@@ -115,7 +116,7 @@ class DeployPlan:
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop_event: threading.Event = field(default_factory=threading.Event)
 
-    def claim_name(self, job: DeployJob, name: str) -> None:
+    def claim_name(self, job: HostDeployJob, name: str) -> None:
         """Give a name to one host only."""
         with self.lock:
             owner = self.claimed_names.setdefault(name, job.target.address)
@@ -124,16 +125,16 @@ class DeployPlan:
             raise HostDeployError(message)
         job.name = name
 
-    def begin_step(self, job: DeployJob, step: str) -> None:
+    def begin_step(self, job: HostDeployJob, step: str) -> None:
         """Start the next step, unless the deploy is being stopped."""
         if self.stop_event.is_set():
-            raise DeployStoppedError
+            raise HostDeployStoppedError
         job.step = step
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the deploy is being stopped."""
         if self.stop_event.wait(seconds):
-            raise DeployStoppedError
+            raise HostDeployStoppedError
 
 
 def build_known_hosts_lines(destination: str, keys: list[HostKey]) -> tuple[str, list[str]]:
@@ -223,9 +224,9 @@ def parse_host_inspection(output: bytes) -> HostInspection:
         value = clean_text(text[:MAX_VALUE_CHARACTERS]).strip()
         first, _, rest = value.partition(" ")
         if word == "key":
-            inspection.public_key = parse_public_key(value)
+            inspection.public_key = parse_web_host_public_key(value)
         elif word == "key-before":
-            inspection.previous_key = parse_public_key(value)
+            inspection.previous_key = parse_web_host_public_key(value)
         elif word == "seen":
             inspection.our_address = first if IP_ADDRESS.fullmatch(first) else ""
         elif word == "reach":
@@ -243,19 +244,21 @@ def parse_host_inspection(output: bytes) -> HostInspection:
     return inspection
 
 
-def process_deploy_host(job: DeployJob, plan: DeployPlan) -> None:
+def process_deploy_host(job: HostDeployJob, plan: HostDeployPlan) -> None:
     """Connect to a host, inspect it, and install, check or remove."""
     plan.begin_step(job, "connect")
     with connect_ssh(job.target.address, plan.connect_timeout_s, plan.config_file) as host:
         job.connection = host
         try:
-            process = {"deploy": install_deploy_host, "check": check_host, "remove": remove_from_host}[plan.action]
+            process = {"deploy": install_deploy_host, "check": check_host, "remove": remove_gpuboard_from_host}[
+                plan.action
+            ]
             process(job, plan, host, inspect_deploy_host(job, plan, host))
         finally:
             job.connection = None
 
 
-def inspect_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection) -> HostInspection:
+def inspect_deploy_host(job: HostDeployJob, plan: HostDeployPlan, host: SshConnection) -> HostInspection:
     plan.begin_step(job, "look")
     command = " ".join(["exec sh -s --", job.target.given_name or "-", *plan.web_host.host_names])
     result = host.run(command, plan.inspect_program.encode(), INSPECT_TIMEOUT_S)
@@ -274,11 +277,13 @@ def inspect_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection) -
     return inspection
 
 
-def install_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> None:
+def install_deploy_host(
+    job: HostDeployJob, plan: HostDeployPlan, host: SshConnection, inspection: HostInspection
+) -> None:
     """Install gpuboard, or what is missing of it, and wait for its first snapshot."""
-    check_host_name(job, plan, inspection)
+    check_deploy_host_name(job, plan, inspection)
     name, previous_name = inspection.name, inspection.installed_name
-    destination = plan.destination or choose_host_destination(plan, host, inspection)
+    destination = plan.destination or choose_deploy_host_destination(plan, host, inspection)
     address, known_hosts_lines = build_known_hosts_lines(destination, plan.web_host.host_keys)
     if not list_outdated_host_parts(plan, inspection, destination, known_hosts_lines):
         job.result = UP_TO_DATE
@@ -288,7 +293,9 @@ def install_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection, i
         plan.begin_step(job, "key")
         input_lines = "".join(f"{line}\n" for line in known_hosts_lines)
         command = f"./install.sh key {name} {destination} {address} <<'END'\n{input_lines}END"
-        key = parse_public_key(run_installer(plan, host, command, KEY_TIMEOUT_S).strip().rpartition("\n")[2])
+        key = parse_web_host_public_key(
+            run_installer_on_host(plan, host, command, KEY_TIMEOUT_S).strip().rpartition("\n")[2]
+        )
         if not key:
             message = "what it made is no public key"
             raise HostDeployError(message)
@@ -298,7 +305,9 @@ def install_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection, i
     plan.begin_step(job, "install")
     is_unnamed = name == inspection.own_name and previous_name in ("", name)
     name_option = "" if is_unnamed else f" --name {name}"
-    run_installer(plan, host, f"./install.sh host{name_option} --dest {destination} </dev/null", INSTALL_TIMEOUT_S)
+    run_installer_on_host(
+        plan, host, f"./install.sh host{name_option} --dest {destination} </dev/null", INSTALL_TIMEOUT_S
+    )
     plan.begin_step(job, "snapshot")
     deadline = time.monotonic() + plan.snapshot_timeout_s
     last_arrival = max(plan.web_state.clock_s - 1, plan.web_state.arrival_times.get(name, 0))
@@ -317,31 +326,31 @@ def install_deploy_host(job: DeployJob, plan: DeployPlan, host: SshConnection, i
     job.result = UPGRADED if previous_name else INSTALLED
 
 
-def is_named_by_user(target: Target, name: str) -> bool:
+def is_deploy_host_named_by_user(target: Target, name: str) -> bool:
     """Return True if the user typed this name; a host may not claim a name that is taken."""
     address = target.address.rpartition("@")[2].rpartition("//")[2].partition(":")[0]
     return name in (target.given_name, address, address.partition(".")[0])
 
 
-def is_sending(plan: DeployPlan, name: str) -> bool:
+def is_deploy_host_sending(plan: HostDeployPlan, name: str) -> bool:
     """Return True if a host of this name still sends snapshots."""
     return plan.web_state.clock_s - plan.web_state.arrival_times.get(name, 0) <= MAX_SENDING_AGE_S
 
 
-def is_enrolled(plan: DeployPlan, inspection: HostInspection) -> bool:
+def is_deploy_host_enrolled(plan: HostDeployPlan, inspection: HostInspection) -> bool:
     return bool(inspection.public_key) and plan.web_state.enrolled_keys.get(inspection.name) == inspection.public_key
 
 
-def check_host_name(job: DeployJob, plan: DeployPlan, inspection: HostInspection) -> None:
+def check_deploy_host_name(job: HostDeployJob, plan: HostDeployPlan, inspection: HostInspection) -> None:
     """Refuse a name under which another host sends snapshots."""
     name = inspection.name
-    if is_enrolled(plan, inspection):
+    if is_deploy_host_enrolled(plan, inspection):
         return
-    is_taken = plan.web_state.enrolled_keys.get(name) or is_sending(plan, name)
-    if is_taken and not is_named_by_user(job.target, name):
+    is_taken = plan.web_state.enrolled_keys.get(name) or is_deploy_host_sending(plan, name)
+    if is_taken and not is_deploy_host_named_by_user(job.target, name):
         message = f"it says that it is {name}, a name that is taken: if it is that very host, say so too, with"
         raise HostDeployError(f"{message} {name}={job.target.address}")
-    if inspection.installed_name == name or not is_sending(plan, name):
+    if inspection.installed_name == name or not is_deploy_host_sending(plan, name):
         return
     plan.begin_step(job, "name")
     deadline = time.monotonic() + NAME_CHECK_S
@@ -352,7 +361,7 @@ def check_host_name(job: DeployJob, plan: DeployPlan, inspection: HostInspection
         plan.pause(POLL_INTERVAL_S)
 
 
-def choose_host_destination(plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> str:
+def choose_deploy_host_destination(plan: HostDeployPlan, host: SshConnection, inspection: HostInspection) -> str:
     """Choose where this host reaches the web host; keep its present destination if it can be right."""
     web_host = plan.web_host
     is_direct = web_host.is_local and not host.host.jumps and not host.host.proxy_command
@@ -360,7 +369,7 @@ def choose_host_destination(plan: DeployPlan, host: SshConnection, inspection: H
     reachable = []
     for name in web_host.host_names:  # the host must find us by this name, and not itself
         addresses = inspection.addresses_by_name.get(name, ())
-        if our_address in addresses if our_address else not all(map(is_loopback, addresses)):
+        if our_address in addresses if our_address else not all(map(is_deploy_host_loopback, addresses)):
             reachable.append(name)
     port = "" if web_host.port == 22 else f":{web_host.port}"
     destinations = [
@@ -375,7 +384,7 @@ def choose_host_destination(plan: DeployPlan, host: SshConnection, inspection: H
     return inspection.destination if inspection.destination in destinations else destinations[0]
 
 
-def is_loopback(address: str) -> bool:
+def is_deploy_host_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -383,7 +392,7 @@ def is_loopback(address: str) -> bool:
 
 
 def list_outdated_host_parts(
-    plan: DeployPlan, inspection: HostInspection, destination: str, known_hosts_lines: list[str]
+    plan: HostDeployPlan, inspection: HostInspection, destination: str, known_hosts_lines: list[str]
 ) -> list[str]:
     name = inspection.name
     line_ends = [f" {name}", *(["/gpu-check.sh", "/gpu-check.sh'"] if name == inspection.own_name else [])]
@@ -391,15 +400,15 @@ def list_outdated_host_parts(
         "scripts": inspection.scripts_digest == plan.scripts_digest,
         "crontab": inspection.crontab_line.endswith(tuple(line_ends)),
         "destination": inspection.destination == destination,
-        "key": is_enrolled(plan, inspection),
+        "key": is_deploy_host_enrolled(plan, inspection),
         "web host's key": set(known_hosts_lines) <= set(inspection.known_hosts_lines),
         "loops": inspection.loop_status == "ok" and inspection.installed_name == name,
-        "snapshot": is_sending(plan, name),
+        "snapshot": is_deploy_host_sending(plan, name),
     }
     return [part for part, is_good in is_current.items() if not is_good]
 
 
-def run_installer(plan: DeployPlan, host: SshConnection, command: str, timeout_s: float) -> str:
+def run_installer_on_host(plan: HostDeployPlan, host: SshConnection, command: str, timeout_s: float) -> str:
     """Run install.sh on the host in a temporary folder; retry while another host that shares the home runs it."""
     program = f"{plan.install_program}{command}\n".encode()
     for attempt in range(MAX_INSTALLER_ATTEMPTS):
@@ -420,20 +429,24 @@ def describe_installer_failure(result: RemoteCommandResult) -> str:
     return f"{message}; {extract_last_line(fix[1])}" if fix and result.exit_code == 1 else message
 
 
-def remove_from_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> None:
+def remove_gpuboard_from_host(
+    job: HostDeployJob, plan: HostDeployPlan, host: SshConnection, inspection: HostInspection
+) -> None:
     """Remove gpuboard from the host, and its key from the web host; data stays."""
     name = inspection.name
     is_installed = bool(inspection.installed_name or inspection.public_key or inspection.crontab_line)
     if is_installed:
         plan.begin_step(job, "remove")
-        run_installer(plan, host, "./install.sh remove host </dev/null", INSTALL_TIMEOUT_S)
+        run_installer_on_host(plan, host, "./install.sh remove host </dev/null", INSTALL_TIMEOUT_S)
     enrolled_key = plan.web_state.enrolled_keys.get(name)
-    is_ours = is_enrolled(plan, inspection)
-    if is_ours or (enrolled_key and not is_sending(plan, name) and is_named_by_user(job.target, name)):
+    is_ours = is_deploy_host_enrolled(plan, inspection)
+    if is_ours or (
+        enrolled_key and not is_deploy_host_sending(plan, name) and is_deploy_host_named_by_user(job.target, name)
+    ):
         plan.begin_step(job, "key")
         plan.web_host.revoke_host(name)
         is_installed = True
-    elif enrolled_key and is_sending(plan, name):
+    elif enrolled_key and is_deploy_host_sending(plan, name):
         job.reason = f"another host sends snapshots as {name}: its key stays enrolled"
     elif enrolled_key:
         job.reason = (
@@ -442,19 +455,25 @@ def remove_from_host(job: DeployJob, plan: DeployPlan, host: SshConnection, insp
     job.result = REMOVED if is_installed else NOT_INSTALLED
 
 
-def check_host(job: DeployJob, plan: DeployPlan, host: SshConnection, inspection: HostInspection) -> None:
+def check_host(job: HostDeployJob, plan: HostDeployPlan, host: SshConnection, inspection: HostInspection) -> None:
     """Report what the host is like and what deploy would do; change nothing."""
     web_state, name = plan.web_state, inspection.name
     job.check_facts = {
         "version": inspection.version or None,
         "loops": inspection.loop_status or None,
-        "enrolled": is_enrolled(plan, inspection),
+        "enrolled": is_deploy_host_enrolled(plan, inspection),
         "age": web_state.clock_s - web_state.arrival_times[name] if name in web_state.arrival_times else None,
     }
-    destination = plan.destination or choose_host_destination(plan, host, inspection)
+    destination = plan.destination or choose_deploy_host_destination(plan, host, inspection)
     _, known_hosts_lines = build_known_hosts_lines(destination, plan.web_host.host_keys)
     outdated_parts = list_outdated_host_parts(plan, inspection, destination, known_hosts_lines)
     if outdated_parts and inspection.installed_name:
         detail = f" ({inspection.loop_status})" if inspection.loop_status not in ("", "ok") else ""
         job.reason = f"not as it should be: {', '.join(outdated_parts)}{detail}"
     job.result = UP_TO_DATE if not outdated_parts else WOULD_UPGRADE if inspection.installed_name else WOULD_INSTALL
+
+
+def find_installer() -> Path:
+    """Return install.sh; the folder `install` that it reads is beside it."""
+    packed = PACKAGE_FOLDER / "install.sh"
+    return packed if packed.is_file() else PACKAGE_FOLDER.parent / "install.sh"

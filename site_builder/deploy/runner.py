@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.core.files import find_installer
 from site_builder.core.formatting import format_duration
 from site_builder.core.parallel import WorkerPool
+from site_builder.core.subprocesses import extract_last_line
 from site_builder.deploy.host_steps import (
     FAILED,
     GOOD_RESULTS,
@@ -29,17 +29,18 @@ from site_builder.deploy.host_steps import (
     REMOVED,
     STOPPED,
     WAITING,
-    DeployJob,
-    DeployPlan,
-    DeployStoppedError,
     HostDeployError,
+    HostDeployJob,
+    HostDeployPlan,
+    HostDeployStoppedError,
     build_install_program,
     build_known_hosts_lines,
     compute_scripts_digest,
+    find_installer,
     process_deploy_host,
 )
 from site_builder.deploy.web_host import WebHostError, open_web_host
-from site_builder.remote.ssh_config import SshError, extract_last_line
+from site_builder.remote.ssh_config import SshError
 from site_builder.remote.targets import Target
 
 REFRESH_INTERVAL_S = 0.2
@@ -54,7 +55,7 @@ UNFINISHED_MESSAGES = {
 }
 
 
-def run_deploy_job(job: DeployJob, plan: DeployPlan) -> None:
+def run_deploy_job(job: HostDeployJob, plan: HostDeployPlan) -> None:
     """Work on one host until it has a result, whatever happens."""
     if plan.stop_event.is_set():
         job.result, job.reason = STOPPED, "stopped before it began: call it again"
@@ -62,7 +63,7 @@ def run_deploy_job(job: DeployJob, plan: DeployPlan) -> None:
     job.started_at = time.monotonic()
     try:
         process_deploy_host(job, plan)
-    except DeployStoppedError:
+    except HostDeployStoppedError:
         job.result, job.reason = STOPPED, f"stopped at the step '{job.step}': call it again to finish"
     except (HostDeployError, SshError, WebHostError) as error:
         job.result, job.reason = (STOPPED, STOPPED_REASON) if plan.stop_event.is_set() else (FAILED, str(error))
@@ -72,7 +73,7 @@ def run_deploy_job(job: DeployJob, plan: DeployPlan) -> None:
     job.ended_at = time.monotonic()
 
 
-def run_deploy_jobs(jobs: list[DeployJob], plan: DeployPlan, display: ProgressDisplay) -> None:
+def run_deploy_jobs(jobs: list[HostDeployJob], plan: HostDeployPlan, display: ProgressDisplay) -> None:
     """Run all jobs, and show each that ends; after Ctrl-C, let those that run come to an end."""
     pool: WorkerPool[int, None] = WorkerPool()
     for number, job in enumerate(jobs):
@@ -93,7 +94,7 @@ def run_deploy_jobs(jobs: list[DeployJob], plan: DeployPlan, display: ProgressDi
 
 
 def show_finished_deploy_jobs(
-    pool: WorkerPool[int, None], jobs: list[DeployJob], display: ProgressDisplay, deadline: float = math.inf
+    pool: WorkerPool[int, None], jobs: list[HostDeployJob], display: ProgressDisplay, deadline: float = math.inf
 ) -> None:
     """Show each job that ends, until all have or the deadline has passed."""
     while pool.pending and time.monotonic() < deadline:
@@ -115,7 +116,7 @@ def deploy_hosts(
     with ExitStack() as stack:
         try:
             web_host = stack.enter_context(open_web_host(data, web, config_file))
-            stack.enter_context(interrupt_on_signals())
+            stack.enter_context(interrupt_deploy_on_signals())
             if destination is not None:
                 build_known_hosts_lines(destination, [])
             web_state = web_host.read_state()
@@ -124,7 +125,7 @@ def deploy_hosts(
         if not web_host.host_keys:
             message = "no key of this machine's sshd is in /etc/ssh: is this the web host?"
             raise CommandError(f"{message} If it is another, give --web USER@WEB")
-        plan = DeployPlan(
+        plan = HostDeployPlan(
             web_host=web_host,
             web_state=web_state,
             install_program=build_install_program(),
@@ -134,9 +135,9 @@ def deploy_hosts(
             destination=destination,
             config_file=config_file,
         )
-        jobs = [DeployJob(target) for target in targets]
+        jobs = [HostDeployJob(target) for target in targets]
         can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        display = ProgressDisplay if as_json else LiveDisplay if can_redraw else LineDisplay
+        display = ProgressDisplay if as_json else LiveDeployDisplay if can_redraw else LineDeployDisplay
         run_deploy_jobs(jobs, plan, display(jobs, action == "check"))
     if as_json:
         click.echo(deploy_jobs_to_json(jobs))
@@ -155,7 +156,7 @@ def deploy_hosts(
 
 
 @contextmanager
-def interrupt_on_signals() -> Iterator[None]:
+def interrupt_deploy_on_signals() -> Iterator[None]:
     """End a deploy as Ctrl-C does when the terminal is closed or we are killed; a second signal changes nothing."""
 
     def end(*_: object) -> None:
@@ -185,7 +186,7 @@ EXTRA_LINES = 3  # lines of a table that are no hosts
 class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
     """Show nothing: for --json, and the interface of the others."""
 
-    def __init__(self, jobs: list[DeployJob], is_check: bool) -> None:
+    def __init__(self, jobs: list[HostDeployJob], is_check: bool) -> None:
         self.jobs = jobs
         self.columns = CHECK_COLUMN_TITLES if is_check else COLUMN_TITLES
         self.name_width = max(len(job.display_name) for job in self.jobs)
@@ -193,27 +194,27 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop showing."""
 
-    def show_result(self, job: DeployJob) -> None:
+    def show_result(self, job: HostDeployJob) -> None:
         """Show a host that has its result."""
 
     def refresh(self) -> None:
         """Show that time has passed."""
 
 
-class LineDisplay(ProgressDisplay):
+class LineDeployDisplay(ProgressDisplay):
     """Print a line for each host that has ended."""
 
-    def show_result(self, job: DeployJob) -> None:
+    def show_result(self, job: HostDeployJob) -> None:
         values = format_deploy_job_cells(job, time.monotonic())
         line = "  ".join(f"{values[title]:<{COLUMN_WIDTHS.get(title, self.name_width)}}" for title in self.columns)
         sys.stdout.write(f"{line}  {job.reason}".rstrip() + "\n")
         sys.stdout.flush()
 
 
-class LiveDisplay(ProgressDisplay):
+class LiveDeployDisplay(ProgressDisplay):
     """Draw a live table of all hosts, or those that fit, the busy ones first."""
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> LiveDeployDisplay:
         from rich.console import Console  # noqa: PLC0415 slow to import
         from rich.live import Live  # noqa: PLC0415
 
@@ -230,8 +231,8 @@ class LiveDisplay(ProgressDisplay):
     def refresh(self) -> None:
         self.live.update(self.build_table(), refresh=True)
 
-    def choose_rows(self, is_final: bool) -> list[DeployJob]:
-        def rank(job: DeployJob) -> int:
+    def choose_rows(self, is_final: bool) -> list[HostDeployJob]:
+        def rank(job: HostDeployJob) -> int:
             if not job.result:
                 return 2 if job.step == WAITING else 0
             return 3 if job.result in GOOD_RESULTS else 1
@@ -258,7 +259,7 @@ class LiveDisplay(ProgressDisplay):
         return table
 
 
-def format_deploy_job_cells(job: DeployJob, clock: float) -> dict[str, str]:
+def format_deploy_job_cells(job: HostDeployJob, clock: float) -> dict[str, str]:
     cells = {
         **dict.fromkeys(CHECK_COLUMN_TITLES, ""),
         "host": job.display_name,
@@ -277,7 +278,7 @@ def format_deploy_job_cells(job: DeployJob, clock: float) -> dict[str, str]:
     return cells
 
 
-def deploy_jobs_to_json(jobs: list[DeployJob]) -> str:
+def deploy_jobs_to_json(jobs: list[HostDeployJob]) -> str:
     rows = [
         {
             "host": job.target.address,

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.core.files import find_scripts_folder
+from site_builder.core.subprocesses import extract_last_line
 from site_builder.remote.ssh import RemoteCommandResult, connect_ssh
-from site_builder.remote.ssh_config import HostKey, SshError, extract_last_line, read_known_host_keys
+from site_builder.remote.ssh_config import HostKey, SshError, read_known_host_keys
 
 # Only such a key is ever accepted from a host, or given to one.
 PUBLIC_KEY = re.compile(r"(ssh-ed25519|ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) ([A-Za-z0-9+/]{40,3500}={0,3})(?: .*)?")
@@ -63,7 +64,7 @@ class WebHostState(NamedTuple):
     arrival_times: dict[str, int]
 
 
-def run_local_shell(program: str) -> RemoteCommandResult:
+def run_web_host_shell(program: str) -> RemoteCommandResult:
     result = subprocess.run(
         ["/bin/sh", "-s"], input=program.encode(), capture_output=True, timeout=SCRIPT_TIMEOUT_S, check=False
     )
@@ -89,7 +90,7 @@ class WebHost:
 
     @property
     def is_local(self) -> bool:
-        return self.run_shell is run_local_shell
+        return self.run_shell is run_web_host_shell
 
     def run_script(self, program: str) -> str:
         with self.lock:
@@ -116,7 +117,7 @@ class WebHost:
             word, _, value = line.partition(" ")
             name, _, rest = value.partition(" ")
             if word == "enrolled":
-                state.enrolled_keys[name] = parse_public_key(rest)
+                state.enrolled_keys[name] = parse_web_host_public_key(rest)
             elif word == "arrived" and rest.isdecimal():
                 state.arrival_times[name] = int(rest)
             elif word == "now" and name.isdecimal():
@@ -129,13 +130,13 @@ class WebHost:
         return int(output) if output.isdecimal() else 0
 
     def enrol_host(self, name: str, key: str) -> None:
-        self.run_script(ENROL_SCRIPT.format(name=name, key=f"{parse_public_key(key)} {name}"))
+        self.run_script(ENROL_SCRIPT.format(name=name, key=f"{parse_web_host_public_key(key)} {name}"))
 
     def revoke_host(self, name: str) -> None:
         self.run_script(REVOKE_SCRIPT.format(name=name))
 
 
-def parse_public_key(line: str) -> str:
+def parse_web_host_public_key(line: str) -> str:
     """Return the type and the key of a line, or an empty string."""
     match = PUBLIC_KEY.fullmatch(line.strip())
     return f"{match[1]} {match[2]}" if match else ""
@@ -150,7 +151,9 @@ def open_web_host(data: Path, address: str | None, config: Path | None) -> Itera
         scripts, data_folder = (shlex.quote(str(folder.absolute())) for folder in folders)
         where = FOLDERS_SCRIPT.format(scripts=scripts, data=data_folder)
         names = [name for name in (socket.getfqdn(), socket.gethostname()) if not name.startswith("localhost")]
-        yield WebHost(run_local_shell, where, names, getpass.getuser(), find_sshd_port(), read_sshd_keys())
+        yield WebHost(
+            run_web_host_shell, where, names, getpass.getuser(), find_web_host_sshd_port(), read_web_host_sshd_keys()
+        )
         return
     with connect_ssh(address, CONNECT_TIMEOUT_S, config) as connection:
         host = connection.host
@@ -163,7 +166,7 @@ def open_web_host(data: Path, address: str | None, config: Path | None) -> Itera
         yield WebHost(run_remote_shell, where, [host.address], host.user, host.port, keys)
 
 
-def find_sshd_port() -> int:
+def find_web_host_sshd_port() -> int:
     """Find the port of our sshd in its configuration; only root may ask sshd itself."""
     for path in (SSH_FOLDER / "sshd_config", *sorted((SSH_FOLDER / "sshd_config.d").glob("*.conf"))):
         try:
@@ -175,12 +178,12 @@ def find_sshd_port() -> int:
     return 22
 
 
-def read_sshd_keys() -> list[HostKey]:
+def read_web_host_sshd_keys() -> list[HostKey]:
     """Read the host keys of our sshd; a public key without its private half is not one of them."""
     keys = []
     for path in sorted(path for path in SSH_FOLDER.glob("*.pub") if path.with_suffix("").exists()):
         try:
-            key = parse_public_key(path.read_text().split("\n")[0])
+            key = parse_web_host_public_key(path.read_text().split("\n")[0])
         except (OSError, UnicodeDecodeError):
             continue
         if key:

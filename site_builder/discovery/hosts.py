@@ -14,7 +14,7 @@ from pathlib import Path
 from site_builder.consul import client
 from site_builder.consul.client import MAX_RESPONSE_BYTES, TIMEOUT_MESSAGE, ConsulRequest, clean_consul_json_value
 from site_builder.core import files
-from site_builder.core.files import CachedFile, read_with_signature
+from site_builder.core.files import CachedDataFile, read_with_signature
 from site_builder.core.formatting import format_local_time
 from site_builder.core.model import ConsulAccess, DiscoveredHost, ListedHost, ParsedFile, Problem
 from site_builder.core.names import is_host_name
@@ -40,7 +40,7 @@ MAINTENANCE_CHECK = re.compile(r"_node_maintenance|_service_maintenance:.*", re.
 
 
 @dataclass(frozen=True)
-class ConsulNode:
+class DiscoveredNode:
     """A node that has the service; `host` is in the service's meta, `status` the worst of its checks."""
 
     node: str
@@ -57,7 +57,7 @@ class ConsulNode:
         return self.node if NUMERIC_NAME.fullmatch(self.node) else self.node.partition(".")[0]
 
 
-class MalformedEntryError(Exception):
+class MalformedHostEntryError(Exception):
     """What is wrong with an entry, in words."""
 
 
@@ -67,8 +67,8 @@ class HostDiscovery:
     def __init__(self, data: Path, state: Path | None, consul: ConsulAccess | None) -> None:
         """Load the last good lists from state/; without a state folder Consul is not used."""
         self.consul_list = ConsulHostList(state, consul) if consul and state else None
-        self.hosts_txt_file = CachedFile(data, state, "hosts.txt", parse_hosts_txt)
-        self.hosts_json_file = CachedFile(data, state, "hosts.json", parse_hosts_json)
+        self.hosts_txt_file = CachedDataFile(data, state, "hosts.txt", parse_hosts_txt)
+        self.hosts_json_file = CachedDataFile(data, state, "hosts.json", parse_hosts_json)
 
     def start_consul_request(self) -> None:
         """Send the request to Consul, so that its response comes while data/ is read."""
@@ -83,11 +83,11 @@ class HostDiscovery:
         hosts_txt = {host.name: host for host in txt_rows}
         hosts_json = {host.name: host for host in json_rows}
         names = dict.fromkeys([*in_data, *hosts_txt, *hosts_json])
-        nodes: dict[str, ConsulNode] = {}
+        nodes: dict[str, DiscoveredNode] = {}
         consul_nodes = None
         if self.consul_list:
             consul_nodes, consul_problems = self.consul_list.read()
-            nodes, match_problems = match_consul_nodes_to_hosts(consul_nodes or (), names)
+            nodes, match_problems = match_discovered_nodes_to_hosts(consul_nodes or (), names)
             problems += consul_problems + [Problem(self.consul_list.where, what) for what in match_problems]
         return {
             name: merge_host_sources(
@@ -99,7 +99,7 @@ class HostDiscovery:
 
 def merge_host_sources(
     name: str,
-    node: ConsulNode | None,
+    node: DiscoveredNode | None,
     in_hosts_txt: ListedHost | None,
     in_hosts_json: ListedHost | None,
     has_consul_list: bool,
@@ -190,15 +190,15 @@ class ConsulHostList:
         self.access = access
         self.where = f"Consul at {client.format_agent_address(access.address)}"
         self.store_path = state / "consul.json"
-        self.nodes: tuple[ConsulNode, ...] | None = None
-        self.stored_nodes: tuple[ConsulNode, ...] | None = None
+        self.nodes: tuple[DiscoveredNode, ...] | None = None
+        self.stored_nodes: tuple[DiscoveredNode, ...] | None = None
         self.nodes_time = 0.0
         self.request: ConsulRequest | None = None
         with suppress(OSError, files.FileRefusedError, ValueError, RecursionError):
             signature, content = read_with_signature(state / "consul.json", MAX_RESPONSE_BYTES)
             stored = json.loads(content)
             if isinstance(stored, dict) and [stored.get("service"), stored.get("datacenter")] == self.query:
-                parsed = parse_service_nodes(stored.get("nodes"))
+                parsed = parse_discovered_nodes(stored.get("nodes"))
                 if parsed.is_complete:
                     self.nodes = self.stored_nodes = parsed.rows
                     self.nodes_time = signature.modified_ns / 1e9
@@ -211,9 +211,9 @@ class ConsulHostList:
     def start_request(self) -> None:
         """Send a request, unless an earlier one still hangs."""
         if self.request is None or not self.request.thread.is_alive():
-            self.request = request_service_nodes(self.access)
+            self.request = request_discovered_nodes(self.access)
 
-    def read(self) -> tuple[tuple[ConsulNode, ...] | None, list[Problem]]:
+    def read(self) -> tuple[tuple[DiscoveredNode, ...] | None, list[Problem]]:
         """Return the nodes, None if there was never a list; and what is wrong."""
         if self.request is None or self.request.is_cancelled:
             self.start_request()
@@ -227,7 +227,7 @@ class ConsulHostList:
         self.request = None
         if request.failure:
             return self.nodes, [self.build_problem(request.failure)]
-        parsed = parse_service_nodes(request.response)
+        parsed = parse_discovered_nodes(request.response)
         if not parsed.is_complete:
             return self.nodes, [self.build_problem(f"answers, but {'; '.join(parsed.problems)}")]
         problems = [Problem(self.where, what) for what in parsed.problems] + self.store_nodes(
@@ -246,7 +246,7 @@ class ConsulHostList:
             return Problem(self.where, f"{what}; there is no earlier list that could serve")
         return Problem(self.where, f"{what}; the list of {format_local_time(self.nodes_time)} serves")
 
-    def store_nodes(self, nodes: tuple[ConsulNode, ...], now: float) -> list[Problem]:
+    def store_nodes(self, nodes: tuple[DiscoveredNode, ...], now: float) -> list[Problem]:
         """Store a good list; the file's time is when Consul last sent it."""
         self.nodes, self.nodes_time = nodes, now
         try:
@@ -255,7 +255,7 @@ class ConsulHostList:
                     os.utime(self.store_path, (now, now))
                     return []
             service, datacenter = self.query
-            content = {"service": service, "datacenter": datacenter, "nodes": consul_nodes_to_json(nodes)}
+            content = {"service": service, "datacenter": datacenter, "nodes": discovered_nodes_to_json(nodes)}
             self.stored_nodes = None
             files.write_atomically(self.store_path, json.dumps(content).encode(), 0o600)
             self.stored_nodes = nodes
@@ -264,26 +264,26 @@ class ConsulHostList:
         return []
 
 
-def request_service_nodes(access: ConsulAccess) -> ConsulRequest:
+def request_discovered_nodes(access: ConsulAccess) -> ConsulRequest:
     """Request all nodes of the service, not only passing ones: the board must show failing hosts."""
     service, datacenter = access.service, access.datacenter
     return ConsulRequest(access, lambda client: client.health.service(service, dc=datacenter)[1], client.NODES_RESPONSE)
 
 
-def parse_service_nodes(response: object) -> ParsedFile[ConsulNode]:
+def parse_discovered_nodes(response: object) -> ParsedFile[DiscoveredNode]:
     """Parse every node once; incomplete if the response is no such list."""
     if not isinstance(response, list):
         return ParsedFile(is_complete=False, problems=("it is not a list of services",))
-    nodes: dict[tuple[str, str | None], ConsulNode] = {}
+    nodes: dict[tuple[str, str | None], DiscoveredNode] = {}
     problems: list[str] = []
     for number, entry in enumerate(response[:MAX_ENTRIES], 1):
         try:
-            node = parse_service_node(entry)
-        except MalformedEntryError as error:
+            node = parse_discovered_node(entry)
+        except MalformedHostEntryError as error:
             problems.append(f"entry {number} of its answer does not count: {error}")
             continue
         key = node.node, node.host
-        nodes[key] = merge_consul_nodes(nodes[key], node) if key in nodes else node
+        nodes[key] = merge_discovered_nodes(nodes[key], node) if key in nodes else node
     if problems and not nodes:
         return ParsedFile(is_complete=False, problems=("none of its entries is that of a service",))
     hidden_count = len(problems) - MAX_PROBLEMS
@@ -294,22 +294,22 @@ def parse_service_nodes(response: object) -> ParsedFile[ConsulNode]:
     return ParsedFile(tuple(nodes.values()), problems=tuple(problems))
 
 
-def parse_service_node(entry: object) -> ConsulNode:
+def parse_discovered_node(entry: object) -> DiscoveredNode:
     """Parse a node, its service, and the checks of both."""
-    record = require_consul_object(entry, "it")
-    node = require_consul_object(record.get("Node"), "Node")
-    service = require_consul_object(record.get("Service"), "Service")
-    meta = require_consul_object(service.get("Meta") or {}, "Service.Meta")
+    record = require_host_entry_object(entry, "it")
+    node = require_host_entry_object(record.get("Node"), "Node")
+    service = require_host_entry_object(record.get("Service"), "Service")
+    meta = require_host_entry_object(service.get("Meta") or {}, "Service.Meta")
     tags = [
         clean_consul_json_value(tag, MAX_TAG_CHARACTERS)
-        for tag in require_consul_list(service.get("Tags"), "Service.Tags")
+        for tag in require_host_entry_list(service.get("Tags"), "Service.Tags")
     ]
     name = clean_consul_json_value(node.get("Node"), MAX_NAME_CHARACTERS + 1)
     if not name or len(name) > MAX_NAME_CHARACTERS:
-        raise MalformedEntryError("its node has no name" if not name else "the name of its node is too long")
+        raise MalformedHostEntryError("its node has no name" if not name else "the name of its node is too long")
     checks, maintenance = [], None
-    for item in require_consul_list(record.get("Checks"), "Checks"):
-        check = require_consul_object(item, "a check")
+    for item in require_host_entry_list(record.get("Checks"), "Checks"):
+        check = require_host_entry_object(item, "a check")
         # by these checks Consul marks its maintenance mode
         if check.get("Status") == "critical" and MAINTENANCE_CHECK.fullmatch(str(check.get("CheckID"))):
             note = clean_consul_json_value(check.get("Notes"), MAX_MESSAGE_CHARACTERS)
@@ -318,7 +318,7 @@ def parse_service_node(entry: object) -> ConsulNode:
         else:
             checks.append(check)
     status, message = find_worst_status(checks)
-    return ConsulNode(
+    return DiscoveredNode(
         name,
         host=clean_consul_json_value(meta.get("host"), MAX_NAME_CHARACTERS) or None,
         title=clean_consul_json_value(meta.get("title"), MAX_TITLE_CHARACTERS) or None,
@@ -329,16 +329,16 @@ def parse_service_node(entry: object) -> ConsulNode:
     )
 
 
-def require_consul_object(value: object, what: str) -> dict[object, object]:
+def require_host_entry_object(value: object, what: str) -> dict[object, object]:
     if not isinstance(value, dict):
-        raise MalformedEntryError(f"{what} is not an object")
+        raise MalformedHostEntryError(f"{what} is not an object")
     return value
 
 
-def require_consul_list(value: object, what: str) -> list[object]:
+def require_host_entry_list(value: object, what: str) -> list[object]:
     """Return the list; Consul writes null for an empty one."""
     if value is not None and not isinstance(value, list):
-        raise MalformedEntryError(f"{what} is not a list")
+        raise MalformedHostEntryError(f"{what} is not a list")
     return value or []
 
 
@@ -356,7 +356,7 @@ def find_worst_status(checks: Iterable[dict[object, object]]) -> tuple[str, str 
     return status, message
 
 
-def merge_consul_nodes(node: ConsulNode, second: ConsulNode) -> ConsulNode:
+def merge_discovered_nodes(node: DiscoveredNode, second: DiscoveredNode) -> DiscoveredNode:
     """Merge two instances of the service on one node: the worse state counts."""
     worse = min(node, second, key=lambda instance: STATUSES_WORST_FIRST.index(instance.status))
     return replace(
@@ -369,8 +369,8 @@ def merge_consul_nodes(node: ConsulNode, second: ConsulNode) -> ConsulNode:
     )
 
 
-def consul_nodes_to_json(nodes: Iterable[ConsulNode]) -> list[object]:
-    """Return the nodes in the form that `parse_service_nodes` reads."""
+def discovered_nodes_to_json(nodes: Iterable[DiscoveredNode]) -> list[object]:
+    """Return the nodes in the form that `parse_discovered_nodes` reads."""
     entries: list[object] = []
     for node in nodes:
         checks = [{"Status": node.status, "Output": node.message}]
@@ -381,9 +381,9 @@ def consul_nodes_to_json(nodes: Iterable[ConsulNode]) -> list[object]:
     return entries
 
 
-def match_consul_nodes_to_hosts(
-    nodes: Iterable[ConsulNode], known_hosts: Iterable[str]
-) -> tuple[dict[str, ConsulNode], list[str]]:
+def match_discovered_nodes_to_hosts(
+    nodes: Iterable[DiscoveredNode], known_hosts: Iterable[str]
+) -> tuple[dict[str, DiscoveredNode], list[str]]:
     """Return the node of each host, known or new, and what is ambiguous."""
     names = dict.fromkeys(known_hosts)
     folded: dict[str, str] = {}
@@ -391,8 +391,8 @@ def match_consul_nodes_to_hosts(
         folded.setdefault(name.lower(), name)
     nodes = list(nodes)
     short_name_counts = Counter(short.lower() for short in {node.node: node.short_name for node in nodes}.values())
-    claims = sorted(((*find_known_host(node, names, folded), node) for node in nodes), key=lambda claim: claim[0])
-    hosts: dict[str, ConsulNode] = {}
+    claims = sorted(((*find_discovered_host(node, names, folded), node) for node in nodes), key=lambda claim: claim[0])
+    hosts: dict[str, DiscoveredNode] = {}
     problems: list[str] = []
     for _, known_host, node in claims:
         new_names = list_new_host_names(node, short_name_counts, problems)
@@ -400,7 +400,7 @@ def match_consul_nodes_to_hosts(
         for name in candidates:
             holder = hosts.setdefault(name, node)
             if holder.node == node.node:
-                hosts[name] = node if holder is node else merge_consul_nodes(holder, node)
+                hosts[name] = node if holder is node else merge_discovered_nodes(holder, node)
                 break
             problems.append(f"the nodes {holder.node} and {node.node} are both the host {name}: {holder.node} counts")
         else:
@@ -409,7 +409,9 @@ def match_consul_nodes_to_hosts(
     return hosts, problems
 
 
-def find_known_host(node: ConsulNode, names: dict[str, None], folded: dict[str, str]) -> tuple[int, str | None]:
+def find_discovered_host(
+    node: DiscoveredNode, names: dict[str, None], folded: dict[str, str]
+) -> tuple[int, str | None]:
     """Return the known host that a node is, and a rank: the lower, the surer."""
     for rank, name in enumerate((node.host, node.node, node.short_name)):
         if name is not None and name in names:
@@ -419,7 +421,7 @@ def find_known_host(node: ConsulNode, names: dict[str, None], folded: dict[str, 
     return 6, None
 
 
-def list_new_host_names(node: ConsulNode, short_name_counts: Counter[str], problems: list[str]) -> Iterator[str]:
+def list_new_host_names(node: DiscoveredNode, short_name_counts: Counter[str], problems: list[str]) -> Iterator[str]:
     """Yield names for a node that is no known host, the best first."""
     if node.host and is_host_name(node.host):
         yield node.host

@@ -12,13 +12,8 @@ from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT
 from site_builder.alerts.queue import describe_queue_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
-from site_builder.doctor.model import (
-    CheckResult,
-    DoctorContext,
-    format_first_check_message,
-    format_first_check_problem,
-    format_plural,
-)
+from site_builder.core.formatting import format_plural
+from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message, format_first_check_problem
 
 NO_RECEIVERS_MESSAGE = (
     "nobody is told anything: neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL, GPUBOARD_HOOKS or GPUBOARD_CONTACTS is set"

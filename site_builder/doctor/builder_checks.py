@@ -7,10 +7,8 @@ import platform
 import pwd
 import re
 import shutil
-import sqlite3
 import stat
 import subprocess
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from site_builder.core import files, locks
 from site_builder.core.formatting import format_size, join_names
 from site_builder.core.model import FleetUnavailableError
 from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message
-from site_builder.history import database
 
 # By the names under which they are imported, and those that pip knows.
 REQUIRED_PACKAGES = {
@@ -66,8 +63,6 @@ NETWORK_FILE_SYSTEMS = (
 )
 # Files of state/ that nothing can rebuild.
 IRREPLACEABLE_FILES = ("tokens.json", "alerts.json", "memory.json")
-# Seconds for which SQLite may look at the whole file.
-QUICK_CHECK_TIMEOUT_S = 10
 
 
 def check_python(context: DoctorContext) -> CheckResult:  # noqa: ARG001 # a check's own form
@@ -199,7 +194,7 @@ def check_state_folder(context: DoctorContext) -> CheckResult:
         return CheckResult.fail(
             f"{folder} is another user's", "call this as the user who builds, or set GPUBOARD_STATE"
         )
-    empty_files = [name for name in IRREPLACEABLE_FILES if files.is_empty(folder / name)]
+    empty_files = [name for name in IRREPLACEABLE_FILES if files.is_emptied_file(folder / name)]
     if empty_files:
         message = f"{folder / empty_files[0]} is empty; the last good copy of it is used, if there is one"
         return CheckResult.warn(message, "see why: a full disk, or somebody who emptied it")
@@ -280,39 +275,3 @@ def check_disk_space(context: DoctorContext) -> CheckResult:
         return CheckResult.passed(f"at least {format_size(least_free / BYTES_PER_MIB)} to spare")
     advice = "make room; the page stays as it is while there is none"
     return CheckResult.fail(message, advice) if least_free < NO_SPACE_BYTES else CheckResult.warn(message, advice)
-
-
-def check_history(context: DoctorContext) -> CheckResult:
-    path = context.settings.state / database.DATABASE_NAME
-    if not path.exists():
-        return CheckResult.skip("there is no history yet: the first builds begin it")
-    try:
-        outcome = run_history_quick_check(path)
-    except database.HistoryUnusableError as error:
-        return CheckResult.warn(f"{path}: {error}", "update gpuboard here, or let `gpuboard build` bring it up to date")
-    except sqlite3.Error as error:
-        outcome = str(error)
-    if outcome != "ok":
-        advice = "the next build sets a damaged one aside and begins anew; docs/history.md tells what can be saved"
-        return CheckResult.fail(f"{path} cannot be read: {outcome}", advice)
-    problems = database.describe_broken_databases(context.settings.state)
-    if problems:
-        advice = "see why: a full disk, or a share that is no local disk"
-        return CheckResult.warn(f"{problems[0].where} {problems[0].what}", advice)
-    return CheckResult.passed(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")
-
-
-def run_history_quick_check(path: Path) -> str:
-    """Run SQLite's quick_check for a limited time; return `ok` if nothing is wrong."""
-    connection = database.open_database(path, read_only=True)
-    deadline = time.monotonic() + QUICK_CHECK_TIMEOUT_S
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
-    try:
-        (outcome,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.OperationalError as error:
-        if "interrupted" not in str(error):
-            raise
-        return "ok"
-    finally:
-        connection.close()
-    return str(outcome)

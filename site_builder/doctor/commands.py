@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -12,12 +13,12 @@ from collections.abc import Iterator
 import click
 
 from site_builder import __version__
-from site_builder.config.conf_file import load_settings
-from site_builder.config.settings import SettingsError
+from site_builder.config.settings import SettingsError, load_settings
 from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
 from site_builder.doctor import alert_checks, builder_checks, data_checks, web_checks
-from site_builder.doctor.model import Check, CompletedCheck
+from site_builder.doctor.data_checks import check_history
+from site_builder.doctor.model import Check, CompletedCheck, find_worst_status
 from site_builder.snapshots.local_machine import read_machine_name
 
 LINE_WIDTH = 80
@@ -63,7 +64,7 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
             for line in format_check_lines(results[-1], verbose):
                 click.echo(line)
     if as_json:
-        click.echo(replace_unencodable(model.checks_to_json(results, read_machine_name())))
+        click.echo(replace_unencodable(checks_to_json(results, read_machine_name())))
     else:
         counts = Counter(completed.result.status for completed in results)
         click.echo("\n" + ", ".join(f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
@@ -115,7 +116,7 @@ CHECKS = (
     Check("builder", "www", builder_checks.check_www_folder),
     Check("builder", "builder", builder_checks.check_builder),
     Check("builder", "disk", builder_checks.check_disk_space),
-    Check("builder", "history", builder_checks.check_history),
+    Check("builder", "history", check_history),
     Check("alerts", "rules", alert_checks.check_alert_rules),
     Check("alerts", "channels", alert_checks.check_channels),
     Check("alerts", "contacts", alert_checks.check_contacts),
@@ -130,3 +131,19 @@ CHECKS = (
     Check("web", "built", web_checks.check_served_age),
     Check("web", "closed", web_checks.check_private_files),
 )
+
+
+def checks_to_json(results: list[CompletedCheck], host: str) -> str:
+    """Render all results in the same form as gpu-doctor.sh."""
+    checks = [
+        {
+            "id": check.id,
+            "group": check.group,
+            "status": result.status,
+            "what": result.message,
+            "do": result.advice or None,
+        }
+        for check, result in results
+    ]
+    report = {"host": host, "version": __version__, "worst": find_worst_status(results), "checks": checks}
+    return json.dumps(report, indent=1, ensure_ascii=False)

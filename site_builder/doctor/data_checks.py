@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sqlite3
 import stat
+import time
 from collections import Counter
+from pathlib import Path
 
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
@@ -14,19 +17,14 @@ from site_builder.bookings.store import BookingStoreFile
 from site_builder.consul import client, kv, leader
 from site_builder.consul.client import TIMEOUT_MESSAGE, ConsulRequest, ConsulUnavailableError
 from site_builder.consul.kv import KvStore
-from site_builder.core import files
-from site_builder.core.files import find_booking_folder
-from site_builder.core.formatting import format_duration, join_names
+from site_builder.core.data_folder import BOOKINGS_FILE, find_booking_data_folder, list_data_folder_problems
+from site_builder.core.formatting import format_duration, format_plural, format_size, join_names
 from site_builder.discovery import hosts
-from site_builder.discovery.hosts import HostDiscovery, request_service_nodes
-from site_builder.doctor.model import (
-    CheckResult,
-    DoctorContext,
-    format_first_check_message,
-    format_first_check_problem,
-    format_plural,
-)
+from site_builder.discovery.hosts import HostDiscovery, request_discovered_nodes
+from site_builder.doctor.builder_checks import BYTES_PER_MIB
+from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message, format_first_check_problem
 from site_builder.fleet.gpu_models import NameFiles
+from site_builder.history import database
 from site_builder.snapshots.store import SnapshotStore
 
 MAX_FILE_BYTES = 1 << 20
@@ -39,6 +37,8 @@ SHELL_OPERATORS = re.compile(r"[;&|<>()$`\n]")
 LOOSENING_OPTIONS = {"agent-forwarding", "port-forwarding", "pty", "user-rc", "x11-forwarding"}
 HOST_STATES = ("fresh", "maintenance", "stale", "failed", "unseen", "down")
 GOOD_HOST_STATES = ("fresh", "maintenance")
+# Seconds for which SQLite may look at the whole file.
+QUICK_CHECK_TIMEOUT_S = 10
 
 
 def check_authorized_keys(context: DoctorContext) -> CheckResult:
@@ -63,7 +63,7 @@ def check_authorized_keys(context: DoctorContext) -> CheckResult:
         if script.endswith(f"/{RECEIVER_SCRIPT}") and not os.access(script, os.X_OK):
             message = f"{path} names {script}, which is not there: nothing arrives from those hosts"
             return CheckResult.fail(message, "call ./install.sh web, or enrol them again: gpu-enrol.sh add HOST")
-    unrestricted = [shown for shown, options in keys if is_unrestricted_key(options)]
+    unrestricted = [shown for shown, options in keys if is_authorized_key_unrestricted(options)]
     if unrestricted:
         counts = f"of {len(keys)} keys in {path}, {len(unrestricted)}"
         message = f"{counts} can do more than push for one host: {join_names(unrestricted)}"
@@ -83,7 +83,7 @@ def split_forced_command(options: str) -> list[str]:
         return []
 
 
-def is_unrestricted_key(options: str) -> bool:
+def is_authorized_key_unrestricted(options: str) -> bool:
     program, *words = split_forced_command(options) or [""]
     plain = {option.strip().lower() for option in FORCED_COMMAND.sub("", options).split(",")}
     is_ours = program.rpartition("/")[2] == RECEIVER_SCRIPT and not SHELL_OPERATORS.search(" ".join(words))
@@ -95,9 +95,9 @@ def check_consul(context: DoctorContext) -> CheckResult:
     if access is None:
         return CheckResult.not_applicable("GPUBOARD_CONSUL_SERVICE is not set: Consul is not asked for hosts")
     where = f"Consul at {client.format_agent_address(access.address)}"
-    request = request_service_nodes(access)
+    request = request_discovered_nodes(access)
     failure = wait_for_consul(request)
-    parsed_nodes = hosts.parse_service_nodes(request.response)
+    parsed_nodes = hosts.parse_discovered_nodes(request.response)
     if not failure and not parsed_nodes.is_complete:
         failure = f"answers, but {'; '.join(parsed_nodes.problems)}"
     if failure:
@@ -155,13 +155,13 @@ def check_data_folder(context: DoctorContext) -> CheckResult:
         return CheckResult.fail(f"{data} is not there", advice)
     if not os.access(data, os.R_OK | os.X_OK):
         return CheckResult.fail(f"{data} cannot be read by this user", "let this user be in its group, with g+rx")
-    if risks := files.list_problems(data):
+    if risks := list_data_folder_problems(data):
         what, _, advice = risks[0].what.partition(": ")
         return CheckResult.fail(f"{data}{risks[0].where.removeprefix('data')}: {what}", advice)
     if data.stat().st_mode & stat.S_IWOTH:
         what = f"everybody on this machine can write to {data}, and so say what they like about any host"
         return CheckResult.warn(what, f"chmod o-w {data}")
-    place = find_booking_folder(data)
+    place = find_booking_data_folder(data)
     if context.settings.booking_policy.url and not os.access(place, os.W_OK):
         what = f"{place} cannot be written by this user, so that nobody can book over the web"
         return CheckResult.warn(what, "let the user of `gpuboard serve` write there, or set no GPUBOARD_BOOK_URL")
@@ -169,7 +169,7 @@ def check_data_folder(context: DoctorContext) -> CheckResult:
 
 
 def check_bookings_file(context: DoctorContext) -> CheckResult:
-    name, zone = booking_store.BOOKINGS_FILE, context.settings.zone
+    name, zone = BOOKINGS_FILE, context.settings.zone
     file = BookingStoreFile(
         context.settings.data,
         None,
@@ -239,3 +239,39 @@ def check_host_problems(context: DoctorContext) -> CheckResult:
         advice = "all of them stand at the end of the page; docs/troubleshooting.md tells more"
         return CheckResult.warn(format_first_check_message(problems), advice)
     return CheckResult.passed("all that the hosts push is understood")
+
+
+def check_history(context: DoctorContext) -> CheckResult:
+    path = context.settings.state / database.DATABASE_NAME
+    if not path.exists():
+        return CheckResult.skip("there is no history yet: the first builds begin it")
+    try:
+        outcome = run_history_quick_check(path)
+    except database.HistoryUnusableError as error:
+        return CheckResult.warn(f"{path}: {error}", "update gpuboard here, or let `gpuboard build` bring it up to date")
+    except sqlite3.Error as error:
+        outcome = str(error)
+    if outcome != "ok":
+        advice = "the next build sets a damaged one aside and begins anew; docs/history.md tells what can be saved"
+        return CheckResult.fail(f"{path} cannot be read: {outcome}", advice)
+    problems = database.describe_broken_databases(context.settings.state)
+    if problems:
+        advice = "see why: a full disk, or a share that is no local disk"
+        return CheckResult.warn(f"{problems[0].where} {problems[0].what}", advice)
+    return CheckResult.passed(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")
+
+
+def run_history_quick_check(path: Path) -> str:
+    """Run SQLite's quick_check for a limited time; return `ok` if nothing is wrong."""
+    connection = database.open_database(path, read_only=True)
+    deadline = time.monotonic() + QUICK_CHECK_TIMEOUT_S
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+    try:
+        (outcome,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if "interrupted" not in str(error):
+            raise
+        return "ok"
+    finally:
+        connection.close()
+    return str(outcome)

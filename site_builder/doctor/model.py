@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -13,11 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urljoin
 
-from site_builder import __version__
 from site_builder.client import loader
 from site_builder.client.model import Fleet
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client
 from site_builder.core.board_client import BoardResponse
 from site_builder.core.model import FleetUnavailableError, Problem
@@ -158,26 +155,6 @@ def find_worst_status(results: Iterable[CompletedCheck]) -> str:
     """Return the worst status; skipped checks do not count."""
     statuses = [completed.result.status for completed in results if completed.result.status in EXIT_CODES]
     return max(statuses, key=EXIT_CODES.__getitem__, default=PASS)
-
-
-def checks_to_json(results: list[CompletedCheck], host: str) -> str:
-    """Render all results in the same form as gpu-doctor.sh."""
-    checks = [
-        {
-            "id": check.id,
-            "group": check.group,
-            "status": result.status,
-            "what": result.message,
-            "do": result.advice or None,
-        }
-        for check, result in results
-    ]
-    report = {"host": host, "version": __version__, "worst": find_worst_status(results), "checks": checks}
-    return json.dumps(report, indent=1, ensure_ascii=False)
-
-
-def format_plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def format_first_check_message(texts: Sequence[str]) -> str:

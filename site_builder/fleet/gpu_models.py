@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from site_builder.core import people
-from site_builder.core.files import CachedFile
+from site_builder.core.files import CachedDataFile
 from site_builder.core.model import Gpu, HostSnapshot, ParsedFile, Problem
 from site_builder.core.terminal_text import decode_text
 
@@ -117,8 +117,8 @@ class NameFiles:
         def parse_with(parse: Callable[[bytes], dict[str, str]]) -> Callable[[bytes], ParsedFile[tuple[str, str]]]:
             return lambda content: ParsedFile(tuple(parse(content).items()))
 
-        self.alias_file = CachedFile(data, state, "aliases.csv", parse_with(people.parse_aliases))
-        self.gpu_name_file = CachedFile(data, state, "gpu-names.csv", parse_with(parse_gpu_model_names))
+        self.alias_file = CachedDataFile(data, state, "aliases.csv", parse_with(people.parse_aliases))
+        self.gpu_name_file = CachedDataFile(data, state, "gpu-names.csv", parse_with(parse_gpu_model_names))
 
     def read_names(self) -> tuple[dict[str, str], dict[str, str], list[Problem]]:
         """Return the names of people, those of GPUs, and the problems."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import LoadedSettings
 from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from site_builder.core.files import FileRefusedError, check_file, is_empty
+from site_builder.core.files import FileRefusedError, check_own_file, is_emptied_file
 from site_builder.core.locks import try_acquire_lock
 from site_builder.core.model import Problem
 
@@ -92,7 +92,7 @@ class HistoryUnusableError(Exception):
 
 def open_database(path: Path, read_only: bool = False) -> sqlite3.Connection:
     """Open the file; a new one is created, and an old one is brought up to date."""
-    if is_empty(path):
+    if is_emptied_file(path):
         raise sqlite3.DatabaseError(EMPTY_FILE_MESSAGE)
     if read_only:
         address = f"file:{quote(str(path.absolute()))}?mode=ro"
@@ -122,7 +122,7 @@ def refuse_foreign_database(path: Path) -> None:
     try:
         status = path.stat()
         if stat.S_ISREG(status.st_mode):
-            check_file(status)
+            check_own_file(status)
     except OSError:
         return  # SQLite says what is wrong
     except FileRefusedError as error:
@@ -222,7 +222,7 @@ def describe_broken_databases(state: Path) -> list[Problem]:
     if not names:
         return []
     joined_names = " and ".join(names)
-    is_emptied = all(is_empty(state / name) for name in names)
+    is_emptied = all(is_emptied_file(state / name) for name in names)
     what = "was emptied" if is_emptied else "was damaged"
     what += ", and a new one was begun" if len(names) < MAX_BROKEN_FILES else " again and again"
     return [Problem(DATABASE_WHERE, f"{what}: {joined_names} is what was before; delete it when you need it no more")]

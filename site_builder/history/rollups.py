@@ -18,7 +18,7 @@ import orjson
 from site_builder.core import files, formatting
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
-from site_builder.core.records import dump_json, list_record_pairs, make_record_decoder
+from site_builder.core.records import dump_json, make_record_decoder, replace_dicts_by_pairs
 from site_builder.history import block_format
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.buckets import RETENTION_DAYS
@@ -214,7 +214,9 @@ class UsageRollup:
         """Keep the sums for the next builder: cron starts one each minute."""
         if self.is_changed:
             with suppress(TypeError):  # a text that JSON cannot hold: it is added up again
-                files.write_atomically(self.store_path, dump_json([SUMS_VERSION, list_record_pairs(self.state)]), 0o600)
+                files.write_atomically(
+                    self.store_path, dump_json([SUMS_VERSION, replace_dicts_by_pairs(self.state)]), 0o600
+                )
             self.is_changed = False
 
     def advance_in_steps(self, connection: sqlite3.Connection, now: float) -> Iterator[None]:
@@ -346,7 +348,7 @@ class UsageRollup:
 def load_rollup_state(path: Path) -> RollupState:
     """Load sums.json; if that is impossible, begin anew."""
     try:
-        version, stored = orjson.loads(files.read(path, MAX_SUMS_BYTES))
+        version, stored = orjson.loads(files.read_own_file(path, MAX_SUMS_BYTES))
         if version != SUMS_VERSION:
             return RollupState()
         state: RollupState = make_record_decoder(RollupState)(stored)
@@ -361,7 +363,7 @@ def load_rollup_state(path: Path) -> RollupState:
 
 
 def dump_rollup_month(month: MonthUsage) -> bytes:
-    return dump_json(list_record_pairs(month))
+    return dump_json(replace_dicts_by_pairs(month))
 
 
 def load_rollup_month(content: bytes) -> MonthUsage:

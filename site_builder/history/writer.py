@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import tzinfo
 from pathlib import Path
 
-from site_builder.core.files import is_empty
+from site_builder.core.files import is_emptied_file
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import HostFacts, HostStatus, Problem
 from site_builder.history import block_format, buckets, database, idle_runs
@@ -71,7 +71,7 @@ class HistoryWriter(HistoryReader):
             self.close()
             database.remove_replaced_log(self.path, self.identity)
         if self.connection is None:
-            if is_empty(self.path):
+            if is_emptied_file(self.path):
                 database.set_aside_database(self.path, time.time())
             self.connection = database.open_database(self.path)
             self.gpu_set_ids = {gpu_set_id for (gpu_set_id,) in self.connection.execute("SELECT id FROM shape")}

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from site_builder.config.settings import Settings
-from site_builder.core.command_options import CommandError, complete_files, print_command_message, with_settings
+from site_builder.core.command_options import CommandError, complete_file_option, print_command_message, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.core.parallel import WorkerPool
 from site_builder.core.terminal_text import clean_excerpt
@@ -29,12 +29,16 @@ DEFAULT_INTERVAL_S = 60
 
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_hosts)
-@click.option("--hosts-file", metavar="FILE", help="The hosts in a file, one a line.", shell_complete=complete_files)
+@click.option(
+    "--hosts-file", metavar="FILE", help="The hosts in a file, one a line.", shell_complete=complete_file_option
+)
 @click.option("--consul", is_flag=True, help="The hosts that Consul lists.")
 @click.option(
     "--limit", type=click.IntRange(2, 300), default=20, metavar="SECONDS", help="For each host.  [default: 20]"
 )
-@click.option("--ssh-config", metavar="FILE", help="Instead of your ~/.ssh/config.", shell_complete=complete_files)
+@click.option(
+    "--ssh-config", metavar="FILE", help="Instead of your ~/.ssh/config.", shell_complete=complete_file_option
+)
 @click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Again and again, this often.")
 @click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")
 @with_settings
@@ -92,7 +96,7 @@ def choose_pull_targets(
             )
         in_file = targets.read_targets_file(Path(hosts_file)) if hosts_file else []
         typed = targets.parse_typed_targets(hosts)
-    except targets.UnclearTargetsError as error:
+    except targets.UnclearSshTargetsError as error:
         raise CommandError(str(error)) from None
     for group in (in_consul, in_file, typed):
         names = [target.name for target in group]

@@ -20,7 +20,8 @@ from urllib.parse import unquote, urlsplit
 from site_builder.core import files, locks, terminal_text
 from site_builder.core.files import find_scripts_folder
 from site_builder.core.formatting import format_duration
-from site_builder.remote.ssh_config import TIMEOUT_ERRORS, SshError, extract_last_line, require_time_left
+from site_builder.core.subprocesses import extract_last_line, require_time_left
+from site_builder.remote.ssh_config import TIMEOUT_ERRORS, SshError
 from site_builder.remote.targets import Target
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import TASKS_BY_FILE
@@ -116,7 +117,9 @@ def find_pulled_file_fault(content: bytes, name: str, file: str) -> str | None:
     return f"does not count: {problem}" if problem else None
 
 
-def build_fallback_files(name: str, every: int, numbers: Sequence[int], texts: Sequence[bytes]) -> dict[str, bytes]:
+def build_fetch_fallback_files(
+    name: str, every: int, numbers: Sequence[int], texts: Sequence[bytes]
+) -> dict[str, bytes]:
     """Build the files that the scripts would write; `numbers` are the host's time and two exit codes."""
     moment, gpus_code, apps_code = numbers
     gpus, apps, people, facts = texts
@@ -164,7 +167,7 @@ def build_fallback_files(name: str, every: int, numbers: Sequence[int], texts: S
     return fallback_files
 
 
-class UnexpectedReplyError(Exception): ...
+class UnexpectedFetchReplyError(Exception): ...
 
 
 class SshFetcher:
@@ -199,7 +202,7 @@ class SshFetcher:
         except TIMEOUT_ERRORS:
             message = f"{name} sent no whole snapshot within {self.timeout_s} s; is it very busy? --limit allows more"
             raise PullError(message) from None
-        except UnexpectedReplyError as error:
+        except UnexpectedFetchReplyError as error:
             raise PullError(f"{name} does not answer as a shell does: {extract_last_line(str(error))}") from None
         except OSError as error:
             raise PullError(f"the connection to {name} was cut ({error.strerror or type(error).__name__})") from None
@@ -217,16 +220,16 @@ class SshFetcher:
         except TIMEOUT_ERRORS:
             raise
         except Exception as error:  # of paramiko, which is not imported here
-            raise UnexpectedReplyError(extract_last_line(str(error) or type(error).__name__)) from None
+            raise UnexpectedFetchReplyError(extract_last_line(str(error) or type(error).__name__)) from None
         session = PullSession(channel)
-        session.send(build_pull_program(self.target.name, self.interval_s, self.timeout_s), deadline)
+        session.send(build_fetch_program(self.target.name, self.interval_s, self.timeout_s), deadline)
         words = session.read_marked_line(deadline, MAX_GREETING_BYTES)
         if words == ["scripts"]:
             packed = pack_pull_scripts()
             session.send(b"%d\n%b" % (len(packed), packed), deadline)
             words = session.read_marked_line(deadline, MAX_GREETING_BYTES)
         if words != ["ready"]:
-            raise UnexpectedReplyError(" ".join(words))
+            raise UnexpectedFetchReplyError(" ".join(words))
         self.session = session
         return session
 
@@ -235,13 +238,13 @@ class SshFetcher:
         numbers = [int(word) for word in words if word.isdecimal() and len(word) < 12]
         code_count = LEADING_NUMBER_COUNTS.get((kind, len(words)), 0)
         if not code_count or len(numbers) != len(words):
-            raise UnexpectedReplyError(" ".join([kind, *words]))
+            raise UnexpectedFetchReplyError(" ".join([kind, *words]))
         if max(numbers[code_count:]) > MAX_SNAPSHOT_BYTES:
             message = f"{self.target.name} has files of more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read"
             raise PullError(message)
         texts = [session.read_bytes(size, deadline) for size in numbers[code_count:]]
         if kind == "plain":
-            return build_fallback_files(self.target.name, self.interval_s, numbers[:code_count], texts)
+            return build_fetch_fallback_files(self.target.name, self.interval_s, numbers[:code_count], texts)
         if len(texts) < len(SNAPSHOT_FILES):
             message = extract_last_line(texts[0].decode("utf-8", "replace") or f"exit {numbers[0]}")
             raise PullError(f"no snapshot could be taken on {self.target.name}: {message}")
@@ -266,18 +269,18 @@ class PullSession:
             except TIMEOUT_ERRORS:
                 raise
             except OSError:
-                with suppress(UnexpectedReplyError, OSError):
+                with suppress(UnexpectedFetchReplyError, OSError):
                     self.receive(deadline)
                 output = self.describe_last_output()
                 if not output:
                     raise
-                raise UnexpectedReplyError(output) from None
+                raise UnexpectedFetchReplyError(output) from None
 
     def receive(self, deadline: float) -> None:
         self.channel.settimeout(require_time_left(deadline))
         piece = self.channel.recv(CHUNK_BYTES)
         if not piece:
-            raise UnexpectedReplyError(self.describe_last_output())
+            raise UnexpectedFetchReplyError(self.describe_last_output())
         self.buffer += piece
 
     def read_marked_line(self, deadline: float, noise: int) -> list[str]:
@@ -285,7 +288,7 @@ class PullSession:
         while True:
             while b"\n" not in self.buffer:
                 if len(self.buffer) > max(noise, MAX_LINE_BYTES):
-                    raise UnexpectedReplyError(self.describe_last_output())
+                    raise UnexpectedFetchReplyError(self.describe_last_output())
                 self.receive(deadline)
             end = self.buffer.index(b"\n")
             line = bytes(self.buffer[:end])
@@ -295,7 +298,7 @@ class PullSession:
             self.last_unmarked_line = line
             noise -= len(line) + 1
             if noise <= 0:
-                raise UnexpectedReplyError(self.describe_last_output())
+                raise UnexpectedFetchReplyError(self.describe_last_output())
 
     def read_bytes(self, size: int, deadline: float) -> bytes:
         while len(self.buffer) < size:
@@ -313,7 +316,7 @@ class PullSession:
         return extract_last_line(output.decode("utf-8", "replace"))
 
 
-def build_pull_program(name: str, interval_s: int, timeout_s: int) -> bytes:
+def build_fetch_program(name: str, interval_s: int, timeout_s: int) -> bytes:
     """Build what the shell on the host reads: variables, none of which needs quotes, and the program."""
     query_timeout_s = min(MAX_QUERY_TIMEOUT_S, max(1, (timeout_s - 9) // 2))
     intervals = " ".join(f"GPUBOARD_{task}_EVERY={interval_s}" for task in ("GPUS", "PROCESSES", "PS"))
@@ -407,7 +410,7 @@ class HttpFetcher:
             response.read()
             content = None
         elif response.status == 200:
-            content = read_served_file(response, deadline)
+            content = fetch_served_file(response, deadline)
             etag, last_modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
             validators = {"If-None-Match": etag, **({} if etag else {"If-Modified-Since": last_modified})}
             self.validators[file] = {name: value for name, value in validators.items() if value}
@@ -457,7 +460,7 @@ class HttpFetcher:
         return f"{self.server}: {getattr(error, 'strerror', None) or terminal_text.clean_excerpt(error)}"
 
 
-def read_served_file(response: http.client.HTTPResponse, deadline: float) -> bytes:
+def fetch_served_file(response: http.client.HTTPResponse, deadline: float) -> bytes:
     if response.headers.get("Content-Encoding", "identity") != "identity":
         message = "it sends what it was asked not to send: compressed files"
         raise ValueError(message)

@@ -22,16 +22,15 @@ from typing import NamedTuple
 
 import paramiko  # noqa: TID251
 
+from site_builder.core.subprocesses import extract_last_line, require_time_left
 from site_builder.remote.ssh_config import (
     TIMEOUT_ERRORS,
     HostKey,
     SshError,
     SshHostConfig,
-    extract_last_line,
-    has_certificate_authority,
+    has_known_hosts_authority,
     list_known_hosts_names,
     read_known_host_keys,
-    require_time_left,
     resolve_ssh_host,
 )
 
@@ -62,7 +61,7 @@ class RemoteCommandResult(NamedTuple):
         return extract_last_line((self.stderr if self.stderr.strip() else self.stdout).decode(errors="replace"))
 
 
-class ConnectionDroppedError(Exception):
+class SshConnectionDroppedError(Exception):
     """The connection ended before it began: too many at once, or sshd starts just now."""
 
 
@@ -84,7 +83,7 @@ class SshConnection:
 
     @property
     def host_key(self) -> HostKey:
-        return read_offered_key(self.transport)
+        return read_offered_ssh_key(self.transport)
 
     def run(
         self, command: str, stdin: bytes = b"", timeout_s: float = RUN_TIMEOUT_S, max_bytes: int = MAX_STDOUT_BYTES
@@ -96,10 +95,10 @@ class SshConnection:
                 channel.settimeout(timeout_s)
                 channel.exec_command(command)
                 send_stdin(channel, stdin, deadline)
-                return read_command_result(channel, deadline, max_bytes)
+                return read_ssh_command_result(channel, deadline, max_bytes)
         except TIMEOUT_ERRORS:
             message = f"{self.host.name} did not do it within {timeout_s:.0f} s"
-        except OutputTooLargeError:
+        except SshOutputTooLargeError:
             message = f"{self.host.name} says more than the {max_bytes} bytes that are read"
         except (paramiko.SSHException, OSError, EOFError) as error:
             reason = extract_last_line(str(error) or type(error).__name__)
@@ -107,7 +106,7 @@ class SshConnection:
         raise SshError(message)
 
 
-class OutputTooLargeError(Exception): ...
+class SshOutputTooLargeError(Exception): ...
 
 
 def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
@@ -125,14 +124,14 @@ def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None
         channel.shutdown_write()
 
 
-def read_command_result(channel: paramiko.Channel, deadline: float, max_bytes: int) -> RemoteCommandResult:
+def read_ssh_command_result(channel: paramiko.Channel, deadline: float, max_bytes: int) -> RemoteCommandResult:
     out, err = bytearray(), bytearray()
     give_up_at = deadline
     while True:
         if channel.recv_ready():
             out += channel.recv(CHUNK_BYTES)
             if len(out) > max_bytes:
-                raise OutputTooLargeError
+                raise SshOutputTooLargeError
         elif channel.recv_stderr_ready():
             chunk = channel.recv_stderr(CHUNK_BYTES)
             err += chunk[: MAX_STDERR_BYTES - len(err)]
@@ -161,19 +160,19 @@ def connect_ssh(host: str, timeout_s: float = CONNECT_TIMEOUT_S, config: Path | 
         log.addHandler(logging.NullHandler())  # or it prints tracebacks
     host_config = resolve_ssh_host(host, config)
     try:
-        return connect_with_retries(host_config, deadline, MAX_JUMPS)
+        return connect_ssh_with_retries(host_config, deadline, MAX_JUMPS)
     except TIMEOUT_ERRORS:
         name = host_config.name
         message = f"{name} does not answer within {timeout_s:.0f} s; find out why this does not work: ssh {name}"
         raise SshError(message) from None
 
 
-def connect_with_retries(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
+def connect_ssh_with_retries(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
     """Connect; if sshd drops the connection at once, retry a little later while there is time."""
     for attempt in range(MAX_CONNECT_ATTEMPTS):
         try:
-            return connect_once(host, deadline, jumps)
-        except ConnectionDroppedError as error:
+            return connect_ssh_once(host, deadline, jumps)
+        except SshConnectionDroppedError as error:
             pause = min(FIRST_RETRY_DELAY_S * 2**attempt, MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.5)  # noqa: S311
             if attempt == MAX_CONNECT_ATTEMPTS - 1 or time.monotonic() + pause > deadline:
                 problem = f"{host.name} ends each connection at its beginning ({error})"
@@ -183,7 +182,7 @@ def connect_with_retries(host: SshHostConfig, deadline: float, jumps: int) -> Ss
     raise AssertionError
 
 
-def connect_once(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
+def connect_ssh_once(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
     keys = read_known_host_keys(host)
     with ExitStack() as resources:
         sock = open_ssh_socket(host, deadline, jumps, resources)
@@ -212,7 +211,7 @@ def open_ssh_socket(
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        resources.callback(end_process, process)
+        resources.callback(end_ssh_process, process)
         return ours
     try:
         return socket.create_connection((host.address, host.port), require_time_left(deadline))
@@ -221,13 +220,13 @@ def open_ssh_socket(
     except socket.gaierror as error:
         message = f"{host.name} cannot be found: {host.address}: {error.strerror}"
     except ConnectionResetError:
-        raise ConnectionDroppedError("connection reset") from None
+        raise SshConnectionDroppedError("connection reset") from None
     except OSError as error:
         message = f"{host.name} cannot be reached at {host.address} port {host.port}: {error.strerror or error}"
     raise SshError(message)
 
 
-def end_process(process: subprocess.Popen[bytes]) -> None:
+def end_ssh_process(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(2)
@@ -246,7 +245,7 @@ def open_jump_channel(host: SshHostConfig, deadline: float, jumps: int, resource
     jump = resolve_ssh_host(name, host.config_file)
     if earlier_jumps:
         jump = replace(jump, jumps=tuple(earlier_jumps), proxy_command=None)
-    connection = resources.enter_context(connect_with_retries(jump, deadline, jumps - 1))
+    connection = resources.enter_context(connect_ssh_with_retries(jump, deadline, jumps - 1))
     try:
         return connection.transport.open_channel(
             "direct-tcpip", (host.address, host.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
@@ -267,17 +266,17 @@ def negotiate_transport(
     try:
         transport.start_client(timeout=require_time_left(deadline))
     except (EOFError, ConnectionError) as error:
-        raise ConnectionDroppedError(extract_last_line(str(error) or "it was closed")) from None
+        raise SshConnectionDroppedError(extract_last_line(str(error) or "it was closed")) from None
     except paramiko.SSHException as error:
         require_time_left(deadline)  # time that is over is the reason
         if "banner" in str(error):
-            raise ConnectionDroppedError("no greeting") from None
+            raise SshConnectionDroppedError("no greeting") from None
         message = f"{host.name} and we cannot agree on how to speak: {extract_last_line(str(error))}"
         raise SshError(message) from None
     require_time_left(deadline)
 
 
-def read_offered_key(transport: paramiko.Transport) -> HostKey:
+def read_offered_ssh_key(transport: paramiko.Transport) -> HostKey:
     key = transport.get_remote_server_key()
     return HostKey(key.get_name(), b64encode(key.asbytes()).decode())
 
@@ -285,7 +284,7 @@ def read_offered_key(transport: paramiko.Transport) -> HostKey:
 def check_host_key(transport: paramiko.Transport, host: SshHostConfig, keys: list[HostKey]) -> None:
     """Refuse a host whose key is not in known_hosts: none is ever accepted by itself."""
     try:
-        if read_offered_key(transport) in keys:
+        if read_offered_ssh_key(transport) in keys:
             return
     except paramiko.SSHException:
         raise TimeoutError from None
@@ -293,7 +292,7 @@ def check_host_key(transport: paramiko.Transport, host: SshHostConfig, keys: lis
         problem = f"{host.name} has another key than known_hosts says: it was installed anew, or is not itself"
         command = f"ssh-keygen -R '{list_known_hosts_names(host)[0]}'"
         message = f"{problem}; if you know that it is, {command} and log in there once by hand: ssh {host.name}"
-    elif has_certificate_authority(host):
+    elif has_known_hosts_authority(host):
         problem = f"{host.name} is known by a certificate alone, which is not understood here"
         message = f"{problem}: put its key into known_hosts"
     else:
@@ -306,8 +305,8 @@ def log_in_by_key(transport: paramiko.Transport, host: SshHostConfig, deadline: 
     """Log in with the first key that the host accepts."""
     locked_files: list[Path] = []
     tried = 0
-    with open_agent_keys(host, deadline) as agent_keys:
-        for key in iterate_login_keys(host, agent_keys, locked_files):
+    with open_ssh_agent_keys(host, deadline) as agent_keys:
+        for key in iterate_ssh_login_keys(host, agent_keys, locked_files):
             tried += 1
             transport.auth_timeout = require_time_left(deadline)
             try:
@@ -337,17 +336,17 @@ def log_in_by_key(transport: paramiko.Transport, host: SshHostConfig, deadline: 
     raise SshError(message)
 
 
-def iterate_login_keys(
+def iterate_ssh_login_keys(
     host: SshHostConfig, agent_keys: tuple[paramiko.AgentKey, ...], locked_files: list[Path]
 ) -> Iterator[paramiko.PKey]:
     """Yield keys in the order of ssh: those of the agent that the configuration names, its others, then files."""
-    named = {blob: file for file in host.identities for blob in [read_public_half(file)] if blob}
+    named = {blob: file for file in host.identities for blob in [read_public_half_of_ssh_key(file)] if blob}
     yield from (key for key in agent_keys if key.asbytes() in named)
     if not host.is_identities_only:
         yield from (key for key in agent_keys if key.asbytes() not in named)
     tried_keys = {key.asbytes() for key in agent_keys}
     for file in host.identities:
-        if file.suffix != ".pub" and read_public_half(file) not in tried_keys:
+        if file.suffix != ".pub" and read_public_half_of_ssh_key(file) not in tried_keys:
             try:
                 key = paramiko.PKey.from_path(file)
             except (paramiko.PasswordRequiredException, TypeError):  # as cryptography tells of a password
@@ -359,7 +358,7 @@ def iterate_login_keys(
                     yield key
 
 
-def read_public_half(file: Path) -> bytes | None:
+def read_public_half_of_ssh_key(file: Path) -> bytes | None:
     beside = file if file.suffix == ".pub" else file.with_name(f"{file.name}.pub")
     with suppress(OSError, ValueError, IndexError):
         return b64decode(beside.read_text().split()[1])
@@ -367,7 +366,7 @@ def read_public_half(file: Path) -> bytes | None:
 
 
 @contextmanager
-def open_agent_keys(host: SshHostConfig, deadline: float) -> Iterator[tuple[paramiko.AgentKey, ...]]:
+def open_ssh_agent_keys(host: SshHostConfig, deadline: float) -> Iterator[tuple[paramiko.AgentKey, ...]]:
     """Open the ssh agent and yield its keys; an agent that hangs or is gone has none."""
     socket_path = os.path.expandvars(host.agent) if host.agent else os.environ.get("SSH_AUTH_SOCK", "none")
     agent = paramiko.agent.AgentSSH()

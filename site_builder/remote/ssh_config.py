@@ -8,10 +8,11 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
+
+from site_builder.core.subprocesses import extract_last_line
 
 # Python 3.9 has two of them.
 TIMEOUT_ERRORS = (TimeoutError, socket.timeout)
@@ -19,14 +20,6 @@ PROGRAM_TIMEOUT_S = 10
 # What may stand for a host: never an option, never two words.
 DESTINATION_PATTERN = re.compile(r"[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]{0,254}")
 TOKEN_PATTERN = re.compile(r"%(.)")
-
-
-def require_time_left(deadline: float) -> float:
-    """Return the seconds until the deadline, or raise TimeoutError."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError
-    return seconds
 
 
 class SshError(Exception):
@@ -54,7 +47,7 @@ class SshHostConfig:
     config_file: Path | None = field(default=None, compare=False)
 
 
-def find_home_folder() -> Path:
+def find_ssh_home_folder() -> Path:
     """Return the home folder as ssh finds it: not by the environment."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir)
 
@@ -90,13 +83,6 @@ def resolve_ssh_host(host: str, config: Path | None = None) -> SshHostConfig:
         message = f"ssh does not understand {host!r} or its own configuration: {extract_last_line(result.stderr)}"
         raise SshError(message)
     return parse_ssh_config(host, result.stdout, config)
-
-
-def extract_last_line(text: str) -> str:
-    """Return the last line that a program printed, shortened and without control characters."""
-    lines = [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
-    line = lines[-1].strip() if lines else "no reason given"
-    return "".join(character if character.isprintable() else "?" for character in line)[:300]
 
 
 def parse_ssh_config(name: str, output: str, config: Path | None) -> SshHostConfig:
@@ -139,14 +125,14 @@ def expand_ssh_tokens(text: str, host: SshHostConfig) -> str:
         "n": host.name.rpartition("@")[2],
         "p": str(host.port),
         "r": host.user,
-        "d": str(find_home_folder()),
+        "d": str(find_ssh_home_folder()),
         "u": pwd.getpwuid(os.getuid()).pw_name,
         "i": str(os.getuid()),
         "l": socket.gethostname(),
         "L": socket.gethostname().partition(".")[0],
     }
     text = TOKEN_PATTERN.sub(lambda match: values.get(match[1], match[0]), text)
-    return f"{find_home_folder()}{text[1:]}" if text == "~" or text.startswith("~/") else text
+    return f"{find_ssh_home_folder()}{text[1:]}" if text == "~" or text.startswith("~/") else text
 
 
 def list_known_hosts_names(host: SshHostConfig) -> list[str]:
@@ -170,7 +156,7 @@ def read_known_host_keys(host: SshHostConfig) -> list[HostKey]:
     return []
 
 
-def has_certificate_authority(host: SshHostConfig) -> bool:
+def has_known_hosts_authority(host: SshHostConfig) -> bool:
     lines_by_name = (read_known_hosts_lines(name, host.known_hosts_files) for name in list_known_hosts_names(host))
     return any(line.startswith("@cert-authority") for lines in lines_by_name for line in lines)
 

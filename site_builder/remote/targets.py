@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from site_builder.core.model import ConsulAccess
 from site_builder.core.names import is_host_name
 from site_builder.core.terminal_text import clean_text, decode_text
-from site_builder.discovery.hosts import NUMERIC_NAME, ConsulHostList, match_consul_nodes_to_hosts
+from site_builder.discovery.hosts import NUMERIC_NAME, ConsulHostList, match_discovered_nodes_to_hosts
 
 URL_PREFIXES = ("http://", "https://")
 # What stands at the place of a port and is none: a password of which a `#` or a comma has cut the rest.
@@ -90,12 +90,12 @@ def parse_targets(words: Iterable[tuple[int, str]]) -> tuple[list[Target], list[
     return targets, problems
 
 
-class UnclearTargetsError(Exception): ...
+class UnclearSshTargetsError(Exception): ...
 
 
 def parse_typed_targets(words: Iterable[str]) -> list[Target]:
     targets, problems = parse_targets((0, word) for word in words)
-    refuse_unclear_targets(problems)
+    refuse_unclear_ssh_targets(problems)
     return targets
 
 
@@ -105,19 +105,19 @@ def read_targets_file(path: Path) -> list[Target]:
             content = file.read(MAX_FILE_BYTES)
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
-        raise UnclearTargetsError(message) from None
+        raise UnclearSshTargetsError(message) from None
     targets, problems = parse_targets_file(content)
-    refuse_unclear_targets([f"{path}, {what}" for what in problems])
+    refuse_unclear_ssh_targets([f"{path}, {what}" for what in problems])
     if not targets:
         message = f"{path} names no host"
-        raise UnclearTargetsError(message)
+        raise UnclearSshTargetsError(message)
     return targets
 
 
-def refuse_unclear_targets(problems: list[str]) -> None:
+def refuse_unclear_ssh_targets(problems: list[str]) -> None:
     """Refuse everything where one host is unclear, since it could be any."""
     if problems:
-        raise UnclearTargetsError("; ".join(problems[:MAX_LISTED_PROBLEMS]))
+        raise UnclearSshTargetsError("; ".join(problems[:MAX_LISTED_PROBLEMS]))
 
 
 def read_consul_targets(
@@ -129,7 +129,7 @@ def read_consul_targets(
     """
     if access is None:
         message = "set GPUBOARD_CONSUL_SERVICE first, to the service that your GPU hosts have in Consul"
-        raise UnclearTargetsError(message)
+        raise UnclearSshTargetsError(message)
     host_list = ConsulHostList(state, access)
     previous_time = host_list.nodes_time
     nodes, problems = host_list.read()
@@ -137,7 +137,7 @@ def read_consul_targets(
         data_folders = [path.name for path in data.iterdir() if path.is_dir()]
     except OSError:
         data_folders = []
-    nodes_by_host, unclear = match_consul_nodes_to_hosts(nodes or (), data_folders)
+    nodes_by_host, unclear = match_discovered_nodes_to_hosts(nodes or (), data_folders)
     # whoever registers a service chooses its words: here they are no URL, no other user, no other port
     for name in [name for name, node in nodes_by_host.items() if not MACHINE_NAME.fullmatch(node.node)]:
         node = nodes_by_host.pop(name).node
@@ -146,7 +146,7 @@ def read_consul_targets(
     messages += [f"{host_list.where}: {what}" for what in unclear]
     is_new = host_list.nodes_time != previous_time
     if not nodes_by_host or (on_stale_list is None and (unclear or not is_new)):
-        raise UnclearTargetsError(messages[0] if messages else f"{host_list.where} lists no host")
+        raise UnclearSshTargetsError(messages[0] if messages else f"{host_list.where} lists no host")
     if on_stale_list is not None:
         for what in messages:
             on_stale_list(what)

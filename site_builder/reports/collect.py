@@ -11,7 +11,7 @@ from math import ceil
 from typing import NamedTuple
 
 from site_builder.config.settings import Settings
-from site_builder.core.files import CachedFile
+from site_builder.core.files import CachedDataFile
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import GpuNumber
 from site_builder.core.names import gpu_number_sort_key, natural_sort_key
@@ -129,7 +129,7 @@ class CollectedReport(NamedTuple):
 def parse_report_week(text: str) -> date | None:
     """Return the Monday of a week like `2026-W45`, or None if there is no such week."""
     match = WEEK_NAME.fullmatch(text.strip())
-    if not match or not dates.is_year(int(match[1])):
+    if not match or not dates.is_accepted_year(int(match[1])):
         return None
     try:
         return date.fromisocalendar(int(match[1]), int(match[2]), 1)
@@ -235,7 +235,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
     names = {share.person for week in (usage, previous) for share in week.shares}
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], names)
     tally = WeekTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
-    host_rows, _ = CachedFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
+    host_rows, _ = CachedDataFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
     hidden = frozenset(row.name for row in host_rows if row.is_hidden)
     # as fine as possible: a coarse bucket would count waste for the person who came next
     step = max(BUCKET_S, choose_finest_bucket_step(start, now))

@@ -15,11 +15,11 @@ from site_builder.alerts.channels import load_channels
 from site_builder.alerts.contacts import ContactsAndRules
 from site_builder.alerts.model import CHANNEL_PREFIX, PERSON_PREFIX, WEEKLY_REPORT_RULE
 from site_builder.alerts.table import format_table_outcome
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import command_options, files
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, NegativeResultError, with_loaded_settings
+from site_builder.core.published_files import find_assets_folder
 from site_builder.history.reader import HistoryReader, read_first_history_day
 from site_builder.reports import collect, render
 from site_builder.reports.collect import CollectedReport
@@ -41,7 +41,7 @@ STYLE_SHEETS = ("board", "fleet")
 @click.option(
     "--out",
     metavar="FILE",
-    shell_complete=command_options.complete_files,
+    shell_complete=command_options.complete_file_option,
     help="Write it there; - is stdout.  [default: www/reports/YYYY-Www.html]",
 )
 @click.option("--mail", is_flag=True, help="Send it to where the rule weekly-report says; see docs/alerts.md.")
@@ -123,7 +123,7 @@ def load_report_for_command(settings: Settings, first: date, now: float) -> Coll
 
 def render_report_command_page(weekly_report: CollectedReport, settings: Settings, now: float) -> bytes:
     """Render the page with its style sheets in it."""
-    style = "".join((files.find_assets_folder() / f"{name}.css").read_text("utf-8") for name in STYLE_SHEETS)
+    style = "".join((find_assets_folder() / f"{name}.css").read_text("utf-8") for name in STYLE_SHEETS)
     return render.render_report_page(weekly_report, style, Now(now, settings.zone), settings.url or "")
 
 

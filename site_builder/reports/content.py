@@ -11,7 +11,7 @@ from site_builder.charts import svg
 from site_builder.core.formatting import format_gpu_hours, format_weekday_date, join_names
 from site_builder.core.html import Html, escape_html
 from site_builder.core.names import natural_sort_key
-from site_builder.core.terminal_text import flatten_text, truncate_text
+from site_builder.core.terminal_text import flatten_terminal_text, truncate_terminal_text
 from site_builder.health import events
 from site_builder.health.model import HealthEvent
 from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
@@ -56,8 +56,10 @@ class ContentFormat(NamedTuple):
         """Cut text of unknown origin to one harmless line, if this form needs it."""
         if not self.are_names_cut:
             return text
-        line, room = replace_unprintable(flatten_text(text)), limit
-        while len(escape_html(shortened := truncate_text(line, room)).encode()) > limit * MAX_BYTES_PER_CHARACTER:
+        line, room = replace_unprintable(flatten_terminal_text(text)), limit
+        while (
+            len(escape_html(shortened := truncate_terminal_text(line, room)).encode()) > limit * MAX_BYTES_PER_CHARACTER
+        ):
             room -= 4
         return shortened
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from site_builder.charts import svg
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES, format_weekday_date
-from site_builder.core.html import EMPTY_HTML, Html, load_compact_template
-from site_builder.core.terminal_text import fit_text, flatten_text, truncate_text
+from site_builder.core.html import EMPTY_HTML, Html, load_compact_html_template
+from site_builder.core.terminal_text import fit_text, flatten_terminal_text, truncate_terminal_text
 from site_builder.health import events
 from site_builder.reports import content
 from site_builder.reports.collect import CollectedReport
@@ -57,7 +57,7 @@ def format_report_made_at(made: Now) -> str:
 def render_report_page(report: CollectedReport, style: str, made: Now, url: str = "") -> bytes:
     """Render a page that needs no other file; `style` is its style sheet."""
     form = build_report_content(report, content.PAGE)
-    text = load_compact_template("report.html").render(
+    text = load_compact_html_template("report.html").render(
         **vars(form),
         style=Html(style),
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
@@ -120,7 +120,7 @@ def render_report_mail(report: CollectedReport, made: Now, board: str = "", page
         {f"t{number}": mix_report_tint(percent, ink, ground) for number, percent in enumerate(TINT_PERCENTS)}
         for ink, ground in zip(COLOURS["working"], CARD_COLOURS)
     )
-    return load_compact_template("report_mail.html").render(
+    return load_compact_html_template("report_mail.html").render(
         **vars(form),
         parts=PART_LABELS,
         colours=COLOURS,
@@ -183,16 +183,18 @@ def render_report_text(report: CollectedReport, url: str = "") -> str:
             lines += [""] if lines else []
             lines += [title, "-" * len(title)] if title else []
             lines += section_lines
-    return "".join(f"{truncate_text(content.replace_unprintable(line), TEXT_WIDTH).rstrip()}\n" for line in lines)
+    return "".join(
+        f"{truncate_terminal_text(content.replace_unprintable(line), TEXT_WIDTH).rstrip()}\n" for line in lines
+    )
 
 
 def wrap_report_sentence(sentence: str, indent: str = "", first: str = "") -> list[str]:
-    return textwrap.wrap(flatten_text(sentence), TEXT_WIDTH, initial_indent=first, subsequent_indent=indent)
+    return textwrap.wrap(flatten_terminal_text(sentence), TEXT_WIDTH, initial_indent=first, subsequent_indent=indent)
 
 
 def format_report_text_row(name: str, room: int, *cells: tuple[str, int]) -> str:
     """Format a name and numbers, each at the right of its column."""
-    return fit_text(flatten_text(name), room) + "".join(text.rjust(width) for text, width in cells)
+    return fit_text(flatten_terminal_text(name), room) + "".join(text.rjust(width) for text, width in cells)
 
 
 def replace_report_dashes(change: str) -> str:
@@ -269,8 +271,8 @@ def format_report_waste_lines(form: ReportContent) -> Iterator[str]:
         for row in table.rows:
             yield (
                 fit_text(f"  {row.gpu}", 20)
-                + fit_text(flatten_text(row.model), 26)
-                + fit_text(flatten_text(row.person), 20)
+                + fit_text(flatten_terminal_text(row.model), 26)
+                + fit_text(flatten_terminal_text(row.person), 20)
                 + row.hours.rjust(10)
             )
         if table.omitted_count:

@@ -23,11 +23,11 @@ from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_count, format_name_counts
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import FleetUnavailableError, GpuNumber, ProcessStatus
 from site_builder.core.names import fold_login, gpu_number_sort_key
 from site_builder.core.people import PeopleDirectory
-from site_builder.core.terminal_text import truncate_text
+from site_builder.core.terminal_text import truncate_terminal_text
 from site_builder.fleet import gpu_models
 from site_builder.slack.blocks import MAX_ROWS, AnswerTable, SlackAnswer
 
@@ -324,7 +324,7 @@ def order_answers_by_importance(hosts: Sequence[FleetHost]) -> Sequence[FleetHos
 
 
 def shorten_answer_command(command: str) -> str:
-    return truncate_text(client_render.shorten_table_command(command), MAX_COMMAND_WIDTH)
+    return truncate_terminal_text(client_render.shorten_table_command(command), MAX_COMMAND_WIDTH)
 
 
 def answer_nothing_found(context: AnswerContext, words: Sequence[str]) -> SlackAnswer:
@@ -389,7 +389,7 @@ class BookingAnswers(NamedTuple):
             return SlackAnswer(str(error), BOOKING_EXAMPLES)
         except (BookingRefusedError, json_edit.EntryPlacementError, UnclearRequestError, BookingNameError) as error:
             return SlackAnswer("that cannot be done", (str(error),), link=self.settings.url)
-        except (BookingsUnreadableError, FleetUnavailableError, StorageError) as error:
+        except (BookingsUnreadableError, FleetUnavailableError, LockedFileError) as error:
             # the folders of this machine do not concern people elsewhere
             folders = {"data": self.settings.data, "state": self.settings.state}
             labels = {str(form): label for label, path in folders.items() for form in (path.absolute(), path)}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from site_builder.alerts.slack_client import escape_for_slack_api, truncate_for_slack_api
-from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_text
+from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_terminal_text
 
 MAX_TITLE_CHARACTERS, MAX_SECTION_CHARACTERS, MAX_CONTEXT_CHARACTERS = 150, 3000, 900
 MAX_LINE_CHARACTERS, MAX_NOTE_CHARACTERS = 1200, 300
@@ -146,7 +146,7 @@ def format_slack_monospaced_table(table: AnswerTable, rows: Sequence[tuple[str, 
             for column, (cell, width) in enumerate(zip(row, widths))
         ]
         if len(row) - 1 not in table.right_aligned:
-            cells[-1] = truncate_text(row[-1], NARROW_WIDTH)
+            cells[-1] = truncate_terminal_text(row[-1], NARROW_WIDTH)
         line = escape_for_slack_api("  ".join(cells).rstrip().replace("`", "'"))
         room -= len(line) + 1
         if room < 0:

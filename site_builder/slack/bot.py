@@ -33,7 +33,7 @@ from site_builder.core.command_options import CommandError, print_command_messag
 from site_builder.core.formatting import HOUR
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.people import PeopleDirectory
-from site_builder.core.terminal_text import clean_text, flatten_text
+from site_builder.core.terminal_text import clean_text, flatten_terminal_text
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.slack import answers
 from site_builder.slack.answers import AnswerContext, BookingAnswers
@@ -317,7 +317,7 @@ def decode_bot_message(text: str, own_user_id: str) -> str:
 
     text = SLACK_MARKUP.sub(decode_markup, text)
     text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-    return flatten_text(clean_text(text.translate(QUOTE_CHARACTERS).replace("\n", " ").replace("`", " ")))
+    return flatten_terminal_text(clean_text(text.translate(QUOTE_CHARACTERS).replace("\n", " ").replace("`", " ")))
 
 
 def parse_bot_command(text: str) -> BotCommand:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from site_builder.config.conf_file import load_conf_file
-from site_builder.config.settings import SettingsError, resolve_setting_values
+from site_builder.config.settings import SettingsError, load_conf_file, resolve_setting_values
 from site_builder.core.names import natural_sort_key
 from site_builder.snapshots.store import SnapshotStore
 

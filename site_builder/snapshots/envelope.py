@@ -84,7 +84,7 @@ class InvalidBundleError(Exception):
     """A value in Consul is not the bundle of a host."""
 
 
-def take_first_lines(items: Sequence[Item], limit: int, what: str, problems: list[str]) -> Sequence[Item]:
+def take_first_envelope_lines(items: Sequence[Item], limit: int, what: str, problems: list[str]) -> Sequence[Item]:
     """Return at most `limit` items; add a problem if there are more."""
     if len(items) <= limit:
         return items
@@ -92,7 +92,7 @@ def take_first_lines(items: Sequence[Item], limit: int, what: str, problems: lis
     return items[:limit]
 
 
-def note_snapshot_problem(problems: list[str], problem: str) -> None:
+def note_envelope_problem(problems: list[str], problem: str) -> None:
     """Add a problem, unless there are more than anybody wants to count."""
     if len(problems) < MAX_NOTED_PROBLEMS:
         problems.append(problem)
@@ -122,14 +122,14 @@ def has_end_line(data: bytes) -> bool:
     return data[-10:].rstrip(b"\r\n").endswith(b"\n# end")
 
 
-def insert_as_of_line(data: bytes, moment: float) -> bytes:
+def insert_envelope_as_of_line(data: bytes, moment: float) -> bytes:
     """Add a second line with the time of a file that is written later than that."""
     first, _, rest = data.partition(b"\n")
     # a first line may end in any number of these, and would hide the second
     return b"%s\n%s%d\n%s" % (first.rstrip(b"\r"), AS_OF_PREFIX, moment, rest)
 
 
-def parse_as_of_line(data: bytes) -> float:
+def parse_envelope_as_of_line(data: bytes) -> float:
     """Return the time in the second line, or infinity where it has none."""
     second = data[:MAX_HEADER_BYTES].partition(b"\n")[2].partition(b"\n")[0]
     digits = second[len(AS_OF_PREFIX) :]
@@ -181,9 +181,9 @@ def group_lines_by_part(lines: Iterable[str], problems: list[str]) -> dict[str, 
             rows, messages = [], []
             match = PART_LINE.match(line)
             if match is None:
-                note_snapshot_problem(problems, f"a part that cannot be read: {line[:80]}")
+                note_envelope_problem(problems, f"a part that cannot be read: {line[:80]}")
             elif (match[1], match[2] or "") in parts:
-                note_snapshot_problem(problems, f"it has the {line[2:80]} twice")
+                note_envelope_problem(problems, f"it has the {line[2:80]} twice")
             elif len(parts) >= MAX_PARTS:
                 problems.append("it has too many parts; the rest does not count")
                 break

@@ -27,7 +27,7 @@ from site_builder.core.model import (
     SnapshotHeader,
 )
 from site_builder.core.subprocesses import LimitedProcess
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 
 AWK_PROGRAMS = (
     *(
@@ -85,7 +85,7 @@ CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MAX_COMMAND_BYTES = 16384
 
 
-class NvidiaSmiQuery(LimitedProcess):
+class LocalNvidiaSmiQuery(LimitedProcess):
     """A running nvidia-smi."""
 
     def __init__(self, kind: str, fields: Sequence[str]) -> None:
@@ -99,7 +99,7 @@ class NvidiaSmiQuery(LimitedProcess):
         unknown = UNKNOWN_FIELD.search(output)
         fields = tuple(name for name in self.fields if unknown and name != unknown[1].decode())
         if unknown and 0 < len(fields) < len(self.fields):
-            return NvidiaSmiQuery(self.kind, fields).read_output()
+            return LocalNvidiaSmiQuery(self.kind, fields).read_output()
         return code, output
 
 
@@ -127,14 +127,16 @@ class AmdToolQueries:
     def format_parts(self, *names: str) -> bytes:
         """Return the output of some queries as parts of a snapshot."""
         asked = (name for name in ("names", "static", *names) if name in self.queries)
-        return b"".join(format_part(f"{self.tool_name}/{name}", *self.read_output(name)) for name in asked)
+        return b"".join(
+            format_local_snapshot_part(f"{self.tool_name}/{name}", *self.read_output(name)) for name in asked
+        )
 
 
 class LocalQueries(NamedTuple):
     """All queries that run at once."""
 
-    gpus: NvidiaSmiQuery
-    processes: NvidiaSmiQuery
+    gpus: LocalNvidiaSmiQuery
+    processes: LocalNvidiaSmiQuery
     amd: AmdToolQueries | None
 
 
@@ -146,8 +148,8 @@ def start_local_queries() -> LocalQueries:
     folder = os.path.join(os.environ.get("ROCM_PATH") or "/opt/rocm", "bin")  # noqa: PTH118 # for which() alone
     tool_paths = [path for tool in wanted if (path := shutil.which(tool) or shutil.which(tool, path=folder))]
     return LocalQueries(
-        gpus=NvidiaSmiQuery("gpu", GPU_FIELDS),
-        processes=NvidiaSmiQuery("compute-apps", PROCESS_FIELDS),
+        gpus=LocalNvidiaSmiQuery("gpu", GPU_FIELDS),
+        processes=LocalNvidiaSmiQuery("compute-apps", PROCESS_FIELDS),
         amd=AmdToolQueries(tool_paths) if tool_paths else None,
     )
 
@@ -161,23 +163,27 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
             break
         amd = AmdToolQueries(amd.fallback_tools)
     amd_gpus, amd_processes = (amd.format_parts("metric"), amd.format_parts("processes")) if amd else (b"", b"")
-    gpus = registry.parse_gpus_csv(build_local_file("gpus", name, now, queries.gpus.read_output(), amd_gpus))
-    processes = registry.parse_processes_csv(
+    gpus = gpu_tools.parse_gpus_of_tools(build_local_file("gpus", name, now, queries.gpus.read_output(), amd_gpus))
+    processes = gpu_tools.parse_processes_of_tools(
         build_local_file("processes", name, now, queries.processes.read_output(), amd_processes)
     )
     if any(gpu.health.is_in_mig_mode for gpu in gpus.rows):  # CSV has no instances
         xml_query, list_query = LimitedProcess([NVIDIA_SMI, "-q", "-x"]), LimitedProcess([NVIDIA_SMI, "-L"])
         code, xml = xml_query.read_output()
-        parts = format_part("nvidia-xml", code, xml) + format_part("nvidia-xml/list", *list_query.read_output())
-        detailed_gpus = registry.parse_gpus_csv(build_snapshot_file("gpus", name, now, code, parts + amd_gpus))
+        parts = format_local_snapshot_part("nvidia-xml", code, xml) + format_local_snapshot_part(
+            "nvidia-xml/list", *list_query.read_output()
+        )
+        detailed_gpus = gpu_tools.parse_gpus_of_tools(
+            build_local_snapshot_file("gpus", name, now, code, parts + amd_gpus)
+        )
         if any(gpu.vendor == "nvidia" for gpu in detailed_gpus.rows):
             gpus = detailed_gpus
-            processes = registry.parse_processes_csv(
-                build_snapshot_file("processes", name, now, code, parts + amd_processes)
+            processes = gpu_tools.parse_processes_of_tools(
+                build_local_snapshot_file("processes", name, now, code, parts + amd_processes)
             )
     pids = {process.pid for process in processes.rows if process.pid is not None}
     ps_rows = [row for pid in sorted(pids) if (row := read_local_process(pid, proc))]
-    masked_rows, processes = mask_processes(ps_rows, processes, proc)
+    masked_rows, processes = mask_local_processes(ps_rows, processes, proc)
     return HostSnapshot(
         name=name,
         gpus=gpus,
@@ -189,7 +195,7 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
     )
 
 
-def format_part(name: str, code: int, output: bytes) -> bytes:
+def format_local_snapshot_part(name: str, code: int, output: bytes) -> bytes:
     """Return the output of a query as a part of a snapshot."""
     return b"# part %s rc=%d\n%s" % (name.encode(), code % 256, output)
 
@@ -200,11 +206,11 @@ def build_local_file(task: str, name: str, now: float, nvidia_output: tuple[int,
     if amd_parts and code == EXIT_MISSING:
         code, output = 0, amd_parts
     elif amd_parts:
-        output = format_part("nvidia-csv", code, output) + amd_parts
-    return build_snapshot_file(task, name, now, code, output)
+        output = format_local_snapshot_part("nvidia-csv", code, output) + amd_parts
+    return build_local_snapshot_file(task, name, now, code, output)
 
 
-def build_snapshot_file(task: str, name: str, now: float, code: int, body: bytes) -> bytes:
+def build_local_snapshot_file(task: str, name: str, now: float, code: int, body: bytes) -> bytes:
     header = f"# gpuboard 1 task={task} host={name} time={int(now)} every=0 took_ms=0 rc={code % 256}\n"
     return header.encode() + body + b"# end\n"
 
@@ -236,7 +242,7 @@ def read_local_process(pid: int, proc: Path) -> PsRow | None:
     )
 
 
-def find_login() -> str | None:
+def find_local_login() -> str | None:
     """Return the login of the real user, and behind sudo that of the person: $USER may be anything."""
     sudo_login = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
     return sudo_login if sudo_login not in {"", "root"} else find_local_login_by_uid(os.getuid())
@@ -250,11 +256,11 @@ def find_local_login_by_uid(uid: int) -> str | None:
         return None
 
 
-def mask_processes(
+def mask_local_processes(
     rows: Sequence[PsRow], processes: ParsedFile[GpuProcessRow], proc: Path
 ) -> tuple[tuple[PsRow, ...], ParsedFile[GpuProcessRow]]:
     """Add commands and names, with secrets masked as on a host that pushes."""
-    arguments = [read_local_arguments(row.pid, proc) for row in rows]
+    arguments = [read_local_process_arguments(row.pid, proc) for row in rows]
     if not rows and not processes.rows:
         return (), processes
     commands, names = mask_local_commands(
@@ -267,7 +273,7 @@ def mask_processes(
     return masked_rows, replace(processes, rows=masked_processes)
 
 
-def read_local_arguments(pid: int, proc: Path) -> list[bytes]:
+def read_local_process_arguments(pid: int, proc: Path) -> list[bytes]:
     """Return the arguments of a process, as many as a host reads; none where they cannot be read."""
     try:
         with (proc / str(pid) / "cmdline").open("rb") as file:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from site_builder.core import files
+from site_builder.core.data_folder import is_moved_data_file_link
 from site_builder.core.faults import describe_fault
-from site_builder.core.files import is_moved_file_link
 from site_builder.core.model import HostSnapshot, ParsedFile, Problem
 from site_builder.core.names import BOOKINGS, is_host_name
 from site_builder.core.records import (
@@ -28,7 +28,7 @@ from site_builder.core.records import (
     read_records,
     write_records,
 )
-from site_builder.snapshots import envelope, registry
+from site_builder.snapshots import envelope, gpu_tools
 from site_builder.snapshots.envelope import TASKS_BY_FILE
 from site_builder.snapshots.parsers import host_and_ps_txt, legacy_files
 
@@ -77,7 +77,7 @@ CACHE_LOCK = threading.Lock()
 CHEAP_CACHE, EXPENSIVE_CACHE = ParseCache(MAX_CHEAP_BYTES), ParseCache(MAX_EXPENSIVE_BYTES)
 
 
-def parse_snapshot_once(
+def parse_stored_snapshot_once(
     key: tuple[str, str], content: bytes, dependencies: object, parse: Callable[[], Result]
 ) -> Result:
     """Return the cached result of a file, or parse it; the result depends on its content and `dependencies`."""
@@ -109,7 +109,7 @@ class HostFile(NamedTuple):
         return self.signature is None and not self.problem
 
 
-class StoredFile(NamedTuple):
+class StoredSnapshotFile(NamedTuple):
     """What is stored of a file beside its content."""
 
     name: str
@@ -118,12 +118,12 @@ class StoredFile(NamedTuple):
     problem: str | None
 
 
-class StoredHost(NamedTuple):
+class StoredSnapshotHost(NamedTuple):
     """What is stored of a host beside the contents of its files."""
 
     name: str
     is_legacy: bool
-    files: tuple[StoredFile, ...]
+    files: tuple[StoredSnapshotFile, ...]
 
 
 class HostFiles(NamedTuple):
@@ -140,7 +140,7 @@ class HostFiles(NamedTuple):
         return (*((file.signature, file.arrived_at, file.problem) for file in self.files.values()), self.problems)
 
     def parse(self) -> HostSnapshot:
-        return parse_legacy_host_files(self) if self.is_legacy else parse_snapshot_files(self)
+        return parse_stored_legacy_files(self) if self.is_legacy else parse_stored_snapshot_files(self)
 
 
 FilesByHost = dict[str, dict[str, HostFile]]
@@ -159,7 +159,7 @@ class SnapshotStore:
         self.has_changes = False
         # if the stored file is damaged, all files are read again
         with suppress(DamagedFileError, ValueError):
-            self.native_files, self.legacy_files = load_stored_hosts(self.store_path) if state else ({}, {})
+            self.native_files, self.legacy_files = load_stored_snapshots(self.store_path) if state else ({}, {})
 
     def read_hosts(self, only: Container[str] | None = None) -> tuple[list[HostFiles], list[Problem]]:
         """Return every host that data/ has, or had until it is forgotten; raise OSError if data/ cannot be read."""
@@ -198,7 +198,7 @@ class SnapshotStore:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name == BOOKINGS:
                     continue
-                if entry.is_symlink() and is_moved_file_link(entry.path):
+                if entry.is_symlink() and is_moved_data_file_link(entry.path):
                     continue
                 where = f"data/{entry.name[:80]!a}"
                 if entry.is_symlink():
@@ -221,7 +221,7 @@ class SnapshotStore:
         now: dict[str, HostFile] = {}
         is_legacy = hosts is self.legacy_files
         for file, path in paths.items():
-            updated = update_stored_file(before.get(file), name, file, path, folder, is_legacy, self.max_bytes)
+            updated = update_stored_snapshot_file(before.get(file), name, file, path, folder, is_legacy, self.max_bytes)
             if updated is not None:
                 now[file] = updated
         if now != before:
@@ -264,21 +264,21 @@ class SnapshotStore:
         for hosts, is_legacy in ((self.native_files, False), (self.legacy_files, True)):
             for name, host_files in hosts.items():
                 stored = tuple(
-                    StoredFile(file_name, file.signature, file.arrived_at, file.problem)
+                    StoredSnapshotFile(file_name, file.signature, file.arrived_at, file.problem)
                     for file_name, file in host_files.items()
                 )
                 with suppress(TypeError):  # a host with a text that JSON cannot hold is read again
-                    text = dump_json(StoredHost(name, is_legacy, stored))
+                    text = dump_json(StoredSnapshotHost(name, is_legacy, stored))
                     yield text, [file.content for file in host_files.values()]
 
 
-def load_stored_hosts(store: Path) -> tuple[FilesByHost, FilesByHost]:
+def load_stored_snapshots(store: Path) -> tuple[FilesByHost, FilesByHost]:
     """Load native and legacy files as the last builder stored them; raise DamagedFileError if any of it is damaged."""
-    decode = make_record_decoder(StoredHost)
+    decode = make_record_decoder(StoredSnapshotHost)
     native: FilesByHost = {}
     legacy: FilesByHost = {}
     for text, contents in read_records(store, STORE_TITLE):
-        host: StoredHost = decode(orjson.loads(text))
+        host: StoredSnapshotHost = decode(orjson.loads(text))
         file_names = legacy_files.LEGACY_FILES if host.is_legacy else TASKS_BY_FILE
         is_possible = all(file.name in file_names and 0 <= file.arrived_at < MAX_EPOCH for file in host.files)
         if not is_host_name(host.name) or len(host.files) != len(contents) or not is_possible:
@@ -290,23 +290,23 @@ def load_stored_hosts(store: Path) -> tuple[FilesByHost, FilesByHost]:
     return native, legacy
 
 
-def remove_host_files(data: Path, name: str) -> list[str]:
+def remove_stored_snapshots(data: Path, name: str) -> list[str]:
     """Delete the files of a host that we know, and return the names of others that are left in its folder."""
     with open_snapshot_folder(data, files.ROOT_FOLDER_FLAGS) as top:
         for file in legacy_files.LEGACY_FILES:
-            unlink_host_file(f"{name}_{file}", top)
+            unlink_stored_snapshot_file(f"{name}_{file}", top)
     if not (data / name).is_dir() or (data / name).is_symlink():
         return []
     with open_snapshot_folder(data / name) as folder:
         for file in TASKS_BY_FILE:
-            unlink_host_file(file, folder)
-            unlink_host_file(f".{file}.new", folder)  # what a push has not yet renamed
-            unlink_host_file(f".{file}.put", folder)  # nor a pull, nor the copy of Consul's store
+            unlink_stored_snapshot_file(file, folder)
+            unlink_stored_snapshot_file(f".{file}.new", folder)  # what a push has not yet renamed
+            unlink_stored_snapshot_file(f".{file}.put", folder)  # nor a pull, nor the copy of Consul's store
         with suppress(OSError):
             new_folder = os.open(".new", files.FOLDER_FLAGS, dir_fd=folder)
             try:
                 for file in TASKS_BY_FILE:
-                    unlink_host_file(file, new_folder)
+                    unlink_stored_snapshot_file(file, new_folder)
             finally:
                 os.close(new_folder)
             os.rmdir(".new", dir_fd=folder)
@@ -317,7 +317,7 @@ def remove_host_files(data: Path, name: str) -> list[str]:
     return remaining
 
 
-def unlink_host_file(file: str, folder: int) -> None:
+def unlink_stored_snapshot_file(file: str, folder: int) -> None:
     with suppress(FileNotFoundError):
         os.unlink(file, dir_fd=folder)
 
@@ -363,7 +363,7 @@ def open_own_snapshot_folder(data: Path, name: str) -> Iterator[int]:
         os.close(folder)
 
 
-def update_stored_file(
+def update_stored_snapshot_file(
     before: HostFile | None,
     name: str,
     file: str,
@@ -387,7 +387,7 @@ def update_stored_file(
         return before._replace(problem=refusal) if before else HostFile(None, b"", 0, refusal)
     # legacy files may be copied with their own times, and files from Consul may be older than the copy in data/;
     # only a time in the past can be true
-    own_time = signature.modified_ns / 1e9 if is_legacy else envelope.parse_as_of_line(content)
+    own_time = signature.modified_ns / 1e9 if is_legacy else envelope.parse_envelope_as_of_line(content)
     arrived_at = max(0.0, min(signature.arrived_ns / 1e9, own_time))
     if is_legacy:  # these have neither header nor end
         is_whole = content.endswith(b"\n") or (not content and file in POSSIBLY_EMPTY_FILES)
@@ -409,7 +409,7 @@ def find_snapshot_fault(content: bytes, name: str, file: str) -> str | None:
     return None if envelope.has_end_line(content) else envelope.TORN_MESSAGE
 
 
-def parse_snapshot_files(host: HostFiles) -> HostSnapshot:
+def parse_stored_snapshot_files(host: HostFiles) -> HostSnapshot:
     """Parse the four files of a snapshot."""
     parsed_files: dict[str, ParsedFile[Any]] = {}
     problems = list(host.problems)
@@ -422,7 +422,7 @@ def parse_snapshot_files(host: HostFiles) -> HostSnapshot:
             return None
         content, key = file.content, (host.name, file_name)
         parsed_file = (
-            parse_snapshot_once(key, content, dependencies, lambda: parser(content)) if content else ParsedFile()
+            parse_stored_snapshot_once(key, content, dependencies, lambda: parser(content)) if content else ParsedFile()
         )
         where = f"data/{host.name}/{file_name}"
         if file.problem and file.problem not in parsed_file.problems:
@@ -434,8 +434,8 @@ def parse_snapshot_files(host: HostFiles) -> HostSnapshot:
         return parsed_file
 
     facts = parse("host.txt", host_and_ps_txt.parse_host_txt)
-    gpus = parse("gpus.csv", registry.parse_gpus_csv)
-    processes = parse("processes.csv", registry.parse_processes_csv)
+    gpus = parse("gpus.csv", gpu_tools.parse_gpus_of_tools)
+    processes = parse("processes.csv", gpu_tools.parse_processes_of_tools)
     pids = {row.pid for row in processes.rows if row.pid is not None} if processes else set()
     ps_rows = parse("ps.txt", lambda content: host_and_ps_txt.parse_ps_txt(content, pids), pids)
     last_seen = None
@@ -464,7 +464,7 @@ def parse_snapshot_files(host: HostFiles) -> HostSnapshot:
     )
 
 
-def parse_legacy_host_files(host: HostFiles) -> HostSnapshot:
+def parse_stored_legacy_files(host: HostFiles) -> HostSnapshot:
     """Parse the files of the original scripts; their age is that of the GPUs' file."""
     # a file of which no whole content was ever read is missing, which is not the same as empty
     contents = {name: file.content for name, file in host.files.items() if file.content or not file.problem}
@@ -473,13 +473,13 @@ def parse_legacy_host_files(host: HostFiles) -> HostSnapshot:
         content = contents.get(file_name)
         if content is None:
             return None
-        return parse_snapshot_once((host.name, f"_{file_name}"), content, dependencies, lambda: parser(content))
+        return parse_stored_snapshot_once((host.name, f"_{file_name}"), content, dependencies, lambda: parser(content))
 
     gpus, newest = parse("gpus.csv", legacy_files.parse_legacy_gpus) or (None, None)
     processes = parse("processes.csv", lambda content: legacy_files.parse_legacy_processes(content, newest), newest)
     ps_rows = parse("users.csv", lambda content: legacy_files.parse_legacy_users(content, newest), newest)
     status, disks, local = (contents.get(file, b"") for file in ("status.csv", "disks.csv", "local.txt"))
-    facts = parse_snapshot_once(
+    facts = parse_stored_snapshot_once(
         (host.name, "_facts"), status, (disks, local), lambda: legacy_files.parse_legacy_facts(status, disks, local)
     )
     parsed_files = {"gpus.csv": gpus, "processes.csv": processes, "users.csv": ps_rows, "status.csv": facts}

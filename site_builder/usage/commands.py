@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from site_builder.config.conf_file import LoadedSettings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
@@ -24,10 +23,10 @@ from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import (
     find_terminal_width,
     fit_text,
-    flatten_text,
+    flatten_terminal_text,
     measure_width,
     replace_unencodable,
-    truncate_text,
+    truncate_terminal_text,
 )
 from site_builder.core.timeparse import dates
 from site_builder.fleet.gpu_models import NameFiles
@@ -79,7 +78,7 @@ def parse_stats_date_option(_: click.Context, option: click.Parameter, text: str
     what, example, day = "day", "2026-10-31", text
     if option.name == "month":
         what, example, day = "month", "2026-10", f"{text}-01" if MONTH_PATTERN.fullmatch(text) else ""
-    parsed = dates.day(day)
+    parsed = dates.parse_day(day)
     if parsed is None:
         message = f"'{text}' is not a {what} from 1970 to 2200: write it like {example}"
         raise click.BadParameter(message)
@@ -200,7 +199,7 @@ def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> lis
     coverage = "" if seen is None else f"; seen {seen} % of the time"
     rows = [
         (table.by, (*columns, "of all") if columns is PLACE_COLUMNS else columns),
-        *((flatten_text(row.name), format_stats_cells(row.sums, columns, digits)) for row in table.rows),
+        *((flatten_terminal_text(row.name), format_stats_cells(row.sums, columns, digits)) for row in table.rows),
         ("together", format_stats_cells(total, columns, digits)),
     ]
     # what is added to used time, up to all that was seen; and what was not
@@ -216,7 +215,7 @@ def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> lis
             [(name, (format_unit_hours(units, digits),)) for name, units in remainder.items()], width
         ),
     ]
-    return lines if width is None else [truncate_text(line, width) for line in lines]
+    return lines if width is None else [truncate_terminal_text(line, width) for line in lines]
 
 
 def align_stats_table_rows(rows: Sequence[tuple[str, Sequence[str]]], width: int | None) -> list[str]:

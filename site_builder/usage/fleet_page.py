@@ -11,7 +11,7 @@ from site_builder.charts import svg
 from site_builder.charts.svg import NO_DATA, UNKNOWN
 from site_builder.core.clock import Now
 from site_builder.core.formatting import HOUR, MONTH_NAMES, format_gpu_hours, format_weekday_date
-from site_builder.core.html import EMPTY_HTML, Html, escape_html, format_build_time, load_compact_template
+from site_builder.core.html import EMPTY_HTML, Html, build_time_html, escape_html, load_compact_html_template
 from site_builder.history.usage_sums import StateMinutes
 from site_builder.usage.totals import (
     MINUTES_PER_HOUR,
@@ -167,9 +167,9 @@ def join_heatmap_cells(cells: Iterable[UsageCell]) -> UsageCell:
 def render_fleet_page(fleet: FleetPageContent, version: str, now: Now) -> bytes:
     until = None if fleet.until is None else datetime.fromtimestamp(fleet.until, now.zone)
     courses = fleet.periods[-1].courses_by_model if fleet.periods else {}
-    text = load_compact_template("fleet.html").render(
+    text = load_compact_html_template("fleet.html").render(
         version=version,
-        built=format_build_time(now, "minutes"),
+        built=build_time_html(now, "minutes"),
         until=f"{format_weekday_date(until.date())} {until:%H:%M}" if until else "",
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
         problem=fleet.problem,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.html import format_build_time, load_compact_template
+from site_builder.core.html import build_time_html, load_compact_html_template
 from site_builder.history.rollups import RollupWindow
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.usage.totals import (
@@ -90,9 +90,9 @@ class PeopleTable(NamedTuple):
 
 
 def render_people_page(content: PeoplePageContent, version: str, now: Now) -> bytes:
-    text = load_compact_template("users.html").render(
+    text = load_compact_html_template("users.html").render(
         version=version,
-        built=format_build_time(now, "minutes"),
+        built=build_time_html(now, "minutes"),
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
         are_users_shown=content.are_users_shown,
         problem=content.problem,
@@ -119,7 +119,7 @@ def render_month_tables(
             build_people_place_table("By host", "Host", [month.by_host for month in two], groups, hosts),
             build_month_table(months),
         ]
-    return load_compact_template("sums.html").render(tables=tables, held=formatting.format_duration(held_after))
+    return load_compact_html_template("sums.html").render(tables=tables, held=formatting.format_duration(held_after))
 
 
 # Now, and on average

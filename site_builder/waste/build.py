@@ -8,7 +8,7 @@ from typing import Protocol
 from site_builder.core.clock import Now
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY, MINUTE
-from site_builder.core.published_files import OutputFile, SiteFiles
+from site_builder.core.published_files import PublishedFile, SiteFiles
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.store import FleetStore
 from site_builder.fleet.summary import HostSummary, SummarizedHost
@@ -57,7 +57,7 @@ class WasteMonitor:
         if report:
             fingerprint = compute_digest(render.render_waste_json(report._replace(built_at=0)))
             site.write_changed_files(
-                [OutputFile(WASTE_FILE, fingerprint, lambda: render.render_waste_json(report))], now
+                [PublishedFile(WASTE_FILE, fingerprint, lambda: render.render_waste_json(report))], now
             )
 
 

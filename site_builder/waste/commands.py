@@ -10,7 +10,7 @@ import click
 
 from site_builder.client import loader
 from site_builder.client.model import Fleet
-from site_builder.config.conf_file import LoadedSettings
+from site_builder.config.settings import LoadedSettings
 from site_builder.core import board_client
 from site_builder.core.clock import Now
 from site_builder.core.command_options import (

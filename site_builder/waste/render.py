@@ -13,10 +13,16 @@ import orjson
 from site_builder.client.model import suggest_board_update
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_moment, join_names
-from site_builder.core.html import load_compact_template, render_epoch
+from site_builder.core.html import load_compact_html_template, render_epoch_html
 from site_builder.core.names import is_host_name, parse_gpu_index
 from site_builder.core.records import as_clean_text, as_integer, as_list, as_number
-from site_builder.core.terminal_text import clean_text, fit_text, flatten_text, measure_width, truncate_text
+from site_builder.core.terminal_text import (
+    clean_text,
+    fit_text,
+    flatten_terminal_text,
+    measure_width,
+    truncate_terminal_text,
+)
 from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WASTE_SCHEMA, WasteItem, WasteReport
 
 # Lines on the board; `gpuboard waste` lists all.
@@ -78,13 +84,13 @@ def render_waste_section(report: WasteReport | None, now: Now) -> bytes:
         return b""
     total, unknown = sum_waste_hours(report.items)
     lines = group_waste_items(report.items)
-    html = load_compact_template("waste.html").render(
+    html = load_compact_html_template("waste.html").render(
         hours=format_waste_hours(total),
         short=format_waste_summary(report),
         unknown=unknown,
         lines=lines[:MAX_BOARD_LINES],
         format_hours=format_waste_hours,
-        render_epoch=lambda epoch: render_epoch(epoch, now),
+        render_epoch=lambda epoch: render_epoch_html(epoch, now),
         names=join_names,
         more=max(0, len(lines) - MAX_BOARD_LINES),
     )
@@ -189,12 +195,12 @@ def render_waste_table(items: Sequence[WasteItem], now: Now, width: int | None =
     rows = [
         (
             format_waste_hours(line.hours),
-            flatten_text(line.gpu_label),
+            flatten_terminal_text(line.gpu_label),
             line.first_item.kind,
             UNKNOWN
             if line.first_item.since is None
             else format_moment(datetime.fromtimestamp(line.first_item.since, now.zone), now),
-            flatten_text(join_names(line.first_item.people)),
+            flatten_terminal_text(join_names(line.first_item.people)),
         )
         for line in waste_lines
     ]
@@ -217,13 +223,13 @@ def align_waste_cells(cells: Sequence[str], widths: Sequence[int], width: int | 
     """Put cells into columns, the first of them aligned right."""
     aligned = [fit_text(cell, room, right=position == 0) for position, (cell, room) in enumerate(zip(cells, widths))]
     line = COLUMN_GAP.join(aligned).rstrip()
-    return line if width is None else truncate_text(line, width)
+    return line if width is None else truncate_terminal_text(line, width)
 
 
 def format_waste_advice(item: WasteItem, indent: int, width: int | None) -> Iterator[str]:
     """Wrap what it is and what to do; a command is never cut, so that it can be copied."""
-    text = flatten_text(f"{item.model}: {item.what}. {item.advice}")
+    text = flatten_terminal_text(f"{item.model}: {item.what}. {item.advice}")
     for line in [text] if width is None else textwrap.wrap(text, max(20, width - indent)):
         yield " " * indent + line
     if item.command:
-        yield " " * (indent + 2) + flatten_text(item.command)
+        yield " " * (indent + 2) + flatten_terminal_text(item.command)

@@ -24,7 +24,7 @@ from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH, BookingTransaction, BookingUser
 from site_builder.core import clock_check
 from site_builder.core.formatting import format_duration, join_names
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.timeparse import moments
 from site_builder.fleet import summary
 from site_builder.fleet.gpu_models import is_matching_model
@@ -58,7 +58,7 @@ def answer_board_list_request(service: BookingService, user: BookingUser, host: 
     """List the bookings that have not ended, and the watches that the user may see."""
     transaction = service.begin_read(user)
     content = b""
-    with suppress(StorageError):  # a file that cannot be read costs no bookings
+    with suppress(LockedFileError):  # a file that cannot be read costs no bookings
         content = open_requested_watch_store(transaction).read_local()
     watches = [
         watch_to_response(watch, transaction)
@@ -188,7 +188,7 @@ def add_requested_watch(transaction: BookingTransaction, watch: Watch, is_check:
             raise BookingRefusedError(message)
         if is_check:
             return entries
-        is_clock_right = clock_check.is_clock_believed(transaction.hosts.settings.state, now)
+        is_clock_right = clock_check.is_clock_trusted(transaction.hosts.settings.state, now)
         kept_entries = current if is_clock_right else entries
         taken = [entry.get("id") for entry in kept_entries if isinstance(entry, dict)]  # of any type
         while (watch_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:

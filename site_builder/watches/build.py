@@ -14,13 +14,14 @@ from site_builder.bookings.store import BookingStoreFile
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
+from site_builder.core.data_folder import WATCHES_FILE
 from site_builder.core.faults import describe_fault
-from site_builder.core.locks import StorageBusyError, StorageError
+from site_builder.core.locks import LockedFileBusyError, LockedFileError
 from site_builder.core.model import FreeGpu, Problem
 from site_builder.core.names import fold_login
 from site_builder.fleet.gpu_models import is_matching_model, is_matching_model_profile
 from site_builder.watches import store
-from site_builder.watches.store import MAX_WATCHES_BYTES, WATCHES_FILE, Watch, WatchedGpus, WatchEntries, WatchStore
+from site_builder.watches.store import MAX_WATCHES_BYTES, Watch, WatchedGpus, WatchEntries, WatchStore
 
 # A card that is sold with 40 GB reports a little more than 40 GB, or a little less than 40 GiB.
 MIB_PER_GB = 1e9 / 2**20
@@ -114,17 +115,17 @@ class WatchConditions:
 
         try:
             WatchStore(self.settings.data, self.settings.kv).change(remove, timeout_s=0)
-        except StorageBusyError:
+        except LockedFileBusyError:
             return  # the next build does it
-        except (StorageError, OSError) as error:
+        except (LockedFileError, OSError) as error:
             # the alert state remembers them: they are not reported again
             problem = Problem(f"data/{WATCHES_FILE}", f"watches that are over stay there: {error}")
             self.problems = [*self.problems, problem]
 
     def load_fulfilled_since(self, now: Now) -> dict[str, int]:
         """Load since when the last builder saw each watch fulfilled."""
-        with suppress(OSError, files.FileRefusedError, *files.WRONG_SHAPE, RecursionError):
-            stored = json.loads(files.read(self.store_path))
+        with suppress(OSError, files.FileRefusedError, *files.PARSE_ERRORS, RecursionError):
+            stored = json.loads(files.read_own_file(self.store_path))
             max_age_s = HOLD_S + MAX_GAP_S
             return {str(key): int(since) for key, since in stored.items() if 0 <= now.epoch - int(since) <= max_age_s}
         return {}

@@ -22,11 +22,12 @@ from site_builder.bookings.request import parse_request_time_field
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.core.locks import StorageError
+from site_builder.core.data_folder import WATCHES_FILE
+from site_builder.core.locks import LockedFileError
 from site_builder.core.terminal_text import clean_text, replace_unencodable
 from site_builder.watches import store as watch_store
 from site_builder.watches.board_requests import answer_board_list_request, handle_board_request
-from site_builder.watches.store import WATCHES_FILE, WatchStore
+from site_builder.watches.store import WatchStore
 
 USAGE_EXAMPLE = 'gpuboard notify me --when "2 A100 free on one host" --via mail'
 TABLE_HEAD: tuple[str, ...] = ("ID", "WHO", "BY", "UNTIL", "WHEN")
@@ -119,7 +120,7 @@ def list_watches_command(place: BookingBackend, as_json: bool) -> None:
             store = WatchStore(place.settings.data, place.settings.kv)
             path, content = store.folder / WATCHES_FILE, store.read_local()
             problems = [f"{path}: {problem}" for problem in watch_store.parse_watches(content).problems]
-        except StorageError as error:
+        except LockedFileError as error:
             problems = [str(error)]
     if as_json:
         click.echo(json.dumps(watches, indent=1))

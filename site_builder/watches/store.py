@@ -16,9 +16,9 @@ from site_builder.bookings import store as booking_store
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, formatting
+from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_booking_data_folder
 from site_builder.core.faults import describe_fault
-from site_builder.core.files import find_booking_folder
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import KvAccess, ParsedFile
 from site_builder.core.terminal_text import clean_text, describe_json_error, limit_problems
 from site_builder.core.timeparse import dates, moments
@@ -89,7 +89,6 @@ MAX_WATCHES = 1000
 MAX_WATCHES_PER_PERSON = 20
 MAX_DAYS = 30
 MAX_LIFETIME_S = MAX_DAYS * formatting.DAY
-WATCHES_FILE = booking_store.WATCHES_FILE
 MAX_WATCHES_BYTES = MAX_VALUE_BYTES
 WATCHES_KEY = f"data/{WATCHES_FILE}"
 MAX_ATTEMPTS = 5
@@ -302,7 +301,7 @@ def is_watch_person_name(name: object) -> bool:
 
 def parse_watch_epoch(value: object) -> int | None:
     """Parse a time with its offset as seconds since 1970."""
-    moment = dates.exact(value)
+    moment = dates.parse_timestamp(value)
     return int(moment.timestamp()) if moment else None
 
 
@@ -326,7 +325,7 @@ class WatchStore:
 
     def __init__(self, data: Path, access: KvAccess | None = None) -> None:
         self.data_folder = data
-        self.folder = find_booking_folder(data)
+        self.folder = find_booking_data_folder(data)
         self.kv_store = KvStore(access) if access else None
         self.access = access
         self.modify_index = 0
@@ -344,12 +343,12 @@ class WatchStore:
                     entries = parse_watch_entries(before)
                 except WatchFileError as error:
                     message = f"{self.folder / WATCHES_FILE} cannot be read: {error}; correct it, or remove it"
-                    raise StorageError(message) from None
+                    raise LockedFileError(message) from None
                 after = change_entries(list(entries))
                 if after == entries or self.write(serialize_watches(after)):
                     return
         message = f"{self.folder / WATCHES_FILE} was changed by others {MAX_ATTEMPTS} times meanwhile: try again"
-        raise StorageError(message)
+        raise LockedFileError(message)
 
     def read(self) -> bytes:
         entry = None
@@ -358,7 +357,7 @@ class WatchStore:
                 entry = self.kv_store.get(WATCHES_KEY)
             except ConsulUnavailableError as error:
                 message = f"{self.access.where} {error}: watches live there, and nothing is written until it answers"
-                raise StorageError(message) from None
+                raise LockedFileError(message) from None
             self.modify_index = entry.modify_index if entry else 0
         return self.read_local() if entry is None else entry.content
 
@@ -369,7 +368,7 @@ class WatchStore:
     def write(self, content: bytes) -> bool:
         """Replace what was read; return False if somebody else wrote meanwhile."""
         if len(content) > MAX_WATCHES_BYTES:
-            raise StorageError(f"{WATCHES_FILE} is full: it may have {MAX_WATCHES_BYTES} bytes")
+            raise LockedFileError(f"{WATCHES_FILE} is full: it may have {MAX_WATCHES_BYTES} bytes")
         with booking_store.open_booking_store_folder(self.folder) as folder:
             owner = self.find_owner(folder)
             if not self.kv_store or not self.access:
@@ -381,9 +380,9 @@ class WatchStore:
             is_written = self.kv_store.put(WATCHES_KEY, content, cas=self.modify_index)
         except ConsulUnavailableError as error:
             message = f"{self.access.where} {error}, so that nobody knows whether it was written: look again"
-            raise StorageError(message) from None
+            raise LockedFileError(message) from None
         if is_written:  # the next build updates the copy of this machine, or reports why not
-            with suppress(OSError, files.FileRefusedError, StorageError):
+            with suppress(OSError, files.FileRefusedError, LockedFileError):
                 consul_store.write_consul_store_copy(self.data_folder, WATCHES_FILE, content)
         return is_written
 
@@ -392,11 +391,11 @@ class WatchStore:
 
         Whoever may not book may not watch either.
         """
-        for name in (WATCHES_FILE, booking_store.BOOKINGS_FILE):
+        for name in (WATCHES_FILE, BOOKINGS_FILE):
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if not os.access(name, os.W_OK, dir_fd=folder):
                     reason = f"belongs to {files.find_file_owner_login(status.st_uid)}, and you may not write it"
-                    raise StorageError(f"{self.folder / name} {reason}: {booking_store.ASK_ADMIN_HINT}")
+                    raise LockedFileError(f"{self.folder / name} {reason}: {booking_store.ASK_ADMIN_HINT}")
                 return status
         return os.fstat(folder)

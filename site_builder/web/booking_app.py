@@ -23,10 +23,9 @@ from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.store import BookingsUnreadableError
 from site_builder.bookings.tokens import TokenStore, UnknownTokenError
-from site_builder.config import conf_file
-from site_builder.config.settings import Settings, SettingsError
+from site_builder.config.settings import Settings, SettingsError, load_settings
 from site_builder.core import formatting
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.watches import board_requests
 from site_builder.web import identity
 from site_builder.web.identity import WebCaller, parse_ip_address
@@ -196,7 +195,7 @@ class BookingApplication:
             raise BookingHttpError(403, str(error)) from None
         except (BookingRefusedError, json_edit.EntryPlacementError) as error:
             raise BookingHttpError(409, str(error)) from None
-        except (BookingsUnreadableError, StorageError) as error:
+        except (BookingsUnreadableError, LockedFileError) as error:
             self.report_once(str(error))
             # the folders of this machine do not concern people elsewhere
             folders = {str(self.settings.data): "data", str(self.settings.state): "state"}
@@ -290,7 +289,7 @@ def send_booking_json(
 @lru_cache(maxsize=1)
 def load_booking_application() -> BookingApplication:
     """Build the application with the settings of this process; raises SettingsError."""
-    return BookingApplication(conf_file.load_settings(None, {}, os.environ).settings)
+    return BookingApplication(load_settings(None, {}, os.environ).settings)
 
 
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

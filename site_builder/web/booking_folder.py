@@ -20,13 +20,20 @@ from site_builder.bookings import store as booking_store
 from site_builder.bookings.operations import EditOperation
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.store import BOOKINGS_FILE, LAST_GOOD_FILE, LOG_FILE, WATCHES_FILE, BookingsUnreadableError
+from site_builder.bookings.store import LAST_GOOD_FILE, LOG_FILE, BookingsUnreadableError
 from site_builder.bookings.transaction import BookingUser
-from site_builder.config import conf_file
-from site_builder.config.settings import Settings, SettingsError
+from site_builder.config.settings import Settings, SettingsError, load_settings
 from site_builder.core import files, locks
-from site_builder.core.files import find_booking_folder, is_left, is_moved_file_link, is_ours, name_folder_writers
-from site_builder.core.locks import StorageError
+from site_builder.core.data_folder import (
+    BOOKINGS_FILE,
+    WATCHES_FILE,
+    find_booking_data_folder,
+    is_data_folder_ours,
+    is_moved_data_file_link,
+    is_unmoved_data_file,
+    name_data_folder_writers,
+)
+from site_builder.core.locks import LockedFileError
 from site_builder.core.names import BOOKINGS, is_host_name
 from site_builder.snapshots.store import LEGACY_FILE_NAME
 from site_builder.watches import store as watch_store
@@ -55,13 +62,13 @@ class BookingFolderError(Exception):
 def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
     """Move bookings to data/bookings/ and close data/, if other accounts can write there; finish what was begun."""
     data = settings.data
-    writers = name_folder_writers(data)
+    writers = name_data_folder_writers(data)
     begun = os.path.lexists(data / NEW_FOLDER)
-    if writers and not is_ours(data):
+    if writers and not is_data_folder_ours(data):
         raise BookingFolderError(
             f"{writers} can put links into {data}, which is not this user's: its owner must call chmod go-w {data}"
         )
-    if (writers or begun) and find_booking_folder(data) == data:
+    if (writers or begun) and find_booking_data_folder(data) == data:
         if os.path.lexists(data / BOOKINGS):
             raise BookingFolderError(
                 f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
@@ -70,7 +77,7 @@ def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
         close_data_folder(data)
         move_booking_files(data)
         tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
-    if find_booking_folder(data) != data and is_ours(data):
+    if find_booking_data_folder(data) != data and is_data_folder_ours(data):
         take_over_into_booking_folder(settings)
     if writers:
         close_data_folder(data)
@@ -140,7 +147,7 @@ def move_booking_files(data: Path) -> None:
 
 def take_over_into_booking_folder(settings: Settings) -> None:
     """Take over what stands in data/ and not in data/bookings/, and leave links there."""
-    data, place = settings.data, find_booking_folder(settings.data)
+    data, place = settings.data, find_booking_data_folder(settings.data)
     with (
         booking_store.open_booking_store_folder(data) as top,
         booking_store.open_booking_store_folder(place) as folder,
@@ -150,7 +157,7 @@ def take_over_into_booking_folder(settings: Settings) -> None:
             base = read_booking_folder_file(folder, place, BASE_FILES[name])
             # as often as it changes: people edit without a lock
             while (
-                is_left(data / name)
+                is_unmoved_data_file(data / name)
                 and (left := read_booking_folder_file(top, data, name)) is not None
                 and left != base
             ):
@@ -183,7 +190,7 @@ def take_over_bookings(settings: Settings, left: bytes, base: bytes | None) -> N
             return
     try:
         BookingService(settings).execute(INSTALLER_USER, EditOperation(base or b"{}\n", left))
-    except (BookingRefusedError, BookingsUnreadableError, StorageError) as why:
+    except (BookingRefusedError, BookingsUnreadableError, LockedFileError) as why:
         what = f"{data / BOOKINGS_FILE} has bookings that {book.folder / BOOKINGS_FILE} has not"
         raise BookingFolderError(f"{what}: {why}; add them by `gpuboard edit`, and remove it") from None
 
@@ -279,7 +286,7 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
 
 def read_booking_folder_file(folder: int, path: Path, name: str) -> bytes | None:
     """Read a plain file in an open folder; None if it is not there."""
-    if is_moved_file_link(path / name):
+    if is_moved_data_file_link(path / name):
         raise BookingFolderError(
             f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
         )
@@ -297,10 +304,10 @@ def write_booking_folder_file(folder: int, path: Path, content: bytes) -> None:
 def main() -> None:
     """Do it for the board of the settings, as `./install.sh web` needs it; exit 1 if something stays as it was."""
     try:
-        settings = conf_file.load_settings(None, {}, os.environ).settings
+        settings = load_settings(None, {}, os.environ).settings
         move_receiver_files(settings)
         separate_booking_folder(settings, print)
-    except (BookingFolderError, StorageError, SettingsError) as why:
+    except (BookingFolderError, LockedFileError, SettingsError) as why:
         sys.exit(f"gpuboard: {why}")
     except OSError as error:
         sys.exit(f"gpuboard: {error.filename or 'data/'} cannot be changed: {error.strerror}")

@@ -19,11 +19,10 @@ from typing import Any
 
 import click
 
-from site_builder.config.conf_file import LoadedSettings, load_settings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import LoadedSettings, Settings, load_settings
 from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_command_message, with_loaded_settings, with_settings
-from site_builder.core.files import find_scripts_folder, make_closed_folder
+from site_builder.core.files import create_protected_folder, find_scripts_folder
 from site_builder.core.subprocesses import end_with_parent
 from site_builder.web.server import (
     WebServer,
@@ -160,7 +159,7 @@ def check_htpasswd_option(_context: click.Context, _option: click.Parameter, val
     metavar="FILE",
     help="Who may see it, with passwords.",
     callback=check_htpasswd_option,
-    shell_complete=command_options.complete_files,
+    shell_complete=command_options.complete_file_option,
 )
 @with_settings
 def serve(settings: Settings) -> None:
@@ -234,7 +233,7 @@ def here(loaded: LoadedSettings) -> None:
             print_command_message(f"to book a GPU, edit {folders['GPUBOARD_DATA']}/comments.json")
 
         try:
-            make_closed_folder(settings.data)
+            create_protected_folder(settings.data)
             serve_live_board(
                 Path(folders["GPUBOARD_WWW"]), listen, lambda: builder_settings, take_snapshot, report_ready
             )

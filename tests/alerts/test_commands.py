@@ -30,7 +30,7 @@ from site_builder.alerts.store import AlertStore
 from site_builder.alerts.table import ConditionTableStatus, explain_waiting_condition
 from site_builder.board.builder import Builder
 from site_builder.cli import main
-from site_builder.config.conf_file import load_settings
+from site_builder.config.settings import load_settings
 from site_builder.core import terminal_text
 from site_builder.core.clock import Now
 from tests.support.board_fixture import Lab, gpu, soon

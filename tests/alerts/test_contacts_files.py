@@ -12,8 +12,7 @@ import pytest
 from site_builder.alerts.contacts import MAX_CONTACTS_BYTES, Contacts, ContactsAndRules, load_contacts
 from site_builder.alerts.model import AlertRule
 from site_builder.alerts.rules import DEFAULT_RULES
-from site_builder.config.conf_file import load_settings
-from site_builder.config.settings import Settings
+from site_builder.config.settings import Settings, load_settings
 from site_builder.core import files
 from site_builder.core.model import AlertSettings, Problem
 from tests.support.alert_fixtures import list_addresses

@@ -18,7 +18,7 @@ from site_builder.alerts import sender
 from site_builder.alerts.model import AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.sender import NotificationSender, SenderBusyError
 from site_builder.alerts.store import AlertStateError, AlertStore, try_alert_state_lock
-from site_builder.config import settings as config_settings
+from site_builder.core.clock import find_zone, load_named_zone, load_system_zone, read_localtime_zone
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab
 from tests.support.sender_fixtures import (
@@ -237,14 +237,14 @@ def test_the_sender_process_gets_the_same_settings(lab: Lab, tmp_path: Path) -> 
     """Also where the zone is the machine's own."""
     machine = tmp_path / "localtime"
     machine.write_bytes(b"TZif" + bytes(16) + struct.pack(">6l", 0, 0, 0, 0, 1, 4) + bytes(6) + b"LAB\0")
-    own = config_settings.read_localtime_zone(machine)
+    own = read_localtime_zone(machine)
     assert own
-    by_name = timezone.utc, config_settings.load_named_zone("Europe/Paris")
-    for zone in (*by_name, own, config_settings.load_system_zone()):
+    by_name = timezone.utc, load_named_zone("Europe/Paris")
+    for zone in (*by_name, own, load_system_zone()):
         settings = lab.settings(zone=zone)
         found = sender.unpack_sender_settings(sender.pack_sender_settings(settings))
         assert replace(found, zone=zone) == settings
-        assert str(found.zone) == str(zone if zone in by_name else config_settings.find_zone("", os.environ))
+        assert str(found.zone) == str(zone if zone in by_name else find_zone("", os.environ))
 
 
 def test_the_sender_process_gets_folder_names_that_are_not_utf_8(lab: Lab) -> None:

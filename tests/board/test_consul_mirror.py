@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from site_builder.board import consul_mirror
 from site_builder.board.builder import Builder, BuildReport
-from site_builder.config.types import parse_kv_url
+from site_builder.config.setting_types import parse_kv_setting
 from site_builder.consul import kv
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
@@ -566,7 +566,7 @@ def test_python_consul_and_py_consul_behave_the_same(
     ],
 )
 def test_the_setting_that_names_the_store(text: str, expected: object) -> None:
-    assert parse_kv_url(text) == expected
+    assert parse_kv_setting(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -579,7 +579,7 @@ def test_the_setting_that_names_the_store(text: str, expected: object) -> None:
 )
 def test_what_names_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"consul|http|99999"):
-        parse_kv_url(text)
+        parse_kv_setting(text)
 
 
 def test_the_time_limits_leave_no_moment_in_which_two_lead() -> None:

@@ -27,7 +27,7 @@ from site_builder.core.model import (
 )
 from site_builder.fleet import summary
 from site_builder.health.gpu_health import GpuHealthReadings, build_gpu_health_readings
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, used_by
 from tests.support.health_fixtures import parse_health_cells
 from tests.support.pace import check, took
@@ -428,7 +428,7 @@ def full_gpu() -> Gpu:
     }
     told = {name: cells.get(name, "1") for name in FIELDS}
     content = f"# gpuboard 1 task=gpus host=atlas time=1 every=20 took_ms=1 rc=0\n{', '.join(told)}\n"
-    (row,) = registry.parse_gpus_csv(f"{content}{', '.join(told.values())}\n# end\n".encode()).rows
+    (row,) = gpu_tools.parse_gpus_of_tools(f"{content}{', '.join(told.values())}\n# end\n".encode()).rows
     return row
 
 

@@ -19,7 +19,7 @@ from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import AlertSettings, KvAccess
 from site_builder.watches import store as watch_store
 from site_builder.watches.board_requests import handle_board_request
@@ -186,7 +186,7 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
         raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", never)
-    with pytest.raises(StorageError, match="does not answer within 3 s, and nothing was written so far: look again"):
+    with pytest.raises(LockedFileError, match="does not answer within 3 s, and nothing was written so far: look again"):
         book(two[0], access, ALICE, "atlas:1")
     assert names(store.get("data/comments.json")) == ["alice"]
 
@@ -197,7 +197,7 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
         raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", overtaken)
-    with pytest.raises(StorageError, match="so that nobody knows whether it was written: look again"):
+    with pytest.raises(LockedFileError, match="so that nobody knows whether it was written: look again"):
         book(two[0], access, ALICE, "atlas:1")
 
 
@@ -207,7 +207,7 @@ def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
     book(two[0], access, ALICE, "atlas:0")
     build(two[0], access)
     store.put("data/comments.json", b"")
-    with pytest.raises(StorageError, match=r"is empty in Consul, though .* has bookings: put that there"):
+    with pytest.raises(LockedFileError, match=r"is empty in Consul, though .* has bookings: put that there"):
         book(two[0], access, BOB, "atlas:0")
     store.put("data/comments.json", b"{}")
     book(two[0], access, BOB, "atlas:0")
@@ -224,7 +224,7 @@ def test_where_others_always_come_first_it_ends(
     store: Hosts, access: KvAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KvStore, "put", lambda *_, **__: False)
-    with pytest.raises(StorageError, match="was changed by others 5 times meanwhile: try again"):
+    with pytest.raises(LockedFileError, match="was changed by others 5 times meanwhile: try again"):
         book(two[0], access, ALICE, "atlas:0")
     assert store.get("data/comments.json") is None
 
@@ -249,7 +249,7 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
     handle_board_request(second, {"do": "unwatch", "id": one["id"]}, ALICE)
     assert [each.name for each in watch_store.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
     silent = kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}")
-    with pytest.raises(StorageError, match="watches live there, and nothing is written until it answers"):
+    with pytest.raises(LockedFileError, match="watches live there, and nothing is written until it answers"):
         handle_board_request(
             BookingService(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE
         )

@@ -18,7 +18,7 @@ from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.store import BookingStore, BookingsUnreadableError
 from site_builder.bookings.transaction import BookingUser
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import BookingPolicy, PrivacySettings, StateLimits
 from tests.support.board_fixture import Lab, gpu, person, process
 
@@ -598,7 +598,7 @@ def test_an_empty_file_where_there_were_bookings_is_not_taken_for_none(counter: 
     good = (counter.lab.data / "comments.last-good.json").read_bytes()
     for spoil in (lambda: counter.path.write_text(""), counter.path.unlink):
         spoil()
-        why = refusal(lambda: counter.book("atlas:2"), StorageError)
+        why = refusal(lambda: counter.book("atlas:2"), LockedFileError)
         assert "though comments.last-good.json beside it has bookings: copy that back, or write {}" in why
         assert (counter.lab.data / "comments.last-good.json").read_bytes() == good
     counter.path.write_text("{}")

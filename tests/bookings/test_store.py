@@ -23,7 +23,7 @@ from site_builder.bookings import service as booking_service
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from tests.support.board_fixture import Lab
 from tests.support.board_fixture import gpu as gpu_row
 
@@ -51,7 +51,7 @@ def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
             BookingService(lab.settings()), {"do": "book", "gpus": [f"atlas:{gpu}"], "for": "2h"}, BookingUser(who)
         )
         return f"booked {found['bookings'][0]['id']}"
-    except StorageError as why:
+    except LockedFileError as why:
         return str(why)
 
 

@@ -22,17 +22,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from site_builder.cli import COMMANDS, main
-from site_builder.config import conf_file
-from site_builder.config import settings as config_settings
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS, Setting
+from site_builder.config.setting_types import format_duration_setting, parse_seconds_setting
 from site_builder.config.settings import (
+    MAX_CONF_BYTES,
+    MAX_WARNINGS,
+    ConfFile,
     Settings,
     SettingsError,
     SettingValue,
     build_settings,
+    list_conf_paths,
+    load_conf_file,
+    parse_conf_file,
     resolve_setting_values,
 )
-from site_builder.config.types import format_short_duration, parse_seconds_setting
+from site_builder.core.clock import find_zone, load_dateutil_zone
 from site_builder.core.command_options import with_settings
 from site_builder.core.model import ConsulAccess, PrivacySettings, StateLimits
 from tests.support.pace import check, took, within
@@ -48,7 +53,7 @@ def parsed(
     environment: Mapping[str, str] | None = None,
     file: str = "",
 ) -> Settings:
-    values, _ = conf_file.parse_conf_file(file.encode(), "gpuboard.conf")
+    values, _ = parse_conf_file(file.encode(), "gpuboard.conf")
     setting_values = resolve_setting_values(flags or {}, environment or {}, values)
     return build_settings(setting_values, environment or {})
 
@@ -60,7 +65,7 @@ def refusal(file: str = "", **environment: str) -> str:
 
 
 def warnings(file: str) -> list[str]:
-    return conf_file.parse_conf_file(file.encode(), "gpuboard.conf")[1]
+    return parse_conf_file(file.encode(), "gpuboard.conf")[1]
 
 
 @pytest.fixture
@@ -164,12 +169,12 @@ def test_privacy_settings() -> None:
     ],
 )
 def test_a_time_may_have_a_unit_and_is_shown_with_one(text: str, seconds: int, shown: str) -> None:
-    assert (parse_seconds_setting(text), format_short_duration(seconds)) == (seconds, shown)
+    assert (parse_seconds_setting(text), format_duration_setting(seconds)) == (seconds, shown)
 
 
 @given(st.integers(0, 10**8))
 def test_a_time_that_is_shown_is_read_as_the_same(seconds: int) -> None:
-    assert parse_seconds_setting(format_short_duration(seconds)) == seconds
+    assert parse_seconds_setting(format_duration_setting(seconds)) == seconds
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
@@ -347,7 +352,7 @@ def test_invalid_zone_is_refused_and_no_path_is_followed(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Asia/Tokyo", ":Asia/Tokyo"])
 def test_the_variable_tz_is_this_machines_zone(name: str) -> None:
-    assert offset(config_settings.find_zone("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
+    assert offset(find_zone("", {"TZ": name}, Path("/missing"))) == timedelta(hours=9)
 
 
 @pytest.mark.parametrize("environment", [{}, {"TZ": ""}])
@@ -356,13 +361,13 @@ def test_default_zone_is_localtime_under_its_name(environment: dict[str, str], t
     there.parent.mkdir(parents=True)
     there.write_bytes(tokyo())
     (tmp_path / "localtime").symlink_to(there)
-    zone = config_settings.find_zone("", environment, tmp_path / "localtime")
+    zone = find_zone("", environment, tmp_path / "localtime")
     assert (offset(zone), str(zone)) == (timedelta(hours=9), "Lab/Tokyo")
 
 
 def test_a_tz_that_names_localtime_is_localtime(tmp_path: Path) -> None:
     (tmp_path / "localtime").write_bytes(tokyo())
-    zone = config_settings.find_zone("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
+    zone = find_zone("", {"TZ": f":{tmp_path}/localtime"}, tmp_path / "localtime")
     assert offset(zone) == timedelta(hours=9)
 
 
@@ -380,7 +385,7 @@ def tokyo() -> bytes:
 def test_without_localtime_the_zone_is_that_of_the_c_library(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "localtime").write_bytes(content)
-    assert config_settings.find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
+    assert find_zone("", {}, tmp_path / "localtime") == tz.tzlocal()
 
 
 def test_tz_rule_is_left_to_the_c_library() -> None:
@@ -390,8 +395,8 @@ def test_tz_rule_is_left_to_the_c_library() -> None:
 
 
 def test_machine_without_zones_uses_dateutil() -> None:
-    assert offset(config_settings.load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
-    assert offset(config_settings.load_dateutil_zone("UTC")) == timedelta(0)
+    assert offset(load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
+    assert offset(load_dateutil_zone("UTC")) == timedelta(0)
 
 
 # The file: what sh and Python read alike
@@ -425,7 +430,7 @@ def as_python_reads(file: Path) -> dict[str, bytes]:
     """The same for Python; nothing is the default."""
     values = {
         key: setting_value.text
-        for key, setting_value in conf_file.load_conf_file(str(file), {}).values.items()
+        for key, setting_value in load_conf_file(str(file), {}).values.items()
         if key in HOST_SETTINGS
     }
     return {**HOST_DEFAULTS, **{key: os.fsencode(value) for key, value in values.items() if value}}
@@ -474,7 +479,7 @@ def test_what_sh_refuses_python_refuses(line: str, tmp_path: Path) -> None:
     file.write_text(f"# ours\n{line}\n")
     assert isinstance(as_sh_reads(file), str)
     with pytest.raises(SettingsError, match=f"^{re.escape(str(file))}, line 2: .*; write GPUBOARD_[A-Z]*=value$"):
-        conf_file.load_conf_file(str(file), {})
+        load_conf_file(str(file), {})
 
 
 @given(
@@ -506,7 +511,7 @@ def test_sh_and_python_read_the_same_whatever_is_written(lines: list[tuple[str, 
 @example(b"GPUBOARD_ZONE=\xff")
 def test_no_content_raises_anything_but_the_one_error(content: bytes) -> None:
     try:
-        values, messages = conf_file.parse_conf_file(content, "gpuboard.conf")
+        values, messages = parse_conf_file(content, "gpuboard.conf")
         build_settings(resolve_setting_values({}, {}, values), {})
     except SettingsError as wrong:
         messages = [str(wrong)]
@@ -557,7 +562,7 @@ def test_no_warning_repeats_a_value() -> None:
 
 def test_a_file_that_is_something_else_costs_neither_time_nor_a_screenful() -> None:
     with within(1):
-        assert len(warnings("".join(f"GPUBOARD_DATA{number}=x\n" for number in range(3000)))) == conf_file.MAX_WARNINGS
+        assert len(warnings("".join(f"GPUBOARD_DATA{number}=x\n" for number in range(3000)))) == MAX_WARNINGS
         assert len(warnings(f"GPUBOARD_{'DATA' * 16000}=x")[0]) < 400
 
 
@@ -565,14 +570,14 @@ def test_token_that_everybody_can_read_causes_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
     file.write_text("CONSUL_HTTP_TOKEN=hush\n")
     file.chmod(0o644)
-    assert conf_file.load_conf_file(str(file), {}).warnings == (
+    assert load_conf_file(str(file), {}).warnings == (
         f"{file} has a token or a password in it, and everybody here can read it: chmod o-r",
     )
     file.chmod(0o640)
-    assert conf_file.load_conf_file(str(file), {}).warnings == ()
+    assert load_conf_file(str(file), {}).warnings == ()
     file.write_text("CONSUL_HTTP_TOKEN=\n")
     file.chmod(0o644)
-    assert conf_file.load_conf_file(str(file), {}).warnings == ()
+    assert load_conf_file(str(file), {}).warnings == ()
 
 
 # The file: where it is looked for
@@ -589,17 +594,17 @@ def places(tmp_path: Path) -> list[Path]:
 
 def test_the_first_file_that_is_there_counts(places: list[Path]) -> None:
     for path in places:
-        assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(path, {})
+        assert load_conf_file(None, {}, places) == ConfFile(path, {})
         path.unlink()
-    assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(None, {})
+    assert load_conf_file(None, {}, places) == ConfFile(None, {})
 
 
 def test_a_file_that_is_named_counts_alone(places: list[Path], tmp_path: Path) -> None:
     (tmp_path / "env.conf").write_text("")
     (tmp_path / "flag.conf").write_text("")
     environment = {"GPUBOARD_CONF": str(tmp_path / "env.conf")}
-    assert conf_file.load_conf_file(None, environment, places).path == tmp_path / "env.conf"
-    assert conf_file.load_conf_file(str(tmp_path / "flag.conf"), environment, places).path == tmp_path / "flag.conf"
+    assert load_conf_file(None, environment, places).path == tmp_path / "env.conf"
+    assert load_conf_file(str(tmp_path / "flag.conf"), environment, places).path == tmp_path / "flag.conf"
 
 
 def test_the_file_of_another_user_in_this_folder_is_left_alone(
@@ -608,33 +613,31 @@ def test_the_file_of_another_user_in_this_folder_is_left_alone(
     here, home, _ = places
     owner = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
-    assert conf_file.load_conf_file(None, {}, places) == conf_file.ConfFile(
-        home, {}, (f"{here} is another user's, and left alone",)
-    )
+    assert load_conf_file(None, {}, places) == ConfFile(home, {}, (f"{here} is another user's, and left alone",))
 
 
 def test_missing_home_is_looked_up() -> None:
     in_home = Path("~/.config/gpuboard/gpuboard.conf").expanduser()
-    assert conf_file.list_conf_paths({})[1] == conf_file.list_conf_paths({"HOME": ""})[1] == in_home
+    assert list_conf_paths({})[1] == list_conf_paths({"HOME": ""})[1] == in_home
 
 
 def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^cannot read the settings file .*/none: No such file or directory$"):
-        conf_file.load_conf_file(str(tmp_path / "none"), {})
+        load_conf_file(str(tmp_path / "none"), {})
     with pytest.raises(SettingsError, match=r"^cannot read the settings file .*: Is a directory$"):
-        conf_file.load_conf_file(None, {"GPUBOARD_CONF": str(tmp_path)})
+        load_conf_file(None, {"GPUBOARD_CONF": str(tmp_path)})
 
 
 def test_a_file_that_is_too_large_or_no_text_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "my.conf"
-    file.write_bytes(b"#" * conf_file.MAX_CONF_BYTES)
-    assert conf_file.load_conf_file(str(file), {}).values == {}
-    file.write_bytes(b"#" * (conf_file.MAX_CONF_BYTES + 1))
+    file.write_bytes(b"#" * MAX_CONF_BYTES)
+    assert load_conf_file(str(file), {}).values == {}
+    file.write_bytes(b"#" * (MAX_CONF_BYTES + 1))
     with pytest.raises(SettingsError, match=r"has more than 64 KB, and is not read$"):
-        conf_file.load_conf_file(str(file), {})
+        load_conf_file(str(file), {})
     file.write_bytes(b"GPUBOARD_DATA=a\0b")
     with pytest.raises(SettingsError, match=r"is not a text file$"):
-        conf_file.load_conf_file(str(file), {})
+        load_conf_file(str(file), {})
 
 
 # gpuboard config
@@ -753,7 +756,7 @@ def test_settings_cost_less_than_5_ms(tmp_path: Path) -> None:
     file.write_bytes(EXAMPLE.read_bytes().replace(b"\n#GPUBOARD_", b"\nGPUBOARD_"))
 
     def load() -> None:
-        setting_values = resolve_setting_values({}, {}, conf_file.load_conf_file(str(file), {}).values)
+        setting_values = resolve_setting_values({}, {}, load_conf_file(str(file), {}).values)
         build_settings(setting_values, {})
 
     check(took(load, rounds=5), 0.005)
@@ -800,10 +803,10 @@ def test_the_example_has_every_setting_with_its_default() -> None:
 
 
 def test_the_example_can_be_used_as_it_is_and_with_every_line_on(tmp_path: Path) -> None:
-    assert conf_file.load_conf_file(str(EXAMPLE), {}) == conf_file.ConfFile(EXAMPLE, {})
+    assert load_conf_file(str(EXAMPLE), {}) == ConfFile(EXAMPLE, {})
     file = tmp_path / "my.conf"
     file.write_text(re.sub(r"^#([A-Z_]+=)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE))
-    loaded = conf_file.load_conf_file(str(file), {})
+    loaded = load_conf_file(str(file), {})
     assert (len(loaded.values), loaded.warnings) == (len(SETTINGS) + len(HOST_SETTINGS), ())
     environment = {"TZ": "Europe/Paris"}
     assert parsed(environment=environment, file=file.read_text()) == parsed(environment=environment)
@@ -821,5 +824,5 @@ def test_every_name_in_the_code_is_documented() -> None:
 
 def test_misspelt_variable_causes_a_warning(tmp_path: Path) -> None:
     environment = {"GPUBOARD_SHOW_COMANDS": "none", "GPUBOARD_TEST_SHELL": "dash", "GPUBOARD_CONF": ""}
-    (warning,) = conf_file.load_conf_file(None, environment, [tmp_path / "gpuboard.conf"]).warnings
+    (warning,) = load_conf_file(None, environment, [tmp_path / "gpuboard.conf"]).warnings
     assert warning == "the environment has GPUBOARD_SHOW_COMANDS, which is no setting; is it GPUBOARD_SHOW_COMMANDS?"

@@ -198,7 +198,7 @@ def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not
     first_lead = Leadership(tmp_path, access)
     try:
         assert first_lead.is_leader(PATIENCE)
-        assert first_lead.name == leader.load_builder_name(tmp_path)  # it keeps its name
+        assert first_lead.name == leader.load_leader_builder_name(tmp_path)  # it keeps its name
         second_folder = tmp_path / "other"
         second_folder.mkdir()
         two = Leadership(second_folder, access)

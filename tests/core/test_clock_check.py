@@ -17,7 +17,7 @@ from site_builder.alerts.rules import update_alert_state
 from site_builder.bookings import archive
 from site_builder.core import clock_check
 from site_builder.core.clock import Now
-from site_builder.core.clock_check import ClockHistory, Reading, judge
+from site_builder.core.clock_check import ClockHistory, ClockReading, update_clock_history
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import ME, done, entries, lab_of, log
 from tests.support.live_page import clean_environment, gpuboard
@@ -120,13 +120,17 @@ def test_watch_with_a_clock_ahead_removes_no_other_watch(lab: Lab, tmp_path: Pat
 
 # The decision
 
-HERE = Reading(NOW, NOW - 100 * DAY, "boot")
+HERE = ClockReading(NOW, NOW - 100 * DAY, "boot")
 
 
-def later(seconds: float, leapt: float = 0, rebooted: float | None = None) -> Reading:
+def later(seconds: float, leapt: float = 0, rebooted: float | None = None) -> ClockReading:
     """The clock of the same machine after a while; `rebooted` is when it was started again."""
     at = int(NOW + seconds + leapt)
-    return Reading(at, NOW - 100 * DAY + int(leapt), "boot") if rebooted is None else Reading(at, int(rebooted), "new")
+    return (
+        ClockReading(at, NOW - 100 * DAY + int(leapt), "boot")
+        if rebooted is None
+        else ClockReading(at, int(rebooted), "new")
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,19 +144,19 @@ def later(seconds: float, leapt: float = 0, rebooted: float | None = None) -> Re
         (later(10, leapt=-AHEAD), False),
         (later(300, rebooted=NOW + 120), True),
         (later(90 * DAY, rebooted=NOW + 90 * DAY - 60), False),
-        (Reading(NOW + 60), True),
-        (Reading(NOW + AHEAD), False),
+        (ClockReading(NOW + 60), True),
+        (ClockReading(NOW + AHEAD), False),
     ],
 )
-def test_evenly_running_clock_is_trusted(reading: Reading, believed: bool) -> None:
-    assert bool(judge(ClockHistory(HERE), reading, []).doubt) is not believed
+def test_evenly_running_clock_is_trusted(reading: ClockReading, believed: bool) -> None:
+    assert bool(update_clock_history(ClockHistory(HERE), reading, []).doubt) is not believed
 
 
-def confirmed_after(offsets: list[float], reading: Reading) -> float | None:
+def confirmed_after(offsets: list[float], reading: ClockReading) -> float | None:
     """How long after it leapt a clock is believed, if it is within two weeks."""
     history = ClockHistory(HERE)
     for passed in range(0, 15 * DAY, 600):
-        history = judge(history, reading._replace(at=reading.at + passed), offsets)
+        history = update_clock_history(history, reading._replace(at=reading.at + passed), offsets)
         if not history.doubt:
             return passed
     return None
@@ -166,33 +170,33 @@ def test_board_that_was_off_for_3_months_trusts_its_clock_once_hosts_agree() -> 
 
 
 def test_clock_that_jumps_again_needs_confirmation_again() -> None:
-    history = judge(ClockHistory(HERE), later(0, leapt=AHEAD), [0.0])
-    history = judge(history, later(HOUR - 60, leapt=AHEAD), [0.0])
-    history = judge(history, later(HOUR, leapt=AHEAD + DAY), [0.0])
+    history = update_clock_history(ClockHistory(HERE), later(0, leapt=AHEAD), [0.0])
+    history = update_clock_history(history, later(HOUR - 60, leapt=AHEAD), [0.0])
+    history = update_clock_history(history, later(HOUR, leapt=AHEAD + DAY), [0.0])
     assert history.doubt
-    assert not judge(history, later(HOUR + 60), []).doubt  # it is back at what was believed
+    assert not update_clock_history(history, later(HOUR + 60), []).doubt  # it is back at what was believed
 
 
 def test_confirmation_period_begins_when_hosts_agree() -> None:
-    history = judge(ClockHistory(HERE), later(0, leapt=AHEAD), [-AHEAD])
-    history = judge(history, later(5 * HOUR, leapt=AHEAD), [-AHEAD])
-    assert judge(history, later(5 * HOUR + 10, leapt=AHEAD), [0.0]).doubt
+    history = update_clock_history(ClockHistory(HERE), later(0, leapt=AHEAD), [-AHEAD])
+    history = update_clock_history(history, later(5 * HOUR, leapt=AHEAD), [-AHEAD])
+    assert update_clock_history(history, later(5 * HOUR + 10, leapt=AHEAD), [0.0]).doubt
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'[[1,2],null,0,""]', b'[["a",1,""],null,0,""]', b"\xff"])
 def test_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / clock_check.FILE).write_bytes(content)
+    (tmp_path / clock_check.CLOCK_FILE).write_bytes(content)
     assert clock_check.check_clock(tmp_path, time.time(), [0.0]) == ""
-    assert clock_check.is_clock_believed(tmp_path, time.time())
-    assert not clock_check.is_clock_believed(tmp_path, time.time() + AHEAD)
+    assert clock_check.is_clock_trusted(tmp_path, time.time())
+    assert not clock_check.is_clock_trusted(tmp_path, time.time() + AHEAD)
 
 
 def test_the_file_is_not_written_at_every_build(tmp_path: Path) -> None:
     now = time.time()
     clock_check.check_clock(tmp_path, now, [0.0])
-    first = (tmp_path / clock_check.FILE).stat().st_ino
+    first = (tmp_path / clock_check.CLOCK_FILE).stat().st_ino
     clock_check.check_clock(tmp_path, now + 10, [0.0])
-    assert (tmp_path / clock_check.FILE).stat().st_ino == first
+    assert (tmp_path / clock_check.CLOCK_FILE).stat().st_ino == first
 
 
 def test_alerts_forget_nothing_while_the_clock_is_in_doubt() -> None:

@@ -68,7 +68,7 @@ def test_edit_refuses_a_date_that_cannot_be_used(lab: Lab, tmp_path: Path, entry
     completed = gpuboard(tmp_path, "edit", EDITOR=f"cp {new}", TMPDIR=str(tmp_path))
     assert (completed.returncode, json.loads((lab.data / "comments.json").read_text())) == (2, {"atlas": {"0": GOOD}})
     assert "atlas, GPU 1: the " in completed.stderr
-    assert dates.BAD_OFFSET in completed.stderr or dates.TOO_FAR in completed.stderr
+    assert dates.BAD_OFFSET in completed.stderr or dates.OUT_OF_RANGE in completed.stderr
 
 
 @pytest.mark.parametrize("entry", FATAL)
@@ -90,7 +90,7 @@ def test_book_refuses_an_unusable_date_in_one_sentence(lab: Lab, tmp_path: Path,
     length = ["--for", "1h"] if option == "--from" else []
     completed = gpuboard(tmp_path, "book", "atlas:0", option, text, *length, "--yes")
     assert (completed.returncode, completed.stderr.count("\n")) == (2, 1)
-    assert "offset from UTC that no time zone has" in completed.stderr or dates.TOO_FAR in completed.stderr
+    assert "offset from UTC that no time zone has" in completed.stderr or dates.OUT_OF_RANGE in completed.stderr
     assert not (lab.data / "comments.json").exists()
 
 
@@ -121,8 +121,8 @@ def test_week_out_of_bounds_is_refused(text: str) -> None:
     [
         ("1970-01-01 00:00", ""),
         ("2200-12-31 23:59:59.999999", ""),
-        ("1969-12-31 23:59", dates.TOO_FAR),
-        ("2201-01-01", dates.TOO_FAR),
+        ("1969-12-31 23:59", dates.OUT_OF_RANGE),
+        ("2201-01-01", dates.OUT_OF_RANGE),
         ("2026-01-01 00:00+14:00", ""),
         ("2026-01-01 00:00-12:00", ""),
         ("2026-01-01 00:00+14:01", dates.BAD_OFFSET),
@@ -130,8 +130,8 @@ def test_week_out_of_bounds_is_refused(text: str) -> None:
         ("2026-01-01 00:00+05:30:15", dates.BAD_OFFSET),
         ("2026-01-01 00:00+23:59", dates.BAD_OFFSET),
         # as people in the zone of the board read it
-        ("1970-01-01 00:00+01:00", dates.TOO_FAR),
-        ("2200-12-31 23:59-01:00", dates.TOO_FAR),
+        ("1970-01-01 00:00+01:00", dates.OUT_OF_RANGE),
+        ("2200-12-31 23:59-01:00", dates.OUT_OF_RANGE),
     ],
 )
 def test_years_and_offsets_have_bounds(text: str, why: str) -> None:
@@ -141,7 +141,7 @@ def test_years_and_offsets_have_bounds(text: str, why: str) -> None:
 def test_written_dates_can_be_read_again() -> None:
     for zone in ZONES:
         now = Now(datetime(2026, 11, 18, tzinfo=timezone.utc).timestamp(), zone)
-        last = recurrence.extend_to_day_end(dates.parse_date("2200-12-31", zone)[0] or now.local, zone)
+        last = recurrence.extend_recurrence_to_day_end(dates.parse_date("2200-12-31", zone)[0] or now.local, zone)
         rule = recurrence.parse_recurrence("daily", last, zone)
         assert recurrence.parse_rrule(rule, zone) == (rule, "")
         assert end_rrule(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
@@ -187,18 +187,18 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
     assert (parsed_moment is None) == bool(reason)
     if parsed_moment:
         assert 1970 <= parsed_moment.astimezone(zone).year <= 2200
-    exact = dates.exact(text)
+    exact = dates.parse_timestamp(text)
     assert exact is None or exact.timestamp() is not None
     assert watch_store.parse_watch_epoch(text) is None or exact
     loader.parse_fleet_booking({"date": text, "from": text}, str)
-    dates.day(text)
+    dates.parse_day(text)
     now = datetime.fromisoformat(f"{at}+00:00").astimezone(zone)
     for end in (False, True):
         try:
             moment = moments.parse_moment(text, now, end=end)
         except UnclearTimeError:
             continue
-        assert not dates.fault(moment, zone)
+        assert not dates.find_date_fault(moment, zone)
         assert moments.format_full_moment(moment, now)
 
 

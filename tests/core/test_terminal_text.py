@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from site_builder.core.terminal_text import fit_text, flatten_text, measure_width, truncate_text, wrap_text
+from site_builder.core.terminal_text import (
+    fit_text,
+    flatten_terminal_text,
+    measure_width,
+    truncate_terminal_text,
+    wrap_text,
+)
 
 TEXTS = ("atlas", "日本語", "héllo", "e\u0301", "\u1112\u1161\u11ab", "so\u00adft", "\u0600a", "🎉 run", "عربي", "Ⅷ½")
 
@@ -30,13 +36,13 @@ def test_width_equals_that_of_the_c_library(text: str, counted: ctypes.CDLL) -> 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("cells", [1, 2, 3, 5, 12])
 def test_fit_text_has_exactly_the_width(text: str, cells: int) -> None:
-    assert measure_width(truncate_text(text, cells)) <= cells
+    assert measure_width(truncate_terminal_text(text, cells)) <= cells
     assert measure_width(fit_text(text, cells)) == measure_width(fit_text(text, cells, right=True)) == cells
-    assert text.startswith(truncate_text(text, cells).rstrip("…"))
+    assert text.startswith(truncate_terminal_text(text, cells).rstrip("…"))
 
 
 def test_flatten_text_joins_lines() -> None:
-    assert flatten_text("a\n b\tc\r\n\u200fd ") == "a b c d"
+    assert flatten_terminal_text("a\n b\tc\r\n\u200fd ") == "a b c d"
 
 
 @pytest.mark.parametrize("most", [2, 3, 7, 80])

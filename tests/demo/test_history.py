@@ -266,7 +266,7 @@ def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: HistoryReader)
 def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     """Who is on which GPU, by the story itself."""
     found: dict[tuple[str, str], set[str]] = {}
-    for story in build_scenarios(scenario.build_machines(ALL), 1):
+    for story in build_scenarios(scenario.build_scenario_machines(ALL), 1):
         lost = story.list_lost_gpus(after)
         for job in story.list_jobs_at(after):
             for gpu in job.gpus:

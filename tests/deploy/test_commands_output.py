@@ -19,23 +19,23 @@ from site_builder.cli import main
 from site_builder.core.model import ConsulAccess
 from site_builder.deploy import host_steps
 from site_builder.deploy.host_steps import (
-    DeployJob,
-    DeployPlan,
     HostDeployError,
+    HostDeployJob,
+    HostDeployPlan,
     build_known_hosts_lines,
-    check_host_name,
-    choose_host_destination,
+    check_deploy_host_name,
+    choose_deploy_host_destination,
     describe_installer_failure,
     inspect_deploy_host,
     list_outdated_host_parts,
-    remove_from_host,
+    remove_gpuboard_from_host,
 )
-from site_builder.deploy.runner import LiveDisplay, deploy_jobs_to_json
-from site_builder.deploy.web_host import WebHost, WebHostState, find_sshd_port, read_sshd_keys
+from site_builder.deploy.runner import LiveDeployDisplay, deploy_jobs_to_json
+from site_builder.deploy.web_host import WebHost, WebHostState, find_web_host_sshd_port, read_web_host_sshd_keys
 from site_builder.remote import targets
 from site_builder.remote.ssh import RemoteCommandResult, SshConnection
 from site_builder.remote.ssh_config import HostKey, SshHostConfig
-from site_builder.remote.targets import Target, UnclearTargetsError
+from site_builder.remote.targets import Target, UnclearSshTargetsError
 from tests.support.consul_server import ConsulServer
 
 KEY = "ssh-ed25519 " + "A" * 68
@@ -85,7 +85,7 @@ def test_a_file_has_lines_of_hosts_txt_or_such_words_as_are_typed(tmp_path: Path
     ]
     for bad in ("two words\n", "a b=c\n", "-oProxyCommand=x y\n", "# nobody\n"):
         file.write_text(bad)
-        with pytest.raises(UnclearTargetsError):
+        with pytest.raises(UnclearSshTargetsError):
             targets.read_targets_file(file)
 
 
@@ -99,7 +99,7 @@ def test_the_hosts_of_consul_have_the_names_of_the_board(tmp_path: Path) -> None
         assert found == [Target("n17", "atlas"), Target("gpu01.lab.example", "gpu01")]
     finally:
         server.stop()
-    with pytest.raises(UnclearTargetsError, match="does not answer"):  # the last list would name hosts that are gone
+    with pytest.raises(UnclearSshTargetsError, match="does not answer"):  # the last list would name hosts that are gone
         targets.read_consul_targets(access, tmp_path, tmp_path)
 
 
@@ -160,7 +160,7 @@ def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
             host_steps.parse_host_inspection(torn)
 
 
-def order(**more: Any) -> DeployPlan:  # noqa: ANN401 of any kind
+def order(**more: Any) -> HostDeployPlan:  # noqa: ANN401 of any kind
     """One for a web side that is elsewhere."""
     web = WebHost(
         lambda _: RemoteCommandResult(0, b"", b""),
@@ -170,7 +170,7 @@ def order(**more: Any) -> DeployPlan:  # noqa: ANN401 of any kind
         22,
         [HostKey("ssh-ed25519", "WEB")],
     )
-    return DeployPlan(web, WebHostState(1000, {"gpu01": KEY}, {"gpu01": 990}), "", "", "abc", **more)
+    return HostDeployPlan(web, WebHostState(1000, {"gpu01": KEY}, {"gpu01": 990}), "", "", "abc", **more)
 
 
 def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
@@ -205,17 +205,17 @@ OTHER = "ssh-ed25519 " + "B" * 68
 def test_what_a_host_says_it_is_does_not_give_it_the_place_of_another(
     word: str, named: str | None, refused: str | None
 ) -> None:
-    job, one = DeployJob(Target(word, named)), order()
-    check_host_name(job, one, told())  # its key is the one that is enrolled
+    job, one = HostDeployJob(Target(word, named)), order()
+    check_deploy_host_name(job, one, told())  # its key is the one that is enrolled
     liar = told(key=OTHER)
     if refused is None:
-        check_host_name(job, one, liar)  # it lost its key
+        check_deploy_host_name(job, one, liar)  # it lost its key
         return
     with pytest.raises(HostDeployError, match=refused):
-        check_host_name(job, one, liar)
+        check_deploy_host_name(job, one, liar)
     one.web_state.enrolled_keys.clear()
     with pytest.raises(HostDeployError, match=refused):  # a host that pushes by scp
-        check_host_name(job, one, liar)
+        check_deploy_host_name(job, one, liar)
 
 
 class Host:
@@ -234,9 +234,9 @@ class Host:
 
 def test_a_host_that_answers_for_another_name_than_it_was_given_is_refused() -> None:
     answer: Any = Host(ANSWER.format(key=KEY))
-    assert inspect_deploy_host(DeployJob(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
+    assert inspect_deploy_host(HostDeployJob(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
     with pytest.raises(HostDeployError, match="it answers for gpu01, and not for gpu07"):
-        inspect_deploy_host(DeployJob(Target("gpu07", "gpu07")), order(), answer)
+        inspect_deploy_host(HostDeployJob(Target("gpu07", "gpu07")), order(), answer)
 
 
 def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -> None:
@@ -245,8 +245,8 @@ def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -
         one = order(action="remove")
         one.web_state.arrival_times.clear()
         one.web_host.run_shell = lambda program: said.append(program) or RemoteCommandResult(0, b"", b"")  # type: ignore[func-returns-value]
-        job, host = DeployJob(Target(word)), Host("")
-        remove_from_host(job, one, host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
+        job, host = HostDeployJob(Target(word)), Host("")
+        remove_gpuboard_from_host(job, one, host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
         assert any("remove gpu01" in program for program in said) is taken
         assert bool(job.reason) is not taken
         assert [command.split(b"\n")[-2] for command in host.commands] == [b"./install.sh remove host </dev/null"]
@@ -261,11 +261,11 @@ def test_what_a_host_says_steers_no_terminal() -> None:
 def test_the_destination_is_found_out_or_asked_for() -> None:
     assert order().web_host.host_names == ["web.lab"], "what is no name never comes into a command"
     way = SshConnection(SshHostConfig("gpu01", "gpu01", 22, "lab"), None, ExitStack())  # type: ignore[arg-type] # it is not used
-    assert choose_host_destination(order(), way, told()) == "ssh://gpuboard@web.lab"
+    assert choose_deploy_host_destination(order(), way, told()) == "ssh://gpuboard@web.lab"
     with pytest.raises(
         HostDeployError, match=r"it does not know web\.lab: say where it finds the web host, with --dest"
     ):
-        choose_host_destination(order(), way, told(reach="web.lab 127.0.1.1"))
+        choose_deploy_host_destination(order(), way, told(reach="web.lab 127.0.1.1"))
 
 
 @pytest.mark.parametrize(
@@ -287,25 +287,26 @@ def test_the_web_host_is_known_as_ssh_will_call_it(dest: str, address: str) -> N
 
 def test_our_own_sshd_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("site_builder.deploy.web_host.SSH_FOLDER", tmp_path)
-    assert (find_sshd_port(), read_sshd_keys()) == (22, [])
+    assert (find_web_host_sshd_port(), read_web_host_sshd_keys()) == (22, [])
     (tmp_path / "sshd_config").write_text("#Port 22\nPort 2222\n")
     (tmp_path / "ssh_host_ed25519_key.pub").write_text(f"{KEY} root@web\n")
     (tmp_path / "ssh_host_ed25519_key").touch()
     (tmp_path / "junk.pub").write_bytes(b"\xff\xfe")
     (tmp_path / "junk").touch()
     (tmp_path / "user_ca.pub").write_text(f"ssh-ed25519 {'B' * 68} who logs in, and not sshd\n")
-    assert find_sshd_port() == 2222
-    assert [" ".join(key) for key in read_sshd_keys()] == [KEY]
+    assert find_web_host_sshd_port() == 2222
+    assert [" ".join(key) for key in read_web_host_sshd_keys()] == [KEY]
 
 
 def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
     jobs = [
-        DeployJob(Target(f"gpu{number:02}.cluster.lab.example"), step="install", started_at=1) for number in range(40)
+        HostDeployJob(Target(f"gpu{number:02}.cluster.lab.example"), step="install", started_at=1)
+        for number in range(40)
     ]
     jobs[3].result, jobs[3].reason = "failed", "no"
     for job in jobs[10:]:
         job.result = "installed"
-    table = LiveDisplay(jobs, is_check=False)
+    table = LiveDeployDisplay(jobs, is_check=False)
     table.console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
     assert len(table.choose_rows(is_final=False)) == 21
     assert jobs[3] in table.choose_rows(is_final=False)

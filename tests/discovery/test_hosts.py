@@ -27,7 +27,7 @@ from site_builder.core import people
 from site_builder.core.model import ConsulAccess, DiscoveredHost, ListedHost, Problem
 from site_builder.core.names import is_host_name
 from site_builder.discovery import hosts
-from site_builder.discovery.hosts import ConsulNode, HostDiscovery
+from site_builder.discovery.hosts import DiscoveredNode, HostDiscovery
 from site_builder.fleet import gpu_models
 from tests.support.consul_server import READ_ALL, ROOT, TOOLS, ConsulServer, free_ports, make_certificates, missing
 from tests.support.pace import wall, within
@@ -678,12 +678,12 @@ def test_hosts_json_reports_what_does_not_count() -> None:
 # What is understood of an answer.
 
 
-def nodes(*names: str) -> list[ConsulNode]:
-    return [ConsulNode(name) for name in names]
+def nodes(*names: str) -> list[DiscoveredNode]:
+    return [DiscoveredNode(name) for name in names]
 
 
 def test_short_names_are_used_where_they_are_unique() -> None:
-    matched, problems = hosts.match_consul_nodes_to_hosts(nodes("a.x", "b.x", "b.y", "c", "10.0.0.1"), [])
+    matched, problems = hosts.match_discovered_nodes_to_hosts(nodes("a.x", "b.x", "b.y", "c", "10.0.0.1"), [])
     assert ({host: node.node for host, node in matched.items()}, problems) == (
         {"a": "a.x", "b.x": "b.x", "b.y": "b.y", "c": "c", "10.0.0.1": "10.0.0.1"},
         [],
@@ -691,7 +691,7 @@ def test_short_names_are_used_where_they_are_unique() -> None:
 
 
 def test_two_nodes_with_one_host_name_are_reported_and_both_shown() -> None:
-    matched, problems = hosts.match_consul_nodes_to_hosts(nodes("b.x", "b.y", "B"), ["b"])
+    matched, problems = hosts.match_discovered_nodes_to_hosts(nodes("b.x", "b.y", "B"), ["b"])
     assert {host: node.node for host, node in matched.items()} == {"b": "B", "b.x": "b.x", "b.y": "b.y"}
     assert problems == [
         "the nodes B and b.x are both the host b: B counts",
@@ -701,12 +701,12 @@ def test_two_nodes_with_one_host_name_are_reported_and_both_shown() -> None:
 
 def test_meta_host_counts_before_the_node_name_and_must_be_valid() -> None:
     listed_nodes = [
-        ConsulNode("x", host="atlas"),
-        ConsulNode("atlas"),
-        ConsulNode("y", host="../z"),
-        ConsulNode("ü", host="new"),
+        DiscoveredNode("x", host="atlas"),
+        DiscoveredNode("atlas"),
+        DiscoveredNode("y", host="../z"),
+        DiscoveredNode("ü", host="new"),
     ]
-    matched, problems = hosts.match_consul_nodes_to_hosts(listed_nodes, ["atlas"])
+    matched, problems = hosts.match_discovered_nodes_to_hosts(listed_nodes, ["atlas"])
     assert {host: node.node for host, node in matched.items()} == {"atlas": "x", "y": "y", "new": "ü"}
     assert problems == [
         "the nodes x and atlas are both the host atlas: x counts",
@@ -715,7 +715,7 @@ def test_meta_host_counts_before_the_node_name_and_must_be_valid() -> None:
 
 
 def test_node_with_an_invalid_host_name_is_reported() -> None:
-    assert hosts.match_consul_nodes_to_hosts(nodes("ü", "a b"), []) == (
+    assert hosts.match_discovered_nodes_to_hosts(nodes("ü", "a b"), []) == (
         {},
         [f"the node '{name}' is not shown: that cannot be the name of a host" for name in ("ü", "a b")],
     )
@@ -724,28 +724,28 @@ def test_node_with_an_invalid_host_name_is_reported() -> None:
 def test_two_instances_on_a_node_are_one_host_in_the_worse_state() -> None:
     first = entry("atlas", Service={"Tags": ["a", "b"]}, Checks=[check("warning", "hot")])
     second = entry("atlas", Service={"Tags": ["b", "c"], "Meta": {"title": "T"}}, Checks=[check("critical", "gone")])
-    dump = hosts.parse_service_nodes([first, second, entry("atlas")])
-    assert dump.rows == (ConsulNode("atlas", None, "T", ("a", "b", "c"), "critical", "gone"),)
+    dump = hosts.parse_discovered_nodes([first, second, entry("atlas")])
+    assert dump.rows == (DiscoveredNode("atlas", None, "T", ("a", "b", "c"), "critical", "gone"),)
 
 
 def test_nothing_of_consul_is_longer_than_it_may_be() -> None:
     service = {"Tags": [f"{n:03}{'x' * 99}" for n in range(99)], "Meta": {"title": "t\x00" * 999}}
-    (node,) = hosts.parse_service_nodes(
+    (node,) = hosts.parse_discovered_nodes(
         [entry("atlas", Service=service, Checks=[check("critical", "o\n" * 9999)])]
     ).rows
     assert (len(node.tags), len(node.tags[0]), len(node.title or ""), len(node.message or "")) == (50, 60, 200, 199)
     assert "\x00" not in (node.title or "")
-    dump = hosts.parse_service_nodes([entry(f"n{number}") for number in range(20_001)])
+    dump = hosts.parse_discovered_nodes([entry(f"n{number}") for number in range(20_001)])
     assert (len(dump.rows), dump.problems) == (
         20_000,
         ("its answer has 20001 entries; only the first 20000 count",),
     )
-    problems = hosts.parse_service_nodes([entry("atlas"), *[7] * 500]).problems
+    problems = hosts.parse_discovered_nodes([entry("atlas"), *[7] * 500]).problems
     assert (len(problems), problems[-1]) == (11, "490 more entries of its answer do not count either")
 
 
 def test_unknown_check_status_is_critical() -> None:
-    (node,) = hosts.parse_service_nodes([entry("atlas", Checks=[check("odd"), check("passing")])]).rows
+    (node,) = hosts.parse_discovered_nodes([entry("atlas", Checks=[check("odd"), check("passing")])]).rows
     assert (node.status, node.message) == ("critical", "nvidia-smi answers")
 
 
@@ -771,11 +771,11 @@ ENTRY = st.fixed_dictionaries(
 
 @given(JSON | st.lists(ENTRY | JSON, max_size=5), st.lists(st.sampled_from(["a", "A", "a.b", "b"])))
 def test_any_response_is_parsed_and_stored_nodes_are_the_same(answer: object, names: list[str]) -> None:
-    dump = hosts.parse_service_nodes(answer)
-    matched, problems = hosts.match_consul_nodes_to_hosts(dump.rows, names)
+    dump = hosts.parse_discovered_nodes(answer)
+    matched, problems = hosts.match_discovered_nodes_to_hosts(dump.rows, names)
     assert all(is_host_name(name) for name in matched)
     "".join((*dump.problems, *problems, *(str(node) for node in dump.rows))).encode()
-    again = hosts.parse_service_nodes(json.loads(json.dumps(hosts.consul_nodes_to_json(dump.rows))))
+    again = hosts.parse_discovered_nodes(json.loads(json.dumps(hosts.discovered_nodes_to_json(dump.rows))))
     assert again.rows == dump.rows
 
 

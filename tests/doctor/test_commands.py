@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from site_builder.config.conf_file import load_settings
+from site_builder.config.settings import load_settings
 from site_builder.doctor import model as doctor_model
 from site_builder.doctor.commands import CHECKS
 from site_builder.doctor.model import Check, CheckResult, DoctorContext

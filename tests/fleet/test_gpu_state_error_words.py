@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from site_builder.core.model import GpuStatus, HostStatus
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers import legacy_files
 from tests.snapshots.test_nvidia_csv import our_fields
 from tests.support.amd_fixtures import card, listed, metric, part, running, static, value
@@ -205,8 +205,8 @@ FORMS = pytest.mark.parametrize("form", sorted(ANSWERS))
 def board(form: str, **other: str) -> HostStatus:
     """What the board says of the host; `other` has a cell that is not as in the good answer."""
     answer = ANSWERS[form]
-    told = registry.parse_gpus_csv(snapshot("gpus", answer.make({**answer.cells, **other})))
-    return decide(host_data(told, registry.parse_processes_csv(snapshot("processes", answer.no_process))))
+    told = gpu_tools.parse_gpus_of_tools(snapshot("gpus", answer.make({**answer.cells, **other})))
+    return decide(host_data(told, gpu_tools.parse_processes_of_tools(snapshot("processes", answer.no_process))))
 
 
 def handed_out(host: HostStatus) -> list[GpuStatus]:
@@ -325,9 +325,9 @@ def test_a_gpu_that_needs_no_recovery_is_free(word: str) -> None:
 
 def test_what_is_to_be_drained_stays_busy_while_somebody_is_on_it() -> None:
     cells = {**CSV, "gpu_recovery_action": "Drain and Reset", "memory.used": "7000"}
-    told = registry.parse_gpus_csv(snapshot("gpus", csv(cells)))
+    told = gpu_tools.parse_gpus_of_tools(snapshot("gpus", csv(cells)))
     (one,) = decide(
-        host_data(told, registry.parse_processes_csv(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n")))
+        host_data(told, gpu_tools.parse_processes_of_tools(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n")))
     ).gpus
     assert (one.state, one.is_avoided) == ("busy", True)
 
@@ -351,15 +351,15 @@ def test_a_drain_that_an_older_driver_recommends_is_one() -> None:
 def test_a_message_beside_the_rows_that_calls_a_gpu_lost_counts_for_that_gpu(form: str, line: str) -> None:
     answer = ANSWERS[form]
     head, _, rest = answer.make(answer.cells).partition(b"\n")
-    told = registry.parse_gpus_csv(snapshot("gpus", head + b"\n" + line.encode() + b"\n" + rest))
-    host = decide(host_data(told, registry.parse_processes_csv(snapshot("processes", answer.no_process))))
+    told = gpu_tools.parse_gpus_of_tools(snapshot("gpus", head + b"\n" + line.encode() + b"\n" + rest))
+    host = decide(host_data(told, gpu_tools.parse_processes_of_tools(snapshot("processes", answer.no_process))))
     assert {one.state for one in host.gpus} == {"lost"}
 
 
 def test_a_message_of_rocm_smi_that_calls_a_card_lost_counts() -> None:
     told = rocm_text({name: str(text) for name, text in CARD.items()}) + b"GPU[0]\t\t: GPU is lost\n"
-    read = registry.parse_gpus_csv(snapshot("gpus", told))
-    (one,) = decide(host_data(read, registry.parse_processes_csv(snapshot("processes", ROCM_NONE)))).gpus
+    read = gpu_tools.parse_gpus_of_tools(snapshot("gpus", told))
+    (one,) = decide(host_data(read, gpu_tools.parse_processes_of_tools(snapshot("processes", ROCM_NONE)))).gpus
     assert (one.state, one.reason) == ("lost", "the driver cannot reach it: GPU is lost")
 
 

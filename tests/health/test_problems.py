@@ -23,7 +23,7 @@ from site_builder.health.problems import (
     build_problem,
     format_problem_advice,
 )
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS
 from tests.snapshots.test_nvidia_csv import BUNDLES, our_fields
 from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
@@ -461,7 +461,7 @@ def test_recorded_machines_have_only_their_real_problems(bundle: Path, state: st
     known = set(replay(bundle, "--help-query-gpu").decode().replace('"', " ").split())
     fields = ",".join(name for name in our_fields() if name in known)
     answer = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state, REPLAY_GPUS="8")
-    dump = registry.parse_gpus_csv(snapshot("gpus", answer))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", answer))
     judge = ProblemFinder(dump, dump.tool_results)
     told = {one.kind for row in dump.rows for one in judge.find_problems(row)}
     assert len(dump.rows) == 8
@@ -492,6 +492,6 @@ def test_recorded_errors_are_problems_of_their_gpus(file: str, header: str, expe
     if expected is None:  # where its place on the bus is told, as we ask for it
         body, expected = body.replace(b", 16.20", b", 00000000:01:00.0"), [["inforom"]]
         header = header.replace(" y", " pci.bus_id")
-    dump = registry.parse_gpus_csv(snapshot("gpus", header.encode() + b"\n" + body))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", header.encode() + b"\n" + body))
     judge = ProblemFinder(dump, dump.tool_results)
     assert [[one.kind for one in judge.find_problems(row)] for row in dump.rows] == expected

@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 
 from site_builder.core.model import GpuProcessRow
-from site_builder.snapshots import registry
-from site_builder.snapshots.registry import GPU_TOOLS, GpuTool
+from site_builder.snapshots import gpu_tools
+from site_builder.snapshots.gpu_tools import GPU_TOOLS, GpuTool
 from tests.snapshots import test_parsers_contract
 from tests.support.browser import missing
 from tests.support.captures import snapshot
@@ -45,10 +45,10 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 @pytest.mark.usefixtures("reader")
 def test_the_reader_of_the_page_understands_its_answers() -> None:
     body = f"# part {FORM}/gpus rc=0\n{block('answer', 0)}".encode()
-    first, second = registry.parse_gpus_csv(snapshot("gpus", body)).rows
+    first, second = gpu_tools.parse_gpus_of_tools(snapshot("gpus", body)).rows
     assert (first.index, first.uuid, first.name, first.vendor) == (0, "ACME-A17", "Acme X1", "acme")
     assert (first.memory_used, first.utilization_gpu, first.power_draw, second.power_draw) == (512, 3, None, 210)
-    dump = registry.parse_processes_csv(
+    dump = gpu_tools.parse_processes_of_tools(
         snapshot("processes", f"# part {FORM}/processes rc=0\n{block('answer', 1)}".encode())
     )
     assert dump.rows == (GpuProcessRow("ACME-A18", 4242, 29500, "train"),)
@@ -95,9 +95,9 @@ def test_what_its_collector_writes_is_understood(tmp_path: Path) -> None:
         "GPUBOARD_DEST": str(tmp_path / "data"),
     }
     subprocess.run([scripts / "gpu-run.sh", "once"], env=environment, check=True, cwd=tmp_path)
-    dump = registry.parse_gpus_csv((tmp_path / "data/gpu1/gpus.csv").read_bytes())
+    dump = gpu_tools.parse_gpus_of_tools((tmp_path / "data/gpu1/gpus.csv").read_bytes())
     assert ([gpu.uuid for gpu in dump.rows], dump.problems) == (["ACME-A17", "ACME-A18"], ())
-    dump_of = registry.parse_processes_csv((tmp_path / "data/gpu1/processes.csv").read_bytes())
+    dump_of = gpu_tools.parse_processes_of_tools((tmp_path / "data/gpu1/processes.csv").read_bytes())
     assert ([row.pid for row in dump_of.rows], dump_of.problems) == ([4242], ())
 
 

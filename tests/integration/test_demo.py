@@ -26,7 +26,7 @@ FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
 
 
 def lab(hosts: int = len(scenario.MACHINES), seed: int = 1) -> dict[str, HostScenario]:
-    return {one.machine.name: one for one in build_scenarios(scenario.build_machines(hosts), seed)}
+    return {one.machine.name: one for one in build_scenarios(scenario.build_scenario_machines(hosts), seed)}
 
 
 def taken(story: HostScenario, now: float) -> set[int]:

@@ -13,8 +13,8 @@ import click
 import pytest
 
 from site_builder.cli import LazyCommandGroup
-from site_builder.config import conf_file
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
+from site_builder.config.settings import load_conf_file
 from site_builder.core import people
 from site_builder.discovery import hosts
 from site_builder.fleet import gpu_models
@@ -212,7 +212,7 @@ def test_settings_of_the_docs_are_understood(block: Block, tmp_path: Path) -> No
     file = tmp_path / "gpuboard.conf"
     file.write_text(block.text)
     file.chmod(0o600)  # some have a token in them
-    found = conf_file.load_conf_file(str(file), {})
+    found = load_conf_file(str(file), {})
     assert (len(found.values), found.warnings) == (len(block.text.splitlines()), ())
     for name, value in found.values.items():
         if name in SETTINGS:

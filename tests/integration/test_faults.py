@@ -31,7 +31,7 @@ FLEET_FILES = {
     "board.outputs.available.build_fleet_available_file": ["available.txt"],
     "board.pages.render_board_page": ["index.html"],
     "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
-    "core.published_files.copy_assets": ["assets"],
+    "core.published_files.publish_assets": ["assets"],
     "board.pages.render_page_icon": ["icon.svg"],
     "board.site_writer.render_live_cards_json": ["live.json"],
     "fleet.status_json.render_status_json": ["status.json"],
@@ -225,7 +225,7 @@ def test_whoever_stops_the_builder_stops_it(
 
 HOST_PARTS = (
     "snapshots.store.HostFiles.parse",
-    "snapshots.store.update_stored_file",
+    "snapshots.store.update_stored_snapshot_file",
     "fleet.host_state.decide_host_status",
     "fleet.host_state.decide_host_state",
     "fleet.host_state.find_host_state_problems",
@@ -264,7 +264,7 @@ def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothin
     lab.build()
     assert f"{EVIL}:1" in (lab.www / "available.txt").read_text()
     fill(lab, 9000, *more)
-    break_function(monkeypatch, function, is_evil_file if function.endswith("update_stored_file") else is_evil)
+    break_function(monkeypatch, function, is_evil_file if function.endswith("update_stored_snapshot_file") else is_evil)
     report = lab.build(70, alerts=CHANNEL)
     status = lab.host_status(EVIL)
     assert status["state"] in {"failed", "unseen"}

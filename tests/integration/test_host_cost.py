@@ -13,7 +13,7 @@ import pytest
 from site_builder.board import host_pipeline
 from site_builder.board.builder import Builder
 from site_builder.core.faults import FAULT_NOTE
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from site_builder.snapshots import store as snapshots_store
 from site_builder.snapshots.parsers import host_and_ps_txt, legacy_files
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, person, process, words
@@ -22,8 +22,8 @@ from tests.support.pace import within
 MIB = 1024 * 1024
 PARSERS = {
     "host.txt": (host_and_ps_txt, "parse_host_txt"),
-    "gpus.csv": (registry, "parse_gpus_csv"),
-    "processes.csv": (registry, "parse_processes_csv"),
+    "gpus.csv": (gpu_tools, "parse_gpus_of_tools"),
+    "processes.csv": (gpu_tools, "parse_processes_of_tools"),
     "ps.txt": (host_and_ps_txt, "parse_ps_txt"),
     "_gpus": (legacy_files, "parse_legacy_gpus"),
     "_processes": (legacy_files, "parse_legacy_processes"),
@@ -220,19 +220,20 @@ def test_what_is_kept_of_parsed_files_has_a_limit(monkeypatch: pytest.MonkeyPatc
     for number in range(50):
         content = b"%04d" % number * 25
         assert (
-            snapshots_store.parse_snapshot_once((f"h{number}", "x"), content, None, content.decode) == content.decode()
+            snapshots_store.parse_stored_snapshot_once((f"h{number}", "x"), content, None, content.decode)
+            == content.decode()
         )
     assert len(cheap.entries) == 10
     assert cheap.size == 1000
-    assert snapshots_store.parse_snapshot_once(("h49", "x"), b"other", None, lambda: b"new") == b"new"
-    assert snapshots_store.parse_snapshot_once(("h49", "x"), b"other", 1, lambda: b"newer") == b"newer"
+    assert snapshots_store.parse_stored_snapshot_once(("h49", "x"), b"other", None, lambda: b"new") == b"new"
+    assert snapshots_store.parse_stored_snapshot_once(("h49", "x"), b"other", 1, lambda: b"newer") == b"newer"
     assert cheap.size == 905
 
 
 def test_a_host_that_takes_too_long_is_shown_as_such_and_read_only_now_and_then(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = registry.parse_gpus_csv
+    read = gpu_tools.parse_gpus_of_tools
     began_at: list[float] = []
 
     def slow(data: bytes) -> Any:  # noqa: ANN401
@@ -243,7 +244,7 @@ def test_a_host_that_takes_too_long_is_shown_as_such_and_read_only_now_and_then(
             began_at.append(began)
         return read(data)
 
-    monkeypatch.setattr(registry, "parse_gpus_csv", slow)
+    monkeypatch.setattr(gpu_tools, "parse_gpus_of_tools", slow)
     monkeypatch.setattr(host_pipeline, "MAX_HOST_CPU_S", 0.2)
     now = time.time()
     lab.host("slow", gpu(0, uuid="GPU-s"))
@@ -256,7 +257,7 @@ def test_a_host_that_takes_too_long_is_shown_as_such_and_read_only_now_and_then(
         assert "hosts/slow.html" in {path.relative_to(lab.www).as_posix() for path in lab.www.rglob("*.html")}
     assert len(began_at) == 1
     assert (lab.state / "build.log").read_text().count("data/slow") == 1
-    monkeypatch.setattr(registry, "parse_gpus_csv", read)
+    monkeypatch.setattr(gpu_tools, "parse_gpus_of_tools", read)
     lab.host("slow", gpu(0, uuid="GPU-s"))
     lab.build(now + host_pipeline.PAUSE_S + 1 - time.time())
     assert lab.host_status("slow")["state"] != "failed"

@@ -28,9 +28,8 @@ from site_builder.alerts import weekly_report
 from site_builder.alerts.model import AlertMessage, AlertRule, Condition
 from site_builder.alerts.store import open_alert_store
 from site_builder.board.builder import Builder
-from site_builder.config import settings as config_settings
 from site_builder.config.settings import Settings
-from site_builder.core.clock import Now
+from site_builder.core.clock import Now, read_localtime_zone
 from site_builder.core.formatting import DAY_NAMES
 from site_builder.core.model import AlertSettings, PrivacySettings
 from site_builder.health.model import HealthEvent
@@ -398,7 +397,7 @@ def test_to_is_refused_without_mail(run: Report) -> None:
 def machine_zone() -> tzinfo:
     """Paris as a machine's own zone is read, from a file: another process cannot be given it as it is."""
     (path, *_) = (path for folder in TZPATH if (path := Path(folder, "Europe/Paris")).exists())
-    found = config_settings.read_localtime_zone(path)
+    found = read_localtime_zone(path)
     assert found
     return found
 

@@ -27,9 +27,9 @@ from site_builder.board.builder import Builder
 from site_builder.bookings.tokens import TokenStore
 from site_builder.core import files, locks
 from site_builder.core.command_options import load_command_settings
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import AlertSettings
-from site_builder.core.records import DamagedFileError, dump_json, list_record_pairs, read_records, write_records
+from site_builder.core.records import DamagedFileError, dump_json, read_records, replace_dicts_by_pairs, write_records
 from site_builder.doctor import builder_checks
 from site_builder.doctor.model import DoctorContext
 from site_builder.fleet.store import FleetStore
@@ -159,7 +159,7 @@ def test_month_of_totals_survives(tmp_path: Path) -> None:
         {},
     )
     kept.late_months, kept.rendered_months = {month.first}, (b"\x00\xff", "<p>")
-    content = dump_json([rollups.SUMS_VERSION, list_record_pairs(kept)])
+    content = dump_json([rollups.SUMS_VERSION, replace_dicts_by_pairs(kept)])
     (tmp_path / rollups.SUMS_FILE).write_bytes(content)
     assert rollups.load_rollup_state(tmp_path / rollups.SUMS_FILE) == kept
     assert rollups.load_rollup_month(kept.finished_months[month.first].packed_month) == month
@@ -283,18 +283,18 @@ def test_claimed_sizes_are_checked_before_reading(tmp_path: Path) -> None:
 def test_a_link_or_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "memory.json"
     path.write_bytes(b"{}")
-    assert files.read(path) == b"{}"
+    assert files.read_own_file(path) == b"{}"
     path.chmod(0o620)
     with pytest.raises(files.FileRefusedError, match="others can write it"):
-        files.read(path)
+        files.read_own_file(path)
     path.chmod(0o600)
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(files.FileRefusedError):
-        files.read(tmp_path / "link")
+        files.read_own_file(tmp_path / "link")
     if os.geteuid() == 0:
         os.chown(path, NOBODY, -1)
         with pytest.raises(files.FileRefusedError, match="it belongs to nobody"):
-            files.read(path)
+            files.read_own_file(path)
 
 
 # The folder is ours alone
@@ -459,9 +459,9 @@ def test_emptied_tokens_stay_valid_by_their_copy_and_are_reported(lab: Lab) -> N
 
 def test_emptied_tokens_without_a_copy_let_nobody_in(lab: Lab) -> None:
     (lab.state / "tokens.json").write_bytes(b"")
-    with pytest.raises(StorageError, match="is empty: put your copy of it back, or remove it"):
+    with pytest.raises(LockedFileError, match="is empty: put your copy of it back, or remove it"):
         TokenStore(lab.state).find_token_owner("any")
-    with pytest.raises(StorageError, match="is empty"):
+    with pytest.raises(LockedFileError, match="is empty"):
         TokenStore(lab.state).create_token("alice", 1)
     lab.build()
     assert problems_of(lab)["state/tokens.json"].startswith("is empty: put your copy of it back")
@@ -478,11 +478,11 @@ def test_the_copy_brings_no_revoked_token_back(lab: Lab, monkeypatch: pytest.Mon
         count[0] += 1
         if count[0] == 2:
             message = "no room"
-            raise StorageError(message)
+            raise LockedFileError(message)
         kept(path, content)
 
     monkeypatch.setattr(locks, "write_locked_file", full)
-    with pytest.raises(StorageError):  # nobody is told that it was revoked
+    with pytest.raises(LockedFileError):  # nobody is told that it was revoked
         tokens.revoke_tokens("alice")
     assert tokens.find_token_owner(token) == "alice"
     tokens.revoke_tokens("alice")
@@ -493,7 +493,7 @@ def test_the_copy_brings_no_revoked_token_back(lab: Lab, monkeypatch: pytest.Mon
 def test_the_builder_keeps_a_copy_of_tokens_of_an_older_version(lab: Lab) -> None:
     tokens = TokenStore(lab.state)
     token = tokens.create_token("alice", 1)
-    files.find_copy_path(tokens.path).unlink()
+    files.find_copy_file(tokens.path).unlink()
     lab.build()
     tokens.path.write_bytes(b"")
     assert tokens.find_token_owner(token) == "alice"

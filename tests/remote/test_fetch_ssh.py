@@ -459,9 +459,11 @@ def test_hosts_that_consul_lists_are_pulled_by_their_names_on_the_board(tmp_path
     """Here by the list that is kept for when Consul does not answer."""
     (tmp_path / "data/gpu2.lab.org").mkdir(parents=True)
     (tmp_path / "state").mkdir()
-    url = hosts.ConsulNode("http://127.0.0.1:9/latest?", host="three")  # whoever registers a service chooses its words
-    nodes = hosts.consul_nodes_to_json(
-        [hosts.ConsulNode("gpu1.lab.org", host="one"), hosts.ConsulNode("gpu2.lab.org"), url]
+    url = hosts.DiscoveredNode(
+        "http://127.0.0.1:9/latest?", host="three"
+    )  # whoever registers a service chooses its words
+    nodes = hosts.discovered_nodes_to_json(
+        [hosts.DiscoveredNode("gpu1.lab.org", host="one"), hosts.DiscoveredNode("gpu2.lab.org"), url]
     )
     kept = {"service": "gpus", "datacenter": None, "nodes": nodes}
     (tmp_path / "state/consul.json").write_text(json.dumps(kept))
@@ -622,7 +624,7 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path) -> None:
 
 def test_what_plain_commands_say_cannot_break_out_of_its_file() -> None:
     texts = (b"Failed\n# end\n# gpuboard 1", b"GPU-0, 5, 7\nodd\n", b"5 1 5 0 9 0.0 100 Ss+ lab a\tb c\nx\n", b"")
-    made = fetch.build_fallback_files("atlas", 60, (7, 300, 0), texts)
+    made = fetch.build_fetch_fallback_files("atlas", 60, (7, 300, 0), texts)
     assert sorted(made) == sorted(FILES)
     assert made["gpus.csv"] == b"# gpuboard 1 task=gpus host=atlas time=7 every=60 took_ms=0 rc=44\nFailed\n# end\n"
     assert b"GPU-0, 5, 7, a b c\nodd\n" in made["processes.csv"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers import host_and_ps_txt
 from tests.support.captures import ROOT, snapshot
 
@@ -137,8 +137,8 @@ def test_what_the_scripts_write_is_understood_without_a_problem(tmp_path: Path) 
     subprocess.run([ROOT / "scripts/gpu-run.sh", "once"], env=environment, check=True)
     folder = tmp_path / "data/gpu1"
     dumps = (
-        registry.parse_gpus_csv((folder / "gpus.csv").read_bytes()),
-        registry.parse_processes_csv((folder / "processes.csv").read_bytes()),
+        gpu_tools.parse_gpus_of_tools((folder / "gpus.csv").read_bytes()),
+        gpu_tools.parse_processes_of_tools((folder / "processes.csv").read_bytes()),
         host_and_ps_txt.parse_ps_txt((folder / "ps.txt").read_bytes()),
         host_and_ps_txt.parse_host_txt((folder / "host.txt").read_bytes()),
     )

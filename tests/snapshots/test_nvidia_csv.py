@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.core.model import ToolResult
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from tests.support.captures import CAPTURES, ROOT, check_golden, needs_shared, replay, snapshot
 
 HEADER = b"index, uuid, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%], temperature.gpu\n"
@@ -27,7 +27,7 @@ def our_fields() -> list[str]:
 
 
 def test_a_row_is_understood_by_the_names_of_its_columns() -> None:
-    dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD))
     (gpu,) = dump.rows
     assert (gpu.index, gpu.uuid, gpu.name) == (0, "GPU-1", "NVIDIA A100-SXM4-80GB")
     assert (gpu.memory_used, gpu.memory_total, gpu.utilization_gpu, gpu.temperature) == (1024, 81920, 37, 41)
@@ -38,7 +38,7 @@ def test_a_row_is_understood_by_the_names_of_its_columns() -> None:
 def test_columns_may_come_in_any_order_and_number() -> None:
     names = ["uuid", "name", *(f"new.{n} [W]" for n in range(500)), "index"]
     row = ["GPU-1", "T4", *("7" for _ in range(500)), "3"]
-    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", f"{', '.join(names)}\n{', '.join(row)}\n".encode())).rows
+    (gpu,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", f"{', '.join(names)}\n{', '.join(row)}\n".encode())).rows
     assert (gpu.index, gpu.uuid, gpu.raw_fields["new.499"]) == (3, "GPU-1", "7")
 
 
@@ -60,23 +60,23 @@ def test_columns_may_come_in_any_order_and_number() -> None:
 )
 def test_what_is_not_a_number_is_not_available(cell: str) -> None:
     row = f"0, GPU-1, T4, {cell}, 81920, 37, 41\n".encode()
-    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + row)).rows
+    (gpu,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + row)).rows
     assert gpu.memory_used is None
     assert (gpu.utilization_gpu, gpu.lost) == (37, None)
 
 
 def test_units_in_cells_and_a_missing_space_do_no_harm() -> None:
-    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + b"0, GPU-1, T4, 6 MiB,49140 MiB, 30 %, 34\n")).rows
+    (gpu,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + b"0, GPU-1, T4, 6 MiB,49140 MiB, 30 %, 34\n")).rows
     assert (gpu.memory_used, gpu.memory_total, gpu.utilization_gpu) == (6, 49140, 30)
 
 
 def test_gpus_stand_in_the_order_of_their_numbers() -> None:
     rows = b"".join(b"%d, GPU-%d, T4, 6, 16384, 30, 34\n" % (n, n) for n in (10, 0, 2))
-    assert [one.index for one in registry.parse_gpus_csv(snapshot("gpus", HEADER + rows)).rows] == [0, 2, 10]
+    assert [one.index for one in gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + rows)).rows] == [0, 2, 10]
 
 
 def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
-    dump = registry.parse_gpus_csv(
+    dump = gpu_tools.parse_gpus_of_tools(
         snapshot("gpus", b"# part nvidia-csv rc=15\n" + HEADER + GOOD + b"# err one fell off\n")
     )
     assert [one.uuid for one in dump.rows] == ["GPU-1"]
@@ -95,7 +95,7 @@ def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
 )
 def test_a_part_that_cannot_be_one_costs_only_itself(part: bytes, problem: str) -> None:
     odd = part + HEADER + GOOD.replace(b"GPU-1", b"GPU-2")
-    dump = registry.parse_gpus_csv(snapshot("gpus", b"# part nvidia-csv rc=0\n" + HEADER + GOOD + odd))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", b"# part nvidia-csv rc=0\n" + HEADER + GOOD + odd))
     assert [one.uuid for one in dump.rows] == ["GPU-1"]
     assert any(what.startswith(problem) for what in dump.problems)
 
@@ -103,7 +103,7 @@ def test_a_part_that_cannot_be_one_costs_only_itself(part: bytes, problem: str) 
 def test_a_lost_gpu_keeps_its_row_and_the_others_theirs() -> None:
     message = b"Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\n"
     errors = b", ".join([b"[Unknown Error]"] * 7) + b"\n"
-    dump = registry.parse_gpus_csv(
+    dump = gpu_tools.parse_gpus_of_tools(
         snapshot("gpus", HEADER + GOOD + message + errors + b"2, GPU-3, T4, 1, 2, 3, 4\n", rc=255)
     )
     assert [gpu.index for gpu in dump.rows] == [0, 1, 2]
@@ -115,32 +115,32 @@ def test_a_lost_gpu_keeps_its_row_and_the_others_theirs() -> None:
 @pytest.mark.parametrize("word", ["GPU is lost", "GPU requires reset", "Unknown Error"])
 def test_a_row_without_any_reading_says_why(word: str) -> None:
     row = f"0, GPU-1, T4, [{word}], [{word}], [{word}], [{word}]\n".encode()
-    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + row)).rows
+    (gpu,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + row)).rows
     assert (gpu.uuid, gpu.lost) == ("GPU-1", word)
 
 
 def test_long_cells_are_cut_where_they_are_kept() -> None:
     header = b"index, uuid, name, pci.bus_id, temperature.gpu, temperature.gpu.tlimit\n"
     row = b"0, GPU-a, A100, %s, 40, %s\n" % (b"7" * 100_000, b"9" * 100_000)
-    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", header + row)).rows
+    (gpu,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", header + row)).rows
     assert (gpu.bus_id, gpu.temperature_margin) == ("7" * 80, None)
 
 
 def test_a_gpu_that_is_reported_twice_counts_once() -> None:
-    dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD + GOOD))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD + GOOD))
     assert len(dump.rows) == 1
     assert dump.problems == ("the GPU GPU-1 is told twice; the first row counts",)
 
 
 def test_warnings_between_the_rows_are_words_not_rows() -> None:
     warning = b"WARNING: infoROM is corrupted at gpu 0000:41:00.0\n"
-    dump = registry.parse_gpus_csv(snapshot("gpus", warning + HEADER + warning + GOOD + warning))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", warning + HEADER + warning + GOOD + warning))
     assert len(dump.rows) == 1
     assert dump.messages == (warning.decode().strip(),) * 3
 
 
 def test_a_row_with_cells_too_few_is_a_problem_and_costs_itself_alone() -> None:
-    dump = registry.parse_gpus_csv(
+    dump = gpu_tools.parse_gpus_of_tools(
         snapshot("gpus", HEADER + b"0, GPU-1, T4, 1024, 81920\n" + b"1, GPU-2, T4, 1, 2, 3, 4\n")
     )
     assert [gpu.uuid for gpu in dump.rows] == ["GPU-2"]
@@ -149,19 +149,21 @@ def test_a_row_with_cells_too_few_is_a_problem_and_costs_itself_alone() -> None:
 
 
 def test_a_failed_nvidia_smi_is_no_gpu_but_a_reason() -> None:
-    dump = registry.parse_gpus_csv(snapshot("gpus", b"No devices were found\n", rc=6))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", b"No devices were found\n", rc=6))
     assert (dump.rows, dump.messages) == ((), ("No devices were found",))
     assert dump.header
     assert dump.header.rc == 6
 
 
 def test_script_and_terminal_escapes_stay_harmless_text() -> None:
-    (gpu,) = registry.parse_gpus_csv(snapshot("gpus", HEADER + b"0, GPU-1, <script>\x1b[31m\x00, 1, 2, 3, 4\n")).rows
+    (gpu,) = gpu_tools.parse_gpus_of_tools(
+        snapshot("gpus", HEADER + b"0, GPU-1, <script>\x1b[31m\x00, 1, 2, 3, 4\n")
+    ).rows
     assert gpu.name == "<script>?[31m?"
 
 
 def test_a_torn_file_is_known_as_such() -> None:
-    dump = registry.parse_gpus_csv(snapshot("gpus", HEADER + GOOD)[:-6])
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD)[:-6])
     assert (dump.is_complete, dump.problems) == (False, ("the file is torn: it has no end",))
 
 
@@ -175,7 +177,7 @@ def test_a_torn_file_is_known_as_such() -> None:
     ],
 )
 def test_a_file_that_is_not_ours_is_a_problem(data: bytes, problem: str) -> None:
-    dump = registry.parse_gpus_csv(data)
+    dump = gpu_tools.parse_gpus_of_tools(data)
     assert (dump.rows, dump.is_complete) == ((), False)
     assert dump.problems[0].startswith(problem)
 
@@ -203,11 +205,11 @@ CELL = st.one_of(
 @given(st.one_of(st.binary(), st.lists(st.lists(CELL), max_size=8)))
 def test_nothing_makes_the_reader_fail(content: bytes | list[list[str]]) -> None:
     if isinstance(content, bytes):
-        registry.parse_gpus_csv(content)
+        gpu_tools.parse_gpus_of_tools(content)
         body = content
     else:
         body = "\n".join(", ".join(row) for row in content).encode("utf-8", "surrogatepass")
-    for gpu in registry.parse_gpus_csv(snapshot("gpus", HEADER + body)).rows:
+    for gpu in gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + body)).rows:
         assert gpu.memory_used is None or gpu.memory_used >= 0
 
 
@@ -218,7 +220,7 @@ def test_recorded_machines(bundle: Path, state: str) -> None:
     known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
     fields = ",".join(name for name in our_fields() if name in known)
     said = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    check_golden(f"gpus-{bundle.stem.split('__', 1)[1]}-{state}", registry.parse_gpus_csv(snapshot("gpus", said)))
+    check_golden(f"gpus-{bundle.stem.split('__', 1)[1]}-{state}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", said)))
 
 
 @needs_shared
@@ -248,14 +250,15 @@ def test_recorded_machines(bundle: Path, state: str) -> None:
 def test_recorded_answers(name: str, header: bytes) -> None:
     (path,) = CAPTURES.glob(f"{name}.*")
     check_golden(
-        f"gpus-{path.stem.split('__', 1)[1]}", registry.parse_gpus_csv(snapshot("gpus", header + path.read_bytes()))
+        f"gpus-{path.stem.split('__', 1)[1]}",
+        gpu_tools.parse_gpus_of_tools(snapshot("gpus", header + path.read_bytes())),
     )
 
 
 @needs_shared
 def test_a_table_where_rows_were_expected_still_reports_the_lost_gpu() -> None:
     (path,) = CAPTURES.glob("errors/*then-table-610.txt")
-    dump = registry.parse_gpus_csv(snapshot("gpus", path.read_bytes(), rc=255))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", path.read_bytes(), rc=255))
     assert [(gpu.index, gpu.lost) for gpu in dump.rows] == [(1, "Unknown Error")]
 
 
@@ -263,7 +266,7 @@ def test_a_table_where_rows_were_expected_still_reports_the_lost_gpu() -> None:
 
 
 def read_one(row: str, header: bytes = PROCESS_HEADER) -> tuple[str, int | None, float | None, str | None]:
-    (found,) = registry.parse_processes_csv(snapshot("processes", header + row.encode())).rows
+    (found,) = gpu_tools.parse_processes_of_tools(snapshot("processes", header + row.encode())).rows
     return found.gpu_key, found.pid, found.used_memory, found.name
 
 
@@ -301,38 +304,40 @@ def test_a_process_with_a_pid_is_one_whatever_else_is_hidden() -> None:
 @pytest.mark.parametrize("words", ["Insufficient Permissions", "Not Supported", "N/A", "Unknown Error"])
 def test_a_row_of_words_alone_is_no_process_but_says_that_none_is_reported(words: str) -> None:
     text = f"GPU-1, [{words}], [{words}], [{words}]\nGPU-2, 42, 512, python\n".encode()
-    dump = registry.parse_processes_csv(snapshot("processes", PROCESS_HEADER + text))
+    dump = gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + text))
     assert [(row.gpu_key, row.pid) for row in dump.rows] == [("GPU-2", 42)]
     assert dump.unreported == {"GPU-1": words}
     assert dump.tool_results[0].is_complete
 
 
 def test_a_row_of_words_that_names_no_gpu_says_that_nothing_is_reported() -> None:
-    dump = registry.parse_processes_csv(snapshot("processes", PROCESS_HEADER + b"[N/A], [N/A], [N/A], [N/A]\n"))
+    dump = gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + b"[N/A], [N/A], [N/A], [N/A]\n"))
     assert (dump.rows, dump.tool_results[0].is_complete) == ((), False)
 
 
 def test_no_process_is_no_problem() -> None:
-    dump = registry.parse_processes_csv(snapshot("processes", PROCESS_HEADER))
+    dump = gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER))
     assert (dump.rows, dump.messages, dump.problems) == ((), (), ())
 
 
 def test_words_that_are_no_rows_are_kept_as_words() -> None:
-    dump = registry.parse_processes_csv(snapshot("processes", b"Failed to initialize NVML: Unknown Error\n", rc=255))
+    dump = gpu_tools.parse_processes_of_tools(
+        snapshot("processes", b"Failed to initialize NVML: Unknown Error\n", rc=255)
+    )
     assert (dump.rows, dump.messages) == ((), ("Failed to initialize NVML: Unknown Error",))
 
 
 def test_ten_thousand_processes_are_parsed_and_more_are_a_problem() -> None:
     rows = b"".join(b"GPU-1, %d, 1, x\n" % n for n in range(10_001))
-    dump = registry.parse_processes_csv(snapshot("processes", PROCESS_HEADER + rows))
+    dump = gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + rows))
     assert len(dump.rows) == 10_000
     assert "10001 GPU processes are told" in dump.problems[0]
 
 
 @given(st.one_of(st.binary(), st.text().map(lambda text: f"GPU-1, 42, 512, {text}".encode("utf-8", "surrogatepass"))))
 def test_nothing_makes_the_reader_fail_of_processes(body: bytes) -> None:
-    registry.parse_processes_csv(body)
-    registry.parse_processes_csv(snapshot("processes", PROCESS_HEADER + body))
+    gpu_tools.parse_processes_of_tools(body)
+    gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + body))
 
 
 @needs_shared
@@ -340,7 +345,7 @@ def test_nothing_makes_the_reader_fail_of_processes(body: bytes) -> None:
 def test_recorded_machines_of_processes(bundle: Path) -> None:
     said = replay(bundle, "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name", "--format=csv,nounits")
     check_golden(
-        f"processes-{bundle.stem.split('__', 1)[1]}", registry.parse_processes_csv(snapshot("processes", said))
+        f"processes-{bundle.stem.split('__', 1)[1]}", gpu_tools.parse_processes_of_tools(snapshot("processes", said))
     )
 
 
@@ -348,4 +353,4 @@ def test_recorded_machines_of_processes(bundle: Path) -> None:
 @pytest.mark.parametrize("name", ["h200x8-busy-after", "mig-container-unreadable-row"])
 def test_recorded_answers_of_processes(name: str) -> None:
     (path,) = CAPTURES.glob(f"csv-apps/*{name}.csv")
-    check_golden(f"processes-{name}", registry.parse_processes_csv(snapshot("processes", path.read_bytes())))
+    check_golden(f"processes-{name}", gpu_tools.parse_processes_of_tools(snapshot("processes", path.read_bytes())))

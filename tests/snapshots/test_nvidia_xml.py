@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, ToolResult
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers.nvidia_xml import XML_FIELDS
 from site_builder.snapshots.parsers.values import parse_cell, parse_number
 from tests.snapshots.test_nvidia_csv import our_fields
@@ -72,7 +72,7 @@ def told(xml: str, listed: str = "", rc: int = 0) -> bytes:
 
 
 def read(xml: str, listed: str = "", rc: int = 0) -> ParsedFile[Gpu]:
-    return registry.parse_gpus_csv(snapshot("gpus", told(xml, listed, rc), rc))
+    return gpu_tools.parse_gpus_of_tools(snapshot("gpus", told(xml, listed, rc), rc))
 
 
 def on(xml: str, listed: str = "") -> list[tuple[str, int | None]]:
@@ -80,7 +80,7 @@ def on(xml: str, listed: str = "") -> list[tuple[str, int | None]]:
 
 
 def read_processes(xml: str, listed: str = "") -> ParsedFile[GpuProcessRow]:
-    return registry.parse_processes_csv(snapshot("processes", told(xml, listed)))
+    return gpu_tools.parse_processes_of_tools(snapshot("processes", told(xml, listed)))
 
 
 def test_a_gpu_is_reported_under_the_names_of_the_csv() -> None:
@@ -100,7 +100,7 @@ def test_xml_and_csv_of_one_machine_report_the_same_field_by_field(bundle: Path,
     known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
     fields = ",".join(name for name in our_fields() if name in known)
     rows = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    (by_csv,) = registry.parse_gpus_csv(snapshot("gpus", rows)).rows
+    (by_csv,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", rows)).rows
     (first, *_) = read(xml_of(replay(bundle, "-q", REPLAY_STATE=state).decode())).rows
     by_xml = first.parent or first
     theirs, ours = by_csv.raw_fields, by_xml.raw_fields
@@ -419,7 +419,7 @@ def test_the_types_of_an_old_head_are_no_words() -> None:
 
 
 def test_line_ends_of_windows_do_no_harm() -> None:
-    dump = registry.parse_gpus_csv(snapshot("gpus", told(document(gpu(1))).replace(b"\n", b"\r\n")))
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", told(document(gpu(1))).replace(b"\n", b"\r\n")))
     assert ([one.uuid for one in dump.rows], dump.problems) == (["GPU-1"], ())
 
 
@@ -445,12 +445,12 @@ FLOODS = {
 def test_a_flood_takes_bounded_time_and_memory(flood: str) -> None:
     data, listed = told(flood[: 8 * MIB]), told(document(gpu(1)), "GPU 0: " * MIB)
     began = time.process_time()
-    registry.parse_gpus_csv(snapshot("gpus", data))
-    registry.parse_processes_csv(snapshot("processes", data))
-    registry.parse_gpus_csv(snapshot("gpus", listed))
+    gpu_tools.parse_gpus_of_tools(snapshot("gpus", data))
+    gpu_tools.parse_processes_of_tools(snapshot("processes", data))
+    gpu_tools.parse_gpus_of_tools(snapshot("gpus", listed))
     assert time.process_time() - began < 6
     tracemalloc.start()
-    registry.parse_gpus_csv(snapshot("gpus", data))
+    gpu_tools.parse_gpus_of_tools(snapshot("gpus", data))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 100 * MIB

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from tests.support.amd_fixtures import CARD, card, listed, metric, part, running, static, value
 from tests.support.captures import CAPTURES, check_golden, needs_shared, snapshot
 
@@ -26,11 +26,11 @@ Device  Node  IDs              Temp    Power  Partitions          SCLK     MCLK 
 
 
 def told(*parts: bytes) -> ParsedFile[Gpu]:
-    return registry.parse_gpus_csv(snapshot("gpus", b"".join(parts)))
+    return gpu_tools.parse_gpus_of_tools(snapshot("gpus", b"".join(parts)))
 
 
 def on(*parts: bytes) -> ParsedFile[GpuProcessRow]:
-    return registry.parse_processes_csv(snapshot("processes", b"".join(parts)))
+    return gpu_tools.parse_processes_of_tools(snapshot("processes", b"".join(parts)))
 
 
 def one(*parts: bytes) -> Gpu:
@@ -377,5 +377,7 @@ def test_gpus_of_two_makers_stand_side_by_side() -> None:
 def test_recorded_answers(path: Path) -> None:
     form = b"# part rocm-smi rc=0\n" if path.parent.name == "rocm" else b"# part amd-smi rc=0\n"
     name = f"{path.parent.name}-{path.stem.split('__', 1)[1]}"
-    check_golden(f"gpus-{name}", registry.parse_gpus_csv(snapshot("gpus", form + path.read_bytes())))
-    check_golden(f"processes-{name}", registry.parse_processes_csv(snapshot("processes", form + path.read_bytes())))
+    check_golden(f"gpus-{name}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", form + path.read_bytes())))
+    check_golden(
+        f"processes-{name}", gpu_tools.parse_processes_of_tools(snapshot("processes", form + path.read_bytes()))
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from tests.snapshots.test_nvidia_csv import our_fields
 from tests.support.captures import CAPTURES, GOLDEN, check_golden, needs_shared, replay, snapshot
 from tests.support.nvidia_xml import xml_of
@@ -50,8 +50,8 @@ def told_as(path: Path) -> bytes:
 @pytest.mark.parametrize("path", files("xml"), ids=whose)
 def test_recorded_xml(path: Path) -> None:
     told = b"# part nvidia-xml rc=0\n" + path.read_bytes()
-    check_golden(f"xml-gpus-{whose(path)}", registry.parse_gpus_csv(snapshot("gpus", told)))
-    check_golden(f"xml-processes-{whose(path)}", registry.parse_processes_csv(snapshot("processes", told)))
+    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", told)))
+    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", told)))
 
 
 @needs_shared
@@ -59,13 +59,13 @@ def test_recorded_xml(path: Path) -> None:
 def test_recorded_gpus(path: Path) -> None:
     if "device-handle-gpu-lost-old" in path.name:
         return  # test_readers_gpus.py has it below a header
-    check_golden(f"gpus-{short(path)}", registry.parse_gpus_csv(snapshot("gpus", told_as(path))))
+    check_golden(f"gpus-{short(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", told_as(path))))
 
 
 @needs_shared
 @pytest.mark.parametrize("path", [*files("csv-apps"), *files("errors")], ids=short)
 def test_recorded_processes(path: Path) -> None:
-    check_golden(f"processes-{short(path)}", registry.parse_processes_csv(snapshot("processes", told_as(path))))
+    check_golden(f"processes-{short(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", told_as(path))))
 
 
 @needs_shared
@@ -73,12 +73,12 @@ def test_recorded_processes(path: Path) -> None:
 def test_an_error_in_the_place_of_xml_is_reported_as_in_the_place_of_csv(path: Path) -> None:
     told = b"# part nvidia-xml rc=255\n" + path.read_bytes()
     by_xml, by_csv = (
-        registry.parse_gpus_csv(snapshot("gpus", told)),
-        registry.parse_gpus_csv(snapshot("gpus", path.read_bytes())),
+        gpu_tools.parse_gpus_of_tools(snapshot("gpus", told)),
+        gpu_tools.parse_gpus_of_tools(snapshot("gpus", path.read_bytes())),
     )
     assert [one.lost for one in by_xml.rows] == [one.lost for one in by_csv.rows]
     assert [line.strip() for line in by_csv.messages] == list(by_xml.messages)
-    assert registry.parse_processes_csv(snapshot("processes", told)).tool_results[0].is_complete is False
+    assert gpu_tools.parse_processes_of_tools(snapshot("processes", told)).tool_results[0].is_complete is False
 
 
 @needs_shared
@@ -88,9 +88,9 @@ def test_recorded_machines_by_csv(path: Path, state: str) -> None:
     known = set(re.findall(r'"([^"]+)"', replay(path, "--help-query-gpu").decode()))
     fields = ",".join(name for name in our_fields() if name in known)
     rows = replay(path, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    check_golden(f"gpus-{short(path)}-{state}", registry.parse_gpus_csv(snapshot("gpus", rows)))
+    check_golden(f"gpus-{short(path)}-{state}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", rows)))
     asked = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name"
-    several = registry.parse_processes_csv(
+    several = gpu_tools.parse_processes_of_tools(
         snapshot("processes", replay(path, asked, "--format=csv,nounits", REPLAY_STATE=state))
     )
     check_golden(f"processes-{short(path)}" + ("-idle" if state == "idle" else ""), several)
@@ -101,8 +101,8 @@ def test_recorded_machines_by_csv(path: Path, state: str) -> None:
 def test_recorded_machines_by_xml(path: Path) -> None:
     xml = xml_of(replay(path, "-q", REPLAY_STATE="load").decode()).encode()
     told = b"# part nvidia-xml rc=0\n" + xml + b"# part nvidia-xml/list rc=0\n" + replay(path, "-L")
-    check_golden(f"xml-gpus-{whose(path)}", registry.parse_gpus_csv(snapshot("gpus", told)))
-    check_golden(f"xml-processes-{whose(path)}", registry.parse_processes_csv(snapshot("processes", told)))
+    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", told)))
+    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", told)))
 
 
 @needs_shared

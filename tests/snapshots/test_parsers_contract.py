@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile
 from site_builder.core.terminal_text import MAX_MESSAGES, MAX_PROBLEM_CHARACTERS
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.envelope import SnapshotPart
-from site_builder.snapshots.registry import GPU_TOOLS, MAX_GPUS, MAX_PROCESSES
+from site_builder.snapshots.gpu_tools import GPU_TOOLS, MAX_GPUS, MAX_PROCESSES
 from tests.support.amd_fixtures import card, listed, metric, running, static
 from tests.support.captures import snapshot
 
 Read = Callable[[bytes], "ParsedFile[Gpu] | ParsedFile[GpuProcessRow]"]
-READERS: dict[str, Read] = {"gpus": registry.parse_gpus_csv, "processes": registry.parse_processes_csv}
+READERS: dict[str, Read] = {"gpus": gpu_tools.parse_gpus_of_tools, "processes": gpu_tools.parse_processes_of_tools}
 CSV = "index, uuid, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%]\n"
 APPS = "gpu_uuid, pid, used_gpu_memory [MiB], process_name\n"
 # Answers of every form that there is, for each reader to stumble over: a new form adds one.

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from site_builder.core.model import Gpu, GpuHealth, GpuProcessRow, MemoryErrorCounts
-from site_builder.snapshots import registry
+from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.envelope import ToolOutput, ToolParts
 from site_builder.snapshots.parsers import nvidia_csv
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, person, process
@@ -89,16 +89,16 @@ def processes(pieces: ToolParts) -> ToolOutput[GpuProcessRow]:
 @contextmanager
 def readable() -> Iterator[None]:
     """While it is read."""
-    before = dict(registry.GPU_TOOLS)
+    before = dict(gpu_tools.GPU_TOOLS)
     module = ModuleType("mig_test")
     vars(module).update(parse_gpus=told, parse_processes=processes)
     sys.modules["site_builder.snapshots.parsers.mig_test"] = module
-    registry.GPU_TOOLS["mig-test"] = registry.GpuTool("nvidia-smi", "nvidia", "mig_test")
+    gpu_tools.GPU_TOOLS["mig-test"] = gpu_tools.GpuTool("nvidia-smi", "nvidia", "mig_test")
     try:
         yield
     finally:
-        registry.GPU_TOOLS.clear()
-        registry.GPU_TOOLS.update(before)
+        gpu_tools.GPU_TOOLS.clear()
+        gpu_tools.GPU_TOOLS.update(before)
 
 
 def push(lab: Lab, name: str = "atlas", mig: str = "mig 0", gpus: str = "", processes: str = "", ps: str = "") -> None:

@@ -18,7 +18,7 @@ from site_builder.bookings import store as booking_store
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.clock import Now
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import AlertSettings
 from site_builder.watches import board_requests
 from site_builder.watches.build import HOLD_S, WatchConditions
@@ -168,7 +168,7 @@ def test_a_failed_removal_and_a_broken_file_are_problems(board: Watched, monkeyp
     board.busy("zeus", 2, (0,))
     board.look()
     monkeypatch.setattr(
-        booking_store, "replace_booking_store_file", lambda *_: (_ for _ in ()).throw(StorageError("no room"))
+        booking_store, "replace_booking_store_file", lambda *_: (_ for _ in ()).throw(LockedFileError("no room"))
     )
     assert len(board.look(HOLD_S)) == 1
     assert [(one.where, one.what) for one in board.watches.problems] == [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from site_builder.alerts.model import AlertRule
 from site_builder.bookings.transaction import BookingUser
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import AlertSettings
 from site_builder.watches import store as watch_store
 from site_builder.watches.store import Watch, WatchedGpus, WatchStore
@@ -167,12 +167,12 @@ def test_a_broken_file_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "watches.json"
     path.write_text("[{")
     with pytest.raises(
-        StorageError, match=r"watches\.json cannot be read: line 1, column 3: .*; correct it, or remove it"
+        LockedFileError, match=r"watches\.json cannot be read: line 1, column 3: .*; correct it, or remove it"
     ):
         WatchStore(tmp_path).change(lambda entries: [*entries, 1])
     assert path.read_text() == "[{"
     path.unlink()
     (tmp_path / "other").write_text("[]")
     path.symlink_to("other")
-    with pytest.raises(StorageError, match="it is a link, and links are not followed"):
+    with pytest.raises(LockedFileError, match="it is a link, and links are not followed"):
         WatchStore(tmp_path).change(lambda entries: [*entries, 1])

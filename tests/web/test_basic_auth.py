@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 from playwright.sync_api import Browser
 
-from site_builder.config.conf_file import load_settings
+from site_builder.config.settings import load_settings
 from site_builder.core import files
 from site_builder.core.model import BookingPolicy
 from site_builder.web import basic_auth

@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.bookings.tokens import TokenStore
-from site_builder.config import types
+from site_builder.config import setting_types
 from site_builder.core import locks
-from site_builder.core.locks import StorageError
+from site_builder.core.locks import LockedFileError
 from site_builder.core.model import BookingPolicy, PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.web import booking_app, identity
@@ -312,9 +312,9 @@ def test_only_the_case_of_ascii_letters_makes_no_difference_to_a_login() -> None
     assert aliases.display_name("ZO\xcb") == "Zo\xeb K."
     assert aliases.resolve_person("ZO\xcb") == aliases.resolve_person("zo\xeb K.")
     assert aliases.display_name(f"mi{KELVIN}e") == f"mi{KELVIN}e"
-    assert types.parse_logins_setting(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
+    assert setting_types.parse_logins_setting(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
     assert identity.build_web_caller(
-        "Root", "server", BookingPolicy(admins=types.parse_logins_setting("ROOT"))
+        "Root", "server", BookingPolicy(admins=setting_types.parse_logins_setting("ROOT"))
     ).user.is_admin
 
 
@@ -398,7 +398,7 @@ def test_a_damaged_list_of_tokens_is_reported_and_never_written_over(web: Web) -
     assert (got.status, got.headers["Retry-After"]) == (503, "10")
     assert got.error == "state/tokens.json is damaged: mend it, or remove it and make all tokens anew"
     assert web.told == [f"{path} is damaged: mend it, or remove it and make all tokens anew"]
-    with pytest.raises(StorageError):
+    with pytest.raises(LockedFileError):
         TokenStore(web.lab.state).create_token("alice", NOW)
     assert path.read_text() == "[{]"
 

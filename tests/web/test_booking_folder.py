@@ -21,10 +21,14 @@ from site_builder.bookings import service as booking_service
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
-from site_builder.config.conf_file import load_settings
-from site_builder.core import files
-from site_builder.core.files import CORRECT, find_booking_folder, name_folder_writers
-from site_builder.core.locks import StorageError
+from site_builder.config.settings import load_settings
+from site_builder.core.data_folder import (
+    FIX_HINT,
+    find_booking_data_folder,
+    is_moved_data_file_link,
+    name_data_folder_writers,
+)
+from site_builder.core.locks import LockedFileError
 from site_builder.doctor import data_checks
 from site_builder.doctor.model import CheckResult, DoctorContext
 from site_builder.watches import store as watch_store
@@ -61,7 +65,7 @@ def book(lab: Lab, index: int, who: str = "alice") -> str:
     request = {"do": "book", "gpus": [f"atlas:{index}"], "for": "2h"}
     try:
         booking_service.handle_service_request(BookingService(lab.settings()), request, BookingUser(who))
-    except StorageError as why:
+    except LockedFileError as why:
         return str(why)
     return "booked"
 
@@ -81,7 +85,7 @@ def by_old_program(monkeypatch: pytest.MonkeyPatch, act: Callable[[], str]) -> s
     """Run `act` as a version that knows only data/."""
     with monkeypatch.context() as patch:
         for module in (booking_store, watch_store):
-            patch.setattr(module, "find_booking_folder", lambda data: data)
+            patch.setattr(module, "find_booking_data_folder", lambda data: data)
         return act()
 
 
@@ -132,7 +136,7 @@ def test_a_file_that_is_left_in_data_is_reported_and_does_not_count(lab: Lab) ->
     (lab.data / "bookings").mkdir()
     lab.book({"atlas": {"0": {"name": "bob", "date": "2199-01-01"}}})
     report = lab.build()
-    assert f"data/comments.json: it is not read any more, since bookings are in data/bookings/: {CORRECT}" in words(
+    assert f"data/comments.json: it is not read any more, since bookings are in data/bookings/: {FIX_HINT}" in words(
         report
     )
     assert lab.status()["hosts"][0]["gpus"][0]["bookings"] == []
@@ -151,11 +155,11 @@ def data_check(lab: Lab) -> CheckResult:
 def test_a_folder_that_another_account_made_is_not_used_and_reported(lab: Lab) -> None:
     (lab.data / "bookings").mkdir()
     os.chown(lab.data / "bookings", BOB, BOB)
-    assert find_booking_folder(lab.data) == lab.data
+    assert find_booking_data_folder(lab.data) == lab.data
     assert "data/bookings: it is not used" in words(lab.build())
     (lab.data / "bookings").rmdir()
     (lab.data / "bookings").symlink_to(lab.state)
-    assert find_booking_folder(lab.data) == lab.data
+    assert find_booking_data_folder(lab.data) == lab.data
     assert "data/bookings: it is not used" in words(lab.build())
 
 
@@ -198,12 +202,12 @@ def test_who_waits_for_the_lock_while_bookings_move_books_in_the_new_place(lab: 
 )
 def test_who_else_can_put_links_into_data(lab: Lab, mode: int, gid: int, writers: str) -> None:
     share(lab.data, 0, gid, mode)
-    assert name_folder_writers(lab.data) == writers
-    told = f"data: {writers} can put links into it, and so redirect what is written there: {CORRECT}"
+    assert name_data_folder_writers(lab.data) == writers
+    told = f"data: {writers} can put links into it, and so redirect what is written there: {FIX_HINT}"
     assert (told in words(lab.build())) == bool(writers)
     found = data_check(lab)
     assert found.status == ("fail" if writers else "warn" if mode & 0o002 else "pass")
-    assert (found.advice == CORRECT) == bool(writers)
+    assert (found.advice == FIX_HINT) == bool(writers)
 
 
 # The move
@@ -241,7 +245,7 @@ def test_bookings_move_once_and_data_is_closed(lab: Lab) -> None:
         "watches.json",
         booking_store.LOCK_FILE,
     }
-    assert files.is_moved_file_link(lab.data / "comments.json")
+    assert is_moved_data_file_link(lab.data / "comments.json")
     assert words(lab.build()) == ""
     before = sorted((path.name, path.stat().st_mtime_ns) for path in lab.data.rglob("*"))
     assert move(lab) == []
@@ -258,7 +262,7 @@ def test_where_other_accounts_push_each_keeps_its_own_folder(lab: Lab) -> None:
     share(lab.data / "atlas", ALICE, LAB_GROUP, 0o2750)
     assert move(lab)[1] == f"{lab.data} itself: others can add to it, and change only what is theirs."
     assert stat.S_IMODE(lab.data.stat().st_mode) == 0o3770
-    assert name_folder_writers(lab.data) == ""
+    assert name_data_folder_writers(lab.data) == ""
     assert move(lab) == []
 
 
@@ -269,7 +273,7 @@ def test_after_the_move_a_program_of_an_older_version_books_nothing(lab: Lab, mo
     move(lab)
     said = by_old_program(monkeypatch, lambda: book(lab, 1))
     assert said.endswith("cannot be read: it is a link, and links are not followed")
-    with pytest.raises(StorageError):
+    with pytest.raises(LockedFileError):
         by_old_program(monkeypatch, lambda: watch(lab, "later"))
     assert booked(lab.data / "bookings") == ["0"]
 
@@ -401,7 +405,7 @@ def test_a_right_to_write_by_an_access_list_is_found(lab: Lab, tmp_path: Path) -
     shutil.copy(lab.data / "atlas/gpus.csv", tmp_path)
     assert push_to_folder(lab, tmp_path).returncode == 0
     set_access_list(lab.data, "access")
-    assert name_folder_writers(lab.data) == "somebody in its access list"
+    assert name_data_folder_writers(lab.data) == "somebody in its access list"
     assert "other accounts can write to" in push_to_folder(lab, tmp_path).stderr
 
 

@@ -7,10 +7,10 @@ from functools import partial
 
 from site_builder.board.host_pipeline import BuiltHost, BuiltHosts
 from site_builder.core.files import compute_digest
-from site_builder.core.published_files import OutputFile
+from site_builder.core.published_files import PublishedFile
 from site_builder.fleet.gpu_models import DEFAULT_VENDOR
 from site_builder.fleet.summary import AvailableGpuSummary
-from site_builder.snapshots.registry import GPU_TOOLS
+from site_builder.snapshots.gpu_tools import GPU_TOOLS
 
 AVAILABLE_FOLDER = "available"
 AVAILABLE_FILE = f"{AVAILABLE_FOLDER}.txt"
@@ -35,12 +35,12 @@ def render_host_available(gpus: Iterable[AvailableGpuSummary], vendor: str = DEF
     return f"{text}\n".encode() if text else b""
 
 
-def build_fleet_available_file(built_hosts: BuiltHosts) -> OutputFile:
+def build_fleet_available_file(built_hosts: BuiltHosts) -> PublishedFile:
     """Build `atlas:2 hydra:3`, the best first; equally good ones in the order of the board."""
     gpus = [gpu for built_host in built_hosts.values() for gpu in built_host.summary.available_gpus]
     text = " ".join(f"{gpu.host}:{gpu.index}" for gpu in sorted(gpus, key=lambda gpu: gpu.rank))
     content = f"{text}\n".encode() if text else b""
-    return OutputFile(AVAILABLE_FILE, compute_digest(content), lambda: content, has_build_time=False)
+    return PublishedFile(AVAILABLE_FILE, compute_digest(content), lambda: content, has_build_time=False)
 
 
 def list_other_available_vendors(built_host: BuiltHost) -> list[str]:
@@ -48,7 +48,7 @@ def list_other_available_vendors(built_host: BuiltHost) -> list[str]:
     return [vendor for vendor in built_host.summary.vendors if vendor in OTHER_VENDORS]
 
 
-def build_host_available_files(host: str, built_host: BuiltHost) -> Iterator[OutputFile]:
+def build_host_available_files(host: str, built_host: BuiltHost) -> Iterator[PublishedFile]:
     """Yield the file of a host's NVIDIA GPUs, or of those that it has; and one for each other vendor."""
     vendors = built_host.summary.vendors
     vendor = DEFAULT_VENDOR if DEFAULT_VENDOR in vendors or not vendors else vendors[0]
@@ -56,10 +56,10 @@ def build_host_available_files(host: str, built_host: BuiltHost) -> Iterator[Out
     paths |= {build_available_path(host, other): other for other in list_other_available_vendors(built_host)}
     for path, path_vendor in paths.items():
         text = render_host_available(built_host.summary.available_gpus, path_vendor)
-        yield OutputFile(path, text or b"none", partial(bytes, text), has_build_time=False)
+        yield PublishedFile(path, text or b"none", partial(bytes, text), has_build_time=False)
 
 
-def build_empty_available_files(host: str, built_host: BuiltHost) -> Iterator[OutputFile]:
+def build_empty_available_files(host: str, built_host: BuiltHost) -> Iterator[PublishedFile]:
     """Yield the same files, empty: after a fault of ours, an older one must not offer a GPU."""
     for vendor in (None, *list_other_available_vendors(built_host)):
-        yield OutputFile(build_available_path(host, vendor), b"none", lambda: b"", has_build_time=False)
+        yield PublishedFile(build_available_path(host, vendor), b"none", lambda: b"", has_build_time=False)

@@ -20,7 +20,7 @@ from site_builder.core.clock import Now
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import format_local_epoch
 from site_builder.core.model import GpuNumber, GpuProblem, GpuStatus, HostStatus, ProcessStatus
-from site_builder.core.published_files import OutputFile
+from site_builder.core.published_files import PublishedFile
 from site_builder.core.terminal_text import fit_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.fleet.processes import extract_program_name
@@ -170,10 +170,10 @@ def render_detail_txt(parts: Iterable[bytes], version: str, now: Now) -> bytes:
     return b"".join((f"gpuboard {version}\n\n".encode(), *parts, built.encode()))
 
 
-def build_detail_file(built_hosts: BuiltHosts, now: Now) -> OutputFile:
+def build_detail_file(built_hosts: BuiltHosts, now: Now) -> PublishedFile:
     def render() -> bytes:
         texts = (built_host.rendered.detail_text for built_host in built_hosts.values())
         return render_detail_txt(texts, __version__, now)
 
     digests = [built_host.digests.detail for built_host in built_hosts.values()]
-    return OutputFile(DETAIL_FILE, compute_digest(__version__.encode(), *digests), render)
+    return PublishedFile(DETAIL_FILE, compute_digest(__version__.encode(), *digests), render)

@@ -10,8 +10,8 @@ from site_builder import __version__
 from site_builder.core.clock import Now
 from site_builder.core.files import compute_digest
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
-from site_builder.core.published_files import OutputFile
-from site_builder.core.terminal_text import fit_text, flatten_text, measure_width
+from site_builder.core.published_files import PublishedFile
+from site_builder.core.terminal_text import fit_text, flatten_terminal_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TermPart(NamedTuple):
 @lru_cache(maxsize=20_000)
 def fit_term_cell(text: str, width: int, right: bool = False) -> str:
     """Fit any text into exactly `width` cells of a line."""
-    return fit_text(flatten_text(text), width, right)
+    return fit_text(flatten_terminal_text(text), width, right)
 
 
 def format_term_number(value: float | None) -> str:
@@ -174,7 +174,7 @@ def wrap_term_words(line: str, words: Sequence[str]) -> str:
     return "".join([f"{text}\n" for text in (*lines, line)])
 
 
-def build_term_file(built_hosts: BuiltHosts, now: Now, colour: bool) -> OutputFile:
+def build_term_file(built_hosts: BuiltHosts, now: Now, colour: bool) -> PublishedFile:
     def render() -> bytes:
         parts = [
             TermPart(built_host.rendered.term_rows, built_host.rendered.term_coloured_rows, built_host.gpus_by_state)
@@ -184,4 +184,4 @@ def build_term_file(built_hosts: BuiltHosts, now: Now, colour: bool) -> OutputFi
 
     digests = [built_host.digests.term for built_host in built_hosts.values()]
     fingerprint = compute_digest(__version__.encode(), *digests)
-    return OutputFile(TERM_ANSI_FILE if colour else TERM_FILE, fingerprint, render)
+    return PublishedFile(TERM_ANSI_FILE if colour else TERM_FILE, fingerprint, render)

@@ -11,11 +11,10 @@ FIRST_DEFAULT_DAY, SECOND_DEFAULT_DAY = datetime(2001, 1, 1), datetime(2004, 2, 
 # Far enough from the ends of Python's calendar that no zone, duration or repetition leads out of it.
 FIRST_YEAR, LAST_YEAR = 1970, 2200
 # A time in iCalendar.
-STAMP = "%Y%m%dT%H%M%SZ"
-LOWEST_OFFSET, HIGHEST_OFFSET = timedelta(hours=-12), timedelta(hours=14)
-TOO_FAR = f"lies outside the years {FIRST_YEAR} to {LAST_YEAR}"
+ICALENDAR_FORMAT = "%Y%m%dT%H%M%SZ"
+MIN_UTC_OFFSET, MAX_UTC_OFFSET = timedelta(hours=-12), timedelta(hours=14)
+OUT_OF_RANGE = f"lies outside the years {FIRST_YEAR} to {LAST_YEAR}"
 BAD_OFFSET = "has an offset from UTC that no time zone has: they go from -12:00 to +14:00"
-ONE_SECOND, ONE_DAY = timedelta(seconds=1), timedelta(days=1)
 
 
 def parse_date(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
@@ -27,7 +26,7 @@ def parse_date(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
         if moment is None:
             return None, reason
     moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
-    reason = fault(moment, zone)
+    reason = find_date_fault(moment, zone)
     return (None, reason) if reason else (moment, "")
 
 
@@ -55,108 +54,77 @@ def parse_free_date(text: str) -> tuple[datetime | None, str]:
             unknown_zones.append(name)
         return zone
 
-    def parse(default_day: datetime, dayfirst: bool) -> datetime:
+    def parse_with_default(default_day: datetime, dayfirst: bool) -> datetime:
         return parser.parse(text, default=default_day, dayfirst=dayfirst, tzinfos=find_zone)
 
     try:
-        moment, second_moment = parse(FIRST_DEFAULT_DAY, False), parse(SECOND_DEFAULT_DAY, False)
-        swapped = moment if ISO_DATE_START.match(text) else parse(FIRST_DEFAULT_DAY, True)
+        moment = parse_with_default(FIRST_DEFAULT_DAY, False)
+        second_moment = parse_with_default(SECOND_DEFAULT_DAY, False)
+        day_first_moment = moment if ISO_DATE_START.match(text) else parse_with_default(FIRST_DEFAULT_DAY, True)
     except (ValueError, OverflowError, TypeError, AttributeError, RecursionError):
         return None, "is not a date"
     # first, because a date with an invalid offset cannot even be compared
-    reason = fault(moment) or (f"names a time zone that is not known: {unknown_zones[0]}" if unknown_zones else "")
+    reason = find_date_fault(moment) or (
+        f"names a time zone that is not known: {unknown_zones[0]}" if unknown_zones else ""
+    )
     if reason:
         return None, reason
     if moment != second_moment:
         return None, "is not a full date: write year, month and day"
-    if moment != swapped:
-        return None, f"could be {moment:%-d %B} or {swapped:%-d %B}: write {moment:%Y-%m-%d} or {swapped:%Y-%m-%d}"
+    if moment != day_first_moment:
+        days = f"{moment:%-d %B} or {day_first_moment:%-d %B}"
+        return None, f"could be {days}: write {moment:%Y-%m-%d} or {day_first_moment:%Y-%m-%d}"
     return moment, ""
 
 
-def exact(text: object) -> datetime | None:
+def parse_timestamp(text: object) -> datetime | None:
     """Parse a time with its offset as programs write it; None if it is not accepted."""
     moment = parse_iso_date(text) if isinstance(text, str) else None
-    return moment if moment and moment.tzinfo and not fault(moment) else None
+    return moment if moment and moment.tzinfo and not find_date_fault(moment) else None
 
 
-def stamp(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
+def parse_icalendar_time(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
     """Parse a time of an RRULE, `20270630T215959Z`, or return why it is refused."""
     try:
-        moment = datetime.strptime(text, STAMP).replace(tzinfo=timezone.utc)
+        moment = datetime.strptime(text, ICALENDAR_FORMAT).replace(tzinfo=timezone.utc)
     except ValueError:
         return None, "cannot be understood"
     if not FIRST_YEAR - 1 <= moment.year <= LAST_YEAR + 1:
-        return None, TOO_FAR
-    reason = fault(moment.astimezone(zone), zone)
+        return None, OUT_OF_RANGE
+    reason = find_date_fault(moment.astimezone(zone), zone)
     return (None, reason) if reason else (moment, "")
 
 
-def day(text: str) -> date | None:
+def parse_day(text: str) -> date | None:
     """Parse a day as `2026-10-31`; None if it is not accepted."""
     try:
         parsed_day = date.fromisoformat(text)
     except ValueError:
         return None
-    return parsed_day if is_year(parsed_day.year) else None
+    return parsed_day if is_accepted_year(parsed_day.year) else None
 
 
-def fault(moment: datetime, zone: tzinfo | None = None) -> str:
+def find_date_fault(moment: datetime, zone: tzinfo | None = None) -> str:
     """Return why a date is refused, in words that follow the quoted text; empty if it is accepted.
 
     The year counts as it is written, and as people in `zone` read it, because that is how it is written back.
     """
-    if not is_year(moment.year):
-        return TOO_FAR
+    if not is_accepted_year(moment.year):
+        return OUT_OF_RANGE
     try:
         offset = moment.utcoffset()
     except ValueError:  # 24 hours or more
         return BAD_OFFSET
     is_valid_offset = offset is None or (
-        LOWEST_OFFSET <= offset <= HIGHEST_OFFSET and not offset % timedelta(minutes=1)
+        MIN_UTC_OFFSET <= offset <= MAX_UTC_OFFSET and not offset % timedelta(minutes=1)
     )
     if moment.tzinfo is not zone and not is_valid_offset:
         return BAD_OFFSET
     if zone is None or FIRST_YEAR < moment.year < LAST_YEAR:  # no zone makes a difference
         return ""
-    return "" if is_year(moment.astimezone(zone).year) else TOO_FAR
+    return "" if is_accepted_year(moment.astimezone(zone).year) else OUT_OF_RANGE
 
 
-def is_year(year: int) -> bool:
+def is_accepted_year(year: int) -> bool:
     """Return True if dates of this year are accepted."""
     return FIRST_YEAR <= year <= LAST_YEAR
-
-
-def to_wall_clock(moment: datetime, zone: tzinfo) -> datetime:
-    """Return what the wall clock shows at a moment."""
-    return moment.astimezone(zone).replace(tzinfo=None)
-
-
-def find_moments(wall_clock: datetime, zone: tzinfo) -> list[datetime]:
-    """Return the moments at which the wall clock shows this: one, or in the nights when it jumps none or two."""
-    first, second = wall_clock.replace(tzinfo=zone, fold=0), wall_clock.replace(tzinfo=zone, fold=1)
-    if to_wall_clock(first.astimezone(timezone.utc), zone) != wall_clock:
-        return []
-    return [first] if first.utcoffset() == second.utcoffset() else [first, second]
-
-
-def find_first_moment(wall_clock: datetime, zone: tzinfo) -> datetime:
-    """Return the first moment at which the wall clock shows this or, where it skips it, later."""
-    moments = find_moments(wall_clock, zone)
-    return moments[0] if moments else find_clock_jump(wall_clock, zone)
-
-
-def find_clock_jump(wall_clock: datetime, zone: tzinfo) -> datetime:
-    """Return the moment at which the wall clock skips a time that it never shows."""
-    as_utc = wall_clock.replace(tzinfo=timezone.utc, microsecond=0)
-    # no zone is more than a day from UTC, and none jumps by more than a day
-    low, high = as_utc - 2 * ONE_DAY, as_utc + 2 * ONE_DAY
-    while high - low > ONE_SECOND:
-        middle = low + (high - low) // 2 // ONE_SECOND * ONE_SECOND
-        low, high = (low, middle) if to_wall_clock(middle, zone) > wall_clock else (middle, high)
-    return high.astimezone(zone)
-
-
-def find_time_before_jump(moment: datetime) -> datetime:
-    """Return what the wall clock would show at the moment of a jump, had it not jumped."""
-    return to_wall_clock(moment.astimezone(timezone.utc) - ONE_SECOND, moment.tzinfo or timezone.utc) + ONE_SECOND

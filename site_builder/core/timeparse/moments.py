@@ -6,6 +6,13 @@ import re
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from typing import NamedTuple
 
+from site_builder.core.clock import (
+    find_first_wall_clock_moment,
+    find_wall_clock_before_jump,
+    find_wall_clock_jump,
+    find_wall_clock_moments,
+    to_wall_clock,
+)
 from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, MONTH_NAMES
 from site_builder.core.timeparse import dates
 
@@ -67,13 +74,13 @@ class Duration(NamedTuple):
     def add_to(self, start: datetime, zone: tzinfo) -> datetime:
         """Return the end; a day that would end at a time which the clock skips ends at the jump."""
         end = self.shift(start, zone, 1)
-        if dates.fault(end, zone):
+        if dates.find_date_fault(end, zone):
             raise UnclearTimeError("leads too far into the future", "2h", "1d")
         return end
 
     def shift(self, start: datetime, zone: tzinfo, sign: int) -> datetime:
         if self.days:
-            start = dates.find_first_moment(dates.to_wall_clock(start, zone) + sign * timedelta(days=self.days), zone)
+            start = find_first_wall_clock_moment(to_wall_clock(start, zone) + sign * timedelta(days=self.days), zone)
         return (start.astimezone(timezone.utc) + sign * timedelta(seconds=self.seconds)).astimezone(zone)
 
 
@@ -111,17 +118,19 @@ class TimeContext(NamedTuple):
     base: datetime
     is_end: bool
     zone: tzinfo
-    is_past: bool = False
+    is_about_past: bool = False
 
     def today(self) -> date:
-        return dates.to_wall_clock(self.now, self.zone).date()
+        return to_wall_clock(self.now, self.zone).date()
 
     def base_day(self) -> date:
-        return dates.to_wall_clock(self.base, self.zone).date()
+        return to_wall_clock(self.base, self.zone).date()
 
     def examples(self) -> tuple[str, str]:
         """Return texts that are always clear."""
-        return ("7d", str(self.today() - ONE_WEEK)) if self.is_past else ("2h", f"{self.today() + ONE_WEEK} 18:00")
+        return (
+            ("7d", str(self.today() - ONE_WEEK)) if self.is_about_past else ("2h", f"{self.today() + ONE_WEEK} 18:00")
+        )
 
     def example_clock(self, clock: ClockTime | None) -> str:
         """Return the clock time for an example: that of the text, else the likely edge of the day."""
@@ -150,16 +159,22 @@ def parse_moment(text: str, now: datetime, *, start: datetime | None = None, end
     if duration:
         return check_moment(duration.add_to(base, context.zone), context)
     day, clock = split_clock_time(text)
-    for parse in (parse_bare_clock, parse_near_day, parse_weekday, parse_day_of_year, refuse_numeric_day):
+    for parse in (
+        parse_bare_clock,
+        parse_moment_on_near_day,
+        parse_moment_on_weekday,
+        parse_moment_on_yearly_day,
+        refuse_numeric_moment,
+    ):
         moment = parse(day, clock, context)
         if moment:
             return check_moment(moment, context)
-    return check_moment(parse_full_date(day, clock, context), context)
+    return check_moment(parse_moment_on_full_date(day, clock, context), context)
 
 
 def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetime:
     """Parse a moment that is not after `now`; a duration counts back from there."""
-    context = TimeContext(now, now, end, now.tzinfo or timezone.utc, is_past=True)
+    context = TimeContext(now, now, end, now.tzinfo or timezone.utc, is_about_past=True)
     return check_moment(parse_past_text(text, context), context)
 
 
@@ -168,7 +183,7 @@ def format_full_moment(moment: datetime, now: datetime) -> str:
     zone = now.tzinfo or timezone.utc
     local = moment.astimezone(zone)
     year = "" if local.year == now.year else f" {local.year}"
-    twice = len(dates.find_moments(local.replace(tzinfo=None, fold=0), zone)) > 1
+    twice = len(find_wall_clock_moments(local.replace(tzinfo=None, fold=0), zone)) > 1
     offset = f" ({local.isoformat()[-6:]})" if twice else ""
     day = f"{DAY_NAMES[local.weekday()]} {local.day} {MONTH_NAMES[local.month - 1]}{year}"
     return f"{day} {local.hour:02}:{local.minute:02}{offset}"
@@ -176,7 +191,7 @@ def format_full_moment(moment: datetime, now: datetime) -> str:
 
 def check_moment(moment: datetime, context: TimeContext) -> datetime:
     """Refuse a moment that is out of bounds, however it was written."""
-    fault = dates.fault(moment, context.zone)
+    fault = dates.find_date_fault(moment, context.zone)
     if fault:
         raise UnclearTimeError(fault.partition(":")[0], *context.examples())
     return moment
@@ -253,26 +268,28 @@ def parse_bare_clock(day: str, clock: ClockTime | None, context: TimeContext) ->
     clock.check_dot()
     clock = clock._replace(is_midnight=False)  # without a day, it can only be the next
     today = context.base_day()
-    return resolve_day(today if is_ahead(today, clock, context) else today + timedelta(days=1), clock, context)
+    return resolve_moment_day(
+        today if is_moment_ahead(today, clock, context) else today + timedelta(days=1), clock, context
+    )
 
 
-def parse_near_day(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
+def parse_moment_on_near_day(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Parse `today`, `tonight` or `tomorrow`."""
     name, today = day.lower(), context.today()
     if name == "today":
         if not clock and not context.is_end:
             raise UnclearTimeError("could be from now on or the whole day", "now", "today 00:00")
-        return resolve_day(today, clock, context, name)
+        return resolve_moment_day(today, clock, context, name)
     if name == "tonight":
         if not clock:
             raise UnclearTimeError("does not say at which hour", "today 20:00", "today 24:00")
         if not clock.is_midnight and clock.hour < 17:
             raise UnclearTimeError("could be today or tomorrow", f"today {clock}", f"tomorrow {clock}")
-        return resolve_day(today, ClockTime(24) if clock.is_midnight else clock, context)
-    return resolve_day(today + timedelta(days=1), clock, context, name) if name == "tomorrow" else None
+        return resolve_moment_day(today, ClockTime(24) if clock.is_midnight else clock, context)
+    return resolve_moment_day(today + timedelta(days=1), clock, context, name) if name == "tomorrow" else None
 
 
-def parse_weekday(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
+def parse_moment_on_weekday(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Parse a weekday: the next to come, or today if the time is still ahead.
 
     `next fri` is refused, which could be the coming one or the one after; on a Friday it is only the latter.
@@ -286,26 +303,26 @@ def parse_weekday(text: str, clock: ClockTime | None, context: TimeContext) -> d
     if (match[1] or "").lower() == "next":
         coming = context.today() + timedelta(days=(weekday - context.today().weekday()) % 7)
         if coming == context.today():
-            return resolve_day(coming + ONE_WEEK, clock, context)
+            return resolve_moment_day(coming + ONE_WEEK, clock, context)
         raise UnclearTimeError(
-            f"could be {format_day(coming)} or {format_day(coming + ONE_WEEK)}",
+            f"could be {format_moment_day(coming)} or {format_moment_day(coming + ONE_WEEK)}",
             *(f"{day} {context.example_clock(clock)}" for day in (coming, coming + ONE_WEEK)),
         )
     day = context.base_day()
     day += timedelta(days=(weekday - day.weekday()) % 7)
     if clock and not clock.is_midnight:
-        return resolve_day(day if is_ahead(day, clock, context) else day + ONE_WEEK, clock, context)
+        return resolve_moment_day(day if is_moment_ahead(day, clock, context) else day + ONE_WEEK, clock, context)
     if day == context.base_day():
         first_example = f"{day} 24:00" if context.is_end else "now"
         raise UnclearTimeError(
-            f"could be {format_day(day)} or {format_day(day + ONE_WEEK)}",
+            f"could be {format_moment_day(day)} or {format_moment_day(day + ONE_WEEK)}",
             first_example,
             f"{day + ONE_WEEK} {context.example_clock(clock)}",
         )
-    return resolve_day(day, clock, context)
+    return resolve_moment_day(day, clock, context)
 
 
-def parse_day_of_year(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
+def parse_moment_on_yearly_day(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Parse `20 Nov` or `Nov 20`, with a weekday or without: the next to come."""
     date_text, weekday = split_weekday(text)
     day_first, month_first = DAY_MONTH.fullmatch(date_text), MONTH_DAY.fullmatch(date_text)
@@ -316,24 +333,24 @@ def parse_day_of_year(text: str, clock: ClockTime | None, context: TimeContext) 
     if not month:
         return None
     today = context.today()
-    days = list_yearly_days(int(number), month, context.base_day())
+    days = list_yearly_moment_days(int(number), month, context.base_day())
     if clock and not clock.is_midnight:
-        days = [day for day in days if is_ahead(day, clock, context)]
+        days = [day for day in days if is_moment_ahead(day, clock, context)]
     if not days:
         raise UnclearTimeError("is not a day of any year", *context.examples())
-    check_weekday(days[0], weekday, clock, context)
+    check_moment_weekday(days[0], weekday, clock, context)
     if (today.month, today.day) == (month, int(number)) and (days[0] != today or not (clock or context.is_end)):
         later_day = days[0] if days[0] != today else days[1]
         first_example = f"today {clock}" if clock and not clock.is_midnight else "now"
         raise UnclearTimeError(
-            f"could be today or {format_day(later_day)} {later_day.year}",
+            f"could be today or {format_moment_day(later_day)} {later_day.year}",
             first_example,
             f"{later_day} {context.example_clock(clock)}",
         )
-    return resolve_day(days[0], clock, context)
+    return resolve_moment_day(days[0], clock, context)
 
 
-def list_yearly_days(number: int, month: int, first: date) -> list[date]:
+def list_yearly_moment_days(number: int, month: int, first: date) -> list[date]:
     """List that day in the years from `first` on; eight years may pass between two leap days."""
     days = []
     for year in range(first.year, first.year + 17):
@@ -344,7 +361,7 @@ def list_yearly_days(number: int, month: int, first: date) -> list[date]:
     return [day for day in days if day >= first]
 
 
-def refuse_numeric_day(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
+def refuse_numeric_moment(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Refuse `3/4` with the days that it could be."""
     match = NUMERIC_DAY.fullmatch(split_weekday(text)[0])
     if not match:
@@ -354,15 +371,17 @@ def refuse_numeric_day(text: str, clock: ClockTime | None, context: TimeContext)
         day
         for number, month in dict.fromkeys(((first, second), (second, first)))
         if 1 <= month <= 12
-        for day in list_yearly_days(number, month, context.base_day())[:1]
+        for day in list_yearly_moment_days(number, month, context.base_day())[:1]
     ]
     if not days:
         raise UnclearTimeError("is not a day of any year", *context.examples())
-    reason = "could be " + " or ".join(format_day(day) for day in days) if len(days) > 1 else "has no name of a month"
+    reason = (
+        "could be " + " or ".join(format_moment_day(day) for day in days) if len(days) > 1 else "has no name of a month"
+    )
     raise UnclearTimeError(reason, *(f"{day} {context.example_clock(clock)}" for day in days))
 
 
-def parse_full_date(text: str, clock: ClockTime | None, context: TimeContext) -> datetime:
+def parse_moment_on_full_date(text: str, clock: ClockTime | None, context: TimeContext) -> datetime:
     """Parse a date with its year, in any form that is clear."""
     date_text, weekday = split_weekday(text)
     if not YEAR.search(date_text) or (clock and HAS_CLOCK.search(date_text)):
@@ -377,17 +396,17 @@ def parse_full_date(text: str, clock: ClockTime | None, context: TimeContext) ->
             raise UnclearTimeError(
                 reason.partition(":")[0], *(f"{day} {context.example_clock(clock)}" for day in candidates)
             )
-        if reason in {dates.TOO_FAR, dates.BAD_OFFSET} or "zone" in reason:
+        if reason in {dates.OUT_OF_RANGE, dates.BAD_OFFSET} or "zone" in reason:
             raise UnclearTimeError(reason.partition(":")[0], *context.examples())
         raise build_unknown_time_error(text, clock, context)
     wall_clock = moment.replace(tzinfo=None)
-    check_weekday(wall_clock.date(), weekday, clock, context)
+    check_moment_weekday(wall_clock.date(), weekday, clock, context)
     if moment.tzinfo is not context.zone:
         moment_with_clock = clock.on_day(wall_clock.date()).replace(tzinfo=moment.tzinfo) if clock else moment
         return moment_with_clock.astimezone(context.zone)
     if clock is None and (HAS_CLOCK.search(date_text) or wall_clock.time() != datetime.min.time()):
         return resolve_wall_clock(wall_clock, context.zone)
-    return resolve_day(wall_clock.date(), clock, context)
+    return resolve_moment_day(wall_clock.date(), clock, context)
 
 
 def split_weekday(text: str) -> tuple[str, int | None]:
@@ -402,7 +421,7 @@ def split_weekday(text: str) -> tuple[str, int | None]:
     return (" ".join(date_words), weekdays[0]) if len(weekdays) == 1 else (text, None)
 
 
-def check_weekday(day: date, weekday: int | None, clock: ClockTime | None, context: TimeContext) -> None:
+def check_moment_weekday(day: date, weekday: int | None, clock: ClockTime | None, context: TimeContext) -> None:
     """Refuse a date that falls on another weekday than it says."""
     if weekday is not None and day.weekday() != weekday:
         coming_day = context.base_day() + timedelta(days=1)
@@ -441,8 +460,8 @@ def parse_past_text(text: str, context: TimeContext) -> datetime:
             raise UnclearTimeError("has not come yet", *context.examples())
         return duration.shift(context.now, context.zone, -1)  # a day ago is at the same clock time
     day, clock = split_clock_time(time_text)
-    moment = parse_past_day(day, clock, context) or parse_full_date(day, clock, context)
-    if is_past(moment, context):
+    moment = parse_past_moment_day(day, clock, context) or parse_moment_on_full_date(day, clock, context)
+    if has_passed(moment, context):
         return moment
     if not context.is_end:
         raise UnclearTimeError("has not come yet", *context.examples())
@@ -453,30 +472,30 @@ def parse_past_text(text: str, context: TimeContext) -> datetime:
     return context.now
 
 
-def parse_past_day(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
+def parse_past_moment_day(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Parse `today`, `yesterday` or a weekday, which is the last of that name; a clock time alone is today's."""
     name, today = day.lower(), context.today()
     if name in {"", "today"}:
-        return resolve_day(today, clock, context, name) if clock or name else None
+        return resolve_moment_day(today, clock, context, name) if clock or name else None
     if name == "yesterday":
-        return resolve_day(today - timedelta(days=1), clock, context, name)
+        return resolve_moment_day(today - timedelta(days=1), clock, context, name)
     match = DAY_NAME.fullmatch(day)
     weekday = WEEKDAY_NUMBERS.get(match[2].lower()) if match and not match[1] else None
     if weekday is None:
         return None
     last = today - timedelta(days=(today.weekday() - weekday) % 7)
-    moment = resolve_day(last, clock, context, str(last))
-    if is_past(moment, context) or (context.is_end and (clock is None or clock.is_midnight)):
+    moment = resolve_moment_day(last, clock, context, str(last))
+    if has_passed(moment, context) or (context.is_end and (clock is None or clock.is_midnight)):
         return moment
-    return resolve_day(last - ONE_WEEK, clock, context, str(last - ONE_WEEK))
+    return resolve_moment_day(last - ONE_WEEK, clock, context, str(last - ONE_WEEK))
 
 
-def is_past(moment: datetime, context: TimeContext) -> bool:
+def has_passed(moment: datetime, context: TimeContext) -> bool:
     """Compare timestamps: within one zone Python compares wall clocks, which may show a time twice."""
     return moment.timestamp() <= context.now.timestamp()
 
 
-def resolve_day(day: date, clock: ClockTime | None, context: TimeContext, name: str = "") -> datetime:
+def resolve_moment_day(day: date, clock: ClockTime | None, context: TimeContext, name: str = "") -> datetime:
     """Return that day at that time; without a time its beginning, but an end may also mean the end of the day."""
     if clock and not clock.is_midnight:
         return resolve_wall_clock(clock.on_day(day), context.zone)
@@ -490,14 +509,14 @@ def resolve_day(day: date, clock: ClockTime | None, context: TimeContext, name: 
 
 def resolve_wall_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
     """Return the moment when the clock shows this; refuse none or two, except for the beginning of a day."""
-    if not dates.is_year(wall_clock.year):
-        raise UnclearTimeError(dates.TOO_FAR, "2h", "2d")
+    if not dates.is_accepted_year(wall_clock.year):
+        raise UnclearTimeError(dates.OUT_OF_RANGE, "2h", "2d")
     if wall_clock.time() == datetime.min.time():
-        return dates.find_first_moment(wall_clock, zone)
-    moments = dates.find_moments(wall_clock, zone)
+        return find_first_wall_clock_moment(wall_clock, zone)
+    moments = find_wall_clock_moments(wall_clock, zone)
     if not moments:
-        jump = dates.find_clock_jump(wall_clock, zone)
-        hours = f"from {dates.find_time_before_jump(jump):%H:%M} to {jump:%H:%M}"
+        jump = find_wall_clock_jump(wall_clock, zone)
+        hours = f"from {find_wall_clock_before_jump(jump):%H:%M} to {jump:%H:%M}"
         raise UnclearTimeError(f"does not exist, because the clocks jump {hours} on that day", f"{jump:%Y-%m-%d %H:%M}")
     if len(moments) > 1:
         exact = (moment.isoformat(timespec="seconds" if wall_clock.second else "minutes") for moment in moments)
@@ -505,13 +524,13 @@ def resolve_wall_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
     return moments[0]
 
 
-def is_ahead(day: date, clock: ClockTime, context: TimeContext) -> bool:
+def is_moment_ahead(day: date, clock: ClockTime, context: TimeContext) -> bool:
     """Return True if the clock will show this after the base, even for the second time."""
     wall_clock = clock.on_day(day)
     second = wall_clock.replace(tzinfo=context.zone, fold=1)
-    return wall_clock > dates.to_wall_clock(context.base, context.zone) or second.timestamp() > context.base.timestamp()
+    return wall_clock > to_wall_clock(context.base, context.zone) or second.timestamp() > context.base.timestamp()
 
 
-def format_day(day: date) -> str:
+def format_moment_day(day: date) -> str:
     """Format as `Fri 20 Nov`."""
     return f"{DAY_NAMES[day.weekday()]} {day.day} {MONTH_NAMES[day.month - 1]}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY_NAMES, MONTH_NAMES
+from site_builder.core.formatting import DAY_NAMES, MONTH_NAMES, format_ordinal
 from site_builder.core.timeparse import dates
 from site_builder.core.timeparse.moments import WEEKDAY_NUMBERS, UnclearTimeError
 
@@ -32,7 +32,6 @@ DAY_RANGE = re.compile(r"([a-z]+)-([a-z]+)")
 NOT_RECURRING, RECURRENCE_EXAMPLES = "is no way to repeat", ("daily", "mon,wed")
 NUMBERED_DAY_CODE = re.compile(r"([+-]?\d)?([A-Z]{2})")
 FREQUENCY_UNITS = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year"}
-ORDINAL_ENDINGS = {"1": "st", "2": "nd", "3": "rd"}
 # How many repeats of a rule are examined to find those of some days.
 MAX_EXAMINED_REPEATS = 20_000
 DAILY_OR_WEEKLY = re.compile(r"FREQ=(?:DAILY|WEEKLY)\b", re.IGNORECASE)
@@ -51,7 +50,7 @@ def parse_recurrence(text: str, last: datetime | None = None, zone: tzinfo = tim
         return rule
     if re.search(r"\b(?:UNTIL|COUNT)=", rule):
         raise UnclearTimeError("says itself how long it repeats", text.partition(";")[0])
-    return f"{rule};UNTIL={last.astimezone(timezone.utc):{dates.STAMP}}"
+    return f"{rule};UNTIL={last.astimezone(timezone.utc):{dates.ICALENDAR_FORMAT}}"
 
 
 def parse_plain_recurrence(text: str) -> str:
@@ -65,14 +64,14 @@ def parse_plain_recurrence(text: str) -> str:
         if word.rstrip("s") in DAY_GROUPS:
             codes.update(DAY_GROUPS[word.rstrip("s")])
         else:
-            first, last = map(parse_weekday, day_range.groups() if day_range else (word, word))
+            first, last = map(parse_weekday_number, day_range.groups() if day_range else (word, word))
             codes.update(DAY_CODES[first : last + 1] if first <= last else DAY_CODES[first:] + DAY_CODES[: last + 1])
     if not codes:
         raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
     return f"FREQ=WEEKLY;BYDAY={','.join(code for code in DAY_CODES if code in codes)}"
 
 
-def parse_weekday(name: str) -> int:
+def parse_weekday_number(name: str) -> int:
     day = WEEKDAY_NUMBERS.get(name, WEEKDAY_NUMBERS.get(name.rstrip("s.")))
     if day is None:
         raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
@@ -87,7 +86,7 @@ def parse_rrule(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
     parts = split_rrule(rule.rstrip(";"))
     until = parts.get("UNTIL")
     if until and "T" not in until:
-        parts["UNTIL"] = format_day_end(until, zone)
+        parts["UNTIL"] = format_recurrence_day_end(until, zone)
     if parts.get("FREQ") == "DAILY" and "BYDAY" in parts and parts.get("INTERVAL", "1") == "1":
         parts["FREQ"] = "WEEKLY"  # the same rule, as other programs write it
     fault = find_rrule_fault(parts, zone)
@@ -98,11 +97,11 @@ def split_rrule(rule: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in rule.split(";"))
 
 
-def format_day_end(day: str, zone: tzinfo) -> str:
+def format_recurrence_day_end(day: str, zone: tzinfo) -> str:
     """Return the end of a day in `zone` as a time; leave alone what is not a day."""
     try:
         last = datetime.strptime(f"{day}T235959", "%Y%m%dT%H%M%S").replace(tzinfo=zone)
-        return f"{last.astimezone(timezone.utc):{dates.STAMP}}"
+        return f"{last.astimezone(timezone.utc):{dates.ICALENDAR_FORMAT}}"
     except (ValueError, OverflowError):
         return f"{day}T235959Z"
 
@@ -119,7 +118,7 @@ def find_rrule_fault(parts: dict[str, str], zone: tzinfo) -> str:
             return f"has {key[:20]}, but only {', '.join(RRULE_PARTS)} are understood"
         fault = "" if RRULE_PARTS[key].fullmatch(value) else "cannot be understood"
         if key == "UNTIL" and not fault:
-            fault = dates.stamp(value, zone)[1]
+            fault = dates.parse_icalendar_time(value, zone)[1]
         if fault:
             return f"has {key}={value[:40]}, which {fault}"
     if "COUNT" in parts and "UNTIL" in parts:  # iCalendar forbids it, and programs that read our feeds refuse it
@@ -134,7 +133,7 @@ def find_rrule_fault(parts: dict[str, str], zone: tzinfo) -> str:
     return "would never, or hardly ever, come to its next time" if is_unsatisfiable else ""
 
 
-def extend_to_day_end(moment: datetime, zone: tzinfo) -> datetime:
+def extend_recurrence_to_day_end(moment: datetime, zone: tzinfo) -> datetime:
     """Return the last moment of the day if this is its midnight: `until 30 June` includes that day."""
     local = moment.astimezone(zone)
     if local.time() != datetime.min.time():
@@ -147,7 +146,7 @@ def describe_recurrence(rule: str, since: datetime, until: datetime, zone: tzinf
     hours, parts = describe_recurrence_hours(rule, since, until, zone), split_rrule(rule)
     if "COUNT" in parts:
         return f"{hours}, {parts['COUNT']} times"
-    moment = dates.stamp(parts["UNTIL"], zone)[0] if "UNTIL" in parts else None
+    moment = dates.parse_icalendar_time(parts["UNTIL"], zone)[0] if "UNTIL" in parts else None
     if moment is None:
         return hours
     last = moment.astimezone(zone)
@@ -189,15 +188,6 @@ def describe_weekday(code: str) -> str:
     return f"the {format_ordinal(match[1].lstrip('+'))} {name}" if match[1] else name
 
 
-def format_ordinal(number: str) -> str:
-    """Format as `1st`, `2nd`, `12th`, `last` or `2nd last`."""
-    if number == "-1":
-        return "last"
-    if number.startswith("-"):
-        return f"{format_ordinal(number[1:])} last"
-    return number + ("th" if number[-2:-1] == "1" else ORDINAL_ENDINGS.get(number[-1], "th"))
-
-
 # The same for each GPU and each build of a day.
 @lru_cache(maxsize=4096)
 def list_repeat_starts(rule: str, since: datetime, first: datetime, last: datetime) -> tuple[datetime, ...] | None:
@@ -208,7 +198,9 @@ def list_repeat_starts(rule: str, since: datetime, first: datetime, last: dateti
         repeats = rrulestr(rule, dtstart=advance_repeat(since, rule, first))
     except ValueError:  # one that repeats until the 32nd, say
         return None
-    starts = takewhile(lambda start: start < last and dates.is_year(start.year), islice(repeats, MAX_EXAMINED_REPEATS))
+    starts = takewhile(
+        lambda start: start < last and dates.is_accepted_year(start.year), islice(repeats, MAX_EXAMINED_REPEATS)
+    )
     return tuple(start for start in starts if start >= first)
 
 
@@ -245,7 +237,7 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
         if "COUNT=" not in rule and "UNTIL=" not in rule:
             return RecurrenceBounds(first, None)
         start = since
-        end = dates.stamp(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
+        end = dates.parse_icalendar_time(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
         if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
             weeks = RRULE_INTERVAL.search(rule)
             period = timedelta(weeks=int(weeks[1]) if weeks else 1)
@@ -255,6 +247,6 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
         return None
     examined, last = 0, first
     for examined, last in enumerate(islice(repeats, MAX_EXAMINED_REPEATS), 1):  # noqa: B007
-        if not dates.is_year(last.year):
+        if not dates.is_accepted_year(last.year):
             return RecurrenceBounds(first, None)
     return RecurrenceBounds(first, None if examined == MAX_EXAMINED_REPEATS else last)

@@ -10,10 +10,16 @@ from itertools import count, islice
 from typing import NamedTuple
 
 from site_builder.core.model import Gpu
-from site_builder.core.terminal_text import clean_excerpt, describe_json_error
+from site_builder.core.terminal_text import clean_excerpt, clean_text, describe_json_error
 from site_builder.snapshots.parsers import values
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health
-from site_builder.snapshots.parsers.values import find_lost_words, find_reading_error
+from site_builder.snapshots.parsers.values import (
+    LETTER_PATTERN,
+    MAX_ERROR_CHARACTERS,
+    find_lost_value,
+    find_reading_error,
+    parse_quantity,
+)
 
 JSON_START = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 # Each start may cost a pass over the rest of the text.
@@ -56,6 +62,8 @@ ReadingParser = Callable[[object], "float | None"]
 # For each column its parser, and the names that the tool has had for it, the best first.
 ReadingTable = Mapping[str, "tuple[ReadingParser, tuple[str, ...]]"]
 TextTable = Mapping[str, "tuple[str, ...]"]
+NOT_AVAILABLE_PATTERN = re.compile(r"N/?A\b.*|UNKNOWN|UNSUPPORTED|NOT SUPPORTED.*|NONE|NULL|NAN|-*", re.IGNORECASE)
+MAX_TEXT_CHARACTERS = 200
 
 
 class PrintedJson(NamedTuple):
@@ -64,6 +72,15 @@ class PrintedJson(NamedTuple):
     values: list[object]
     text_lines: list[str]
     problems: list[str]
+
+
+class ReportedAmdGpu(NamedTuple):
+    """A GPU's number in the tool, and what the tool reports as HIP's number, the driver's node, and the UUID."""
+
+    number: int
+    hip_number: object
+    node: object
+    uuid: str | None
 
 
 class AmdIdentity(NamedTuple):
@@ -86,7 +103,7 @@ class ToolFieldNames(NamedTuple):
     watched: Mapping[str, re.Pattern[str]]
 
 
-def parse_amd_printed_json(lines: Sequence[str]) -> PrintedJson:
+def extract_amd_json(lines: Sequence[str]) -> PrintedJson:
     """Find every JSON value that begins on a line of its own; a torn one costs all that follows it."""
     text = "\n".join(lines)
     printed = PrintedJson([], [], [])
@@ -157,7 +174,7 @@ def flatten_amd_json(
 def parse_amd_uuid(*candidates: object) -> str | None:
     """Return `GPU-` and 16 digits, as ROCR_VISIBLE_DEVICES takes it; no GPU has the id 0."""
     for candidate in candidates:
-        text = values.parse_amd_text(candidate) or ""
+        text = parse_amd_text(candidate) or ""
         if match := AMD_SMI_UUID.fullmatch(text):
             digits = "".join(match.groups())
         elif match := HIP_UUID.fullmatch(text) or HEX_NUMBER.fullmatch(text):
@@ -169,16 +186,16 @@ def parse_amd_uuid(*candidates: object) -> str | None:
     return None
 
 
-def assign_amd_identities(reported: Iterable[tuple[int, object, object, str | None]]) -> dict[int, AmdIdentity]:
-    """Identify each GPU by the tool's number, from that, HIP's number, the driver's node, and the UUID.
+def assign_amd_identities(reported: Iterable[ReportedAmdGpu]) -> dict[int, AmdIdentity]:
+    """Identify each GPU by the tool's number.
 
     HIP counts the nodes of the driver, from the first that is a GPU; where neither is reported the tool's number
     counts. Partitions of one GPU have one UUID, which identifies none of them.
     """
-    rows = list(reported)
-    hip_numbers = {number: parse_amd_index(hip_number) for number, hip_number, _, _ in rows}
-    nodes = {number: parse_amd_index(node) for number, _, node, _ in rows}
-    uuid_counts = Counter(uuid for *_, uuid in rows)
+    gpus = list(reported)
+    hip_numbers = {gpu.number: parse_amd_index(gpu.hip_number) for gpu in gpus}
+    nodes = {gpu.number: parse_amd_index(gpu.node) for gpu in gpus}
+    uuid_counts = Counter(gpu.uuid for gpu in gpus)
     first_node = min((node for node in nodes.values() if node is not None), default=0)
     used_numbers = [number for number in hip_numbers.values() if number is not None]
     # a GPU that HIP does not see must not change the numbers of those that it does see
@@ -191,8 +208,8 @@ def assign_amd_identities(reported: Iterable[tuple[int, object, object, str | No
     if None in indices.values() or len(set(indices.values())) < len(indices):
         indices = {number: number for number in indices}
     return {
-        number: AmdIdentity(indices[number] or 0, uuid if uuid_counts[uuid] == 1 else None)
-        for number, _, _, uuid in rows
+        gpu.number: AmdIdentity(indices[gpu.number] or 0, gpu.uuid if uuid_counts[gpu.uuid] == 1 else None)
+        for gpu in gpus
     }
 
 
@@ -215,20 +232,20 @@ def build_amd_gpu(
     cells = {"index": str(identity.index), "uuid": identity.uuid, "name": product_name, "driver_version": driver}
     for column, names in field_names.texts.items():
         if column not in cells and column not in {"device", "sku"}:
-            cells[column] = next((text for name in names if (text := values.parse_amd_text(facts.get(name)))), None)
+            cells[column] = next((text for name in names if (text := parse_amd_text(facts.get(name)))), None)
     cells.update((column, f"{value:g}" if value < 1e5 else f"{value:.0f}") for column, value in readings.items())
     errors: dict[str, str] = {}
     for column in ("fan.speed", "power.draw"):  # their errors are warnings, and stand in the cell
         if column not in readings:
-            error_words = map(values.parse_amd_error_words, map(facts.get, field_names.readings[column][1]))
+            error_words = map(parse_amd_error_words, map(facts.get, field_names.readings[column][1]))
             errors.update((column, words) for words in islice(filter(None, error_words), 1))
     cells.update(errors)
     available_cells = {column: cell for column, cell in cells.items() if cell is not None}
 
-    lost = find_lost_words(text for fact in facts.values() for text in list_amd_texts(fact))
+    lost = find_lost_value(text for fact in facts.values() for text in list_amd_texts(fact))
     failed: list[tuple[str, str]] = []
     for name, fact in facts.items():
-        if (words := values.parse_amd_error_words(fact)) is not None:
+        if (words := parse_amd_error_words(fact)) is not None:
             failed += [(reading, words) for reading, pattern in field_names.watched.items() if pattern.match(name)]
     error = find_reading_error(failed)
     has_live_reading = readings.keys() & {"memory.used", "utilization.gpu", "temperature.gpu"}
@@ -271,7 +288,7 @@ def find_amd_product_name(facts: Mapping[str, object], texts: TextTable) -> str 
     """Return the name of a GPU; its device id is better than nothing."""
 
     def list_texts(field: str) -> list[str]:
-        return [text for name in texts[field] if (text := values.parse_amd_text(facts.get(name)))]
+        return [text for name in texts[field] if (text := parse_amd_text(facts.get(name)))]
 
     for text in list_texts("name"):
         if not DEVICE_ID.fullmatch(text):
@@ -293,3 +310,22 @@ def filter_amd_messages(lines: Iterable[str]) -> list[str]:
         if not in_traceback and not IGNORED_LINE.fullmatch(line.strip()):
             messages[line.strip()] = None
     return [*messages][:MAX_MESSAGES]
+
+
+def parse_amd_text(value: object) -> str | None:
+    """Return a word or a sentence; None where it says that there is no value."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = clean_text(str(value).strip()[:MAX_TEXT_CHARACTERS])  # JSON may contain escape codes for a terminal
+    return None if NOT_AVAILABLE_PATTERN.fullmatch(text) else text
+
+
+def parse_amd_error_words(reading: object) -> str | None:
+    """Return the words that report an error instead of a reading; None for a reading or a missing value."""
+    for entry in reading if isinstance(reading, list) else [reading]:
+        value = entry.get("value") if isinstance(entry, dict) else entry
+        if not isinstance(value, str) or parse_quantity(value) is not None:
+            continue
+        if (words := parse_amd_text(value)) and LETTER_PATTERN.search(words):
+            return words[:MAX_ERROR_CHARACTERS]
+    return None

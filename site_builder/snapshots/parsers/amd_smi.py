@@ -8,8 +8,9 @@ from itertools import chain, islice
 
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.core.terminal_text import clean_excerpt
-from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts, note_snapshot_problem
+from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts, note_envelope_problem
 from site_builder.snapshots.parsers import amd_common, values
+from site_builder.snapshots.parsers.amd_common import parse_amd_text
 
 # A name begins with no blank: a line of blanks would be tried in a thousand ways.
 INDENTED_LINE = re.compile(r"( *)([A-Za-z0-9_()-][A-Za-z0-9_() -]{0,59}):(?: (.*))?")
@@ -104,7 +105,7 @@ class AmdSmiOutput:
         self.is_understood = True
         self.has_process_list = False
         for name, part in parts.items():
-            printed = amd_common.parse_amd_printed_json(part.lines)
+            printed = amd_common.extract_amd_json(part.lines)
             text_entries, messages = parse_amd_smi_text(printed.text_lines)
             self.messages += messages
             entries = list(islice(chain.from_iterable(map(self.find_gpu_entries, printed.values)), MAX_ENTRIES + 1))
@@ -119,7 +120,7 @@ class AmdSmiOutput:
             if self.processes_by_gpu and name not in amd_common.IDENTITY_QUERIES:
                 self.has_process_list = True
         self.identities = amd_common.assign_amd_identities(
-            (
+            amd_common.ReportedAmdGpu(
                 number,
                 facts.get("hip_id"),
                 facts.get("node_id"),
@@ -155,7 +156,7 @@ class AmdSmiOutput:
             self.processes_by_gpu.setdefault(number, []).extend(processes)
         facts = self.facts_by_gpu.setdefault(number, {})
         for name, fact in amd_common.flatten_amd_json(entry).items():
-            if name not in facts or isinstance(fact, dict) or values.parse_amd_text(fact) is not None:
+            if name not in facts or isinstance(fact, dict) or parse_amd_text(fact) is not None:
                 facts[name] = fact
 
 
@@ -201,7 +202,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     for number, facts in output.facts_by_gpu.items():
         if len(facts) == 1:  # its number alone, from an answer about something else
             continue
-        versions = (values.parse_amd_text(facts.get(name)) for name in ("driver.version", "driver.driver_version"))
+        versions = (parse_amd_text(facts.get(name)) for name in ("driver.version", "driver.driver_version"))
         driver = next(filter(None, versions), None)
         gpus.append(amd_common.build_amd_gpu(facts, output.identities[number], AMD_SMI_FIELD_NAMES, driver))
     return ToolOutput(
@@ -224,7 +225,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
         room = max(0, amd_common.MAX_PROCESSES - len(rows) - len(problems))
         if len(processes) > room:
             limit = amd_common.MAX_PROCESSES
-            note_snapshot_problem(problems, f"more than {limit} processes are told; only the first {limit} count")
+            note_envelope_problem(problems, f"more than {limit} processes are told; only the first {limit} count")
         for process in processes[:room]:
             info = process.get(PROCESS_INFO, process) if isinstance(process, dict) else process
             if isinstance(info, str) and NO_PROCESS_WORDS in info.lower():
@@ -262,5 +263,5 @@ def parse_amd_smi_process(info: object, process_key: str) -> GpuProcessRow | Non
         memory = MIB_FROM_BYTES(facts.get("vram_mem"))
     if memory is None:
         memory = MIB_FROM_BYTES(facts.get("mem_usage")) or None  # this one is also 0 for processes that have some
-    name = values.parse_amd_text(facts.get("name")) or values.parse_amd_text(facts.get("process_name"))
+    name = parse_amd_text(facts.get("name")) or parse_amd_text(facts.get("process_name"))
     return GpuProcessRow(process_key, int(pid), memory, name and name[:MAX_NAME_CHARACTERS])

@@ -8,7 +8,7 @@ from site_builder.core.model import GpuHealth, MemoryErrorCounts
 from site_builder.snapshots.parsers.values import (
     UNIT_SUFFIX,
     parse_cell,
-    parse_error_words,
+    parse_error_value,
     parse_integer,
     parse_number,
 )
@@ -65,8 +65,8 @@ def parse_gpu_health(cells: tuple[str, ...], unread_fan: str, unread_power: str)
 def parse_health_cells(cells: tuple[str, ...], unread_fan: str, unread_power: str) -> GpuHealth:
     texts = dict(zip(HEALTH_COLUMNS, cells))
     counts = [parse_number(texts[column]) for column in COUNT_COLUMNS]
-    is_remapping = parse_boolean_cell(texts["remapped_rows.pending"])
-    is_retiring = parse_boolean_cell(texts["retired_pages.pending"])
+    is_remapping = parse_health_boolean(texts["remapped_rows.pending"])
+    is_retiring = parse_health_boolean(texts["retired_pages.pending"])
     action = parse_cell(texts["gpu_recovery_action"])
     if action and action.lower().startswith(DEPRECATED_WORDS):
         action = None
@@ -75,29 +75,29 @@ def parse_health_cells(cells: tuple[str, ...], unread_fan: str, unread_power: st
     return GpuHealth(
         error_counts=MemoryErrorCounts(*[None if count is None else int(count) for count in counts]),
         is_repair_pending=is_retiring if is_remapping is None else is_remapping or bool(is_retiring),
-        has_repair_failed=parse_boolean_cell(texts["remapped_rows.failure"]),
+        has_repair_failed=parse_health_boolean(texts["remapped_rows.failure"]),
         recovery_action="" if action is not None and action.lower() == "none" else action,
-        is_drain_recommended=parse_boolean_cell(texts["reset_status.drain_and_reset_recommended"]),
-        clock_reasons=next((mask for mask in map(parse_mask, masks) if mask is not None), None),
+        is_drain_recommended=parse_health_boolean(texts["reset_status.drain_and_reset_recommended"]),
+        clock_reasons=next((mask for mask in map(parse_health_mask, masks) if mask is not None), None),
         lanes=parse_lane_count(texts["pcie.link.width.current"]),
         max_lanes=parse_lane_count(texts["pcie.link.width.max"]),
         pstate=parse_integer(pstate[1:]) if pstate[:1] == "P" else None,
-        is_persistent=parse_boolean_cell(texts["persistence_mode"]),
+        is_persistent=parse_health_boolean(texts["persistence_mode"]),
         is_prohibited=texts["compute_mode"].lower() == "prohibited",
         is_in_mig_mode=texts["mig.mode.current"].lower() == "enabled",
         driver=parse_cell(texts["driver_version"]) or parse_cell(texts["kmd_version"]),
-        fan_error=parse_reading_failure(unread_fan),
-        power_error=parse_reading_failure(unread_power),
+        fan_error=parse_health_reading_failure(unread_fan),
+        power_error=parse_health_reading_failure(unread_power),
     )
 
 
-def parse_boolean_cell(cell: str) -> bool | None:
+def parse_health_boolean(cell: str) -> bool | None:
     """Return yes or no, for which tools have many words; None for anything else."""
     word = cell.lower()
     return True if word in TRUE_WORDS else False if word in FALSE_WORDS else None
 
 
-def parse_mask(cell: str) -> int | None:
+def parse_health_mask(cell: str) -> int | None:
     """Parse `0x0000000000000004`."""
     try:
         return int(cell, 16) if cell.startswith("0x") and len(cell) <= MAX_MASK_CHARACTERS else None
@@ -111,9 +111,9 @@ def parse_lane_count(cell: str) -> int | None:
     return count if count is not None and 0 < count <= MAX_LANES else None
 
 
-def parse_reading_failure(cell: str) -> str | None:
+def parse_health_reading_failure(cell: str) -> str | None:
     """Return the words of a reading that fails; missing permissions are no fault of the GPU."""
-    words = parse_error_words(cell) if cell else None
+    words = parse_error_value(cell) if cell else None
     return None if words is None or words.lower() == PERMISSION_WORDS else words
 
 

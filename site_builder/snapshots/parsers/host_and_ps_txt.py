@@ -142,7 +142,7 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
 def parse_ps_lines(
     columns: tuple[str, ...], all_lines: Sequence[str], pids: Collection[int] | None, problems: list[str]
 ) -> list[PsRow]:
-    lines = envelope.take_first_lines(all_lines, MAX_ROWS, "processes", problems)
+    lines = envelope.take_first_envelope_lines(all_lines, MAX_ROWS, "processes", problems)
     pick_cells = itemgetter(*find_column_positions(columns, PsRow._fields))
 
     def parse_lines(some_lines: Iterable[str]) -> list[PsRow]:

@@ -19,13 +19,13 @@ from site_builder.core.terminal_text import MAX_MESSAGES, decode_text
 from site_builder.snapshots.parsers import host_and_ps_txt
 from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, build_unreachable_csv_gpu, is_csv_process_hidden
 from site_builder.snapshots.parsers.values import (
-    find_lost_words,
+    find_lost_value,
     find_reading_error,
     parse_cell,
-    parse_error_words,
+    parse_error_value,
     parse_integer,
     parse_number,
-    split_cells,
+    split_row_values,
 )
 
 LEGACY_FILES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
@@ -67,10 +67,10 @@ def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
     messages: list[str] = []
     newest: datetime | None = None
     for line in decode_text(data).split("\n")[-MAX_LINES:]:
-        cells = split_cells(line)
+        cells = split_row_values(line)
         taken_at = parse_legacy_timestamp(cells[-1]) if len(cells) >= MIN_GPU_CELLS else None
         has_uuid = len(cells) >= MIN_GPU_CELLS and cells[1].startswith("GPU-")
-        if has_uuid or (taken_at is not None and parse_error_words(cells[1]) is not None):
+        if has_uuid or (taken_at is not None and parse_error_value(cells[1]) is not None):
             newest = taken_at if newest is None or (taken_at and taken_at > newest) else newest
         if has_uuid:
             rows_by_uuid[cells[1]] = cells
@@ -99,7 +99,7 @@ def parse_legacy_gpu(cells: list[str]) -> Gpu:
         used = total = None
         readings = [readings[0], *readings[2:]] if len(cells) > MIN_GPU_CELLS else readings
     utilization, memory_utilization, temperature = (parse_number(cell) for cell in readings[2:5])
-    lost = find_lost_words(cells)
+    lost = find_lost_value(cells)
     watched = zip(("memory", "memory", "use", "use", "temperature"), readings)
     error = find_reading_error([(reading, cell) for reading, cell in watched if not PSTATE_CELL.match(cell)])
     if error and not lost and used is None and utilization is None and temperature is None:

@@ -19,14 +19,14 @@ from site_builder.snapshots.parsers.health_columns import (
 )
 from site_builder.snapshots.parsers.values import (
     find_column_positions,
-    find_lost_words,
+    find_lost_value,
     find_reading_error,
     parse_cell,
     parse_column_names,
     parse_integer,
     parse_number,
     parse_numbers,
-    split_cells,
+    split_row_values,
 )
 
 # "… for GPU0: 0000:01:00.0: Unknown Error", "… for GPU 0000:03:00.0: GPU is lost.  Reboot the system …"
@@ -55,7 +55,7 @@ CellPicker = Callable[["list[str]"], "tuple[str, ...]"]
 PROCESS_COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
 
-class GpuColumns(NamedTuple):
+class NvidiaGpuColumns(NamedTuple):
     """The names in a header, and functions that pick the cells of some of them from a row with an empty cell behind."""
 
     names: tuple[str, ...]
@@ -68,10 +68,10 @@ class GpuColumns(NamedTuple):
 
 # A fleet has a few headers.
 @lru_cache(maxsize=64)
-def find_gpu_columns(names: tuple[str, ...]) -> GpuColumns:
+def find_gpu_columns(names: tuple[str, ...]) -> NvidiaGpuColumns:
     readings = [WATCHED_PREFIXES.get(name[: name.find(".") + 1]) for name in names]
     watched = [position for position, reading in enumerate(readings) if reading]
-    return GpuColumns(
+    return NvidiaGpuColumns(
         names=names,
         pick_texts=itemgetter(*find_column_positions(names, TEXT_COLUMNS)),
         pick_readings=itemgetter(*find_column_positions(names, READING_COLUMNS)),
@@ -87,21 +87,21 @@ def list_csv_part_lines(parts: ToolParts) -> tuple[str, ...]:
 
 def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every row; a lost GPU keeps its row, so that the others stay visible."""
-    columns: GpuColumns | None = None
+    columns: NvidiaGpuColumns | None = None
     width = 0
     gpus: list[Gpu] = []
     messages: list[str] = []
     problems: list[str] = []
     has_missing_gpu = False
-    for line in envelope.take_first_lines(list_csv_part_lines(parts), MAX_LINES, "lines", problems):
+    for line in envelope.take_first_envelope_lines(list_csv_part_lines(parts), MAX_LINES, "lines", problems):
         may_be_header = not columns and ("uuid" in line or "index" in line)
         if may_be_header and {"uuid", "index"} & set(header := parse_column_names(line)):
             columns = find_gpu_columns(
-                tuple(envelope.take_first_lines(header, envelope.MAX_COLUMNS, "columns", problems))
+                tuple(envelope.take_first_envelope_lines(header, envelope.MAX_COLUMNS, "columns", problems))
             )
             width = len(header)
             continue
-        cells = split_cells(line)
+        cells = split_row_values(line)
         if columns and len(cells) == width:
             gpus.append(build_gpu_from_cells(columns, tuple(cells[: len(columns.names)])))
         elif match := HANDLE_ERROR.search(line):
@@ -110,20 +110,20 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
         elif columns and len(cells) > width // 2 and len(cells) > 2:
             has_missing_gpu = True
             problem = f"a row has {len(cells)} cells where the header has {width}: {line[:80]}"
-            envelope.note_snapshot_problem(problems, problem)
+            envelope.note_envelope_problem(problems, problem)
         else:
             messages.append(line.strip())
     return ToolOutput(tuple(gpus), messages, problems, has_missing_gpu=has_missing_gpu)
 
 
-def build_gpu_from_cells(columns: GpuColumns, row: tuple[str, ...]) -> Gpu:
+def build_gpu_from_cells(columns: NvidiaGpuColumns, row: tuple[str, ...]) -> Gpu:
     cells = [*row, ""]
     index, uuid, reset_required, name, bus_id, margin, fan_cell, power_cell = columns.pick_texts(cells)
     bus_id, margin = bus_id[:MAX_CELL_CHARACTERS], margin[:MAX_CELL_CHARACTERS]  # they are keys of caches
     readings = parse_numbers(columns.pick_readings(cells))
     used, total, utilization, memory_utilization, temperature, draw, limit, clock, fan = readings
     unread_fan, unread_power = fan_cell if fan is None else "", power_cell if draw is None else ""
-    lost = find_lost_words(row) or (RESET_REQUIRED_WORDS if reset_required.lower() == "yes" else None)
+    lost = find_lost_value(row) or (RESET_REQUIRED_WORDS if reset_required.lower() == "yes" else None)
     watched, error = columns.pick_watched(cells), None
     # nearly every row of a fleet has nothing but numbers there
     if not "".join(watched).replace("[N/A]", "").replace("N/A", "").replace(".", "").isdecimal():
@@ -175,10 +175,10 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     messages: list[str] = []
     problems: list[str] = []
     unreported: dict[str, str] = {}
-    for line in envelope.take_first_lines(list_csv_part_lines(parts), MAX_PROCESS_LINES, "lines", problems):
+    for line in envelope.take_first_envelope_lines(list_csv_part_lines(parts), MAX_PROCESS_LINES, "lines", problems):
         may_be_header = not columns and "process_name" in line
         if may_be_header and {"process_name", "gpu_uuid"} <= set(header := parse_column_names(line)):
-            columns = tuple(envelope.take_first_lines(header, envelope.MAX_COLUMNS, "columns", problems))
+            columns = tuple(envelope.take_first_envelope_lines(header, envelope.MAX_COLUMNS, "columns", problems))
             continue
         parse_row = parse_process_row_cached if len(line) <= MAX_CACHED_CHARACTERS else parse_csv_process_row
         process = parse_row(line, columns) if columns else None
@@ -190,7 +190,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
         else:
             messages.append(line.strip())
             if columns and line.count(",") >= len(columns) - 1:
-                envelope.note_snapshot_problem(problems, f"a row that cannot be understood: {line[:80]}")
+                envelope.note_envelope_problem(problems, f"a row that cannot be understood: {line[:80]}")
     return ToolOutput(tuple(processes), messages, problems, bool(columns) and not problems, unreported)
 
 

@@ -22,7 +22,7 @@ from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, MAX_PROCESS_
 from site_builder.snapshots.parsers.values import (
     MAX_ERROR_CHARACTERS,
     UNIT_SUFFIX,
-    find_lost_words,
+    find_lost_value,
     find_reading_error,
     parse_cell,
     parse_integer,
@@ -190,7 +190,7 @@ class XmlLog(NamedTuple):
     has_missing_gpu: bool = False
 
 
-class GpuList(NamedTuple):
+class XmlGpuList(NamedTuple):
     """The output of `nvidia-smi -L`: numbers of GPUs, and profiles and UUIDs of their instances by number."""
 
     numbers_by_uuid: dict[str, int]
@@ -232,7 +232,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     return ToolOutput(tuple(processes), log.messages, log.problems, has_answer and not log.problems, unreported)
 
 
-def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, GpuList]:
+def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, XmlGpuList]:
     """Split the log into its GPUs; takes little time for any input, and raises nothing."""
     text = "\n".join(parts[""].lines) if "" in parts else ""
     gpu_list = parse_xml_gpu_list(parts["list"].lines if "list" in parts else ())
@@ -349,7 +349,7 @@ def merge_devices(found: list[XmlDevice], messages: list[str], problems: list[st
     return devices
 
 
-def number_xml_devices(devices: list[XmlDevice], gpu_list: GpuList) -> list[tuple[int, XmlDevice]]:
+def number_xml_devices(devices: list[XmlDevice], gpu_list: XmlGpuList) -> list[tuple[int, XmlDevice]]:
     """Give each GPU nvidia-smi's number: that of -L, else by its place on the bus. The minor number differs."""
     keys = [xml_bus_sort_key(device.bus_id) for device in devices]
     if all(keys):
@@ -378,7 +378,7 @@ def xml_bus_sort_key(bus_id: str) -> tuple[int, ...]:
     return tuple(int(digits, 16) for digits in match.groups()) if match else ()
 
 
-def parse_xml_gpu_list(lines: tuple[str, ...]) -> GpuList:
+def parse_xml_gpu_list(lines: tuple[str, ...]) -> XmlGpuList:
     numbers: dict[str, int] = {}
     instances: dict[str, dict[int, tuple[str, str]]] = {}
     uuid = ""
@@ -388,7 +388,7 @@ def parse_xml_gpu_list(lines: tuple[str, ...]) -> GpuList:
             numbers.setdefault(uuid, int(match[1]))
         elif uuid and (match := MIG_LIST_LINE.match(line)):
             instances.setdefault(uuid, {}).setdefault(int(match[2]), (match[1], match[3]))
-    return GpuList(numbers, instances)
+    return XmlGpuList(numbers, instances)
 
 
 def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
@@ -405,18 +405,20 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
             cells=(device.bus_id,),
         )
     children = {child.tag: child for child in element}
-    cells = [str(index), driver, compute_clock_reason_mask(children)]
+    cells = [str(index), driver, compute_xml_clock_reason_mask(children)]
     cells += [find_first_xml_value(children, sources) for sources in XML_PATHS]
     if parse_cell(cells[BUS_ID_POSITION]) is None:
         cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
     gpu = nvidia_csv.build_gpu_from_cells(GPU_COLUMNS, tuple(cells))
     # errors may stand in elements that are no column of ours
     error = find_reading_error(
-        (reading, text) for tag, reading in WATCHED_ELEMENTS.items() for text in list_texts(element.iterfind(tag))
+        (reading, text) for tag, reading in WATCHED_ELEMENTS.items() for text in list_xml_texts(element.iterfind(tag))
     )
     if error and not gpu.error:
         gpu = gpu._replace(error=error.sentence)
-    lost = gpu.lost or find_lost_words(list_texts(child for child in element if child.tag not in USER_TEXT_ELEMENTS))
+    lost = gpu.lost or find_lost_value(
+        list_xml_texts(child for child in element if child.tag not in USER_TEXT_ELEMENTS)
+    )
     if lost:
         return gpu if lost == gpu.lost else gpu._replace(lost=lost)
     message = HANDLE_ERROR.search(element.text or "")
@@ -427,7 +429,7 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     return gpu._replace(lost=lost_reason) if lost_reason else gpu
 
 
-def list_texts(elements: Iterable[Element]) -> Iterator[str]:
+def list_xml_texts(elements: Iterable[Element]) -> Iterator[str]:
     return chain.from_iterable(element.itertext() for element in elements)
 
 
@@ -465,7 +467,7 @@ def xml_value_to_csv_cell(text: str | None) -> str:
     return text[:-1] if text[-1:] == "x" and text[:-1].isdecimal() else text  # 16x: the lanes of a link
 
 
-def compute_clock_reason_mask(children: dict[str, Element]) -> str:
+def compute_xml_clock_reason_mask(children: dict[str, Element]) -> str:
     """Return why the clocks are not at their highest, as CSV has it; a missing value where it is not printed."""
     for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
         reasons = children.get(name)
@@ -477,7 +479,7 @@ def compute_clock_reason_mask(children: dict[str, Element]) -> str:
     return NOT_AVAILABLE_CELL
 
 
-def build_xml_mig_instances(parent: Gpu, element: Element | None, gpu_list: GpuList) -> list[MigInstance]:
+def build_xml_mig_instances(parent: Gpu, element: Element | None, gpu_list: XmlGpuList) -> list[MigInstance]:
     """Build the instances of a GPU; nvidia-smi does not report their utilization."""
     mig_devices = element.find("mig_devices") if element is not None else None
     if mig_devices is None:
@@ -490,14 +492,14 @@ def build_xml_mig_instances(parent: Gpu, element: Element | None, gpu_list: GpuL
     instances: list[MigInstance] = []
     for number, device in zip(numbers, elements):
         profile, uuid = names.get(number, (None, None))
-        error = find_reading_error(("memory", text) for text in list_texts(device.iterfind("fb_memory_usage")))
+        error = find_reading_error(("memory", text) for text in list_xml_texts(device.iterfind("fb_memory_usage")))
         instance = Gpu(
             index=parent.index,
             uuid=uuid,
             name=parent.name,
             memory_used=parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/used"))),
             memory_total=parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/total"))),
-            lost=parent.lost or find_lost_words(device.itertext()),
+            lost=parent.lost or find_lost_value(device.itertext()),
             place=f"{parent.index}:{number}",
             profile=profile,
             parent=parent,
@@ -515,7 +517,7 @@ def parse_xml_instance_ids(element: Element) -> tuple[str, str]:
 
 
 def parse_xml_device_processes(
-    gpu: Gpu, element: Element, gpu_list: GpuList, limit: int, problems: list[str], unreported: dict[str, str]
+    gpu: Gpu, element: Element, gpu_list: XmlGpuList, limit: int, problems: list[str], unreported: dict[str, str]
 ) -> list[GpuProcessRow]:
     """Return the processes on one GPU, identical ones once; adds to `problems` and `unreported`.
 
@@ -529,7 +531,7 @@ def parse_xml_device_processes(
         infos = list(islice(process_list.iterfind("process_info"), room + 1))
         if len(infos) > room:
             problem = f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
-            envelope.note_snapshot_problem(problems, problem)
+            envelope.note_envelope_problem(problems, problem)
         for info in infos[:room]:
             # like --query-compute-apps, leave out processes that only draw; old drivers print no type
             kind = parse_cell(xml_value_to_csv_cell(info.findtext("type")))

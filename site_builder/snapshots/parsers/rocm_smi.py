@@ -9,7 +9,7 @@ from itertools import islice
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts
 from site_builder.snapshots.parsers import amd_common, values
-from site_builder.snapshots.parsers.amd_common import DEVICE_ID, MAX_GPUS, MAX_PROCESSES
+from site_builder.snapshots.parsers.amd_common import DEVICE_ID, MAX_GPUS, MAX_PROCESSES, parse_amd_text
 from site_builder.snapshots.parsers.values import LOST_WORDS
 
 CARD_LINE = re.compile(r"GPU\[([0-9]{1,4})\]\s*: ?([^:]{1,100}):(.*)")
@@ -98,7 +98,7 @@ class RocmSmiOutput:
         self.is_understood = True
         self.has_process_list = False
         for name, part in parts.items():
-            printed = amd_common.parse_amd_printed_json(part.lines)
+            printed = amd_common.extract_amd_json(part.lines)
             text = RocmSmiText()
             text.parse_lines(printed.text_lines)
             self.messages += text.messages
@@ -120,7 +120,9 @@ class RocmSmiOutput:
             if is_list and name not in amd_common.IDENTITY_QUERIES:
                 self.has_process_list = True
         self.identities = amd_common.assign_amd_identities(
-            (number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id")))
+            amd_common.ReportedAmdGpu(
+                number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id"))
+            )
             for number, facts in self.facts_by_card.items()
         )
 
@@ -132,7 +134,7 @@ class RocmSmiOutput:
         elif match and (int(match[1]) in self.facts_by_card or len(self.facts_by_card) < MAX_GPUS):
             facts = self.facts_by_card.setdefault(int(match[1]), {})
             for name, fact in new_facts.items():
-                if name not in facts or values.parse_amd_text(fact) is not None:
+                if name not in facts or parse_amd_text(fact) is not None:
                     facts[name] = fact
 
 
@@ -227,7 +229,7 @@ def split_rocm_process_row(line: str) -> list[str] | None:
 def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every card."""
     output = RocmSmiOutput(parts)
-    driver = values.parse_amd_text(output.system_facts.get("driver version"))
+    driver = parse_amd_text(output.system_facts.get("driver version"))
     gpus = tuple(
         amd_common.build_amd_gpu(facts, output.identities[number], ROCM_SMI_FIELD_NAMES, driver)
         for number, facts in output.facts_by_card.items()
@@ -266,10 +268,10 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
 
 def parse_rocm_smi_process(row: object) -> tuple[str | None, int | None, float | None]:
     """Return the name, the number of cards, and the memory in MiB from `python3, 1, 177386942464, 0, 4`."""
-    cells = (values.parse_amd_text(row) or "").split(", ")
+    cells = (parse_amd_text(row) or "").split(", ")
     numbers: list[str] = []
     while len(cells) > 1 and len(numbers) < 4 and NUMBER_CELL.fullmatch(cells[-1].strip()):
         numbers.insert(0, cells.pop().strip())
-    name = values.parse_amd_text(", ".join(cells))
+    name = parse_amd_text(", ".join(cells))
     card_count, memory = [*numbers, "", ""][:2]
     return name and name[:MAX_NAME_CHARACTERS], amd_common.parse_amd_index(card_count), MIB_FROM_BYTES(memory)

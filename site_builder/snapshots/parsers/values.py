@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from site_builder.core.formatting import join_names
-from site_builder.core.terminal_text import clean_excerpt, clean_text
+from site_builder.core.terminal_text import clean_excerpt
 
 # nvidia-smi puts brackets around words that stand for a missing value; some drivers print the same words without them.
 BRACKETED_CELL = re.compile(r"\[[A-Z][A-Za-z/ ]*\]$")
@@ -44,12 +44,10 @@ QUANTITY_PATTERN = re.compile(r"\(?\s*([0-9]{1,25}(?:\.[0-9]{1,25})?)\s*([A-Za-z
 CLOCK_PATTERN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?mhz", re.IGNORECASE)
 LANES_PATTERN = re.compile(r"x([0-9]{1,2})\b")
 LINK_SPEED_PATTERN = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) ?GT/s", re.IGNORECASE)
-NOT_AVAILABLE_PATTERN = re.compile(r"N/?A\b.*|UNKNOWN|UNSUPPORTED|NOT SUPPORTED.*|NONE|NULL|NAN|-*", re.IGNORECASE)
 # The generations of PCI Express by their speed in GT/s.
 PCIE_GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
 # AMD counts by 1024 and writes MB.
 MIB_PER_UNIT = {"b": 2**-20, "kb": 2**-10, "mb": 1, "gb": 2**10, "tb": 2**20}
-MAX_TEXT_CHARACTERS = 200
 # Drivers print larger numbers, such as 65535 or 4294967295, for a value that they do not know.
 MAX_READINGS = {"percent": 100, "celsius": 500, "watts": 10_000, "mhz": 60_000, "mib": 1e9, "count": 1e12}
 
@@ -70,7 +68,7 @@ def parse_cell(cell: str) -> str | None:
     return None if cell in NOT_AVAILABLE or BRACKETED_CELL.match(cell) else cell
 
 
-def parse_error_words(cell: str) -> str | None:
+def parse_error_value(cell: str) -> str | None:
     """Return the words of a cell that reports an error instead of a reading; None for a reading or a missing value."""
     return classify_cell(cell[:MAX_ERROR_CHARACTERS])
 
@@ -84,7 +82,7 @@ def classify_cell(cell: str) -> str | None:
     return words
 
 
-def find_lost_words(texts: Iterable[str]) -> str | None:
+def find_lost_value(texts: Iterable[str]) -> str | None:
     """Return the first text that says that the GPU is lost or must be reset, without its brackets."""
     texts = texts if isinstance(texts, tuple) else tuple(texts)
     joined = "\n".join(texts).lower()
@@ -97,7 +95,7 @@ def find_lost_words(texts: Iterable[str]) -> str | None:
 
 def find_reading_error(cells: Iterable[tuple[str, str]]) -> ReadingError | None:
     """Return which readings failed, from pairs of a watched reading and its cell."""
-    failed = {reading: words for reading, cell in cells if (words := parse_error_words(cell)) is not None}
+    failed = {reading: words for reading, cell in cells if (words := parse_error_value(cell)) is not None}
     if not failed:
         return None
     readings = [reading for reading in WATCHED_READINGS if reading in failed]
@@ -149,29 +147,10 @@ def find_column_positions(header: tuple[str, ...], wanted: tuple[str, ...]) -> t
     return tuple(header.index(name) if name in header else len(header) for name in wanted)
 
 
-def split_cells(line: str) -> list[str]:
+def split_row_values(line: str) -> list[str]:
     """Split a row; nvidia-smi quotes nothing, and now and then leaves out a space."""
     cells = line.split(", ")
     return cells if len(cells) == line.count(",") + 1 else [cell.strip() for cell in line.split(",")]
-
-
-def parse_amd_text(value: object) -> str | None:
-    """Return a word or a sentence; None where it says that there is no value."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        return None
-    text = clean_text(str(value).strip()[:MAX_TEXT_CHARACTERS])  # JSON may contain escape codes for a terminal
-    return None if NOT_AVAILABLE_PATTERN.fullmatch(text) else text
-
-
-def parse_amd_error_words(reading: object) -> str | None:
-    """Return the words that report an error instead of a reading; None for a reading or a missing value."""
-    for entry in reading if isinstance(reading, list) else [reading]:
-        value = entry.get("value") if isinstance(entry, dict) else entry
-        if not isinstance(value, str) or parse_quantity(value) is not None:
-            continue
-        if (words := parse_amd_text(value)) and LETTER_PATTERN.search(words):
-            return words[:MAX_ERROR_CHARACTERS]
-    return None
 
 
 def parse_quantity(reading: object) -> tuple[float, str] | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from site_builder.core.clock import ZONE_PATTERN
 from site_builder.core.names import fold_login
 
 DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -32,8 +31,6 @@ SERVER_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*
 MOST_SERVER_NAMES = 50
 # Words with another meaning in rules.
 RESERVED_CHANNEL_NAMES = frozenset({"all", "person", "hooks", "none"})
-# No dot and no slash at either end: such a name cannot lead out of the folder of the zones.
-ZONE_PATTERN = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class SettingType:
     format_value: Callable[[str], str] = str
 
 
-def match_whole(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+def match_setting_text(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     match = pattern.fullmatch(text)
     if not match:
         raise ValueError(text)
@@ -54,11 +51,11 @@ def match_whole(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 def parse_seconds_setting(text: str) -> int:
     """Parse `90`, `90s`, `10m`, `2h` or `1d`."""
-    match = match_whole(DURATION_PATTERN, text)
+    match = match_setting_text(DURATION_PATTERN, text)
     return int(match[1]) * DURATION_UNITS[match[2] or "s"]
 
 
-def format_short_duration(seconds: int) -> str:
+def format_duration_setting(seconds: int) -> str:
     """Format in the largest unit that divides the seconds, but a minute stays 60s."""
     unit = "s"
     for larger, size in DURATION_UNITS.items():
@@ -73,24 +70,24 @@ def check_setting_range(value: float, least: float, most: float) -> float:
     return value
 
 
-def duration_between(least: int, most: int) -> SettingType:
+def build_duration_type(least: int, most: int) -> SettingType:
     return SettingType(
-        f"but must be a time from {format_short_duration(least)} to {format_short_duration(most)}, "
+        f"but must be a time from {format_duration_setting(least)} to {format_duration_setting(most)}, "
         "such as 30s, 10m, 2h or 1d",
         lambda text: check_setting_range(parse_seconds_setting(text), least, most),
-        lambda text: format_short_duration(parse_seconds_setting(text)),
+        lambda text: format_duration_setting(parse_seconds_setting(text)),
     )
 
 
-def number_between(least: int, most: int) -> SettingType:
+def build_number_type(least: int, most: int) -> SettingType:
     return SettingType(
         f"but must be a number from {least} to {most}",
         # float() itself accepts nan, inf, 1e3 and 1_0
-        lambda text: check_setting_range(float(match_whole(NUMBER_PATTERN, text)[0]), least, most),
+        lambda text: check_setting_range(float(match_setting_text(NUMBER_PATTERN, text)[0]), least, most),
     )
 
 
-def choice_of(**values: object) -> SettingType:
+def build_choice_type(**values: object) -> SettingType:
     """Accept some words, each with its value."""
 
     def parse(text: str) -> object:
@@ -102,9 +99,9 @@ def choice_of(**values: object) -> SettingType:
     return SettingType(f"but must be {', '.join(words)} or {last}", parse)
 
 
-def text_matching(pattern: re.Pattern[str], allowed: str) -> SettingType:
+def build_text_type(pattern: re.Pattern[str], allowed: str) -> SettingType:
     """Accept a text of a certain form; empty is None."""
-    return SettingType(f"but must be {allowed}", lambda text: match_whole(pattern, text)[0] if text else None)
+    return SettingType(f"but must be {allowed}", lambda text: match_setting_text(pattern, text)[0] if text else None)
 
 
 def parse_folder_setting(text: str) -> Path:
@@ -121,44 +118,32 @@ def parse_file_setting(text: str) -> str | None:
     return text or None
 
 
-def parse_consul_address(text: str) -> tuple[str, bool]:
+def parse_consul_address_setting(text: str) -> tuple[str, bool]:
     """Return `host:port`, and whether https:// stands before it."""
-    match = match_whole(ADDRESS_PATTERN, text)
+    match = match_setting_text(ADDRESS_PATTERN, text)
     check_setting_range(int(match[3]), 1, 65535)
     return match[2], match[1] == "https"
 
 
-def parse_kv_url(text: str) -> tuple[str, str] | None:
+def parse_kv_setting(text: str) -> tuple[str, str] | None:
     """Return `host:port` and prefix of `consul://host:port/prefix`; None if empty."""
     if not text:
         return None
-    match = match_whole(KV_PATTERN, text)
+    match = match_setting_text(KV_PATTERN, text)
     check_setting_range(int(match[2] or DEFAULT_CONSUL_PORT), 1, 65535)
     return match[1] if match[2] else f"{match[1]}:{DEFAULT_CONSUL_PORT}", match[3]
 
 
-def parse_listen_address(text: str) -> tuple[str, int]:
+def parse_listen_setting(text: str) -> tuple[str, int]:
     """Return address and port of `address:port`, or of a port on this machine; IPv6 loses its brackets."""
-    match = match_whole(LISTEN_PATTERN, text)
+    match = match_setting_text(LISTEN_PATTERN, text)
     check_setting_range(int(match[2]), 1, 65535)
     return (match[1] or "127.0.0.1").strip("[]"), int(match[2])
 
 
-def parse_board_url(text: str) -> str | None:
+def parse_board_url_setting(text: str) -> str | None:
     """Return the URL with a slash at its end; None if empty."""
-    return match_whole(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None
-
-
-def is_cleartext_url(url: str) -> bool:
-    """Return True if others on the network could read what is sent to this URL."""
-    parts = urlsplit(url)
-    name = parts.hostname or ""
-    if parts.scheme == "https" or name == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return True
+    return match_setting_text(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None
 
 
 def parse_channels_setting(text: str) -> tuple[tuple[str, str], ...]:
@@ -177,7 +162,7 @@ def parse_logins_setting(text: str) -> frozenset[str]:
     return frozenset(fold_login(text).replace(",", " ").split())
 
 
-def parse_server_names(text: str) -> frozenset[str]:
+def parse_server_names_setting(text: str) -> frozenset[str]:
     """Split at commas or blanks, in lower case without a dot at the end."""
     names = frozenset(name.rstrip(".") for name in text.lower().replace(",", " ").split())
     if len(names) > MOST_SERVER_NAMES or not all(map(SERVER_NAME.fullmatch, names)):
@@ -192,18 +177,18 @@ def parse_boolean_setting(text: str) -> bool:
     return text.lower() in ("true", "t", "1")
 
 
-KV_URL = SettingType("but must be an address and a prefix such as consul://127.0.0.1:8500/gpuboard", parse_kv_url)
+KV_URL = SettingType("but must be an address and a prefix such as consul://127.0.0.1:8500/gpuboard", parse_kv_setting)
 FOLDER = SettingType("but must be a folder, without ~ or $: nothing is expanded in a setting", parse_folder_setting)
 FILE = SettingType("but must be the path of a file", parse_file_setting)
-PERCENT = number_between(0, 100)
-ZONE_NAME = SettingType("which is not a time zone; write one as Europe/Paris", text_matching(ZONE_PATTERN, "").parse)
+PERCENT = build_number_type(0, 100)
+ZONE_NAME = SettingType("which is not a time zone; write one as Europe/Paris", build_text_type(ZONE_PATTERN, "").parse)
 LISTEN = SettingType(
-    "but must be address:port or a port, such as 0.0.0.0:8080, [::1]:8080 or 8080", parse_listen_address
+    "but must be address:port or a port, such as 0.0.0.0:8080, [::1]:8080 or 8080", parse_listen_setting
 )
-SENTENCE = text_matching(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters")
+SENTENCE = build_text_type(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters")
 BOARD_URL = SettingType(
     "but must be an address such as https://gpus.lab.org/; a name and a password for it belong into GPUBOARD_LOGIN",
-    parse_board_url,
+    parse_board_url_setting,
 )
 CHANNELS = SettingType(
     "but must be addresses such as slack://…, each with a name before it where there are several: "
@@ -212,15 +197,15 @@ CHANNELS = SettingType(
 )
 MAIL_URL = SettingType(
     "but must be the address of a mail server such as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
-    text_matching(MAIL_PATTERN, "").parse,
+    build_text_type(MAIL_PATTERN, "").parse,
 )
 SLACK_URL = SettingType(
     "but must be an address such as https://slack.com/api/",
-    lambda text: match_whole(SLACK_PATTERN, text)[0].rstrip("/") + "/",
+    lambda text: match_setting_text(SLACK_PATTERN, text)[0].rstrip("/") + "/",
 )
 LOGINS = SettingType("but must be logins with commas between them", parse_logins_setting)
 SERVER_NAMES = SettingType(
     f"but must be names such as gpus.lab.org, without a port, at most {MOST_SERVER_NAMES}, with commas between them",
-    parse_server_names,
+    parse_server_names_setting,
 )
 BOOLEAN = SettingType("but must be true or false", parse_boolean_setting)

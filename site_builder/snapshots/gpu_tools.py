@@ -39,9 +39,9 @@ GPU_TOOLS = {
 }
 
 
-def parse_gpus_csv(data: bytes) -> ParsedFile[Gpu]:
+def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
     """Parse each GPU once, in the order of its number; those of a second vendor follow, with its name in theirs."""
-    file, rows_by_tool = parse_tool_rows(data, "gpus")
+    file, rows_by_tool = parse_gpu_tool_rows(data, "gpus")
     problems = list(file.problems)
     gpus: list[Gpu] = []
     vendors: set[str] = set()
@@ -50,7 +50,9 @@ def parse_gpus_csv(data: bytes) -> ParsedFile[Gpu]:
             problems.append(f"GPUs of {tool.vendor} are told by two parts; the first part counts")
             continue
         vendors |= {tool.vendor} if rows else set()
-        tool_gpus = sorted(drop_duplicate_gpus(rows, problems), key=lambda gpu: (gpu.index is None, gpu.index or 0))
+        tool_gpus = sorted(
+            drop_duplicate_tool_gpus(rows, problems), key=lambda gpu: (gpu.index is None, gpu.index or 0)
+        )
         # also where the first vendor has no GPU just now: what a booking calls amd0 must not become 0
         if tool.vendor != rows_by_tool[0][0].vendor:
             tool_gpus = [gpu._replace(place=f"{tool.vendor}{gpu.label}") for gpu in tool_gpus]
@@ -60,9 +62,9 @@ def parse_gpus_csv(data: bytes) -> ParsedFile[Gpu]:
     return replace(file, rows=tuple(gpus[:MAX_GPUS]), problems=limit_problems(problems))
 
 
-def parse_processes_csv(data: bytes) -> ParsedFile[GpuProcessRow]:
+def parse_processes_of_tools(data: bytes) -> ParsedFile[GpuProcessRow]:
     """Parse every row of every tool."""
-    file, rows_by_tool = parse_tool_rows(data, "processes")
+    file, rows_by_tool = parse_gpu_tool_rows(data, "processes")
     processes = [row for _, rows in rows_by_tool for row in rows]
     problems = list(file.problems)
     tool_results = file.tool_results
@@ -74,7 +76,7 @@ def parse_processes_csv(data: bytes) -> ParsedFile[GpuProcessRow]:
     return replace(file, rows=rows, problems=limit_problems(problems), tool_results=tool_results)
 
 
-def parse_tool_rows(data: bytes, task: str) -> tuple[ParsedFile[Any], list[tuple[GpuTool, tuple[Any, ...]]]]:
+def parse_gpu_tool_rows(data: bytes, task: str) -> tuple[ParsedFile[Any], list[tuple[GpuTool, tuple[Any, ...]]]]:
     """Return a file without its rows, and the rows of each tool."""
     file, parts_by_tool = envelope.split_snapshot_parts(data, task, DEFAULT_FORMAT)
     problems = list(file.problems)
@@ -108,7 +110,7 @@ def parse_tool_rows(data: bytes, task: str) -> tuple[ParsedFile[Any], list[tuple
     return parsed_file, rows_by_tool
 
 
-def drop_duplicate_gpus(rows: tuple[Gpu, ...], problems: list[str]) -> list[Gpu]:
+def drop_duplicate_tool_gpus(rows: tuple[Gpu, ...], problems: list[str]) -> list[Gpu]:
     gpus: list[Gpu] = []
     uuids: set[str | None] = set()
     for gpu in rows:
