@@ -181,6 +181,8 @@ def write_atomically(
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
+            if mode == 0o600:
+                os.fchmod(handle, mode)  # what a killed writer left may have another
             if callable(content):
                 content(file)
             else:

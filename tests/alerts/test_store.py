@@ -142,6 +142,7 @@ def test_the_state_of_a_newer_gpuboard_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_state_file_is_private_and_no_link_or_pipe_is_read(tmp_path: Path) -> None:
     found = AlertStore(tmp_path)
+    (tmp_path / ".alerts.json.new").touch(0o644)  # of a writer that was killed
     found.change(lambda _: build_state(build_notification()))
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("alerts.json", "alerts.lock")} == {0o600}
     (tmp_path / "alerts.json").rename(tmp_path / "elsewhere")
