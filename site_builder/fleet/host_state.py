@@ -15,6 +15,7 @@ from site_builder.core.model import (
     EXIT_TIMED_OUT,
     NOBODY,
     Booking,
+    BookingStatus,
     DiscoveredHost,
     Gpu,
     GpuBookingUse,
@@ -297,11 +298,9 @@ def decide_host_gpu_states(
         if unreported and not unreported_words and gpu.parent:  # an instance shares those of its GPU
             unreported_words = unreported.get(gpu.parent.process_key, "")
         gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu) if inputs.bookings else ()
-        bookings = (
-            booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent)
-            if gpu_bookings
-            else ()
-        )
+        bookings: tuple[BookingStatus, ...] = ()
+        if gpu_bookings:
+            bookings = booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent)
         is_taken = bool(gpu_processes) or gpu_state.is_memory_taken(gpu, limits)
         # one that does not report its utilization is not called idle
         is_idle = is_taken and gpu.utilization_gpu is not None and not gpu_state.is_utilized(gpu, limits)
