@@ -60,7 +60,7 @@ def parse_free_date(text: str) -> tuple[datetime | None, str]:
     try:
         moment = parse_with_default(FIRST_DEFAULT_DAY, False)
         second_moment = parse_with_default(SECOND_DEFAULT_DAY, False)
-        day_first_moment = moment if ISO_DATE_START.match(text) else parse_with_default(FIRST_DEFAULT_DAY, True)
+        day_first = moment if ISO_DATE_START.match(text) else parse_with_default(FIRST_DEFAULT_DAY, True)
     except (ValueError, OverflowError, TypeError, AttributeError, RecursionError):
         return None, "is not a date"
     # first, because a date with an invalid offset cannot even be compared
@@ -71,9 +71,8 @@ def parse_free_date(text: str) -> tuple[datetime | None, str]:
         return None, reason
     if moment != second_moment:
         return None, "is not a full date: write year, month and day"
-    if moment != day_first_moment:
-        days = f"{moment:%-d %B} or {day_first_moment:%-d %B}"
-        return None, f"could be {days}: write {moment:%Y-%m-%d} or {day_first_moment:%Y-%m-%d}"
+    if moment != day_first:
+        return None, f"could be {moment:%-d %B} or {day_first:%-d %B}: write {moment:%Y-%m-%d} or {day_first:%Y-%m-%d}"
     return moment, ""
 
 
