@@ -233,10 +233,10 @@ hidden_or_named() {
         PYTHONPATH="$BATS_TEST_DIRNAME/../.." "$BATS_TEST_DIRNAME/../../.venv/bin/python" - "$file" "$SPOOL" <<'END'
 import sys
 from pathlib import Path
-from site_builder.snapshots.registry import parse_gpus_csv
-from site_builder.snapshots.registry import parse_processes_csv
+from site_builder.snapshots.gpu_tools import parse_gpus_of_tools
+from site_builder.snapshots.gpu_tools import parse_processes_of_tools
 told, kept = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
-for task, parse in ("gpus", parse_gpus_csv), ("processes", parse_processes_csv):
+for task, parse in ("gpus", parse_gpus_of_tools), ("processes", parse_processes_of_tools):
     head = f"# gpuboard 1 task={task} host=gpu1 time=1 every=1 took_ms=1 rc=0\n# part nvidia-xml rc=0\n".encode()
     whole, left = parse(head + told + b"\n# end\n"), parse((kept / f"{task}.csv").read_bytes())
     assert whole.rows == left.rows, (whole.rows, left.rows)

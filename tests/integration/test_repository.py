@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,17 @@ def test_tests_stand_in_the_folder_of_what_they_test() -> None:
 
 def test_the_longest_test_files_are_still_there() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
+
+
+def test_modules_that_scripts_name_exist() -> None:
+    """mypy sees none of these: scripts and host tests name modules and functions of the package in their text."""
+    wrong = []
+    for path in (path for folder in ("install", "scripts", "tests/host") for path in files(ROOT / folder)):
+        text = path.read_text(errors="replace")
+        for module, names in re.findall(r"from (site_builder[.\w]*) import ([\w, ]+)", text):
+            there = vars(import_module(module))
+            wrong += [f"{path.name}: {module}.{name}" for name in names.split(", ") if name not in there]
+    assert wrong == []
 
 
 def test_the_collector_has_the_version_of_the_package() -> None:
