@@ -14,12 +14,12 @@ from site_builder.bookings import archive, consul_store, parser, service
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
+from site_builder.config.setting_types import is_cleartext_url
 from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client
 from site_builder.core.board_client import (
     CHECK_URL_HINT,
     describe_unexpected_board_response,
-    is_cleartext_url,
     parse_board_origin,
 )
 from site_builder.core.command_options import CommandError, print_command_message

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from site_builder.core.clock import ZONE_PATTERN
 from site_builder.core.names import fold_login
@@ -144,6 +146,18 @@ def parse_listen_setting(text: str) -> tuple[str, int]:
 def parse_board_url_setting(text: str) -> str | None:
     """Return the URL with a slash at its end; None if empty."""
     return match_setting_text(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None
+
+
+def is_cleartext_url(url: str) -> bool:
+    """Return True if others on the network could read what is sent to this URL."""
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    if parts.scheme == "https" or name == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return True
 
 
 def parse_channels_setting(text: str) -> tuple[tuple[str, str], ...]:

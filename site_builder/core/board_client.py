@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import email.utils
 import http.client
-import ipaddress
 import json
 import socket
 import ssl
@@ -227,15 +226,3 @@ def describe_board_login_error(error: BoardResponseError, url: str) -> str:
     return (
         f"{server} asks for a name and a password: set GPUBOARD_LOGIN=name:password, in a file that only you can read"
     )
-
-
-def is_cleartext_url(url: str) -> bool:
-    """Return True if others on the network could read what is sent to this URL."""
-    parts = urlsplit(url)
-    name = parts.hostname or ""
-    if parts.scheme == "https" or name == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return True

@@ -12,9 +12,9 @@ from typing import IO, Any
 import click
 from click.shell_completion import CompletionItem
 
+from site_builder.config.setting_types import is_cleartext_url
 from site_builder.config.settings import LoadedSettings, Settings, SettingsError, load_settings
 from site_builder.core import files
-from site_builder.core.board_client import is_cleartext_url
 from site_builder.core.model import FleetUnavailableError
 
 # Options that are settings too, as GPUBOARD_…; every command has the first three.
