@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
+
+import orjson
 
 from site_builder.core.model import Gpu, GpuHealth, GpuProblem, ParsedFile, ToolResult
 from site_builder.health.gpu_health import (
@@ -28,121 +31,16 @@ KERNEL_LOG_WORDS = {"nvidia": "Xid", "amd": "amdgpu"}
 
 
 class ProblemKind(NamedTuple):
-    """The texts of a problem: `what` has places for values, `advice` for {reset}, {gpu} and {log}."""
+    """A problem in problem_kinds.json: `what` has places for values, `advice` for {reset}, {gpu} and {log}."""
 
     severity: str
     what: str
     advice: str
 
 
-COOLING_ADVICE = "look at its fans, at dust, and at the air around the host"
-PROBLEM_KINDS: dict[str, ProblemKind] = {
-    "lost": ProblemKind(
-        CRITICAL,
-        "the driver cannot reach it: {0}",
-        "look for {log} in dmesg, then reset it ({reset}) or reboot the host",
-    ),
-    "off-bus": ProblemKind(
-        CRITICAL,
-        "it fell off the bus: {0}",
-        "look for {log} in dmesg, then reboot the host; if it comes again, look at its power, its seat and its cooling",
-    ),
-    "reset": ProblemKind(
-        CRITICAL,
-        "it cannot be used until it is reset",
-        "end what runs on it and reset it ({reset}); where that is refused, reboot the host",
-    ),
-    "power-cable": ProblemKind(
-        CRITICAL,
-        "it has too little power: {0}",
-        "switch the host off and look that all of its power cables are plugged in",
-    ),
-    "interrupts": ProblemKind(
-        CRITICAL,
-        "its interrupts do not arrive: {0}",
-        "look for NVRM and irq in dmesg, update the firmware of the mainboard, then reboot the host",
-    ),
-    "recovery": ProblemKind(
-        CRITICAL,
-        "the driver says that it needs to be recovered: {0}",
-        "do what it says once nobody is on it, and look for {log} in dmesg",
-    ),
-    "unreadable": ProblemKind(
-        CRITICAL,
-        "{0}",
-        "look for {log} in dmesg; if it stays so, end what runs on it and reset it ({reset}), or reboot the host",
-    ),
-    "ecc-uncorrected": ProblemKind(
-        CRITICAL,
-        "{0} since the driver was loaded",
-        "what was computed on it may be wrong: end what runs on it and reset it ({reset}); if it comes "
-        "again, have it replaced",
-    ),
-    "repair-failed": ProblemKind(
-        CRITICAL,
-        "a repair of its memory failed",
-        "have it replaced: no spare memory is left for the next one",
-    ),
-    "repair-pending": ProblemKind(
-        WARNING,
-        "a repair of its memory waits for a reset of the GPU",
-        "reset it when nobody is on it ({reset}); until then it may be used",
-    ),
-    "heat": ProblemKind(WARNING, "slowed by heat{0}", COOLING_ADVICE),
-    "hot": ProblemKind(WARNING, "too warm: at its limit of {0} °C", COOLING_ADVICE),
-    "power-brake": ProblemKind(
-        WARNING,
-        "slowed by the power brake of the hardware",
-        "look at the power supplies of the host: one has failed, or all together are too weak",
-    ),
-    "slowdown": ProblemKind(
-        WARNING,
-        "slowed by the hardware, which does not say why",
-        "look at its power cables, at the power supplies, and at its fans",
-    ),
-    "fan": ProblemKind(
-        WARNING,
-        "{0}",
-        "look whether its fan turns and is plugged in, before the GPU overheats",
-    ),
-    "power": ProblemKind(
-        WARNING,
-        "its power cannot be read: {0}",
-        "it can be used; some cards never tell it. If it was told before, look for {log} in dmesg",
-    ),
-    "inforom": ProblemKind(
-        WARNING,
-        "its infoROM is corrupted",
-        "it works, but may forget what it keeps there, such as its ECC mode and its counts: have its maker "
-        "restore it, or have it replaced",
-    ),
-    "said": ProblemKind(WARNING, "its driver says of it: {0}", "look for {log} in dmesg"),
-    "link": ProblemKind(
-        WARNING,
-        "its PCIe link has {0} of {1} lanes",
-        "data take longer to get there: look whether it sits well, and in a slot that has them all; where "
-        "the mainboard gives it no more, nothing is wrong",
-    ),
-    "ecc-corrected": ProblemKind(
-        INFO,
-        "{0} corrected ECC errors since the driver was loaded",
-        "they did no harm; if uncorrected ones follow, have it replaced",
-    ),
-    "ecc-before": ProblemKind(
-        INFO,
-        "{0} in its life{1}",
-        "nothing is to be done now; if there are more every few weeks, have it replaced",
-    ),
-    "persistence": ProblemKind(
-        INFO,
-        "persistence mode is off: the driver starts anew at each call{0}",
-        "as root: nvidia-smi -pm 1, or better the service nvidia-persistenced, which lasts over a reboot",
-    ),
-    "prohibited": ProblemKind(
-        INFO,
-        "its compute mode is Prohibited: no program can use it",
-        "if that is not meant, as root: nvidia-smi -i {gpu} -c DEFAULT",
-    ),
+PROBLEM_KINDS = {
+    kind: ProblemKind(**texts)
+    for kind, texts in orjson.loads((Path(__file__).parent / "problem_kinds.json").read_bytes()).items()
 }
 # Words in a driver's message about a GPU, and the kind of problem; the first that is in the message counts.
 MESSAGE_KINDS = (
@@ -158,17 +56,14 @@ MESSAGE_KINDS = (
     ("fell off", "off-bus"),
     ("device handle", "lost"),
 )
-RESET_ADVICE = PROBLEM_KINDS["reset"].advice
 # Words in the driver's recovery action, and what to do; the first that is in it counts.
 RECOVERY_ADVICE = (
     ("drain", "give it nothing new and end what runs on it and exchanges data with it, then reset it ({reset})"),
     ("reboot", "reboot the host"),
-    ("reset", RESET_ADVICE),
+    ("reset", PROBLEM_KINDS["reset"].advice),
 )
 # Exit codes of nvidia-smi that are about a GPU, where its messages do not say which.
 EXIT_CODE_KINDS = {8: "power-cable", 10: "interrupts", 14: "inforom", 15: "off-bus"}
-# What newer drivers call what older ones recommended.
-DRAIN_AND_RESET_ACTION = "Drain and Reset"
 # Fewer corrected errors since the driver was loaded are normal.
 MIN_CORRECTED_ERRORS = 1000
 # A fan may stand still while a card is cool; those that do begin to turn at some 60 °C.
@@ -286,7 +181,8 @@ def advise_on_exit_code_problem(result: ToolResult) -> str:
 def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, ...]:
     """Find the problems that a health record shows; a query that was slow took `query_ms`."""
     problems: list[GpuProblem] = []
-    action = DRAIN_AND_RESET_ACTION if health.is_drain_recommended else health.recovery_action
+    # what older drivers recommended, in the words of newer ones
+    action = "Drain and Reset" if health.is_drain_recommended else health.recovery_action
     if action:
         advice = next((advice for words, advice in RECOVERY_ADVICE if words in action.lower()), "")
         problems.append(build_problem("recovery", action, advice=advice))

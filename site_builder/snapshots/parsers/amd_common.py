@@ -7,7 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count, islice
+from pathlib import Path
 from typing import NamedTuple
+
+import orjson
 
 from site_builder.core.model import Gpu
 from site_builder.core.terminal_text import clean_excerpt, clean_text, describe_json_error
@@ -59,9 +62,17 @@ IGNORED_LINE = re.compile(
     r"GPU\[[0-9]+\]\s*:.*|KFD process information:?"
 )
 ReadingParser = Callable[[object], "float | None"]
-# For each column its parser, and the names that the tool has had for it, the best first.
-ReadingTable = Mapping[str, "tuple[ReadingParser, tuple[str, ...]]"]
-TextTable = Mapping[str, "tuple[str, ...]"]
+# Sizes of memory have a parser for each tool: without a unit, amd-smi means MB and rocm-smi bytes.
+READING_PARSERS: dict[str, ReadingParser] = {
+    **dict.fromkeys(("utilization.gpu", "utilization.memory", "fan.speed"), values.parse_percent),
+    **dict.fromkeys(("temperature.gpu", "temperature.memory"), values.parse_celsius),
+    **dict.fromkeys(("power.draw", "power.limit"), values.parse_watts),
+    **dict.fromkeys(("clocks.current.sm", "clocks.current.memory"), values.parse_mhz),
+    "ecc.errors.corrected.volatile.total": values.parse_count,
+    "ecc.errors.uncorrected.volatile.total": values.parse_count,
+    "pcie.link.width.current": values.parse_lanes,
+    "pcie.link.gen.current": values.parse_pcie_generation,
+}
 NOT_AVAILABLE_PATTERN = re.compile(r"N/?A\b.*|UNKNOWN|UNSUPPORTED|NOT SUPPORTED.*|NONE|NULL|NAN|-*", re.IGNORECASE)
 MAX_TEXT_CHARACTERS = 200
 
@@ -96,11 +107,24 @@ class AmdIdentity(NamedTuple):
 
 
 class ToolFieldNames(NamedTuple):
-    """The names that a tool has for readings and texts; `watched` are those whose errors make a state unknown."""
+    """The names that a tool has had for each column, the best first, and the parsers of readings.
 
-    readings: ReadingTable
-    texts: TextTable
+    `watched` are the names whose errors make a state unknown.
+    """
+
+    readings: dict[str, tuple[ReadingParser, list[str]]]
+    texts: dict[str, list[str]]
     watched: Mapping[str, re.Pattern[str]]
+
+
+def load_amd_field_names(tool: str, memory_unit: str, watched: Mapping[str, re.Pattern[str]]) -> ToolFieldNames:
+    names: dict[str, list[str]] = orjson.loads((Path(__file__).parent / "amd_field_names.json").read_bytes())[tool]
+    parsers = {
+        **dict.fromkeys(("memory.used", "memory.total"), values.build_mib_parser(memory_unit)),
+        **READING_PARSERS,
+    }
+    readings = {column: (parsers[column], names.pop(column)) for column in [*names] if column in parsers}
+    return ToolFieldNames(readings, names, watched)
 
 
 def extract_amd_json(lines: Sequence[str]) -> PrintedJson:
@@ -242,7 +266,10 @@ def build_amd_gpu(
     cells.update(errors)
     available_cells = {column: cell for column, cell in cells.items() if cell is not None}
 
-    lost = find_lost_value(text for fact in facts.values() for text in list_amd_texts(fact))
+    texts: list[object] = []  # of facts such as `N/A`, `{"value": "N/A", "unit": "W"}` or `["N/A", "N/A"]`
+    for fact in facts.values():
+        texts += fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else [fact]
+    lost = find_lost_value(text for text in texts if isinstance(text, str))
     failed: list[tuple[str, str]] = []
     for name, fact in facts.items():
         if (words := parse_amd_error_words(fact)) is not None:
@@ -278,13 +305,7 @@ def build_amd_gpu(
     )
 
 
-def list_amd_texts(fact: object) -> Iterable[str]:
-    """Return the texts in `N/A`, `{"value": "N/A", "unit": "W"}` or `["N/A", "N/A"]`."""
-    inner = fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else [fact]
-    return [text for text in inner if isinstance(text, str)]
-
-
-def find_amd_product_name(facts: Mapping[str, object], texts: TextTable) -> str | None:
+def find_amd_product_name(facts: Mapping[str, object], texts: Mapping[str, Sequence[str]]) -> str | None:
     """Return the name of a GPU; its device id is better than nothing."""
 
     def list_texts(field: str) -> list[str]:

@@ -17,80 +17,16 @@ INDENTED_LINE = re.compile(r"( *)([A-Za-z0-9_()-][A-Za-z0-9_() -]{0,59}):(?: (.*
 PROCESS_INFO = "process_info"
 MAX_TEXT_DEPTH = 8
 NO_PROCESS_WORDS = "no running processes"
-MIB_FROM_MB, MIB_FROM_BYTES = values.build_mib_parser("mb"), values.build_mib_parser("b")
+MIB_FROM_BYTES = values.build_mib_parser("b")
 MAX_DEPTH = 3
 # A tool lists each GPU once for each query.
 MAX_ENTRIES = 2 * amd_common.MAX_GPUS
-AMD_SMI_READINGS: amd_common.ReadingTable = {
-    "memory.used": (MIB_FROM_MB, ("mem_usage.used_vram", "vram.used", "fb_usage.fb_used", "vram.vram_used")),
-    "memory.total": (
-        MIB_FROM_MB,
-        ("mem_usage.total_vram", "vram.total", "fb_usage.fb_total", "vram.vram_total", "vram.size", "vram.size_mb"),
-    ),
-    "utilization.gpu": (values.parse_percent, ("usage.gfx_activity", "usage.gfx_usage", "usage.gfx_util")),
-    "utilization.memory": (values.parse_percent, ("usage.umc_activity", "usage.mem_usage", "usage.mem_util")),
-    "temperature.gpu": (
-        values.parse_celsius,
-        ("temperature.edge", "temperature.hotspot", "temperature.junction", "temperature.gpu_temp"),
-    ),
-    "temperature.memory": (values.parse_celsius, ("temperature.mem", "temperature.vram")),
-    "power.draw": (
-        values.parse_watts,
-        (
-            "power.socket_power",
-            "power.current_socket_power",
-            "power.average_socket_power",
-            "power.current_power",
-            "power.power_usage",
-        ),
-    ),
-    "power.limit": (
-        values.parse_watts,
-        (
-            "limit.socket_power",
-            "limit.ppt0.socket_power_limit",
-            "limit.socket_power_limit",
-            "limit.current_power",
-            "limit.power",
-            "power.power_limit",
-            "limit.max_power",
-            "limit.ppt0.max_power_limit",
-        ),
-    ),
-    "clocks.current.sm": (
-        values.parse_mhz,
-        ("clock.gfx_0.clk", "clock.gfx.clk", "clock.gfx.cur_clk", "clock.gfx.current_clock", "clock.gfx_clock"),
-    ),
-    "clocks.current.memory": (
-        values.parse_mhz,
-        ("clock.mem_0.clk", "clock.mem.clk", "clock.mem.cur_clk", "clock.mem.current_clock", "clock.mem_clock"),
-    ),
-    "fan.speed": (values.parse_percent, ("fan.usage",)),
-    "ecc.errors.corrected.volatile.total": (
-        values.parse_count,
-        ("ecc.total_correctable_count", "ecc.total_correctable", "ecc.total_correctible"),
-    ),
-    "ecc.errors.uncorrected.volatile.total": (
-        values.parse_count,
-        ("ecc.total_uncorrectable_count", "ecc.total_uncorrectable", "ecc.total_uncorrectible"),
-    ),
-    "pcie.link.width.current": (values.parse_lanes, ("pcie.width", "pcie.current_lanes", "pcie.current_width")),
-    "pcie.link.gen.current": (values.parse_pcie_generation, ("pcie.speed", "pcie.current_speed")),
-}
-AMD_SMI_TEXTS: amd_common.TextTable = {
-    "name": ("asic.market_name", "board.product_name"),
-    "device": ("asic.device_id",),
-    "sku": ("board.model_number",),
-    "pci.bus_id": ("bdf", "bus.bdf"),
-    "serial": ("board.product_serial", "board.product_serial_number"),
-    "vbios_version": ("vbios.part_number", "ifwi.part_number", "vbios.version", "ifwi.version"),
-}
 WATCHED_FIELDS = {
     "memory": re.compile(r"(?:mem_usage|fb_usage)(?:\.|$)|vram\.(?:used|total|vram_used|vram_total|size|size_mb)$"),
     "use": re.compile(r"usage(?:\.|$)"),
     "temperature": re.compile(r"temperature(?:\.|$)"),
 }
-AMD_SMI_FIELD_NAMES = amd_common.ToolFieldNames(AMD_SMI_READINGS, AMD_SMI_TEXTS, WATCHED_FIELDS)
+AMD_SMI_FIELD_NAMES = amd_common.load_amd_field_names("amd-smi", "mb", WATCHED_FIELDS)
 NO_LIST_MESSAGE = "amd-smi has no list of them"
 
 

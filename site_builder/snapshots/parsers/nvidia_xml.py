@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
+from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
+
+import orjson
 
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.core.terminal_text import clean_excerpt
@@ -30,88 +33,7 @@ from site_builder.snapshots.parsers.values import (
 )
 
 # The paths of each --query-gpu field in the versions of the XML: the first with a value counts, `a + b` is a sum.
-XML_FIELDS: dict[str, tuple[str, ...]] = {
-    "uuid": ("uuid",),
-    "name": ("product_name",),
-    "pci.bus_id": ("pci/pci_bus_id",),
-    "serial": ("serial",),
-    "vbios_version": ("vbios_version",),
-    "memory.total": ("fb_memory_usage/total",),
-    "memory.used": ("fb_memory_usage/used",),
-    "memory.free": ("fb_memory_usage/free",),
-    "memory.reserved": ("fb_memory_usage/reserved",),
-    "utilization.gpu": ("utilization/gpu_util",),
-    "utilization.memory": ("utilization/memory_util",),
-    "utilization.encoder": ("utilization/encoder_util",),
-    "utilization.decoder": ("utilization/decoder_util",),
-    "temperature.gpu": ("temperature/gpu_temp",),
-    "temperature.gpu.tlimit": ("temperature/gpu_temp_tlimit",),
-    "temperature.memory": ("temperature/memory_temp",),
-    "power.draw": (
-        "gpu_power_readings/power_draw",
-        "gpu_power_readings/average_power_draw",
-        "gpu_power_readings/instant_power_draw",
-        "power_readings/power_draw",
-    ),
-    "power.limit": (
-        "gpu_power_readings/requested_power_limit",
-        "gpu_power_readings/gpu_ceiling_power_limit/requested_power_limit",
-        "gpu_power_readings/power_limit",
-        "power_readings/power_limit",
-    ),
-    "enforced.power.limit": (
-        "gpu_power_readings/current_power_limit",
-        "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
-        "gpu_power_readings/enforced_power_limit",
-        "power_readings/enforced_power_limit",
-    ),
-    "fan.speed": ("fan_speed",),
-    "pstate": ("performance_state", "gpu_power_readings/power_state", "power_readings/power_state"),
-    "clocks.current.graphics": ("clocks/graphics_clock",),
-    "clocks.current.sm": ("clocks/sm_clock",),
-    "clocks.current.memory": ("clocks/mem_clock",),
-    "clocks.max.sm": ("max_clocks/sm_clock",),
-    "persistence_mode": ("persistence_mode",),
-    "compute_mode": ("compute_mode",),
-    "mig.mode.current": ("mig_mode/current_mig",),
-    "display_active": ("display_active",),
-    "pcie.link.gen.gpucurrent": (
-        "pci/pci_gpu_link_info/pcie_gen/device_current_link_gen",
-        "pci/pci_gpu_link_info/pcie_gen/current_link_gen",
-    ),
-    "pcie.link.gen.max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
-    "pcie.link.width.current": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
-    "pcie.link.width.max": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
-    "ecc.mode.current": ("ecc_mode/current_ecc",),
-    "ecc.errors.corrected.volatile.total": (
-        "ecc_errors/volatile/single_bit/total",
-        "ecc_errors/volatile/sram_correctable + ecc_errors/volatile/dram_correctable",
-    ),
-    "ecc.errors.uncorrected.volatile.total": (
-        "ecc_errors/volatile/double_bit/total",
-        "ecc_errors/volatile/sram_uncorrectable + ecc_errors/volatile/sram_uncorrectable_parity"
-        " + ecc_errors/volatile/sram_uncorrectable_secded + ecc_errors/volatile/dram_uncorrectable",
-    ),
-    "ecc.errors.corrected.aggregate.total": (
-        "ecc_errors/aggregate/single_bit/total",
-        "ecc_errors/aggregate/sram_correctable + ecc_errors/aggregate/dram_correctable",
-    ),
-    "ecc.errors.uncorrected.aggregate.total": (
-        "ecc_errors/aggregate/double_bit/total",
-        "ecc_errors/aggregate/sram_uncorrectable + ecc_errors/aggregate/sram_uncorrectable_parity"
-        " + ecc_errors/aggregate/sram_uncorrectable_secded + ecc_errors/aggregate/dram_uncorrectable",
-    ),
-    "remapped_rows.correctable": ("remapped_rows/remapped_row_corr",),
-    "remapped_rows.uncorrectable": ("remapped_rows/remapped_row_unc",),
-    "remapped_rows.pending": ("remapped_rows/remapped_row_pending",),
-    "remapped_rows.failure": ("remapped_rows/remapped_row_failure",),
-    "retired_pages.single_bit_ecc.count": ("retired_pages/multiple_single_bit_retirement/retired_count",),
-    "retired_pages.double_bit.count": ("retired_pages/double_bit_retirement/retired_count",),
-    "retired_pages.pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
-    "gpu_recovery_action": ("gpu_recovery_action",),
-    "reset_status.reset_required": ("gpu_reset_status/reset_required",),
-    "reset_status.drain_and_reset_recommended": ("gpu_reset_status/drain_and_reset_recommended",),
-}
+XML_FIELDS: dict[str, list[str]] = orjson.loads((Path(__file__).parent / "nvidia_xml_paths.json").read_bytes())
 XML_PATHS = tuple(
     tuple(tuple(tuple(path.split("/")) for path in source.split(" + ")) for source in sources)
     for sources in XML_FIELDS.values()

@@ -43,46 +43,13 @@ PID_KEY = re.compile(r"pid([0-9]{1,10})")
 # What it prints instead of JSON where there is no process.
 NO_JSON_MESSAGE = "No JSON data to report"
 MIB_FROM_BYTES = values.build_mib_parser("b")
-ROCM_SMI_READINGS: amd_common.ReadingTable = {
-    "memory.used": (MIB_FROM_BYTES, ("vram total used memory (b)",)),
-    "memory.total": (MIB_FROM_BYTES, ("vram total memory (b)",)),
-    "utilization.gpu": (values.parse_percent, ("gpu use (%)",)),
-    # the older name does not mean how much of the memory is taken
-    "utilization.memory": (values.parse_percent, ("gpu memory read/write activity (%)", "gpu memory use (%)")),
-    "temperature.gpu": (
-        values.parse_celsius,
-        ("temperature (sensor edge) (c)", "temperature (sensor junction) (c)", "temperature (sensor #1) (c)"),
-    ),
-    "temperature.memory": (values.parse_celsius, ("temperature (sensor memory) (c)",)),
-    "power.draw": (
-        values.parse_watts,
-        (
-            "average graphics package power (w)",
-            "current socket graphics package power (w)",
-            "current graphics package power (w)",
-        ),
-    ),
-    "power.limit": (values.parse_watts, ("max graphics package power (w)",)),
-    "clocks.current.sm": (values.parse_mhz, ("sclk clock speed", "sclk clock level")),
-    "clocks.current.memory": (values.parse_mhz, ("mclk clock speed", "mclk clock level")),
-    "fan.speed": (values.parse_percent, ("fan speed (%)",)),
-    "pcie.link.width.current": (values.parse_lanes, ("pcie clock level",)),
-    "pcie.link.gen.current": (values.parse_pcie_generation, ("pcie clock level",)),
-}
-ROCM_SMI_TEXTS: amd_common.TextTable = {
-    "name": ("device name", "card series", "card model"),
-    "device": ("device id", "gpu id", "card model"),
-    "sku": ("card sku",),
-    "pci.bus_id": ("pci bus",),
-    "serial": ("serial number",),
-    "vbios_version": ("vbios version",),
-}
 WATCHED_FIELDS = {
     "memory": re.compile(r"(?:vis_)?vram total|gtt total|gpu memory allocated"),
     "use": re.compile(r"gpu use \(%\)|gpu memory (?:use|read/write)|memory activity"),
     "temperature": re.compile(r"temperature "),
 }
-ROCM_SMI_FIELD_NAMES = amd_common.ToolFieldNames(ROCM_SMI_READINGS, ROCM_SMI_TEXTS, WATCHED_FIELDS)
+# `gpu memory use (%)`, the older name of utilization.memory, does not mean how much of the memory is taken.
+ROCM_SMI_FIELD_NAMES = amd_common.load_amd_field_names("rocm-smi", "b", WATCHED_FIELDS)
 
 
 class RocmSmiOutput:
