@@ -174,25 +174,17 @@ def match_event_gpus(
         is_unnamed = gpu.key.startswith(UNNAMED_KEY_PREFIX)
         previous_key = gpu.key
         if state and gpu.key not in state.gpus and (gpu.lost is not None or not is_unnamed):
-            # without a UUID it may be any that is missing; with one, any that had none
-            candidates = {
-                key: candidate for key, candidate in missing.items() if is_unnamed or key.startswith(UNNAMED_KEY_PREFIX)
-            }
-            previous_key = find_same_event_gpu(gpu, candidates) or gpu.key
+            # without a UUID it may be any that is missing; with one, any that had none: by bus id, or else by number
+            same_bus, same_index = [], []
+            for key, other in missing.items():
+                if is_unnamed or key.startswith(UNNAMED_KEY_PREFIX):
+                    if gpu.bus is not None and gpu.bus == other.bus:
+                        same_bus.append(key)
+                    elif (gpu.bus is None or other.bus is None) and gpu.index is not None and gpu.index == other.index:
+                        same_index.append(key)
+            previous_key = next(iter(same_bus + same_index), gpu.key)
             missing.pop(previous_key, None)
         yield (previous_key if is_unnamed else gpu.key), gpu, previous_key
-
-
-def find_same_event_gpu(gpu: GpuHealthMetrics, candidates: Mapping[str, GpuHealthState]) -> str | None:
-    """Return the key of the candidate at the same place: by bus id, or else by number."""
-    for key, candidate in candidates.items():
-        if gpu.bus is not None and gpu.bus == candidate.bus:
-            return key
-    for key, candidate in candidates.items():
-        has_bus_ids = gpu.bus is not None and candidate.bus is not None
-        if not has_bus_ids and gpu.index is not None and gpu.index == candidate.index:
-            return key
-    return None
 
 
 class HealthEventFinder:
@@ -245,13 +237,26 @@ class HealthEventFinder:
             self.add_momentary_event(key, gpu.index, "new", (previous_host,))
         latest_events = self.carry_events(before, key)
         index = gpu.index if gpu.index is not None else before.index
-        for kind, is_on, value in list_event_span_states(gpu):
+        spans: tuple[tuple[str, bool | None, EventValue], ...] = (
+            ("gone", False, ()),
+            ("lost", gpu.lost is not None, (gpu.lost,)),
+            ("recovery", None if gpu.recovery is None else bool(gpu.recovery), (gpu.recovery,)),
+            ("pending", gpu.pending, ()),
+            ("failed", gpu.failed, ()),
+            ("heat", gpu.heat, ()),
+            ("hot", None if gpu.hot is None else bool(gpu.hot), tuple(gpu.hot or ())),
+        )
+        for kind, is_on, value in spans:
             self.update_span(latest_events, (key, index, kind), is_on, value)
         self.update_power(latest_events, key, index, gpu.power)
         if known:
             self.compare_counts(latest_events, key, index, before.counts, gpu.counts)
-        counts = carry_event_counts(before.counts, gpu.counts)
-        return GpuHealthState(index, gpu.bus or before.bus, counts, latest_events)
+        counts = list(gpu.counts)
+        for positions in COUNT_POSITIONS.values():
+            if all(gpu.counts[position] is None for position in positions):  # keep what is not reported at all
+                for position in positions:
+                    counts[position] = before.counts[position]
+        return GpuHealthState(index, gpu.bus or before.bus, tuple(counts), latest_events)
 
     def mark_gone(self, key: str, before: GpuHealthState) -> GpuHealthState:
         latest_events = self.carry_events(before, key)
@@ -343,43 +348,17 @@ class HealthEventFinder:
     def compare_counts(
         self, latest_events: dict[str, HealthEvent], key: str, index: GpuNumber, before: Counts, now: Counts
     ) -> None:
-        """Record by how much each count rose."""
+        """Record by how much each count rose; a resettable one that fell began at 0 again."""
         for kind, positions in COUNT_POSITIONS.items():
-            both = (position for position in positions if before[position] is not None and now[position] is not None)
-            position = next(both, positions[0])
-            increase = compute_event_increase(before[position], now[position], kind in RESETTABLE_KINDS)
+            pairs = ((before[position], now[position]) for position in positions)
+            old, new = next((pair for pair in pairs if None not in pair), (None, None))
+            if old is None or new is None:
+                continue
+            increase = new - old if new >= old else new if kind in RESETTABLE_KINDS else 0
             event = latest_events.get(kind)
             if increase and event:
                 total = min(int(event.value[0] or 0) + increase, MAX_COUNT)
                 ended_at = max(self.checked_at, event.began_at)
-                latest_events[kind] = self.record(event._replace(value=(total, now[position]), ended_at=ended_at))
+                latest_events[kind] = self.record(event._replace(value=(total, new), ended_at=ended_at))
             elif increase:
-                latest_events[kind] = self.add_momentary_event(key, index, kind, (increase, now[position]))
-
-
-def list_event_span_states(gpu: GpuHealthMetrics) -> Iterator[tuple[str, bool | None, EventValue]]:
-    """Yield each kind of event that lasts, whether it is on, and its value."""
-    yield "gone", False, ()
-    yield "lost", gpu.lost is not None, (gpu.lost,)
-    yield "recovery", None if gpu.recovery is None else bool(gpu.recovery), (gpu.recovery,)
-    yield "pending", gpu.pending, ()
-    yield "failed", gpu.failed, ()
-    yield "heat", gpu.heat, ()
-    yield "hot", None if gpu.hot is None else bool(gpu.hot), tuple(gpu.hot or ())
-
-
-def compute_event_increase(before: int | None, now: int | None, is_resettable: bool) -> int:
-    """Return by how much a count rose; a resettable one that fell began at 0 again."""
-    if before is None or now is None:
-        return 0
-    return now - before if now >= before else now if is_resettable else 0
-
-
-def carry_event_counts(before: Counts, now: Counts) -> Counts:
-    """Keep the last counts of a kind that is not reported at all."""
-    counts = list(now)
-    for positions in COUNT_POSITIONS.values():
-        if all(now[position] is None for position in positions):
-            for position in positions:
-                counts[position] = before[position]
-    return tuple(counts)
+                latest_events[kind] = self.add_momentary_event(key, index, kind, (increase, new))

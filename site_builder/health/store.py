@@ -10,7 +10,6 @@ from contextlib import suppress
 import orjson
 
 from site_builder.core.formatting import HOUR, MINUTE
-from site_builder.core.model import GpuNumber
 from site_builder.health.model import (
     BEFORE_FIRST_CHECK,
     COUNT_NAMES,
@@ -73,34 +72,29 @@ def unpack_stored_health_metrics(data: bytes) -> HostHealthMetrics:
 
 
 def unpack_health_state(data: bytes) -> HostHealthState:
+    """Unpack the state of a host; raise DamagedBlockError if it is not what was written."""
+    gpus: dict[str, GpuHealthState] = {}
     try:
-        checked_at, taken_at, number, driver, rows = orjson.loads(data)
-        gpus = {str(key): build_stored_gpu_health_state(*row) for key, row in rows.items()}
-        return HostHealthState(int(checked_at), taken_at and float(taken_at), int(number), driver and str(driver), gpus)
+        checked_at, taken_at, last_number, driver, rows = orjson.loads(data)
+        for key, (index, bus, counts, events_by_kind) in rows.items():
+            if len(counts) != len(COUNT_NAMES) or any(
+                count is not None and not isinstance(count, int) for count in counts
+            ):
+                raise DamagedBlockError(data)
+            latest_events: dict[str, HealthEvent] = {}
+            for kind, cells in events_by_kind.items():
+                event = HealthEvent(*cells)
+                event = latest_events[kind] = event._replace(value=tuple(event.value))
+                numbers = [event.number, event.began_at, 0 if event.ended_at is None else event.ended_at]
+                if kind not in SPAN_KINDS or kind == "power":
+                    numbers += event.value[:2]  # type: ignore[arg-type]
+                if event.kind != kind or not all(isinstance(number, int) for number in numbers):
+                    raise DamagedBlockError(data)
+            gpus[str(key)] = GpuHealthState(index, bus, tuple(counts), latest_events)
+        taken_at = taken_at and float(taken_at)
+        return HostHealthState(int(checked_at), taken_at, int(last_number), driver and str(driver), gpus)
     except DECODE_ERRORS as error:
         raise DamagedBlockError(data) from error
-
-
-def build_stored_gpu_health_state(
-    index: GpuNumber, bus: str | None, counts: list[int | None], latest_events: dict[str, list[object]]
-) -> GpuHealthState:
-    """Build the state of a GPU; raise ValueError if it is not what was written."""
-    if len(counts) != len(COUNT_NAMES) or any(count is not None and not isinstance(count, int) for count in counts):
-        raise ValueError(counts)
-    events = {kind: build_stored_latest_event(kind, cells) for kind, cells in latest_events.items()}
-    return GpuHealthState(index, bus, tuple(counts), events)
-
-
-def build_stored_latest_event(kind: str, cells: list[object]) -> HealthEvent:
-    """Build an event that may go on; raise ValueError if nothing can be compared with it."""
-    event = HealthEvent(*cells)  # type: ignore[arg-type]
-    event = event._replace(value=tuple(event.value))
-    numbers = [event.number, event.began_at, 0 if event.ended_at is None else event.ended_at]
-    if kind not in SPAN_KINDS or kind == "power":
-        numbers += event.value[:2]  # type: ignore[arg-type]
-    if event.kind != kind or not all(isinstance(number, int) for number in numbers):
-        raise ValueError(cells)
-    return event
 
 
 def build_stored_event(*row: object) -> HealthEvent:
@@ -250,7 +244,10 @@ class HealthEventStore(StoredEventReader):
             connection.execute("PRAGMA synchronous=FULL")  # a power cut costs no more than a minute
             with begin_database_transaction(connection):
                 self.reload_known(connection)  # another builder may have been faster
-                previous = self.find_previous_check(connection, minute)
+                # the minute of the last check; if we failed since, that of our own last one
+                (previous,) = connection.execute("SELECT max(at) FROM minute WHERE at<?", (minute,)).fetchone()
+                if previous is not None and self.last_good_minute is not None and self.last_good_minute >= 0:
+                    previous = min(previous, self.last_good_minute)
                 away_since = minute if previous is None else previous
                 connection.executemany(
                     "UPDATE counter SET away=? WHERE host=? AND away IS NULL", [(away_since, host) for host in away]
@@ -284,13 +281,6 @@ class HealthEventStore(StoredEventReader):
             self.known_metrics = dict(connection.execute(query))
             self.loaded_from = connection, version
 
-    def find_previous_check(self, connection: sqlite3.Connection, minute: int) -> int | None:
-        """Return the minute of the last check; if we failed since, that of our own last one."""
-        (previous,) = connection.execute("SELECT max(at) FROM minute WHERE at<?", (minute,)).fetchone()
-        if previous is None or self.last_good_minute is None or self.last_good_minute < 0:
-            return None if previous is None else int(previous)
-        return min(int(previous), self.last_good_minute)
-
     def update_host(
         self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HealthCheckTimes
     ) -> bool:
@@ -317,12 +307,25 @@ class HealthEventStore(StoredEventReader):
         new_keys = [gpu.key for gpu in unpacked.gpus if state and gpu.key not in state.gpus]
         query = "SELECT max(number) FROM event WHERE host=?"
         (last_number,) = connection.execute(query, (check.host,)).fetchone()
-        previous_hosts = find_stored_previous_hosts(connection, check.host, new_keys)
+        # the other host that had each new GPU last, by its history or its events
+        named_keys = [key for key in new_keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
+        hosts = {key: run.host for key, run in idle_runs.read_idle_runs(connection, named_keys).items()}
+        query = "SELECT host FROM event WHERE gpu=? ORDER BY at DESC LIMIT 1"
+        for key in named_keys:
+            if key not in hosts and (row := connection.execute(query, (key,)).fetchone()):
+                hosts[key] = row[0]
+        previous_hosts = {key: host for key, host in hosts.items() if host != check.host}
         new_state, events = self.compare(state, unpacked, check, previous_hosts)
         if new_state is state:
             return False
         if state is None and last_number:  # no number is used twice
-            new_state, events = renumber_events(new_state, events, last_number)
+            events = [event._replace(number=event.number + last_number) for event in events]
+            gpus = {}
+            for key, gpu in new_state.gpus.items():
+                latest = gpu.latest_events.items()
+                renumbered = {kind: event._replace(number=event.number + last_number) for kind, event in latest}
+                gpus[key] = gpu._replace(latest_events=renumbered)
+            new_state = new_state._replace(last_event_number=new_state.last_event_number + last_number, gpus=gpus)
         self.added_count += insert_events(connection, events[:MAX_EVENTS_AT_ONCE])
         new_row = (check.host, watched_since, None, metrics.packed, orjson.dumps(new_state, default=list))
         connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,?,?,?)", new_row)
@@ -341,32 +344,16 @@ class HealthEventStore(StoredEventReader):
             while sum(min(count, share) for count in counts.values()) > MAX_EVENTS:
                 share = share * 3 // 4
             for host, count in counts.items():
-                if count > min(share, *MAX_EVENTS_PER_GPU.values()):
-                    trim_stored_events(connection, host, share)
+                if count <= min(share, *MAX_EVENTS_PER_GPU.values()):
+                    continue
+                # those that are over first, and power before all others
+                query = f"SELECT gpu, {POWER_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # our words
+                for gpu, is_power, gpu_count in connection.execute(query, (host,)).fetchall():
+                    condition = f"host=? AND gpu=? AND ({POWER_SQL})=?", (host, gpu, is_power)
+                    delete_oldest_events(connection, condition, gpu_count - MAX_EVENTS_PER_GPU[bool(is_power)])
+                (left,) = connection.execute("SELECT count(*) FROM event WHERE host=?", (host,)).fetchone()
+                delete_oldest_events(connection, ("host=?", (host,)), left - share)
             connection.execute("INSERT OR REPLACE INTO done VALUES('events', ?)", (hour,))
-
-
-def find_stored_previous_hosts(connection: sqlite3.Connection, host: str, keys: Sequence[str]) -> dict[str, str]:
-    """Return the other host that had each GPU last, by its history or its events."""
-    named_keys = [key for key in keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
-    hosts = {key: run.host for key, run in idle_runs.read_idle_runs(connection, named_keys).items()}
-    query = "SELECT host FROM event WHERE gpu=? ORDER BY at DESC LIMIT 1"
-    for key in named_keys:
-        if key not in hosts and (row := connection.execute(query, (key,)).fetchone()):
-            hosts[key] = row[0]
-    return {key: previous_host for key, previous_host in hosts.items() if previous_host != host}
-
-
-def renumber_events(
-    state: HostHealthState, events: Iterable[HealthEvent], step: int
-) -> tuple[HostHealthState, list[HealthEvent]]:
-    """Add `step` to the numbers of all events."""
-    gpus = {}
-    for key, gpu in state.gpus.items():
-        latest = {kind: event._replace(number=event.number + step) for kind, event in gpu.latest_events.items()}
-        gpus[key] = gpu._replace(latest_events=latest)
-    renumbered = [event._replace(number=event.number + step) for event in events]
-    return state._replace(last_event_number=state.last_event_number + step, gpus=gpus), renumbered
 
 
 def insert_events(connection: sqlite3.Connection, events: Sequence[HealthEvent]) -> int:
@@ -374,16 +361,6 @@ def insert_events(connection: sqlite3.Connection, events: Sequence[HealthEvent])
     rows = [event._replace(value=orjson.dumps(event.value)) for event in events]  # type: ignore[arg-type]
     connection.executemany(f"INSERT OR REPLACE INTO event({EVENT_COLUMNS}) VALUES({EVENT_PLACEHOLDERS})", rows)
     return len(rows)
-
-
-def trim_stored_events(connection: sqlite3.Connection, host: str, limit: int) -> None:
-    """Delete the oldest events beyond the limits: those that are over first, and power before all others."""
-    query = f"SELECT gpu, {POWER_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # our words
-    for gpu, is_power, count in connection.execute(query, (host,)).fetchall():
-        condition = f"host=? AND gpu=? AND ({POWER_SQL})=?", (host, gpu, is_power)
-        delete_oldest_events(connection, condition, count - MAX_EVENTS_PER_GPU[bool(is_power)])
-    (count,) = connection.execute("SELECT count(*) FROM event WHERE host=?", (host,)).fetchone()
-    delete_oldest_events(connection, ("host=?", (host,)), count - limit)
 
 
 def delete_oldest_events(connection: sqlite3.Connection, condition: SqlCondition, count: int) -> None:
