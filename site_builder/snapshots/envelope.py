@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
@@ -80,10 +80,6 @@ class Bundle(NamedTuple):
     problem: str | None = None
 
 
-class InvalidBundleError(Exception):
-    """A value in Consul is not the bundle of a host."""
-
-
 def take_first_envelope_lines(items: Sequence[Item], limit: int, what: str, problems: list[str]) -> Sequence[Item]:
     """Return at most `limit` items; add a problem if there are more."""
     if len(items) <= limit:
@@ -155,7 +151,10 @@ def split_snapshot_lines(data: bytes, task: str) -> ParsedFile[str]:
 
 
 def split_snapshot_parts(data: bytes, task: str, default_format: str) -> tuple[ParsedFile[str], dict[str, ToolParts]]:
-    """Split a file into the parts of each tool; a file without parts is one part in `default_format`."""
+    """Split a file into the parts of each tool; a file without parts is one part in `default_format`.
+
+    The lines of a part with a bad header are left out.
+    """
     if PART_MARK not in data:
         file = split_snapshot_lines(data, task)
         if file.header is None:
@@ -167,12 +166,6 @@ def split_snapshot_parts(data: bytes, task: str, default_format: str) -> tuple[P
     is_complete = has_end_line(data)
     lines = decode_text(data).rstrip("\n").split("\n")[1 : -1 if is_complete else None]
     problems = [] if is_complete else [TORN_MESSAGE]
-    parts = group_lines_by_part(lines, problems)
-    return ParsedFile((), header, is_complete, problems=tuple(problems)), parts
-
-
-def group_lines_by_part(lines: Iterable[str], problems: list[str]) -> dict[str, ToolParts]:
-    """Return the parts of each tool; the lines of a part with a bad header are left out."""
     parts: dict[tuple[str, str], tuple[int, list[str], list[str]]] = {}
     rows: list[str] = []
     messages: list[str] = []
@@ -197,58 +190,45 @@ def group_lines_by_part(lines: Iterable[str], problems: list[str]) -> dict[str, 
     for (tool, query), (rc, part_rows, part_messages) in parts.items():
         part = SnapshotPart(rc, tuple(part_rows), tuple(part_messages[:MAX_MESSAGES]))
         parts_by_tool.setdefault(tool, {})[query] = part
-    return parts_by_tool
+    return ParsedFile((), header, is_complete, problems=tuple(problems)), parts_by_tool
 
 
 def parse_bundle(value: bytes, host: str) -> Bundle:
     """Split the value that a host stored in Consul into its files; one that is torn or of another host has none."""
-    try:
-        texts = decompress_bundle(value).split(END_LINE)
-        if texts.pop():
-            raise InvalidBundleError(TORN_MESSAGE)
-        headers: dict[str, SnapshotHeader] = {}
-        files: dict[str, bytes] = {}
-        for text in texts:
-            match = HEADER_START.match(text)
-            task = match[1].decode() if match else ""
-            name = FILES_BY_TASK.get(task, "")
-            header, message = parse_snapshot_header(text, task)
-            if not name:
-                message = (
-                    f"it has a snapshot of {task}, which nobody knows" if task else "it is not a snapshot of gpuboard"
-                )
-            elif header and header.host != host:
-                message = f"it says host={clean_text(header.host[:80])}, which is not its key's name"
-            elif name in files:
-                message = f"it has {name} twice"
-            if message or header is None:
-                raise InvalidBundleError(message)
-            headers[name], files[name] = header, text + END_LINE
-        if not files:
-            message = "it is empty"
-            raise InvalidBundleError(message)
-    except InvalidBundleError as error:
-        return Bundle({}, problem=str(error))
-    files = {name: files[name] for name in WRITE_ORDER if name in files}
-    return Bundle(files, headers["host.txt"].time if "host.txt" in headers else None)
-
-
-def decompress_bundle(value: bytes) -> bytes:
     decompressor = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
         content = decompressor.decompress(value, MAX_BUNDLE_BYTES + 1)
     except zlib.error:
-        message = "it is not in gzip" if value[:2] != b"\x1f\x8b" else "its gzip is damaged"
-        raise InvalidBundleError(message) from None
-    message = ""
+        return Bundle({}, problem="it is not in gzip" if value[:2] != b"\x1f\x8b" else "its gzip is damaged")
     if len(content) > MAX_BUNDLE_BYTES:
-        message = f"it has more than the {MAX_BUNDLE_BYTES >> 20} MB that are read"
-    elif not value:
-        message = "it is empty"
-    elif not decompressor.eof:
-        message = "its gzip has no end"
-    elif decompressor.unused_data:
-        message = "there is more behind the end of its gzip"
-    if message:
-        raise InvalidBundleError(message)
-    return content
+        return Bundle({}, problem=f"it has more than the {MAX_BUNDLE_BYTES >> 20} MB that are read")
+    if not value:
+        return Bundle({}, problem="it is empty")
+    if not decompressor.eof:
+        return Bundle({}, problem="its gzip has no end")
+    if decompressor.unused_data:
+        return Bundle({}, problem="there is more behind the end of its gzip")
+    texts = content.split(END_LINE)
+    if texts.pop():
+        return Bundle({}, problem=TORN_MESSAGE)
+    host_time: int | None = None
+    files: dict[str, bytes] = {}
+    for text in texts:
+        match = HEADER_START.match(text)
+        task = match[1].decode() if match else ""
+        name = FILES_BY_TASK.get(task, "")
+        header, problem = parse_snapshot_header(text, task)
+        if not name:
+            problem = f"it has a snapshot of {task}, which nobody knows" if task else "it is not a snapshot of gpuboard"
+        elif header and header.host != host:
+            problem = f"it says host={clean_text(header.host[:80])}, which is not its key's name"
+        elif name in files:
+            problem = f"it has {name} twice"
+        if problem or header is None:
+            return Bundle({}, problem=problem)
+        files[name] = text + END_LINE
+        if task == "host":
+            host_time = header.time
+    if not files:
+        return Bundle({}, problem="it is empty")
+    return Bundle({name: files[name] for name in WRITE_ORDER if name in files}, host_time)

@@ -50,9 +50,19 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
             problems.append(f"GPUs of {tool.vendor} are told by two parts; the first part counts")
             continue
         vendors |= {tool.vendor} if rows else set()
-        tool_gpus = sorted(
-            drop_duplicate_tool_gpus(rows, problems), key=lambda gpu: (gpu.index is None, gpu.index or 0)
-        )
+        tool_gpus: list[Gpu] = []
+        uuids: set[str | None] = set()
+        for gpu in rows:
+            # a row of nothing but errors belongs to the message before it
+            is_nameless = gpu.uuid is None and gpu.index is None and gpu.lost
+            if is_nameless and tool_gpus and tool_gpus[-1].lost and tool_gpus[-1].uuid is None:
+                continue
+            if gpu.uuid in uuids:
+                problems.append(f"the GPU {gpu.uuid} is told twice; the first row counts")
+                continue
+            uuids |= {gpu.uuid} if gpu.uuid is not None else set()
+            tool_gpus.append(gpu)
+        tool_gpus.sort(key=lambda gpu: (gpu.index is None, gpu.index or 0))
         # also where the first vendor has no GPU just now: what a booking calls amd0 must not become 0
         if tool.vendor != rows_by_tool[0][0].vendor:
             tool_gpus = [gpu._replace(place=f"{tool.vendor}{gpu.label}") for gpu in tool_gpus]
@@ -108,19 +118,3 @@ def parse_gpu_tool_rows(data: bytes, task: str) -> tuple[ParsedFile[Any], list[t
         has_missing_gpu=has_missing_gpu,
     )
     return parsed_file, rows_by_tool
-
-
-def drop_duplicate_tool_gpus(rows: tuple[Gpu, ...], problems: list[str]) -> list[Gpu]:
-    gpus: list[Gpu] = []
-    uuids: set[str | None] = set()
-    for gpu in rows:
-        # a row of nothing but errors belongs to the message before it
-        is_nameless = gpu.uuid is None and gpu.index is None and gpu.lost
-        if is_nameless and gpus and gpus[-1].lost and gpus[-1].uuid is None:
-            continue
-        if gpu.uuid in uuids:
-            problems.append(f"the GPU {gpu.uuid} is told twice; the first row counts")
-            continue
-        uuids |= {gpu.uuid} if gpu.uuid is not None else set()
-        gpus.append(gpu)
-    return gpus

@@ -30,15 +30,8 @@ from site_builder.core.subprocesses import LimitedProcess
 from site_builder.snapshots import gpu_tools
 
 AWK_PROGRAMS = (
-    *(
-        "secret_patterns.awk",
-        "mask_option_names.awk",
-        "mask_programs.awk",
-        "mask_values.awk",
-        "mask_words.awk",
-        "mask_commands.awk",
-    ),
-    *("mask_lines.awk", "mask_process_names.awk"),
+    *("secret_patterns.awk", "mask_option_names.awk", "mask_programs.awk", "mask_values.awk", "mask_words.awk"),
+    *("mask_commands.awk", "mask_lines.awk", "mask_process_names.awk"),
 )
 AWK_TIMEOUT_S = 10
 # As the host's script does it: a newline becomes a space, any other control character a question mark.
@@ -58,22 +51,19 @@ UNKNOWN_FIELD = re.compile(rb'Field "([a-z_.]+)" is not a valid field to query')
 AMD_TOOLS = ("amd-smi", "rocm-smi")
 # A tool that ended so will not answer another query either.
 NO_OUTPUT_EXIT_CODES = frozenset({EXIT_TIMED_OUT, EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS})
-METRIC_OPTIONS = ("--usage", "--mem-usage", "--temperature", "--power", "--clock")
 # The arguments for each query, and those for older versions of the tool.
 AMD_SMI_QUERIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "names": (("list", "-e", "--json"), ("list", "--json")),
     "static": (("static", "--json"),),
-    "metric": (("metric", *METRIC_OPTIONS, "--json"), ("metric", "--json")),
+    "metric": (
+        ("metric", "--usage", "--mem-usage", "--temperature", "--power", "--clock", "--json"),
+        ("metric", "--json"),
+    ),
     "processes": (("process", "--json"),),
 }
 ROCM_METRIC_OPTIONS = (
-    "--showuse",
-    "--showmemuse",
-    "--showmeminfo",
-    "vram",
-    "--showtemp",
-    "--showpower",
-    "--showclocks",
+    *("--showuse", "--showmemuse", "--showmeminfo", "vram"),
+    *("--showtemp", "--showpower", "--showclocks"),
 )
 ROCM_SMI_QUERIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "names": (("--showid", "--showuniqueid", "--showproductname", "--showbus", "--showmaxpower", "--json"),),
@@ -259,45 +249,22 @@ def find_local_login_by_uid(uid: int) -> str | None:
 def mask_local_processes(
     rows: Sequence[PsRow], processes: ParsedFile[GpuProcessRow], proc: Path
 ) -> tuple[tuple[PsRow, ...], ParsedFile[GpuProcessRow]]:
-    """Add commands and names, with secrets masked as on a host that pushes."""
-    arguments = [read_local_process_arguments(row.pid, proc) for row in rows]
+    """Add commands and names, with secrets masked as on a host that pushes; what cannot be masked is not shown."""
     if not rows and not processes.rows:
         return (), processes
-    commands, names = mask_local_commands(
-        list(filter(None, arguments)), [process.name or "" for process in processes.rows]
-    )
-    remaining = iter(commands)
-    # a kernel thread or a zombie has no command, and keeps the kernel's name
-    masked_rows = tuple(row._replace(command=next(remaining)) if args else row for row, args in zip(rows, arguments))
-    masked_processes = tuple(process._replace(name=name or None) for process, name in zip(processes.rows, names))
-    return masked_rows, replace(processes, rows=masked_processes)
-
-
-def read_local_process_arguments(pid: int, proc: Path) -> list[bytes]:
-    """Return the arguments of a process, as many as a host reads; none where they cannot be read."""
-    try:
-        with (proc / str(pid) / "cmdline").open("rb") as file:
-            content = file.read(MAX_COMMAND_BYTES)
-    except OSError:
-        return []
-    if len(content) == MAX_COMMAND_BYTES:
-        content = content.rpartition(b"\0")[0]  # half a secret is one too
-    content = content.rstrip(b"\0 ")
-    return content.split(b"\0") if content else []
-
-
-def mask_local_commands(
-    commands: Sequence[Sequence[bytes]], names: Sequence[str]
-) -> tuple[list[str | None], list[str | None]]:
-    """Return commands, each given as its arguments, and process names as they may be shown.
-
-    Where awk cannot be run, each is None: what is not masked is not shown.
-    """
     lines: list[bytes] = []
-    for arguments in commands:
-        lines += [b"a" + argument.translate(CLEAN_BYTES) for argument in arguments]
-        lines.append(b"c")
-    lines += [b"n" + name.encode().translate(CLEAN_BYTES) for name in names]
+    rows_with_command: list[PsRow] = []  # a kernel thread or a zombie has no command, and keeps the kernel's name
+    for row in rows:
+        content = b""
+        with suppress(OSError), (proc / str(row.pid) / "cmdline").open("rb") as file:
+            content = file.read(MAX_COMMAND_BYTES)
+        if len(content) == MAX_COMMAND_BYTES:
+            content = content.rpartition(b"\0")[0]  # half a secret is one too
+        if content := content.rstrip(b"\0 "):
+            rows_with_command.append(row)
+            lines += [b"a" + argument.translate(CLEAN_BYTES) for argument in content.split(b"\0")]
+            lines.append(b"c")
+    lines += [b"n" + (process.name or "").encode().translate(CLEAN_BYTES) for process in processes.rows]
     folder = find_scripts_folder() / "lib"
     command = ["awk", *(word for name in AWK_PROGRAMS for word in ("-f", str(folder / name)))]
     masked: list[str | None] = []
@@ -311,9 +278,13 @@ def mask_local_commands(
             check=True,
         )
         masked += result.stdout.decode("utf-8", "replace").split("\n")[:-1]
-    if len(masked) != len(commands) + len(names):
-        masked = [None] * (len(commands) + len(names))
-    return masked[: len(commands)], masked[len(commands) :]
+    if len(masked) != len(rows_with_command) + len(processes.rows):
+        masked = [None] * (len(rows_with_command) + len(processes.rows))
+    commands = {row.pid: command for row, command in zip(rows_with_command, masked)}
+    names = masked[len(rows_with_command) :]
+    masked_rows = tuple(row._replace(command=commands.get(row.pid, row.command)) for row in rows)
+    masked_processes = tuple(process._replace(name=name or None) for process, name in zip(processes.rows, names))
+    return masked_rows, replace(processes, rows=masked_processes)
 
 
 def read_machine_name() -> str:

@@ -159,7 +159,25 @@ class SnapshotStore:
         self.has_changes = False
         # if the stored file is damaged, all files are read again
         with suppress(DamagedFileError, ValueError):
-            self.native_files, self.legacy_files = load_stored_snapshots(self.store_path) if state else ({}, {})
+            if state:
+                self.load()
+
+    def load(self) -> None:
+        """Load the files as the last builder stored them; raise DamagedFileError if any of it is damaged."""
+        decode = make_record_decoder(StoredSnapshotHost)
+        native: FilesByHost = {}
+        legacy: FilesByHost = {}
+        for text, contents in read_records(self.store_path, STORE_TITLE):
+            host: StoredSnapshotHost = decode(orjson.loads(text))
+            file_names = legacy_files.LEGACY_FILES if host.is_legacy else TASKS_BY_FILE
+            is_possible = all(file.name in file_names and 0 <= file.arrived_at < MAX_EPOCH for file in host.files)
+            if not is_host_name(host.name) or len(host.files) != len(contents) or not is_possible:
+                raise DamagedFileError(host.name)
+            (legacy if host.is_legacy else native)[host.name] = {
+                file.name: HostFile(file.signature, content, file.arrived_at, file.problem)
+                for file, content in zip(host.files, contents)
+            }
+        self.native_files, self.legacy_files = native, legacy
 
     def read_hosts(self, only: Container[str] | None = None) -> tuple[list[HostFiles], list[Problem]]:
         """Return every host that data/ has, or had until it is forgotten; raise OSError if data/ cannot be read."""
@@ -270,24 +288,6 @@ class SnapshotStore:
                 with suppress(TypeError):  # a host with a text that JSON cannot hold is read again
                     text = dump_json(StoredSnapshotHost(name, is_legacy, stored))
                     yield text, [file.content for file in host_files.values()]
-
-
-def load_stored_snapshots(store: Path) -> tuple[FilesByHost, FilesByHost]:
-    """Load native and legacy files as the last builder stored them; raise DamagedFileError if any of it is damaged."""
-    decode = make_record_decoder(StoredSnapshotHost)
-    native: FilesByHost = {}
-    legacy: FilesByHost = {}
-    for text, contents in read_records(store, STORE_TITLE):
-        host: StoredSnapshotHost = decode(orjson.loads(text))
-        file_names = legacy_files.LEGACY_FILES if host.is_legacy else TASKS_BY_FILE
-        is_possible = all(file.name in file_names and 0 <= file.arrived_at < MAX_EPOCH for file in host.files)
-        if not is_host_name(host.name) or len(host.files) != len(contents) or not is_possible:
-            raise DamagedFileError(host.name)
-        (legacy if host.is_legacy else native)[host.name] = {
-            file.name: HostFile(file.signature, content, file.arrived_at, file.problem)
-            for file, content in zip(host.files, contents)
-        }
-    return native, legacy
 
 
 def remove_stored_snapshots(data: Path, name: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from operator import itemgetter
 from typing import TypeVar
@@ -54,9 +54,15 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
             single_values[key] = value
         elif len(repeated_values[key]) < REPEATED_KEYS[key]:
             repeated_values[key].append(value)
+    load_text = single_values.get("load", "")
+    words = load_text.split(None, 3)
+    loads = [load for load in map(parse_number, words) if load is not None and load <= MAX_VALUES["load"]]
+    has_loads = len(loads) == len(words) == 3
+    if load_text and not has_loads:
+        problems.append(f"not three numbers of load: {load_text[:MAX_QUOTED_CHARACTERS]}")
     interfaces = (text.partition(" ") for text in repeated_values["interface"])
     facts = HostFacts(
-        load=parse_host_load(single_values.get("load", ""), problems),
+        load=(loads[0], loads[1], loads[2]) if has_loads else None,
         cpus=parse_plausible_value("cpus", single_values, parse_integer, problems),
         memory_total=parse_plausible_value("memory_total", single_values, parse_number, problems),
         memory_available=parse_plausible_value("memory_available", single_values, parse_number, problems),
@@ -82,17 +88,6 @@ def parse_plausible_value(
     with suppress(ValueError):
         float(text)  # a number, however large or odd
         problems.append(f"{key} is {text[:MAX_QUOTED_CHARACTERS]}, which cannot be: it is not used")
-    return None
-
-
-def parse_host_load(text: str, problems: list[str]) -> tuple[float, float, float] | None:
-    """Parse the load of the last 1, 5 and 15 minutes."""
-    words = text.split(None, 3)
-    loads = [load for load in map(parse_number, words) if load is not None and load <= MAX_VALUES["load"]]
-    if len(loads) == len(words) == 3:
-        return loads[0], loads[1], loads[2]
-    if text:
-        problems.append(f"not three numbers of load: {text[:MAX_QUOTED_CHARACTERS]}")
     return None
 
 
@@ -135,62 +130,52 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
     elif columns and not {"pid", "command"} <= set(columns):
         problems.append("the line with the names of the columns is missing")
     elif columns:
-        rows = parse_ps_lines(columns, file.rows[1:], pids, problems)
+        lines = envelope.take_first_envelope_lines(file.rows[1:], MAX_ROWS, "processes", problems)
+        if pids is None or columns[0] != "pid":
+            rows = parse_ps_rows(columns, lines)
+            if len(rows) < len(lines):
+                problems.append(f"{len(lines) - len(rows)} rows have no pid")
+        else:  # most rows of a file are of other processes, and need not be parsed
+            lines_by_pid = {line[: line.find("\t")]: line for line in lines}
+            rows = parse_ps_rows(columns, (lines_by_pid[pid] for pid in map(str, pids) if pid in lines_by_pid))
+            dead = set(pids) - {row.pid for row in rows if not row.is_zombie}
+            if dead:
+                rows += [row for row in parse_ps_rows(columns, lines) if row.gpu_pid in dead and row.pid not in dead]
     return ParsedFile(tuple(rows), file.header, file.is_complete, file.messages, tuple(problems))
 
 
-def parse_ps_lines(
-    columns: tuple[str, ...], all_lines: Sequence[str], pids: Collection[int] | None, problems: list[str]
-) -> list[PsRow]:
-    lines = envelope.take_first_envelope_lines(all_lines, MAX_ROWS, "processes", problems)
+def parse_ps_rows(columns: tuple[str, ...], lines: Iterable[str]) -> list[PsRow]:
+    """Parse the lines that have a pid."""
     pick_cells = itemgetter(*find_column_positions(columns, PsRow._fields))
-
-    def parse_lines(some_lines: Iterable[str]) -> list[PsRow]:
-        parsed_rows = []
-        for line in some_lines:
-            cells = line.split("\t", len(columns) - 1)  # the last may hold tabs
-            cells += ["-"] * (len(columns) + 1 - len(cells))  # and one for columns that are missing
-            if row := parse_ps_row(pick_cells(cells)):
-                parsed_rows.append(row)
-        return parsed_rows
-
-    if pids is None or columns[0] != "pid":
-        rows = parse_lines(lines)
-        if len(rows) < len(lines):
-            problems.append(f"{len(lines) - len(rows)} rows have no pid")
-        return rows
-    # most rows of a file are of other processes, and need not be parsed
-    lines_by_pid = {line[: line.find("\t")]: line for line in lines}
-    rows = parse_lines(lines_by_pid[pid] for pid in map(str, pids) if pid in lines_by_pid)
-    dead = set(pids) - {row.pid for row in rows if not row.is_zombie}
-    if dead:
-        rows += [row for row in parse_lines(lines) if row.gpu_pid in dead and row.pid not in dead]
+    rows = []
+    for line in lines:
+        cells = line.split("\t", len(columns) - 1)  # the last may hold tabs
+        cells += ["-"] * (len(columns) + 1 - len(cells))  # and one for columns that are missing
+        pid_cell, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command, image, pod, person = (
+            pick_cells(cells)
+        )
+        pid = parse_integer(pid_cell)
+        if pid is None:
+            continue
+        # keywords would cost a fifth of the time of the whole file; to compare with "-" costs less than a call
+        row = PsRow(
+            pid,
+            parse_integer(ppid),
+            pid if gpu_pid == pid_cell else parse_integer(gpu_pid),
+            parse_ps_cell(uid),
+            parse_ps_cell(user),
+            parse_integer(elapsed),
+            parse_number(cpu),
+            parse_number(rss),
+            parse_ps_cell(state, MAX_STATE_CHARACTERS),
+            None if container == "-" else parse_ps_cell(container),
+            parse_ps_cell(command, MAX_COMMAND_CHARACTERS),
+            None if image == "-" else parse_ps_cell(image),
+            None if pod == "-" else parse_ps_cell(pod),
+            None if person == "-" else parse_ps_cell(person),
+        )
+        rows.append(row)
     return rows
-
-
-def parse_ps_row(cells: tuple[str, ...]) -> PsRow | None:
-    """Parse the cells of a row, in the order of PsRow."""
-    pid_cell, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command, image, pod, person = cells
-    pid = parse_integer(pid_cell)
-    if pid is None:
-        return None
-    # keywords would cost a fifth of the time of the whole file; to compare with "-" costs less than a call
-    return PsRow(
-        pid,
-        parse_integer(ppid),
-        pid if gpu_pid == pid_cell else parse_integer(gpu_pid),
-        parse_ps_cell(uid),
-        parse_ps_cell(user),
-        parse_integer(elapsed),
-        parse_number(cpu),
-        parse_number(rss),
-        parse_ps_cell(state, MAX_STATE_CHARACTERS),
-        None if container == "-" else parse_ps_cell(container),
-        parse_ps_cell(command, MAX_COMMAND_CHARACTERS),
-        None if image == "-" else parse_ps_cell(image),
-        None if pod == "-" else parse_ps_cell(pod),
-        None if person == "-" else parse_ps_cell(person),
-    )
 
 
 def parse_ps_cell(cell: str, max_characters: int = MAX_NAME_CHARACTERS) -> str | None:
