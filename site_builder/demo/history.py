@@ -13,8 +13,8 @@ from typing import NamedTuple
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, HostTracks, build_host_tracks, simulate_past_weeks
 from site_builder.demo.scenario import (
-    DRIVER_VERSION,
     MACHINES,
+    SCENARIO,
     ScenarioMachine,
     build_scenario_gpu_uuid,
     build_scenario_machines,
@@ -52,20 +52,9 @@ class DemoHistoryEvent(NamedTuple):
     duration_hours: float = 0
 
 
-DEMO_EVENTS: dict[str, tuple[DemoHistoryEvent, ...]] = {
-    "atlas": (
-        DemoHistoryEvent(None, "driver", ("580.95.05", DRIVER_VERSION), 19 * 24 + 3),
-        *(DemoHistoryEvent(2, "power", (41 + day, 9000 + 700 * day, None), 24 * day + 17, 13) for day in range(6)),
-        DemoHistoryEvent(2, "hot", (94, 90), 9 * 24 + 7, 2.5),
-        DemoHistoryEvent(2, "heat", (), 9 * 24 + 7.2, 2.2),
-    ),
-    "hydra": (
-        DemoHistoryEvent(5, "uncorrected", (1, 1), 12 * 24 + 5),
-        DemoHistoryEvent(5, "rows_uncorrected", (1, 1), 12 * 24 + 5),
-        DemoHistoryEvent(5, "pending", (), 12 * 24 + 5, 30),
-        DemoHistoryEvent(5, "lost", ("GPU is lost",), 6 * 24, 11),
-    ),
-    "lyra": (DemoHistoryEvent(1, "corrected", (214, 214), 4 * 24 + 2, 5),),
+DEMO_EVENTS = {
+    host: tuple(DemoHistoryEvent(**{**event, "value": tuple(event["value"])}) for event in events)
+    for host, events in SCENARIO["health_events"].items()
 }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 DRIVER_VERSION = "590.48.01"
@@ -15,46 +17,12 @@ RESERVED_MIB = 280
 # One that gets too warm as soon as it works, and the degrees at which it slows itself down.
 OVERHEATING_GPUS = {("atlas", 2)}
 THROTTLE_CELSIUS = 87
-PEOPLE = (
-    "alice",
-    "bruno",
-    "chen",
-    "dana",
-    "elif",
-    "farid",
-    "greta",
-    "hiro",
-    "ines",
-    "jonas",
-    "kavya",
-    "lena",
-    "marek",
-    "noor",
-)
+# The models, machines and people, and what always happens, whatever the seed: who works where, who holds what, which
+# booking is kept (the first one), broken (ines on atlas), or not used (dana, noor).
+SCENARIO = json.loads((Path(__file__).parent / "scenario.json").read_text())
+PEOPLE = tuple(SCENARIO["people"])
 FIRST_UID = 1001
 ALIASES = "lenak, lena\nmarek, Marek S.\n"
-# What is on a GPU is the worker, not the launcher that started it.
-JOB_COMMANDS = {
-    "train": (
-        "python -u train.py --config configs/vit-l.yaml --lr {lr} --batch-size 256",
-        "/opt/conda/bin/python -u main.py --name run-{n} --data /data/imagenet",
-        "python finetune.py --model llama-3-8b --rank {n}",
-        "python -m speech.train --set librispeech --seed {n}",
-    ),
-    "debug": (
-        "python train.py --debug --steps 100",
-        "python eval.py --checkpoint runs/{n}/last.pt",
-        "python -m pytest -q tests/test_kernels.py",
-        "python render.py --scene {n}",
-        "python exercise{n}.py",
-    ),
-    "notebook": (
-        "/opt/conda/bin/python -m ipykernel_launcher -f /run/user/{uid}/jupyter/kernel-{n}.json",
-        "python3 -m ipykernel_launcher -f /home/{person}/.local/share/jupyter/runtime/kernel-{n}.json",
-    ),
-    "serve": ("VLLM::EngineCore",),
-    "sweep": ("python sweep.py --trials 200 --seed {n}", "python -u agent.py --sweep retrieval-{n}"),
-}
 LEARNING_RATES = ("1e-4", "3e-4", "5e-5", "2e-5")
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 # One host had the old scripts, so that its files are of their kind; they stopped so long ago.
@@ -66,7 +34,6 @@ JOB_HOURS = {"train": (1, 11), "debug": (0.01, 0.12), "notebook": (2, 22), "swee
 GPU_COUNTS = {"train": (1, 1, 2, 4)}
 # Every three days a deadline comes, and for twelve hours before it everybody wants everything.
 DEADLINE_INTERVAL_S, RUSH_START_S, RUSH_END_S, RUSH_FACTOR = 3 * DAY_S, 6 * HOUR_S, 18 * HOUR_S, 30
-SWEEP_COMMAND = "python sweep.py --token=hf_abcdefghijklmnopqrstuvwxyz"
 LOST_GPUS = {"hydra": ((5, -3 * HOUR_S, 9 * HOUR_S),), "orion": ((3, 25 * MINUTE_S, 4 * HOUR_S),)}
 # GPUs that nobody ever takes.
 UNUSED_GPUS = {"perseus": (7,)}
@@ -213,58 +180,17 @@ class ScenarioMachine:
         return ()
 
 
-H100 = ScenarioGpuModel("NVIDIA H100 80GB HBM3", 81559, 700, 1980, "9.0", has_fan=False, has_ecc=True)
-A100 = ScenarioGpuModel("NVIDIA A100-SXM4-40GB", 40960, 400, 1410, "8.0", has_fan=False, has_ecc=True)
-A100_80 = ScenarioGpuModel("NVIDIA A100 80GB PCIe", 81920, 300, 1410, "8.0", has_fan=False, has_ecc=True)
-L40S = ScenarioGpuModel("NVIDIA L40S", 46068, 350, 2520, "8.9", has_fan=False, has_ecc=True)
-ADA = ScenarioGpuModel("NVIDIA RTX 6000 Ada Generation", 49140, 300, 3105, "8.9", has_fan=True, has_ecc=True)
-RTX_4090 = ScenarioGpuModel("NVIDIA GeForce RTX 4090", 24564, 450, 3120, "8.9", has_fan=True, has_ecc=False)
-RTX_3090 = ScenarioGpuModel("NVIDIA GeForce RTX 3090", 24576, 350, 2100, "8.6", has_fan=True, has_ecc=False)
-RTX_2080 = ScenarioGpuModel("NVIDIA GeForce RTX 2080 Ti", 11264, 250, 2100, "7.5", has_fan=True, has_ecc=False)
-V100 = ScenarioGpuModel("Tesla V100-SXM2-16GB", 16384, 300, 1530, "7.0", has_fan=False, has_ecc=True)
-GH200 = ScenarioGpuModel("NVIDIA GH200 480GB", 97871, 900, 1980, "9.0", has_fan=False, has_ecc=True)
-T4 = ScenarioGpuModel("Tesla T4", 15360, 70, 1590, "7.5", has_fan=False, has_ecc=True)
-P100 = ScenarioGpuModel("Tesla P100-PCIE-16GB", 16280, 250, 1328, "6.0", has_fan=False, has_ecc=True)
-A6000 = ScenarioGpuModel("NVIDIA RTX A6000", 49140, 300, 2100, "8.6", has_fan=True, has_ecc=True)
-MI210 = ScenarioGpuModel("AMD Instinct MI210", 65520, 300, 1700, "", has_fan=False, has_ecc=True, vendor="amd")
-RX_7900 = ScenarioGpuModel("Radeon RX 7900 XTX", 24560, 327, 2482, "", has_fan=True, has_ecc=False, vendor="amd")
-# How an H100 with 80 GB can be cut.
-H100_INSTANCES = (
-    ScenarioGpuInstance("3g.40gb", 2, 40448, 26, 60, 3, 24739),
-    ScenarioGpuInstance("2g.20gb", 3, 20096, 17, 32, 2, 12369),
-    ScenarioGpuInstance("1g.10gb", 9, 9984, 9, 16, 1, 6184),
-    ScenarioGpuInstance("1g.10gb", 10, 9984, 9, 16, 1, 6184),
-)
-
-MACHINES = (
-    ScenarioMachine("atlas", H100, 8, 192, 2063000, "Training", "vision nlp", 4, 0.6, 0.02),
-    ScenarioMachine("hydra", A100, 8, 128, 1031000, "Training", "vision", 8),
-    ScenarioMachine("orion", A100_80, 4, 64, 515000, "Speech", "speech nlp", 6, 0.6),
-    ScenarioMachine("vega", L40S, 4, 64, 515000, "Models for everybody", "inference", 6, 0.1),
-    ScenarioMachine("lyra", ADA, 4, 48, 257000, "", "graphics", 10),
-    ScenarioMachine("cygnus", RTX_4090, 2, 32, 128000, "Robotics", "robotics", 14, 0.3),
-    ScenarioMachine("draco", RTX_3090, 4, 32, 128000, "", "vision", 8),
-    ScenarioMachine("perseus", RTX_2080, 8, 40, 257000, "Teaching", "teaching", 40, 0.1, 0.15),
-    ScenarioMachine("taurus", V100, 4, 40, 515000, "Teaching", "teaching", 16, 0.2, 0.15),
-    ScenarioMachine("vulcan", GH200, 1, 72, 490000, "", "nlp", 2, 0.7, 0),
-    ScenarioMachine("pavo", T4, 2, 16, 64000, "", "", 8, 0, 0, "maintenance: new power supply, back on Friday"),
-    ScenarioMachine("pascal", P100, 2, 16, 128000, short_runs_per_hour=0, job_share=0, notebook_share=0),
+GPU_MODELS = {key: ScenarioGpuModel(**values) for key, values in SCENARIO["gpu_models"].items()}
+MACHINES = tuple(
     ScenarioMachine(
-        "gemini", H100, 5, 96, 1031000, "Notebooks", "teaching nlp", 12, 0.3, 0.1, instances=H100_INSTANCES
-    ),
-    ScenarioMachine("aquila", MI210, 4, 64, 515000, "", "nlp", 6, 0.4, amd_tool="amd-smi"),
-    ScenarioMachine(
-        "centaurus",
-        A6000,
-        4,
-        48,
-        257000,
-        "Rendering",
-        "graphics",
-        8,
-        extra_models=(RX_7900, RX_7900),
-        amd_tool="rocm-smi",
-    ),
+        **{
+            **values,
+            "model": GPU_MODELS[values["model"]],
+            "instances": tuple(ScenarioGpuInstance(**instance) for instance in values.get("instances", ())),
+            "extra_models": tuple(GPU_MODELS[key] for key in values.get("extra_models", ())),
+        }
+    )
+    for values in SCENARIO["machines"]
 )
 
 
@@ -336,75 +262,31 @@ class ScenarioBooking:
     rrule: str = ""
 
 
-def create_fixed_job(
-    kind: str, person: str, gpus: tuple[int, ...], hours: tuple[float, float], **details_given: object
-) -> ScenarioJob:
+def create_fixed_job(kind: str, person: str, gpus: list[int], hours: list[float], **details: Any) -> ScenarioJob:  # noqa: ANN401
     begins, ends = (hour * HOUR_S for hour in hours)
-    rng = Random(f"{person} {hours} {gpus}")  # noqa: S311
-    details: dict[str, object] = {
-        "memory_share": 0.88,
-        "command": choose_scenario_command(kind, person, rng),
-        **details_given,
-    }
-    return ScenarioJob(kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), **details)  # type: ignore[arg-type]
+    rng = Random(f"{person} {tuple(hours)} {tuple(gpus)}")  # noqa: S311
+    details = {"memory_share": 0.88, "command": choose_scenario_command(kind, person, rng), **details}
+    return ScenarioJob(kind, person, tuple(gpus), begins, ends, rng.randrange(2000, 4_000_000), **details)
 
 
 def choose_scenario_command(kind: str, person: str, rng: Random) -> str:
     uid = FIRST_UID + PEOPLE.index(person) if person in PEOPLE else 0
     words = {"n": rng.randrange(10, 99), "lr": rng.choice(LEARNING_RATES), "uid": uid, "person": person}
-    return rng.choice(JOB_COMMANDS[kind]).format(**words)
+    return str(rng.choice(SCENARIO["job_commands"][kind])).format(**words)
 
 
-# What always happens, whatever the seed: who works where, who holds what, which booking is kept and which broken.
-FIXED_JOBS: dict[str, tuple[ScenarioJob, ...]] = {
-    "atlas": (
-        create_fixed_job(
-            "train", "alice", (0, 1, 2, 3), (-52, 52), command="python -u train.py --config configs/vit-l.yaml"
-        ),
-        create_fixed_job("sweep", "marek", (5,), (-0.7, 4), memory_share=0.55, command=SWEEP_COMMAND),
-        create_fixed_job(
-            "notebook", "bruno", (6,), (-9 * 24, 30), memory_share=0.77, active_s=6 * 24 * HOUR_S - 2 * HOUR_S
-        ),
-    ),
-    "hydra": (create_fixed_job("train", "farid", (3,), (4.02, 12)),),
-    "orion": (create_fixed_job("train", "jonas", (0, 1), (-7, 20), container="docker"),),
-    "vega": (
-        create_fixed_job(
-            "serve", "kavya", (0, 1), (-12 * 24, 100 * 24), memory_share=0.92, container="docker", runs_as_root=True
-        ),
-    ),
-    "lyra": (
-        create_fixed_job(
-            "train", "elif", (2,), (-26, 7), memory_share=0.62, command="python worker.py --rank 0", is_orphaned=True
-        ),
-    ),
-    "cygnus": (create_fixed_job("train", "hiro", (0,), (-20, -3)),),
-    "draco": (
-        create_fixed_job("notebook", "noor", (1,), (-30, 40), memory_share=0.31, active_s=4 * HOUR_S),
-        create_fixed_job("debug", "greta", (2,), (-0.4, 1.1), memory_share=0.2),
-        create_fixed_job("train", "chen", (2,), (-3, 1), memory_share=0.5),
-    ),
-    "gemini": (
-        create_fixed_job("train", "kavya", (0,), (-5, 9), memory_share=0.81),
-        create_fixed_job("notebook", "greta", (1,), (-2.2, 6), memory_share=0.44, active_s=5 * HOUR_S),
-        create_fixed_job("train", "dana", (4,), (-11, 14)),
-    ),
-    "aquila": (create_fixed_job("train", "hiro", (0, 1), (-16, 21), memory_share=0.9),),
-    "centaurus": (
-        create_fixed_job("train", "lena", (0,), (-3, 8), memory_share=0.7),
-        create_fixed_job("train", "ines", (2,), (-1.4, 5), memory_share=0.8, command="python render.py --scene 41"),
-    ),
-}
-DEMO_BOOKINGS = (
-    ScenarioBooking("atlas", (0, 1, 2, 3), "alice", -50 * HOUR_S, 52 * HOUR_S, "ICML run"),  # kept
-    ScenarioBooking("atlas", (5,), "ines", -8 * HOUR_S, 5 * HOUR_S, "evaluation"),  # broken
-    ScenarioBooking("atlas", (7,), "dana", -1 * HOUR_S, 20 * HOUR_S, "demo for the visitors"),  # not used
-    ScenarioBooking("hydra", (3,), "farid", 4 * HOUR_S, 12 * HOUR_S, "deadline"),  # will be kept
-    ScenarioBooking("orion", (2, 3), "jonas", 6 * HOUR_S, 18 * HOUR_S, "deadline"),
-    ScenarioBooking("gemini", (2,), "noor", -2 * HOUR_S, 22 * HOUR_S, "thesis"),  # an instance, and not used either
-    ScenarioBooking("centaurus", (3,), "ines", 26 * HOUR_S, 50 * HOUR_S, "comparison"),
-    ScenarioBooking("cygnus", (0,), "hiro", -20 * HOUR_S, -3 * HOUR_S, "robot arm"),  # over
-    ScenarioBooking("taurus", None, "lena", 3 * DAY_S, 3 * DAY_S + 4 * HOUR_S, "course", "FREQ=WEEKLY;COUNT=12"),
+FIXED_JOBS = {host: tuple(create_fixed_job(**job) for job in jobs) for host, jobs in SCENARIO["fixed_jobs"].items()}
+DEMO_BOOKINGS = tuple(
+    ScenarioBooking(
+        booking["host"],
+        None if booking["gpus"] is None else tuple(booking["gpus"]),
+        booking["person"],
+        booking["hours"][0] * HOUR_S,
+        booking["hours"][1] * HOUR_S,
+        booking["comment"],
+        booking.get("rrule", ""),
+    )
+    for booking in SCENARIO["bookings"]
 )
 
 
