@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Union
-from xml.sax.saxutils import escape
+from functools import partial
+from typing import NamedTuple
 
+from site_builder.core.html import load_html_template
 from site_builder.demo.scenario import (
     DRIVER_VERSION,
     OVERHEATING_GPUS,
@@ -17,7 +18,6 @@ from site_builder.demo.scenario import (
     simulate_readings,
 )
 
-XmlTree = Mapping[str, Union[str, "XmlTree", "list[XmlTree]"]]
 CLOCK_REASON_BITS = {
     "gpu_idle": 0x1,
     "applications_clocks_setting": 0x2,
@@ -28,67 +28,6 @@ CLOCK_REASON_BITS = {
     "sync_boost": 0x10,
     "sw_thermal_slowdown": 0x20,
     "display_clocks_setting": 0x100,
-}
-# The elements of a GPU in their order, each with its field of --query-gpu and the unit that it has here.
-GPU_ELEMENTS: XmlTree = {
-    "product_name": "name",
-    "display_active": "display_active",
-    "persistence_mode": "persistence_mode",
-    "mig_mode": {"current_mig": "mig.mode.current", "pending_mig": "mig.mode.current"},
-    "mig_devices": "None",
-    "serial": "serial",
-    "uuid": "uuid",
-    "minor_number": "index",
-    "vbios_version": "vbios_version",
-    "gpu_recovery_action": "None",
-    "pci": {
-        "pci_bus_id": "pci.bus_id",
-        "pci_gpu_link_info": {
-            "pcie_gen": dict.fromkeys(
-                ("max_link_gen", "current_link_gen", "device_current_link_gen"), "pcie.link.gen.gpucurrent"
-            ),
-            "link_widths": {
-                "max_link_width": "pcie.link.width.max|x",
-                "current_link_width": "pcie.link.width.current|x",
-            },
-        },
-    },
-    "fan_speed": "fan.speed| %",
-    "performance_state": "pstate",
-    "clocks_event_reasons": "None",
-    "fb_memory_usage": {name: f"memory.{name}| MiB" for name in ("total", "reserved", "used", "free")},
-    "compute_mode": "compute_mode",
-    "utilization": {f"{name}_util": f"utilization.{name}| %" for name in ("gpu", "memory", "encoder", "decoder")},
-    "ecc_mode": {"current_ecc": "ecc.mode.current", "pending_ecc": "ecc.mode.current"},
-    "ecc_errors": {
-        when: {
-            "sram_correctable": "0",
-            "sram_uncorrectable_parity": "0",
-            "sram_uncorrectable_secded": "0",
-            "dram_correctable": f"ecc.errors.corrected.{when}.total",
-            "dram_uncorrectable": f"ecc.errors.uncorrected.{when}.total",
-        }
-        for when in ("volatile", "aggregate")
-    },
-    "remapped_rows": {
-        "remapped_row_corr": "remapped_rows.correctable",
-        "remapped_row_unc": "remapped_rows.uncorrectable",
-        "remapped_row_pending": "remapped_rows.pending",
-        "remapped_row_failure": "remapped_rows.failure",
-    },
-    "temperature": {"gpu_temp": "temperature.gpu| C", "memory_temp": "temperature.memory| C"},
-    "gpu_power_readings": {
-        "average_power_draw": "power.draw| W",
-        "instant_power_draw": "power.draw| W",
-        "current_power_limit": "enforced.power.limit| W",
-        "requested_power_limit": "power.limit| W",
-    },
-    "clocks": {
-        "graphics_clock": "clocks.current.graphics| MHz",
-        "sm_clock": "clocks.current.sm| MHz",
-        "mem_clock": "clocks.current.memory| MHz",
-    },
-    "max_clocks": {"graphics_clock": "clocks.max.sm| MHz", "sm_clock": "clocks.max.sm| MHz"},
 }
 # What each field is worth where the driver cannot reach the GPU, but for these.
 LOST_CELL = "[GPU is lost]"
@@ -159,18 +98,22 @@ def render_nvidia_output(
         "list": "".join(listed),
     }
     if machine.instances:
-        head = {
-            "timestamp": time.strftime("%a %b %d %H:%M:%S %Y"),
-            "driver_version": DRIVER_VERSION,
-            "cuda_version": "13.1",
-            "attached_gpus": str(len(cards)),
-        }
-        elements = [render_nvidia_gpu_element(machine, *entry, seen, gpu_processes) for entry in zip(cards, rows)]
-        files["xml"] = (
-            '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>\n'
-            f"{render_nvidia_elements(head, 1)}{''.join(elements)}</nvidia_smi_log>\n"
+        files["xml"] = load_html_template("nvidia_smi.xml").render(
+            timestamp=time.strftime("%a %b %d %H:%M:%S %Y"),
+            driver_version=DRIVER_VERSION,
+            cards=[(card, partial(format_smi_xml_cell, fields)) for card, fields in zip(cards, rows)],
+            clock_reason_bits=CLOCK_REASON_BITS,
+            instances=machine.instances,
+            units=machine.units,
+            seen=seen,
+            processes=gpu_processes,
         )
     return files
+
+
+def format_smi_xml_cell(fields: Mapping[str, str], name: str, unit: str = "") -> str:
+    value = fields[name].strip("[]")
+    return f"{value}{unit}" if value[:1].isdecimal() else value
 
 
 def build_smi_fields(
@@ -243,81 +186,3 @@ def build_smi_fields(
     if card.is_mig:  # nvidia-smi reports no use of a GPU that is cut
         fields.update({name: NOT_AVAILABLE_CELL for name in fields if name.startswith("utilization.")})
     return fields
-
-
-def render_nvidia_gpu_element(
-    machine: ScenarioMachine,
-    card: NvidiaToolGpu,
-    fields: Mapping[str, str],
-    seen: Sequence[tuple[int, int]],
-    gpu_processes: Sequence[NvidiaToolProcess],
-) -> str:
-    def format_memory(total: int, used: int, **others: int) -> XmlTree:
-        sizes = {"total": total, **others, "used": used, "free": total - used}
-        return {name: f"{size} MiB" for name, size in sizes.items()}
-
-    tree = fill_nvidia_elements(GPU_ELEMENTS, fields)
-    tree["mig_devices"] = "\n\t\t\tNone\n\t\t"
-    if card.is_mig:
-        tree["remapped_rows"] = "N/A"
-        devices: list[XmlTree] = []
-        for number, (instance, (_, used)) in enumerate(zip(machine.instances, seen)):
-            counts = {"multiprocessor": instance.processors, "copy_engine": instance.engines, "encoder": 0}
-            counts |= {"decoder": instance.engines, "ofa": 0, "jpg": instance.engines}
-            device: XmlTree = {
-                "index": str(number),
-                "gpu_instance_id": str(instance.instance_id),
-                "compute_instance_id": "0",
-                "device_attributes": {"shared": {f"{name}_count": str(count) for name, count in counts.items()}},
-                "ecc_error_count": {"volatile_count": {"sram_uncorrectable": "0"}},
-                "fb_memory_usage": format_memory(instance.memory_mib, used, reserved=0),
-                "bar1_memory_usage": format_memory(instance.bar1_mib, 0),
-            }
-            devices.append({"mig_device": device})
-        tree["mig_devices"] = devices
-    mask = fields["clocks_event_reasons.active"]
-    bits = int(mask, 16) if mask.startswith("0x") else 0
-    tree["clocks_event_reasons"] = {
-        f"clocks_event_reason_{name}": "Active" if bits & bit else "Not Active"
-        for name, bit in CLOCK_REASON_BITS.items()
-    }
-    processes: list[XmlTree] = []
-    for process in gpu_processes:
-        if process.gpu in card.unit_positions:
-            part = machine.units[process.gpu].instance
-            info = {
-                "gpu_instance_id": str(part.instance_id) if part else "N/A",
-                "compute_instance_id": "0" if part else "N/A",
-                "pid": str(process.pid),
-                "type": "C",
-                "process_name": process.program,
-                "used_memory": f"{process.memory_mib} MiB",
-            }
-            processes.append({"process_info": info})
-    tree["processes"] = processes
-    return f'\t<gpu id="{fields["pci.bus_id"]}">\n{render_nvidia_elements(tree, 2)}\t</gpu>\n'
-
-
-def fill_nvidia_elements(tree: XmlTree, fields: Mapping[str, str]) -> dict[str, str | XmlTree | list[XmlTree]]:
-    elements: dict[str, str | XmlTree | list[XmlTree]] = {}
-    for name, inner in tree.items():
-        if isinstance(inner, str):
-            field, _, unit = inner.partition("|")
-            value = fields.get(field, "N/A" if "." in field else field).strip("[]")
-            elements[name] = f"{value}{unit}" if value[:1].isdecimal() else value
-        elif isinstance(inner, Mapping):
-            elements[name] = fill_nvidia_elements(inner, fields)
-    return elements
-
-
-def render_nvidia_elements(tree: XmlTree, depth: int) -> str:
-    lines = []
-    tabs = "\t" * depth
-    for name, value in tree.items():
-        if isinstance(value, str):
-            lines.append(f"{tabs}<{name}>{escape(value)}</{name}>\n")
-        else:
-            children = value if isinstance(value, list) else [value]
-            inner = "".join(render_nvidia_elements(child, depth + 1) for child in children)
-            lines.append(f"{tabs}<{name}>\n{inner}{tabs}</{name}>\n")
-    return "".join(lines)

@@ -170,7 +170,7 @@ def test_what_pip_installs_has_all_that_a_page_needs(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assets = {f"site_builder/assets/{path.name}" for path in (ROOT / "www/assets").iterdir()}
-    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "site_builder").glob("*/templates/*.html")}
+    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "site_builder").glob("*/templates/*")}
     assert len(templates) > 15
     scripts = {f"site_builder/scripts/{path.relative_to(ROOT / 'scripts')}" for path in files(ROOT / "scripts")}
     stand_ins = {str(path.relative_to(ROOT)) for path in files(ROOT / "site_builder/demo/stand-ins")}
