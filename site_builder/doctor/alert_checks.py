@@ -1,4 +1,4 @@
-"""Checks of alerts: the rules, whom they reach and by which way, and the letters that do not arrive."""
+"""Checks of alerts: the rules, whom they reach and by which channel, and the notifications that do not arrive."""
 
 from __future__ import annotations
 

@@ -17,84 +17,20 @@ from site_builder.config.settings import SettingsError, load_settings
 from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
 from site_builder.doctor import alert_checks, builder_checks, data_checks, web_checks
-from site_builder.doctor.data_checks import check_history
-from site_builder.doctor.model import Check, CompletedCheck, find_worst_status
+from site_builder.doctor.model import (
+    EXIT_CODES,
+    Check,
+    CompletedCheck,
+    DoctorContext,
+    find_worst_status,
+    run_check,
+)
 from site_builder.snapshots.local_machine import read_machine_name
 
 LINE_WIDTH = 80
 STATUS_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 # Before the words: status and id.
-MESSAGE_INDENT = 22
-
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@click.option("--verbose", is_flag=True, help="What does not apply here too, and nothing cut.")
-@click.option("--url", metavar="URL", help="Where the board is served.")
-@with_setting_options
-def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verbose: bool) -> None:
-    """Check everything that the board needs on the web host.
-
-    Each check passes, warns, fails or is skipped, and says what to do: docs/doctor.md. It changes nothing. Call it
-    as the user who builds. On a GPU host, scripts/gpu-doctor.sh does the same there.
-
-    Exit 0 if nothing is wrong, 1 if something is but the board works (warn), 2 if something does not (fail).
-
-    \b
-    gpuboard doctor
-    gpuboard doctor --url https://gpus.example.org/
-    gpuboard doctor --json
-    """
-    from site_builder.doctor import model  # noqa: PLC0415 # KEEP
-    from site_builder.doctor.commands import CHECKS  # noqa: PLC0415 # KEEP
-
-    flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
-    try:
-        context = model.DoctorContext(load_settings(conf, flags, os.environ))
-    except SettingsError as error:
-        context = model.DoctorContext(None, str(error))
-    results: list[CompletedCheck] = []
-    if not as_json:
-        click.echo(f"{read_machine_name()} (gpuboard {__version__})")
-    for check in CHECKS:
-        if not as_json and (not results or results[-1].check.group != check.group):
-            click.echo(f"\n{check.group}")
-        results.append(model.CompletedCheck(check, model.run_check(check, context)))
-        if not as_json:
-            for line in format_check_lines(results[-1], verbose):
-                click.echo(line)
-    if as_json:
-        click.echo(replace_unencodable(checks_to_json(results, read_machine_name())))
-    else:
-        counts = Counter(completed.result.status for completed in results)
-        click.echo("\n" + ", ".join(f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
-    sys.exit(model.EXIT_CODES[model.find_worst_status(results)])
-
-
-def format_check_lines(result: CompletedCheck, verbose: bool) -> Iterator[str]:
-    """Format a check; one that passes takes a single line."""
-    check, outcome = result
-    if outcome.is_not_applicable and not verbose:
-        return
-    width = max(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns) if sys.stdout.isatty() else LINE_WIDTH
-    status = f"{outcome.status:4}"
-    if is_coloured():
-        status = click.style(status, fg=STATUS_COLOURS.get(outcome.status))
-    width_left = width - MESSAGE_INDENT - 1
-    message = join_printable_words(outcome.message)
-    lines = textwrap.wrap(message, width_left) or [""]
-    if outcome.status == "pass" and not verbose and len(lines) > 1:
-        lines = [message[: width_left - 3] + "..."]
-    yield replace_unencodable(f"  {status}  {check.id:12}  {lines[0]}")
-    yield from (replace_unencodable(" " * MESSAGE_INDENT + line) for line in lines[1:])
-    for number, line in enumerate(textwrap.wrap(join_printable_words(outcome.advice), width_left)):
-        yield replace_unencodable((" " * MESSAGE_INDENT if number else f"{'->':>{MESSAGE_INDENT - 1}} ") + line)
-
-
-def join_printable_words(text: str) -> str:
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-
-
+MESSAGE_INDENT = 23
 CHECKS = (
     Check("program", "python", builder_checks.check_python),
     Check("program", "packages", builder_checks.check_packages),
@@ -116,12 +52,12 @@ CHECKS = (
     Check("builder", "www", builder_checks.check_www_folder),
     Check("builder", "builder", builder_checks.check_builder),
     Check("builder", "disk", builder_checks.check_disk_space),
-    Check("builder", "history", check_history),
+    Check("builder", "history", data_checks.check_history),
     Check("alerts", "rules", alert_checks.check_alert_rules),
     Check("alerts", "channels", alert_checks.check_channels),
     Check("alerts", "contacts", alert_checks.check_contacts),
     Check("alerts", "hooks", alert_checks.check_hooks),
-    Check("alerts", "letters", alert_checks.check_notifications),
+    Check("alerts", "notifications", alert_checks.check_notifications),
     Check("alerts", "slack", alert_checks.check_slack_bot),
     Check("web", "url", web_checks.check_board_url),
     Check("web", "types", web_checks.check_content_types),
@@ -133,17 +69,78 @@ CHECKS = (
 )
 
 
-def checks_to_json(results: list[CompletedCheck], host: str) -> str:
-    """Render all results in the same form as gpu-doctor.sh."""
-    checks = [
-        {
-            "id": check.id,
-            "group": check.group,
-            "status": result.status,
-            "what": result.message,
-            "do": result.advice or None,
-        }
-        for check, result in results
-    ]
-    report = {"host": host, "version": __version__, "worst": find_worst_status(results), "checks": checks}
-    return json.dumps(report, indent=1, ensure_ascii=False)
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--verbose", is_flag=True, help="What does not apply here too, and nothing cut.")
+@click.option("--url", metavar="URL", help="Where the board is served.")
+@with_setting_options
+def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verbose: bool) -> None:
+    """Check everything that the board needs on the web host.
+
+    Each check passes, warns, fails or is skipped, and says what to do: docs/doctor.md. It changes nothing. Call it
+    as the user who builds. On a GPU host, scripts/gpu-doctor.sh does the same there.
+
+    Exit 0 if nothing is wrong, 1 if something is but the board works (warn), 2 if something does not (fail).
+
+    \b
+    gpuboard doctor
+    gpuboard doctor --url https://gpus.example.org/
+    gpuboard doctor --json
+    """
+    flags = {f"GPUBOARD_{name.upper()}": value for name, value in options.items() if value is not None}
+    try:
+        context = DoctorContext(load_settings(conf, flags, os.environ))
+    except SettingsError as error:
+        context = DoctorContext(None, str(error))
+    results: list[CompletedCheck] = []
+    if not as_json:
+        click.echo(f"{read_machine_name()} (gpuboard {__version__})")
+    for check in CHECKS:
+        if not as_json and (not results or results[-1].check.group != check.group):
+            click.echo(f"\n{check.group}")
+        results.append(CompletedCheck(check, run_check(check, context)))
+        if not as_json:
+            for line in format_check_lines(results[-1], verbose):
+                click.echo(line)
+    worst = find_worst_status(results)
+    if as_json:  # in the same form as gpu-doctor.sh
+        checks = [
+            {
+                "id": check.id,
+                "group": check.group,
+                "status": result.status,
+                "what": result.message,
+                "do": result.advice or None,
+            }
+            for check, result in results
+        ]
+        report = {"host": read_machine_name(), "version": __version__, "worst": worst, "checks": checks}
+        click.echo(replace_unencodable(json.dumps(report, indent=1, ensure_ascii=False)))
+    else:
+        counts = Counter(completed.result.status for completed in results)
+        click.echo("\n" + ", ".join(f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
+    sys.exit(EXIT_CODES[worst])
+
+
+def format_check_lines(result: CompletedCheck, verbose: bool) -> Iterator[str]:
+    """Format a check; one that passes takes a single line."""
+    check, outcome = result
+    if outcome.is_not_applicable and not verbose:
+        return
+    width = max(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns) if sys.stdout.isatty() else LINE_WIDTH
+    status = f"{outcome.status:4}"
+    if is_coloured():
+        status = click.style(status, fg=STATUS_COLOURS.get(outcome.status))
+    width_left = width - MESSAGE_INDENT - 1
+    message = join_printable_words(outcome.message)
+    lines = textwrap.wrap(message, width_left) or [""]
+    if outcome.status == "pass" and not verbose and len(lines) > 1:
+        lines = [message[: width_left - 3] + "..."]
+    yield replace_unencodable(f"  {status}  {check.id:13}  {lines[0]}")
+    yield from (replace_unencodable(" " * MESSAGE_INDENT + line) for line in lines[1:])
+    for number, line in enumerate(textwrap.wrap(join_printable_words(outcome.advice), width_left)):
+        yield replace_unencodable((" " * MESSAGE_INDENT if number else f"{'->':>{MESSAGE_INDENT - 1}} ") + line)
+
+
+def join_printable_words(text: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -1,4 +1,4 @@
-"""`gpuboard doctor` on alerts: rules, channels, contacts, hooks, and letters that do not arrive."""
+"""`gpuboard doctor` on alerts: rules, channels, contacts, hooks, and notifications that do not arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:Deprecati
 SECRET = "s3cr3tT0ken"  # noqa: S105 # of nobody
 JSON = "jsons://127.0.0.1:9/x"
 ALERT = Alert("a", "host-down", "begun", "atlas is down", "no snapshot", 0)
-CHECKS = ("rules", "channels", "contacts", "hooks", "letters", "slack")
+CHECKS = ("rules", "channels", "contacts", "hooks", "notifications", "slack")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_all_is_well_where_all_is_set_up(lab: Lab) -> None:
     assert_finds(case, "rules", "pass", "11 of 13 rules are on, by alerts.conf")
     assert_finds(case, "channels", "pass", "lab by JSON, ops by mail, people by mail; `gpuboard alerts test`")
     assert_finds(case, "contacts", "pass", "2 people in the contacts; all others have LOGIN@lab.org")
-    assert_finds(case, "letters", "pass", "1 letter sent in the last day; none on the way")
+    assert_finds(case, "notifications", "pass", "1 letter sent in the last day; none on the way")
     assert not any(SECRET in str(told(case, name)) for name in CHECKS)
 
 
@@ -136,29 +136,33 @@ def test_hooks_that_may_not_be_run(lab: Lab) -> None:
     assert_finds(case, "hooks", "fail", "none cannot be read: No such file")
 
 
-def letters_case(lab: Lab) -> DoctorContext:
+def notifications_case(lab: Lab) -> DoctorContext:
     return case_of(lab, GPUBOARD_NOTIFY=JSON)
 
 
 def test_notifications_that_wait_or_were_given_up_are_reported(lab: Lab) -> None:
-    case = letters_case(lab)
-    assert_finds(case, "letters", "skip", "no build has looked yet")
+    case = notifications_case(lab)
+    assert_finds(case, "notifications", "skip", "no build has looked yet")
     now = int(time.time())
     letter = Notification("l", "channel:lab", (ALERT,), now - 900, now - 900, tries=3, last_error="json answered 500")
     given_up = DeliveryRecord(now - 60, "person:alice", "given up", (ALERT,), "nobody knows how to tell alice")
     written(lab, AlertState(started_at=now, notifications=(letter,), history=(given_up,)))
-    assert_finds(case, "letters", "warn", r"a letter waits for channel lab: json answered 500 \(and 1 more\)")
+    assert_finds(case, "notifications", "warn", r"a letter waits for channel lab: json answered 500 \(and 1 more\)")
     written(lab, AlertState(started_at=now, history=(given_up,)))
-    assert_finds(case, "letters", "warn", "a letter was given up for person alice: nobody knows how to tell alice")
+    assert_finds(
+        case, "notifications", "warn", "a letter was given up for person alice: nobody knows how to tell alice"
+    )
     assert (lab.state / STATE_FILE).stat().st_mode & 0o777 == 0o600
     (lab.state / STATE_FILE).chmod(0o644)
-    assert_finds(case, "letters", "warn", "others can read .*alerts.json, which tells who was told what -> chmod 600")
+    assert_finds(
+        case, "notifications", "warn", "others can read .*alerts.json, which tells who was told what -> chmod 600"
+    )
     (lab.state / STATE_FILE).chmod(0o600)
     (lab.state / STATE_FILE).write_bytes(b"{")
-    assert_finds(case, "letters", "warn", "alerts.json is damaged")
+    assert_finds(case, "notifications", "warn", "alerts.json is damaged")
     (lab.state / STATE_FILE).unlink()
     (lab.state / STATE_FILE).mkdir(mode=0o700)
-    assert_finds(case, "letters", "fail", "alerts.json cannot be read")
+    assert_finds(case, "notifications", "fail", "alerts.json cannot be read")
 
 
 def test_a_bot_that_has_tokens_must_run(lab: Lab) -> None:
