@@ -79,7 +79,8 @@ class SshConnection:
 
     def close(self) -> None:
         """Close it from any thread; a command that is waited for fails."""
-        self.resources.close()
+        with suppress(EOFError, OSError, paramiko.SSHException):  # the jump host that it goes through may be gone first
+            self.resources.close()
 
     @property
     def host_key(self) -> HostKey:

@@ -409,9 +409,9 @@ def test_killed_at_any_moment_a_build_leaves_whole_files(lab: Lab) -> None:
 
 @contextmanager
 def small_disk(path: Path) -> Iterator[None]:
-    """A file system of 700 KB."""
+    """A file system of 2 MB."""
     path.mkdir()
-    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(path)], check=True)
+    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)], check=True)
     try:
         yield
     finally:

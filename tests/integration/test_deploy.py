@@ -184,8 +184,9 @@ def test_behind_a_jump_host_the_web_host_is_named_and_ctrl_c_leaves_what_a_secon
     jump.write_text(machine.path("/home/gpuboard/.ssh/id_ed25519.pub").read_text())
     assert "it does not know gpu1: say where it finds the web host, with --dest" in lab.deploy("far11=far", code=1)
     dest = f"ssh://gpuboard@web:{machine.port}"
+    machine.run("box11", "rm -rf .config/gpuboard/keys")  # a deploy that was refused has left one
     with lab.start("--dest", dest, "far11=far", "far12=box12@web") as started:
-        wait_for((lab.home(10) / ".config/gpuboard/keys").exists, 30)
+        wait_for((lab.home(10) / ".config/gpuboard/keys").exists, 30, every=0.01)
         lab.interrupt(started)
         said, _ = started.communicate(timeout=60)
     assert started.returncode == 1, said

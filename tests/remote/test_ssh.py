@@ -65,6 +65,21 @@ def test_jump_hosts_one_behind_the_other(box: Sshd) -> None:
     assert "circle" in why(box, box.configured("Host box\n  ProxyJump box\n"))
 
 
+def test_a_connection_whose_jump_host_is_gone_closes_without_an_error(
+    box: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = f"Host behind\n  HostName 127.0.0.1\n  ProxyJump box\n  Port {box.port}\n"
+    config = box.configured(behind + f"  IdentityFile {box.folder}/id\n  UserKnownHostsFile {box.known}\n")
+    host = connect_ssh("behind", config=config)
+
+    def fail(*_: object) -> None:
+        raise EOFError  # as paramiko does once the jump host is gone
+
+    monkeypatch.setattr("paramiko.Channel.close", fail)
+    host.close()
+    assert not host.transport.is_active()
+
+
 def test_a_jump_host_that_cannot_reach_it_is_named(box: Sshd) -> None:
     config = box.configured("Host behind\n  HostName 127.0.0.1\n  Port 1\n  ProxyJump box\n")
     assert "behind cannot be reached from box" in why(box, config, "behind")
