@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from email.message import Message
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -66,21 +67,28 @@ def send_board_request(
     url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, login: str | None = None
 ) -> BoardResponse:
     """Send a request and return the response; `login` is `name:password` for a board that asks for them."""
-    own_headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "gpuboard"}
-    own_headers["Cache-Control"] = "no-cache"  # the board behind a cache may be long gone
-    own_headers.update(build_board_auth_header(login))
+    own_headers = {
+        "Accept": "application/json",
+        "Accept-Encoding": "gzip",
+        "User-Agent": "gpuboard",
+        "Cache-Control": "no-cache",  # the board behind a cache may be long gone
+        **build_board_auth_header(login),
+    }
     request = urllib.request.Request(url, body, {**own_headers, **(headers or {})})  # noqa: S310 # the setting takes http and https
+    opener = urllib.request.build_opener(SameOriginRedirectHandler)
     try:
-        with urllib.request.build_opener(SameOriginRedirectHandler).open(
-            request, timeout=REQUEST_TIMEOUT_S
-        ) as response:
+        with opener.open(request, timeout=REQUEST_TIMEOUT_S) as response:
             return build_board_response(response, read_response(response))
     except urllib.error.HTTPError as error:
         with error:
+            message = None  # what the board says itself, if it is a board
+            with suppress(OSError, ValueError, RecursionError, http.client.HTTPException, zlib.error):
+                reply = json.loads(read_response(error))
+                message = reply.get("error") if isinstance(reply, dict) else None
             asks_basic = error.headers.get("WWW-Authenticate", "").lower().startswith("basic")
             raise BoardResponseError(
                 error.code,
-                parse_error_message(error),
+                " ".join(clean_text(message).split())[:1000] if isinstance(message, str) else "",
                 clean_text(str(error.reason))[:80],
                 is_login_required=error.code == 401 and asks_basic,
                 was_login_sent=bool(login),
@@ -90,11 +98,10 @@ def send_board_request(
             f"{url} leads to {clean_text(str(redirect))[:200]}, and nothing was sent there: {CHECK_URL_HINT}"
         ) from None
     except (OSError, http.client.HTTPException, zlib.error) as error:
+        reason = describe_board_connection_error(error, url)
         if body and not isinstance(error, urllib.error.URLError):  # urllib wraps what fails before the request is sent
-            raise OutcomeUnknownError(
-                f"{describe_board_connection_error(error, url)}; `gpuboard bookings` tells whether it was done"
-            ) from None
-        raise FleetUnavailableError(describe_board_connection_error(error, url)) from None
+            raise OutcomeUnknownError(f"{reason}; `gpuboard bookings` tells whether it was done") from None
+        raise FleetUnavailableError(reason) from None
 
 
 def probe_board_url(url: str, max_bytes: int | None = None, login: str | None = None) -> BoardResponse:
@@ -176,30 +183,19 @@ def describe_unexpected_board_response(url: str) -> str:
     return f"{url} did not answer as a gpuboard does: {CHECK_URL_HINT}"
 
 
-def parse_error_message(error: urllib.error.HTTPError) -> str:
-    """Return the board's own error message, if it is a board."""
-    try:
-        reply = json.loads(read_response(error))
-    except (OSError, ValueError, RecursionError, http.client.HTTPException, zlib.error):
-        return ""
-    message = reply.get("error") if isinstance(reply, dict) else None
-    return " ".join(clean_text(message).split())[:1000] if isinstance(message, str) else ""
-
-
 def describe_board_connection_error(error: Exception, url: str) -> str:
     """Say why no response came, and what to do."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     server = urlsplit(url).netloc
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"the certificate of {server} cannot be trusted: {cause.verify_message}; nothing was sent"
-    sentences: tuple[tuple[type[BaseException], str], ...] = (
+    sentences: tuple[tuple[Any, str], ...] = (
         (ssl.SSLError, f"{server} speaks no TLS that we understand: is it http://?"),
         (socket.timeout, f"{server} did not answer within {REQUEST_TIMEOUT_S} s: try again later"),
         (TimeoutError, f"{server} did not answer in time: try again later"),
         (socket.gaierror, f"{server} is not known on this network: {CHECK_URL_HINT}"),
         (ConnectionRefusedError, f"nothing answers at {server}: is the board being served there?"),
-        (http.client.HTTPException, describe_unexpected_board_response(url)),
-        (zlib.error, describe_unexpected_board_response(url)),
+        ((http.client.HTTPException, zlib.error), describe_unexpected_board_response(url)),
     )
     for error_type, sentence in sentences:
         if isinstance(cause, error_type):

@@ -136,8 +136,3 @@ def find_wall_clock_jump(wall_clock: datetime, zone: tzinfo) -> datetime:
         middle = low + (high - low) // 2 // ONE_SECOND * ONE_SECOND
         low, high = (low, middle) if to_wall_clock(middle, zone) > wall_clock else (middle, high)
     return high.astimezone(zone)
-
-
-def find_wall_clock_before_jump(moment: datetime) -> datetime:
-    """Return what the wall clock would show at the moment of a jump, had it not jumped."""
-    return to_wall_clock(moment.astimezone(timezone.utc) - ONE_SECOND, moment.tzinfo or timezone.utc) + ONE_SECOND

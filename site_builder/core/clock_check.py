@@ -49,7 +49,11 @@ def check_clock(state: Path, now: float, offsets: Iterable[float]) -> str:
     """Return why the clock is not trusted, or nothing; `offsets` say how far ahead of it the hosts' clocks are."""
     history = read_clock_history(state)
     new_history = update_clock_history(history, take_clock_reading(now), list(offsets))
-    if needs_clock_history_write(history, new_history):
+    is_rewritten = (history.even_since, history.doubt) != (new_history.even_since, new_history.doubt)
+    for old, new in ((history.trusted, new_history.trusted), (history.untrusted, new_history.untrusted)):
+        if old != new and not (old and new and 0 <= new.at - old.at < REWRITE_AFTER_S):
+            is_rewritten = True
+    if is_rewritten:  # not at every build
         with suppress(OSError):  # the next build judges by the older file
             files.write_atomically(state / CLOCK_FILE, json.dumps(new_history).encode(), 0o600)
     return new_history.doubt
@@ -67,10 +71,7 @@ def is_clock_trusted(state: Path, now: float) -> bool:
 
 def describe_clock_doubt(doubt: str, what: str) -> str:
     """Say in one sentence what is kept while the clock is in doubt, and how that ends."""
-    hour, week = (
-        formatting.format_duration(TRUST_AFTER_WITH_HOSTS_S),
-        formatting.format_duration(TRUST_AFTER_WITHOUT_HOSTS_S),
-    )
+    hour, week = map(formatting.format_duration, (TRUST_AFTER_WITH_HOSTS_S, TRUST_AFTER_WITHOUT_HOSTS_S))
     return (
         f"{doubt}: {what} until its hosts have agreed with it for {hour}, or without hosts, until it has run evenly "
         f"for {week}; set the clock right if `date` shows a wrong time"
@@ -111,16 +112,6 @@ def take_clock_reading(now: float) -> ClockReading:
         return ClockReading(int(now), int(now - uptime), BOOT_ID_FILE.read_text("ascii").strip())
     except (OSError, ValueError, IndexError):
         return ClockReading(int(now))
-
-
-def needs_clock_history_write(before: ClockHistory, after: ClockHistory) -> bool:
-    """Return True if the file must be written; not at every build."""
-    if (before.even_since, before.doubt) != (after.even_since, after.doubt):
-        return True
-    for old, new in ((before.trusted, after.trusted), (before.untrusted, after.untrusted)):
-        if old != new and not (old and new and 0 <= new.at - old.at < REWRITE_AFTER_S):
-            return True
-    return False
 
 
 def describe_clock_jump(before: ClockReading | None, after: ClockReading) -> str:

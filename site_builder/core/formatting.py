@@ -135,7 +135,3 @@ def format_ordinal(number: str) -> str:
     if number.startswith("-"):
         return f"{format_ordinal(number[1:])} last"
     return number + ("th" if number[-2:-1] == "1" else ORDINAL_ENDINGS.get(number[-1], "th"))
-
-
-def format_plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from io import FileIO
-from typing import IO, Any, Generic, NoReturn, TypeVar
+from typing import IO, Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,12 +41,21 @@ def map_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
         except OSError:  # no memory for another process
             return [work(item) for item in items]
         if child == 0:
-            run_parallel_child(work, blocks, queue, shared)
+            try:
+                for number in take_parallel_block_numbers(queue):
+                    pickle.dump((number, [work(item) for item in blocks[number]]), shared, pickle.HIGHEST_PROTOCOL)
+                shared.flush()
+            finally:
+                os._exit(0)
         try:
             done = {number: [work(item) for item in blocks[number]] for number in take_parallel_block_numbers(queue)}
         finally:
             os.waitpid(child, 0)
-        done.update(read_parallel_results(shared))
+        shared.seek(0)
+        with suppress(Exception):  # the end of the file, or the child was killed or out of memory
+            while True:
+                number, results = pickle.load(shared)  # noqa: S301 our own child
+                done[number] = results
     return [result for number in range(BLOCK_COUNT) for result in done.get(number) or map(work, blocks[number])]
 
 
@@ -59,27 +68,6 @@ def create_parallel_shared_file() -> IO[bytes]:
 def take_parallel_block_numbers(queue: FileIO) -> Iterator[int]:
     while number := queue.read(1):
         yield number[0]
-
-
-def run_parallel_child(
-    work: Callable[[Item], Result], blocks: Sequence[Sequence[Item]], queue: FileIO, shared: IO[bytes]
-) -> NoReturn:
-    """Write the results of the blocks taken to the shared file, and exit whatever happens."""
-    try:
-        for number in take_parallel_block_numbers(queue):
-            pickle.dump((number, [work(item) for item in blocks[number]]), shared, protocol=pickle.HIGHEST_PROTOCOL)
-        shared.flush()
-    finally:
-        os._exit(0)
-
-
-def read_parallel_results(shared: IO[bytes]) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the blocks that the child has finished."""
-    shared.seek(0)
-    with suppress(Exception):  # the end of the file, or the child was killed or out of memory
-        while True:
-            number, results = pickle.load(shared)  # noqa: S301 our own child
-            yield number, results
 
 
 MAX_PARALLEL_HOSTS = 20
@@ -108,7 +96,11 @@ class WorkerPool(Generic[Key, Value]):
         """Yield each key with its result, or None after its timeout, until `until` or until all are done."""
         while True:
             while self.waiting and len(self.running) < MAX_PARALLEL_HOSTS:
-                self.start_thread(*self.waiting.popleft())
+                key, task, timeout_s = self.waiting.popleft()
+                # nobody waits for it at the end
+                thread = threading.Thread(target=self.run_task, args=(key, task), daemon=True)
+                self.running[key] = thread, time.monotonic() + timeout_s
+                thread.start()
             if not self.running:
                 return
             wake = min([until, *(deadline for _, deadline in self.running.values())])
@@ -126,12 +118,5 @@ class WorkerPool(Generic[Key, Value]):
                 del self.running[key]
                 yield key, value
 
-    def start_thread(self, key: Key, task: Callable[[], Value], timeout_s: float) -> None:
-        """Run the task in a thread that nobody waits for at the end."""
-
-        def run_task() -> None:
-            self.finished.put((key, thread, task()))
-
-        thread = threading.Thread(target=run_task, daemon=True)
-        self.running[key] = thread, time.monotonic() + timeout_s
-        thread.start()
+    def run_task(self, key: Key, task: Callable[[], Value]) -> None:
+        self.finished.put((key, threading.current_thread(), task()))

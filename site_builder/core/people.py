@@ -73,18 +73,16 @@ class PeopleDirectory:
         if login not in self.full_login_cache:
             if len(self.full_login_cache) >= MAX_CACHED_LOGINS:  # a host can send any number of logins
                 self.full_login_cache.clear()
-            self.full_login_cache[login] = self.compute_full_login(login)
+            full_login: str | None = login
+            if fold_alias(login) not in self.aliases:
+                number = parse_uid(login)
+                if number is not None:
+                    is_aliased_number = str(number) in self.aliases and f"uid {number}" not in self.aliases
+                    full_login = str(number) if is_aliased_number else f"uid {number}"
+                elif is_truncated_login(login):
+                    full_login = self.complete_truncated_login(login)
+            self.full_login_cache[login] = full_login
         return self.full_login_cache[login]
-
-    def compute_full_login(self, login: str) -> str | None:
-        """Compute what `find_full_login` caches."""
-        if fold_alias(login) in self.aliases:
-            return login
-        number = parse_uid(login)
-        if number is not None:
-            uid_name = f"uid {number}"
-            return str(number) if str(number) in self.aliases and uid_name not in self.aliases else uid_name
-        return self.complete_truncated_login(login) if is_truncated_login(login) else login
 
     def complete_truncated_login(self, login: str) -> str | None:
         """Return the only known person's login that begins like this; None if several or none do."""
@@ -92,18 +90,18 @@ class PeopleDirectory:
         # `ps` does not truncate shorter logins
         min_length = len(login) if login.isascii() else 0
         # of all names: a short display name must not hide a second person whose login begins like this
+        spellings = self.known_names
+        if login[:-1].isdecimal():
+            uids = {number for known_login in self.logins if (number := parse_uid(known_login)) is not None}
+            spellings = {str(number): f"uid {number}" for number in uids}
+            spellings.update({name: name for name in self.aliases if name.isascii() and name.isdecimal()})
         names = [
             spelling
-            for name, spelling in (self.list_known_uids() if login[:-1].isdecimal() else self.known_names).items()
+            for name, spelling in spellings.items()
             if name.startswith(tuple(beginnings)) and len(name) >= min_length
         ]
         # the first by name, so that each build takes the same
         return min(names) if len({self.resolve_person(name) for name in names}) == 1 else None
-
-    def list_known_uids(self) -> dict[str, str]:
-        """List known user ids, each with its spelling."""
-        uids = {str(number): f"uid {number}" for login in self.logins if (number := parse_uid(login)) is not None}
-        return {**uids, **{name: name for name in self.aliases if name.isascii() and name.isdecimal()}}
 
     @classmethod
     def is_worth_remembering(cls, login: str) -> bool:
@@ -151,10 +149,7 @@ class PeopleNames:
         """Take the names that history has; a newer one is displayed as aliases.csv has it."""
         self.people = people
         self.display_names: dict[str, str] = {}
-        spellings = defaultdict(list)
-        for name in sorted(names):
-            spellings[people.resolve_user(name)].append(name)
-        for person_names in spellings.values():
+        for person_names in group_spellings(names, people).values():
             self.display_names.update(dict.fromkeys(person_names, clean_text(people.choose_display_name(person_names))))
 
     def find_display_name(self, name: str) -> str:

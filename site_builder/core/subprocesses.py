@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from site_builder.core.model import EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS, EXIT_TIMED_OUT
+from site_builder.core.terminal_text import replace_unprintable
 
 TIMEOUT_S = 10
 PR_SET_PDEATHSIG = 1
@@ -86,4 +87,4 @@ def extract_last_line(text: str) -> str:
     """Return the last line that a program printed, shortened and without control characters."""
     lines = [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
     line = lines[-1].strip() if lines else "no reason given"
-    return "".join(character if character.isprintable() else "?" for character in line)[:300]
+    return replace_unprintable(line)[:300]

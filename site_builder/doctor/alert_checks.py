@@ -12,7 +12,7 @@ from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT
 from site_builder.alerts.queue import describe_queue_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
-from site_builder.core.formatting import format_plural
+from site_builder.core.formatting import format_count
 from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message, format_first_check_problem
 
 NO_RECEIVERS_MESSAGE = (
@@ -39,7 +39,7 @@ def check_alert_rules(context: DoctorContext) -> CheckResult:
         message = "every rule is off: nobody is told anything"
         return CheckResult.warn(message, "see `on` and `to` in the file of GPUBOARD_ALERTS")
     where = Path(settings.alerts.rules_file).name if settings.alerts.rules_file else "the defaults"
-    return CheckResult.passed(f"{len(active_rules)} of {format_plural(len(rules), 'rule')} are on, by {where}")
+    return CheckResult.passed(f"{len(active_rules)} of {format_count(len(rules), 'rule')} are on, by {where}")
 
 
 def check_contacts(context: DoctorContext) -> CheckResult:
@@ -74,7 +74,7 @@ def check_contacts(context: DoctorContext) -> CheckResult:
         return CheckResult.warn(format_first_check_message(unusable), "correct that line of the contacts")
     if contacts.mail_domain and not contacts.contacts_by_login:
         return CheckResult.passed(f"everybody has LOGIN@{contacts.mail_domain}")
-    summary = f"{format_plural(len(contacts.contacts_by_login), 'person')} in the contacts".replace("persons", "people")
+    summary = f"{format_count(len(contacts.contacts_by_login), 'person')} in the contacts".replace("persons", "people")
     return CheckResult.passed(
         f"{summary}; all others have LOGIN@{contacts.mail_domain}" if contacts.mail_domain else summary
     )
@@ -113,7 +113,7 @@ def check_hooks(context: DoctorContext) -> CheckResult:
             return CheckResult.fail(f"{name} {hook.problem}", f"mend it, its owner or its mode: {advice}")
     if not hooks:
         return CheckResult.warn(f"there is no program in {folder}", "put one there, or set no GPUBOARD_HOOKS")
-    return CheckResult.passed(f"{format_plural(len(hooks), 'program')} in {folder}")
+    return CheckResult.passed(f"{format_count(len(hooks), 'program')} in {folder}")
 
 
 def check_notifications(context: DoctorContext) -> CheckResult:
@@ -139,7 +139,7 @@ def check_notifications(context: DoctorContext) -> CheckResult:
         return CheckResult.warn(format_first_check_message(problems), advice)
     sent = sum(delivery.status == SENT and now - delivery.at < DAY_S for delivery in alert_state.history)
     waiting = len(alert_state.notifications) or "none"
-    return CheckResult.passed(f"{format_plural(sent, 'letter')} sent in the last day; {waiting} on the way")
+    return CheckResult.passed(f"{format_count(sent, 'letter')} sent in the last day; {waiting} on the way")
 
 
 def check_slack_bot(context: DoctorContext) -> CheckResult:

@@ -18,7 +18,7 @@ from site_builder.consul import client, kv, leader
 from site_builder.consul.client import TIMEOUT_MESSAGE, ConsulRequest, ConsulUnavailableError
 from site_builder.consul.kv import KvStore
 from site_builder.core.data_folder import BOOKINGS_FILE, find_booking_data_folder, list_data_folder_problems
-from site_builder.core.formatting import format_duration, format_plural, format_size, join_names
+from site_builder.core.formatting import format_count, format_duration, format_size, join_names
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import HostDiscovery, request_discovered_nodes
 from site_builder.doctor.builder_checks import BYTES_PER_MIB
@@ -185,7 +185,7 @@ def check_bookings_file(context: DoctorContext) -> CheckResult:
         return CheckResult.warn(f"{name}: {first}", "correct the entry; the others count")
     if not file.content:
         return CheckResult.passed("nobody has booked yet")
-    return CheckResult.passed(f"{name} has {format_plural(len(rows), 'booking')}")
+    return CheckResult.passed(f"{name} has {format_count(len(rows), 'booking')}")
 
 
 def check_name_lists(context: DoctorContext) -> CheckResult:
@@ -207,9 +207,9 @@ def check_hosts(context: DoctorContext) -> CheckResult:
     summary = ", ".join(f"{counts[state]} {state}" for state in HOST_STATES if counts[state])
     bad_hosts = [host for host in fleet.hosts if host.state not in GOOD_HOST_STATES]
     if not bad_hosts:
-        return CheckResult.passed(f"{format_plural(len(fleet.hosts), 'host')}: {summary}")
+        return CheckResult.passed(f"{format_count(len(fleet.hosts), 'host')}: {summary}")
     names = join_names([host.name for host in bad_hosts])
-    message = f"{format_plural(len(fleet.hosts), 'host')}: {summary}; {names}: {bad_hosts[0].reason}"
+    message = f"{format_count(len(fleet.hosts), 'host')}: {summary}; {names}: {bad_hosts[0].reason}"
     advice = "call gpu-doctor.sh there; one that is gone for good: gpuboard forget HOST"
     return CheckResult.warn(message, advice) if counts["fresh"] else CheckResult.fail(message, advice)
 
@@ -223,7 +223,7 @@ def check_host_clocks(context: DoctorContext) -> CheckResult:
     by_offset = sorted(offsets, key=lambda name: -abs(offsets[name]))
     wrong_hosts = [name for name in by_offset if abs(offsets[name]) > limit_s]
     if not wrong_hosts:
-        return CheckResult.passed(f"{format_plural(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
+        return CheckResult.passed(f"{format_count(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
     direction = "ahead" if offsets[wrong_hosts[0]] > 0 else "behind"
     offset = format_duration(abs(offsets[wrong_hosts[0]]))
     message = f"the clock of {join_names(wrong_hosts)} is off: that of {wrong_hosts[0]} by {offset} {direction}"

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from site_builder.core.clock import (
     find_first_wall_clock_moment,
-    find_wall_clock_before_jump,
     find_wall_clock_jump,
     find_wall_clock_moments,
     to_wall_clock,
 )
-from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, MONTH_NAMES
+from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, MONTH_NAMES, format_weekday_date
 from site_builder.core.timeparse import dates
 
 MAX_DAYS = 3653  # ten years
@@ -45,8 +44,8 @@ WEEKDAY_NUMBERS |= {"tues": 1, "weds": 2, "thur": 3, "thurs": 3}
 MONTH_NUMBERS = {name.lower(): at for names in (FULL_MONTH_NAMES, MONTH_NAMES) for at, name in enumerate(names, 1)}
 MONTH_NUMBERS["sept"] = 9
 DAY_NAME = re.compile(r"(?:on )?(?:(this|coming|next) )?([a-z]+)\.?", re.IGNORECASE)
-DAY_MONTH = re.compile(r"(?:the )?(\d{1,2})(?:st|nd|rd|th|\.)?(?: of)? ?([a-z]+)\.?", re.IGNORECASE)
-MONTH_DAY = re.compile(r"([a-z]+)\.? ?(?:the )?(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
+DAY_MONTH = re.compile(r"(?:the )?(?P<number>\d{1,2})(?:st|nd|rd|th|\.)?(?: of)? ?(?P<name>[a-z]+)\.?", re.IGNORECASE)
+MONTH_DAY = re.compile(r"(?P<name>[a-z]+)\.? ?(?:the )?(?P<number>\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 NUMERIC_DAY = re.compile(r"(\d{1,2})[/.-](\d{1,2})\.?")
 ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 ISO_DATE_T = re.compile(r"(\d{4}-\d\d-\d\d)t(?=\d)", re.IGNORECASE)
@@ -54,7 +53,6 @@ YEAR = re.compile(r"\d{4}")
 HAS_CLOCK = re.compile(r":|\d ?(?:h|am|pm)\b|\dt\d", re.IGNORECASE)
 ONE_WEEK = timedelta(days=7)
 AGO_SUFFIX = " ago"
-FUTURE_PREFIXES = ("+", "in ")
 
 
 class UnclearTimeError(Exception):
@@ -128,9 +126,9 @@ class TimeContext(NamedTuple):
 
     def examples(self) -> tuple[str, str]:
         """Return texts that are always clear."""
-        return (
-            ("7d", str(self.today() - ONE_WEEK)) if self.is_about_past else ("2h", f"{self.today() + ONE_WEEK} 18:00")
-        )
+        if self.is_about_past:
+            return "7d", str(self.today() - ONE_WEEK)
+        return "2h", f"{self.today() + ONE_WEEK} 18:00"
 
     def example_clock(self, clock: ClockTime | None) -> str:
         """Return the clock time for an example: that of the text, else the likely edge of the day."""
@@ -159,23 +157,45 @@ def parse_moment(text: str, now: datetime, *, start: datetime | None = None, end
     if duration:
         return check_moment(duration.add_to(base, context.zone), context)
     day, clock = split_clock_time(text)
-    for parse in (
-        parse_bare_clock,
-        parse_moment_on_near_day,
-        parse_moment_on_weekday,
-        parse_moment_on_yearly_day,
-        refuse_numeric_moment,
-    ):
-        moment = parse(day, clock, context)
-        if moment:
-            return check_moment(moment, context)
-    return check_moment(parse_moment_on_full_date(day, clock, context), context)
+    if clock and not day:  # the next to come
+        clock.check_dot()
+        clock = clock._replace(is_midnight=False)  # without a day, it can only be the next
+        next_day = context.base_day()
+        if not is_moment_ahead(next_day, clock, context):
+            next_day += timedelta(days=1)
+        return check_moment(resolve_moment_day(next_day, clock, context), context)
+    moment = (
+        parse_moment_on_near_day(day, clock, context)
+        or parse_moment_on_weekday(day, clock, context)
+        or parse_moment_on_yearly_day(day, clock, context)
+        or parse_moment_on_full_date(day, clock, context)
+    )
+    return check_moment(moment, context)
 
 
 def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetime:
     """Parse a moment that is not after `now`; a duration counts back from there."""
     context = TimeContext(now, now, end, now.tzinfo or timezone.utc, is_about_past=True)
-    return check_moment(parse_past_text(text, context), context)
+    text = ISO_DATE_T.sub(r"\1 ", normalize_time_text(text, *context.examples()))
+    text = text[: -len(AGO_SUFFIX)] if text.lower().endswith(AGO_SUFFIX) else text
+    if text.lower() == "now":
+        return check_moment(now, context)
+    duration = match_duration(text.lstrip("-"))
+    if duration:
+        if text.lower().startswith(("+", "in ")):
+            raise UnclearTimeError("has not come yet", *context.examples())
+        # a day ago is at the same clock time
+        return check_moment(duration.shift(now, context.zone, -1), context)
+    day, clock = split_clock_time(text)
+    moment = parse_past_moment_day(day, clock, context) or parse_moment_on_full_date(day, clock, context)
+    if has_passed(moment, context):
+        return check_moment(moment, context)
+    if not end:
+        raise UnclearTimeError("has not come yet", *context.examples())
+    midnight = resolve_wall_clock(ClockTime(24).on_day(context.today()), context.zone)
+    if (clock is None or clock.is_midnight) and moment == midnight:
+        raise UnclearTimeError("could be the beginning of that day or this moment", f"{context.today()} 00:00", "now")
+    return check_moment(now, context)
 
 
 def format_full_moment(moment: datetime, now: datetime) -> str:
@@ -261,18 +281,6 @@ def split_clock_time(text: str) -> tuple[str, ClockTime | None]:
     return day, ClockTime(hour, minute, second, has_dot=match["dot"] == "." and not am_or_pm)
 
 
-def parse_bare_clock(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
-    """Parse a clock time alone: the next to come."""
-    if day or not clock:
-        return None
-    clock.check_dot()
-    clock = clock._replace(is_midnight=False)  # without a day, it can only be the next
-    today = context.base_day()
-    return resolve_moment_day(
-        today if is_moment_ahead(today, clock, context) else today + timedelta(days=1), clock, context
-    )
-
-
 def parse_moment_on_near_day(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Parse `today`, `tonight` or `tomorrow`."""
     name, today = day.lower(), context.today()
@@ -302,51 +310,54 @@ def parse_moment_on_weekday(text: str, clock: ClockTime | None, context: TimeCon
         clock.check_dot()
     if (match[1] or "").lower() == "next":
         coming = context.today() + timedelta(days=(weekday - context.today().weekday()) % 7)
+        later = coming + ONE_WEEK
         if coming == context.today():
-            return resolve_moment_day(coming + ONE_WEEK, clock, context)
-        raise UnclearTimeError(
-            f"could be {format_moment_day(coming)} or {format_moment_day(coming + ONE_WEEK)}",
-            *(f"{day} {context.example_clock(clock)}" for day in (coming, coming + ONE_WEEK)),
-        )
+            return resolve_moment_day(later, clock, context)
+        reason = f"could be {format_weekday_date(coming)} or {format_weekday_date(later)}"
+        raise UnclearTimeError(reason, *(f"{day} {context.example_clock(clock)}" for day in (coming, later)))
     day = context.base_day()
     day += timedelta(days=(weekday - day.weekday()) % 7)
     if clock and not clock.is_midnight:
         return resolve_moment_day(day if is_moment_ahead(day, clock, context) else day + ONE_WEEK, clock, context)
     if day == context.base_day():
+        reason = f"could be {format_weekday_date(day)} or {format_weekday_date(day + ONE_WEEK)}"
         first_example = f"{day} 24:00" if context.is_end else "now"
-        raise UnclearTimeError(
-            f"could be {format_moment_day(day)} or {format_moment_day(day + ONE_WEEK)}",
-            first_example,
-            f"{day + ONE_WEEK} {context.example_clock(clock)}",
-        )
+        raise UnclearTimeError(reason, first_example, f"{day + ONE_WEEK} {context.example_clock(clock)}")
     return resolve_moment_day(day, clock, context)
 
 
 def parse_moment_on_yearly_day(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
-    """Parse `20 Nov` or `Nov 20`, with a weekday or without: the next to come."""
+    """Parse `20 Nov` or `Nov 20`, with a weekday or without: the next to come; refuse `3/4`."""
     date_text, weekday = split_weekday(text)
-    day_first, month_first = DAY_MONTH.fullmatch(date_text), MONTH_DAY.fullmatch(date_text)
-    number, name = (
-        (day_first[1], day_first[2]) if day_first else (month_first[2], month_first[1]) if month_first else ("", "")
-    )
-    month = MONTH_NUMBERS.get(name.lower())
-    if not month:
+    if numeric := NUMERIC_DAY.fullmatch(date_text):
+        first, second = int(numeric[1]), int(numeric[2])
+        days = [
+            day
+            for number, month in dict.fromkeys(((first, second), (second, first)))
+            if 1 <= month <= 12
+            for day in list_yearly_moment_days(number, month, context.base_day())[:1]
+        ]
+        if not days:
+            raise UnclearTimeError("is not a day of any year", *context.examples())
+        either = "could be " + " or ".join(map(format_weekday_date, days))
+        reason = either if len(days) > 1 else "has no name of a month"
+        raise UnclearTimeError(reason, *(f"{day} {context.example_clock(clock)}" for day in days))
+    match = DAY_MONTH.fullmatch(date_text) or MONTH_DAY.fullmatch(date_text)
+    month = MONTH_NUMBERS.get(match["name"].lower()) if match else None
+    if not match or not month:
         return None
-    today = context.today()
-    days = list_yearly_moment_days(int(number), month, context.base_day())
+    number, today = int(match["number"]), context.today()
+    days = list_yearly_moment_days(number, month, context.base_day())
     if clock and not clock.is_midnight:
         days = [day for day in days if is_moment_ahead(day, clock, context)]
     if not days:
         raise UnclearTimeError("is not a day of any year", *context.examples())
     check_moment_weekday(days[0], weekday, clock, context)
-    if (today.month, today.day) == (month, int(number)) and (days[0] != today or not (clock or context.is_end)):
+    if (today.month, today.day) == (month, number) and (days[0] != today or not (clock or context.is_end)):
         later_day = days[0] if days[0] != today else days[1]
+        reason = f"could be today or {format_weekday_date(later_day)} {later_day.year}"
         first_example = f"today {clock}" if clock and not clock.is_midnight else "now"
-        raise UnclearTimeError(
-            f"could be today or {format_moment_day(later_day)} {later_day.year}",
-            first_example,
-            f"{later_day} {context.example_clock(clock)}",
-        )
+        raise UnclearTimeError(reason, first_example, f"{later_day} {context.example_clock(clock)}")
     return resolve_moment_day(days[0], clock, context)
 
 
@@ -361,26 +372,6 @@ def list_yearly_moment_days(number: int, month: int, first: date) -> list[date]:
     return [day for day in days if day >= first]
 
 
-def refuse_numeric_moment(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
-    """Refuse `3/4` with the days that it could be."""
-    match = NUMERIC_DAY.fullmatch(split_weekday(text)[0])
-    if not match:
-        return None
-    first, second = int(match[1]), int(match[2])
-    days = [
-        day
-        for number, month in dict.fromkeys(((first, second), (second, first)))
-        if 1 <= month <= 12
-        for day in list_yearly_moment_days(number, month, context.base_day())[:1]
-    ]
-    if not days:
-        raise UnclearTimeError("is not a day of any year", *context.examples())
-    reason = (
-        "could be " + " or ".join(format_moment_day(day) for day in days) if len(days) > 1 else "has no name of a month"
-    )
-    raise UnclearTimeError(reason, *(f"{day} {context.example_clock(clock)}" for day in days))
-
-
 def parse_moment_on_full_date(text: str, clock: ClockTime | None, context: TimeContext) -> datetime:
     """Parse a date with its year, in any form that is clear."""
     date_text, weekday = split_weekday(text)
@@ -391,13 +382,11 @@ def parse_moment_on_full_date(text: str, clock: ClockTime | None, context: TimeC
         # dateutil understands a zone only after the time
         moment, _ = dates.parse_date(f"{clock} {date_text}", context.zone)
     if moment is None:
-        candidates = ISO_DAY.findall(reason)
-        if candidates:
-            raise UnclearTimeError(
-                reason.partition(":")[0], *(f"{day} {context.example_clock(clock)}" for day in candidates)
-            )
+        fault = reason.partition(":")[0]
+        if candidates := ISO_DAY.findall(reason):
+            raise UnclearTimeError(fault, *(f"{day} {context.example_clock(clock)}" for day in candidates))
         if reason in {dates.OUT_OF_RANGE, dates.BAD_OFFSET} or "zone" in reason:
-            raise UnclearTimeError(reason.partition(":")[0], *context.examples())
+            raise UnclearTimeError(fault, *context.examples())
         raise build_unknown_time_error(text, clock, context)
     wall_clock = moment.replace(tzinfo=None)
     check_moment_weekday(wall_clock.date(), weekday, clock, context)
@@ -426,11 +415,10 @@ def check_moment_weekday(day: date, weekday: int | None, clock: ClockTime | None
     if weekday is not None and day.weekday() != weekday:
         coming_day = context.base_day() + timedelta(days=1)
         coming_day += timedelta(days=(weekday - coming_day.weekday()) % 7)
+        clock_text = context.example_clock(clock)
         date_text = f"{day.day} {MONTH_NAMES[day.month - 1]} {day.year}"
         reason = f"says {DAY_NAMES[weekday]}, but {date_text} is a {DAY_NAMES[day.weekday()]}"
-        raise UnclearTimeError(
-            reason, *(f"{example_day} {context.example_clock(clock)}" for example_day in (day, coming_day))
-        )
+        raise UnclearTimeError(reason, f"{day} {clock_text}", f"{coming_day} {clock_text}")
 
 
 def build_unknown_time_error(text: str, clock: ClockTime | None, context: TimeContext) -> UnclearTimeError:
@@ -446,30 +434,6 @@ def build_unknown_time_error(text: str, clock: ClockTime | None, context: TimeCo
         return UnclearTimeError("has no unit", f"{hour}m", f"{hour}h")
     examples = (f"{hour}:00", f"{hour}h") if hour else ("0:00",)
     return UnclearTimeError("could be an hour of the day or a number of hours" if hour else "has no unit", *examples)
-
-
-def parse_past_text(text: str, context: TimeContext) -> datetime:
-    """Try each form in turn."""
-    text = ISO_DATE_T.sub(r"\1 ", normalize_time_text(text, *context.examples()))
-    time_text = text[: -len(AGO_SUFFIX)] if text.lower().endswith(AGO_SUFFIX) else text
-    if time_text.lower() == "now":
-        return context.now
-    duration = match_duration(time_text.lstrip("-"))
-    if duration:
-        if time_text.lower().startswith(FUTURE_PREFIXES):
-            raise UnclearTimeError("has not come yet", *context.examples())
-        return duration.shift(context.now, context.zone, -1)  # a day ago is at the same clock time
-    day, clock = split_clock_time(time_text)
-    moment = parse_past_moment_day(day, clock, context) or parse_moment_on_full_date(day, clock, context)
-    if has_passed(moment, context):
-        return moment
-    if not context.is_end:
-        raise UnclearTimeError("has not come yet", *context.examples())
-    if (clock is None or clock.is_midnight) and moment == resolve_wall_clock(
-        ClockTime(24).on_day(context.today()), context.zone
-    ):
-        raise UnclearTimeError("could be the beginning of that day or this moment", f"{context.today()} 00:00", "now")
-    return context.now
 
 
 def parse_past_moment_day(day: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
@@ -516,7 +480,9 @@ def resolve_wall_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
     moments = find_wall_clock_moments(wall_clock, zone)
     if not moments:
         jump = find_wall_clock_jump(wall_clock, zone)
-        hours = f"from {find_wall_clock_before_jump(jump):%H:%M} to {jump:%H:%M}"
+        second = timedelta(seconds=1)
+        before = to_wall_clock(jump.astimezone(timezone.utc) - second, zone) + second  # what it would show
+        hours = f"from {before:%H:%M} to {jump:%H:%M}"
         raise UnclearTimeError(f"does not exist, because the clocks jump {hours} on that day", f"{jump:%Y-%m-%d %H:%M}")
     if len(moments) > 1:
         exact = (moment.isoformat(timespec="seconds" if wall_clock.second else "minutes") for moment in moments)
@@ -529,8 +495,3 @@ def is_moment_ahead(day: date, clock: ClockTime, context: TimeContext) -> bool:
     wall_clock = clock.on_day(day)
     second = wall_clock.replace(tzinfo=context.zone, fold=1)
     return wall_clock > to_wall_clock(context.base, context.zone) or second.timestamp() > context.base.timestamp()
-
-
-def format_moment_day(day: date) -> str:
-    """Format as `Fri 20 Nov`."""
-    return f"{DAY_NAMES[day.weekday()]} {day.day} {MONTH_NAMES[day.month - 1]}"
