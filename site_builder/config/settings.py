@@ -114,8 +114,7 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
         zone = find_zone(parsed["GPUBOARD_ZONE"] or "", environment)
     except ValueError as error:
         raise build_settings_error("GPUBOARD_ZONE", values["GPUBOARD_ZONE"]) from error
-    folders = ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")
-    check_setting_folders(values, {name: resolve_setting_folder(parsed[name]) for name in folders})
+    check_setting_folders(values, {name: parsed[name] for name in ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")})
     limits = StateLimits(**{limit.name: parsed[f"GPUBOARD_{limit.name.upper()}"] for limit in fields(StateLimits)})
     if limits.down_after <= limits.stale_after:
         stale, down = (describe_setting_value(values, name) for name in ("GPUBOARD_STALE_AFTER", "GPUBOARD_DOWN_AFTER"))
@@ -194,29 +193,24 @@ def parse_consul_settings(values: Mapping[str, SettingValue], service: str, data
     )
 
 
-def check_setting_folders(values: Mapping[str, SettingValue], places: Mapping[str, Path]) -> None:
+def check_setting_folders(values: Mapping[str, SettingValue], folders: Mapping[str, Path]) -> None:
     """Refuse two folders that are one, and folders inside www that must not be served."""
+    places = {}  # without links, so that no link hides that two folders are one
+    for name, folder in folders.items():
+        try:
+            places[name] = Path(os.path.realpath(folder))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "that is not the name of a folder"
+            where = sanitize_setting_text(str(folder))
+            raise SettingsError(f"cannot tell where the folder {where} is: {reason}") from error
     for name, other_name in combinations(places, 2):
         if places[name] == places[other_name]:
-            both = f"{describe_setting_value(values, name)} and {describe_setting_value(values, other_name)}"
+            both = " and ".join(describe_setting_value(values, setting) for setting in (name, other_name))
             raise SettingsError(f"{both} are one folder, but must be two")
     for name, reason in (("GPUBOARD_STATE", "it holds tokens"), ("GPUBOARD_DATA", "it names people and what they run")):
         if places["GPUBOARD_WWW"] in places[name].parents:
-            inside = (
-                f"{describe_setting_value(values, name)} lies inside {describe_setting_value(values, 'GPUBOARD_WWW')}"
-            )
-            raise SettingsError(f"{inside} and would be served: {reason}")
-
-
-def resolve_setting_folder(folder: Path) -> Path:
-    """Resolve links, so that no link hides that two folders are one."""
-    try:
-        return Path(os.path.realpath(folder))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "that is not the name of a folder"
-        raise SettingsError(
-            f"cannot tell where the folder {sanitize_setting_text(str(folder))} is: {reason}"
-        ) from error
+            inside, outside = (describe_setting_value(values, setting) for setting in (name, "GPUBOARD_WWW"))
+            raise SettingsError(f"{inside} lies inside {outside} and would be served: {reason}")
 
 
 def parse_setting_value(name: str, value: SettingValue) -> Any:  # noqa: ANN401 # each type has its own
@@ -271,20 +265,16 @@ def load_settings(path: str | None, flags: Mapping[str, str], environment: Mappi
     """Load the settings in force; raise SettingsError for wrong ones."""
     file = load_conf_file(path, environment)
     values = resolve_setting_values(flags, environment, file.values)
-    settings = drop_foreign_conf_secrets(build_settings(values, environment), values, file)
-    return LoadedSettings(settings, values, file)
-
-
-def drop_foreign_conf_secrets(settings: Settings, values: Mapping[str, SettingValue], file: ConfFile) -> Settings:
-    """Use a login and a token from the file only for the board that the file names, not for one given elsewhere."""
+    settings = build_settings(values, environment)
     url_in_file = file.values.get("GPUBOARD_URL")
-    if url_in_file is None or not url_in_file.text:
-        return settings
-    server_in_file = url_in_file.text.lower().split("/")[:3]  # scheme, name and port
-    if server_in_file == values["GPUBOARD_URL"].text.lower().split("/")[:3]:
-        return settings
-    login = None if values["GPUBOARD_LOGIN"].line else settings.login
-    return replace(settings, login=login, token=None if values["GPUBOARD_TOKEN"].line else settings.token)
+    if url_in_file and url_in_file.text:
+        # a login and a token in the file are for the board that the file names, not for one given elsewhere
+        server_in_file, server = (url.text.lower().split("/")[:3] for url in (url_in_file, values["GPUBOARD_URL"]))
+        if server_in_file != server:
+            login = None if values["GPUBOARD_LOGIN"].line else settings.login
+            token = None if values["GPUBOARD_TOKEN"].line else settings.token
+            settings = replace(settings, login=login, token=token)
+    return LoadedSettings(settings, values, file)
 
 
 def load_conf_file(
@@ -292,16 +282,30 @@ def load_conf_file(
 ) -> ConfFile:
     """Load the file named by `--conf` or GPUBOARD_CONF, else the first that is found, else none."""
     name = environment.get("GPUBOARD_CONF") if conf is None else conf
-    warnings = find_misspelt_settings(environment)
+    # a variable that resembles a setting may be meant to hide something, which would go unnoticed
+    warnings = [
+        f"the environment has {sanitize_setting_text(key)}, which is no setting; is it {similar}?"
+        for key in sorted(environment)
+        if key.startswith("GPUBOARD_") and key not in KNOWN_SETTINGS and key not in ENVIRONMENT_ONLY
+        for similar in difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1, 0.85)
+    ]
     path = Path(name) if name else find_conf_file(candidates or list_conf_paths(environment), warnings)
     if path is None:
         return ConfFile(None, {}, tuple(warnings))
-    data, mode = read_conf_file(path)
+    shown_path = sanitize_setting_text(str(path))
+    try:
+        with path.open("rb") as file:
+            data, mode = file.read(MAX_CONF_BYTES + 1), os.fstat(file.fileno()).st_mode
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "that is not the name of a file"
+        raise SettingsError(f"cannot read the settings file {shown_path}: {reason}") from error
+    if len(data) > MAX_CONF_BYTES:
+        size = f"more than {MAX_CONF_BYTES // 1024} KB"
+        raise SettingsError(f"the settings file {shown_path} has {size}, and is not read")
     values, file_warnings = parse_conf_file(data, str(path))
     has_secret = any(value.text for key, value in values.items() if key in SETTINGS and SETTINGS[key].is_secret)
     if has_secret and mode & stat.S_IROTH:
-        name = sanitize_setting_text(str(path))
-        file_warnings.append(f"{name} has a token or a password in it, and everybody here can read it: chmod o-r")
+        file_warnings.append(f"{shown_path} has a token or a password in it, and everybody here can read it: chmod o-r")
     return ConfFile(path, values, (*warnings, *file_warnings))
 
 
@@ -332,20 +336,6 @@ def find_conf_file(candidates: Sequence[Path | None], warnings: list[str]) -> Pa
             continue
         return path
     return None
-
-
-def read_conf_file(path: Path) -> tuple[bytes, int]:
-    """Return content and mode."""
-    try:
-        with path.open("rb") as file:
-            data, mode = file.read(MAX_CONF_BYTES + 1), os.fstat(file.fileno()).st_mode
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "that is not the name of a file"
-        raise SettingsError(f"cannot read the settings file {sanitize_setting_text(str(path))}: {reason}") from error
-    if len(data) > MAX_CONF_BYTES:
-        name = sanitize_setting_text(str(path))
-        raise SettingsError(f"the settings file {name} has more than {MAX_CONF_BYTES // 1024} KB, and is not read")
-    return data, mode
 
 
 def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], list[str]]:
@@ -396,13 +386,3 @@ def describe_unknown_conf_line(key: str, equals: str) -> str:
         return "it is no KEY=value line of ours, and is left out"
     similar = difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1)
     return f"there is no setting {sanitize_setting_text(key)}" + (f"; is it {similar[0]}?" if similar else "")
-
-
-def find_misspelt_settings(environment: Mapping[str, str]) -> list[str]:
-    """Warn of variables that resemble a setting: one meant to hide something would go unnoticed."""
-    return [
-        f"the environment has {sanitize_setting_text(key)}, which is no setting; is it {similar}?"
-        for key in sorted(environment)
-        if key.startswith("GPUBOARD_") and key not in KNOWN_SETTINGS and key not in ENVIRONMENT_ONLY
-        for similar in difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1, 0.85)
-    ]

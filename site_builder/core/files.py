@@ -322,27 +322,23 @@ class CachedDataFile(Generic[Row]):
             try:
                 signature = read_signature(self.name, folder)
                 if signature is None or signature != self.signature:
-                    content = None
+                    content, parsed = None, ParsedFile[Row]()
                     if signature:
                         signature, content = read_file(self.name, folder, self.max_bytes)
-                    store_problems = self.parse_content(signature, content)
+                        parsed = self.parse(content)
+                    self.signature, self.problems = signature, parsed.problems
+                    if parsed.is_complete:
+                        self.rows, self.content = parsed.rows, content
+                        self.content_time = signature.arrived_ns / 1e9 if signature else 0.0
+                        store_problems = self.store_content(content) if content != self.stored_content else []
+                    else:
+                        self.problems = tuple(self.describe_fallback(f"not read: {what}") for what in parsed.problems)
             finally:
                 os.close(folder)
         except (OSError, FileRefusedError) as error:
             self.signature = None
             self.problems = (self.describe_fallback(f"not read: {getattr(error, 'strerror', None) or error}"),)
         return self.rows, [Problem(f"data/{self.name}", what) for what in self.problems] + store_problems
-
-    def parse_content(self, signature: FileSignature | None, content: bytes | None) -> list[Problem]:
-        """Parse a new content, and store it if it is good."""
-        parsed: ParsedFile[Row] = ParsedFile() if content is None else self.parse(content)
-        self.signature, self.problems = signature, parsed.problems
-        if not parsed.is_complete:
-            self.problems = tuple(self.describe_fallback(f"not read: {what}") for what in parsed.problems)
-            return []
-        self.rows, self.content = parsed.rows, content
-        self.content_time = signature.arrived_ns / 1e9 if signature else 0.0
-        return self.store_content(content) if content != self.stored_content else []
 
     def parse(self, content: bytes) -> ParsedFile[Row]:
         """Parse; an exception costs this file alone."""

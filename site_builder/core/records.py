@@ -216,19 +216,16 @@ def build_dataclass_decoder(kind: Any, **fixed_fields: object) -> Decoder:  # no
 
 
 def list_field_types(kind: type) -> list[Any]:
+    """Evaluate the annotations of our own code; Python 3.9 does not know `int | None`."""
     names = {**vars(sys.modules[kind.__module__]), "Union": Union}
-    return [
-        evaluate_annotation(getattr(annotation, "__forward_arg__", annotation), names)
-        for annotation in kind.__annotations__.values()
-    ]
-
-
-def evaluate_annotation(annotation: Any, names: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Evaluate an annotation of our own code; Python 3.9 does not know `int | None`."""
-    if not isinstance(annotation, str):
-        return annotation
-    tree = ast.fix_missing_locations(UnionRewriter().visit(ast.parse(annotation, mode="eval")))
-    return eval(compile(tree, "<annotation>", "eval"), names)  # noqa: S307 # annotations in our own source files
+    types = []
+    for annotation in kind.__annotations__.values():
+        field_type = getattr(annotation, "__forward_arg__", annotation)
+        if isinstance(field_type, str):
+            tree = ast.fix_missing_locations(UnionRewriter().visit(ast.parse(field_type, mode="eval")))
+            field_type = eval(compile(tree, "<annotation>", "eval"), names)  # noqa: S307 # in our own source files
+        types.append(field_type)
+    return types
 
 
 class UnionRewriter(ast.NodeTransformer):
@@ -268,32 +265,29 @@ def read_records(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
         raise DamagedFileError(error.strerror) from error
     with os.fdopen(handle, "rb") as file:
         try:
-            files.check_own_file(os.fstat(handle))
-            yield from parse_records(file, title)
+            status = os.fstat(handle)
+            files.check_own_file(status)
+            left = status.st_size
+            if left > MAX_RECORDS_BYTES or read_record_line(file) != title.encode():
+                raise DamagedFileError(title)
+            total = count = 0
+            while not (line := read_record_line(file)).startswith(b"end "):
+                if not SIZE_LINE.fullmatch(line):
+                    raise DamagedFileError(title)
+                ends = list(accumulate(map(int, line.split())))
+                left -= ends[-1]
+                if left < 0:  # before memory of that size is taken
+                    raise DamagedFileError(title)
+                payload = file.read(ends[-1])
+                if len(payload) != ends[-1] or file.read(1) != b"\n":
+                    raise DamagedFileError(title)
+                total = zlib.crc32(payload, total)
+                count += 1
+                yield payload[: ends[0]], [payload[start:end] for start, end in zip(ends, ends[1:])]
+            if line != b"end %d %08x" % (count, total) or file.read(1):
+                raise DamagedFileError(title)
         except (OSError, files.FileRefusedError) as error:
             raise DamagedFileError(str(error)) from error
-
-
-def parse_records(file: IO[bytes], title: str) -> Iterator[tuple[bytes, list[bytes]]]:
-    left = os.fstat(file.fileno()).st_size
-    if left > MAX_RECORDS_BYTES or read_record_line(file) != title.encode():
-        raise DamagedFileError(title)
-    total = count = 0
-    while not (line := read_record_line(file)).startswith(b"end "):
-        if not SIZE_LINE.fullmatch(line):
-            raise DamagedFileError(title)
-        ends = list(accumulate(map(int, line.split())))
-        left -= ends[-1]
-        if left < 0:  # before memory of that size is taken
-            raise DamagedFileError(title)
-        payload = file.read(ends[-1])
-        if len(payload) != ends[-1] or file.read(1) != b"\n":
-            raise DamagedFileError(title)
-        total = zlib.crc32(payload, total)
-        count += 1
-        yield payload[: ends[0]], [payload[start:end] for start, end in zip(ends, ends[1:])]
-    if line != b"end %d %08x" % (count, total) or file.read(1):
-        raise DamagedFileError(title)
 
 
 def read_record_line(file: IO[bytes]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import islice, takewhile
@@ -64,29 +65,30 @@ def parse_plain_recurrence(text: str) -> str:
         if word.rstrip("s") in DAY_GROUPS:
             codes.update(DAY_GROUPS[word.rstrip("s")])
         else:
-            first, last = map(parse_weekday_number, day_range.groups() if day_range else (word, word))
+            first, last = (
+                WEEKDAY_NUMBERS.get(name, WEEKDAY_NUMBERS.get(name.rstrip("s.")))
+                for name in (day_range.groups() if day_range else (word, word))
+            )
+            if first is None or last is None:
+                raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
             codes.update(DAY_CODES[first : last + 1] if first <= last else DAY_CODES[first:] + DAY_CODES[: last + 1])
     if not codes:
         raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
     return f"FREQ=WEEKLY;BYDAY={','.join(code for code in DAY_CODES if code in codes)}"
 
 
-def parse_weekday_number(name: str) -> int:
-    day = WEEKDAY_NUMBERS.get(name, WEEKDAY_NUMBERS.get(name.rstrip("s.")))
-    if day is None:
-        raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
-    return day
-
-
 def parse_rrule(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
-    """Return the normalized rule, or why it is refused; its last day ends in `zone`."""
+    """Return the normalized rule, or why it is refused."""
     rule = text.strip().upper()
     if rule.startswith("RRULE:"):
         rule = rule[6:]
     parts = split_rrule(rule.rstrip(";"))
     until = parts.get("UNTIL")
-    if until and "T" not in until:
-        parts["UNTIL"] = format_recurrence_day_end(until, zone)
+    if until and "T" not in until:  # a day, which ends in `zone`
+        parts["UNTIL"] = f"{until}T235959Z"
+        with suppress(ValueError, OverflowError):
+            last = datetime.strptime(f"{until}T235959", "%Y%m%dT%H%M%S").replace(tzinfo=zone)
+            parts["UNTIL"] = f"{last.astimezone(timezone.utc):{dates.ICALENDAR_FORMAT}}"
     if parts.get("FREQ") == "DAILY" and "BYDAY" in parts and parts.get("INTERVAL", "1") == "1":
         parts["FREQ"] = "WEEKLY"  # the same rule, as other programs write it
     fault = find_rrule_fault(parts, zone)
@@ -95,15 +97,6 @@ def parse_rrule(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
 
 def split_rrule(rule: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in rule.split(";"))
-
-
-def format_recurrence_day_end(day: str, zone: tzinfo) -> str:
-    """Return the end of a day in `zone` as a time; leave alone what is not a day."""
-    try:
-        last = datetime.strptime(f"{day}T235959", "%Y%m%dT%H%M%S").replace(tzinfo=zone)
-        return f"{last.astimezone(timezone.utc):{dates.ICALENDAR_FORMAT}}"
-    except (ValueError, OverflowError):
-        return f"{day}T235959Z"
 
 
 def find_rrule_fault(parts: dict[str, str], zone: tzinfo) -> str:
@@ -158,10 +151,10 @@ def describe_recurrence_hours(rule: str, since: datetime, until: datetime, zone:
     start, end = since.astimezone(zone), until.astimezone(zone)
     duration_s = until.timestamp() - since.timestamp()
     ending = f"to {end:%H:%M}" if duration_s <= formatting.DAY else f"for {formatting.format_duration(duration_s)}"
-    return f"{describe_frequency(split_rrule(rule), start)} {start:%H:%M} {ending}"
+    return f"{describe_recurrence_days(split_rrule(rule), start)} {start:%H:%M} {ending}"
 
 
-def describe_frequency(parts: dict[str, str], start: datetime) -> str:
+def describe_recurrence_days(parts: dict[str, str], start: datetime) -> str:
     """Describe as `every Mon, Wed`, `every 2nd week on Tue` or `every month on the 1st Tue`."""
     frequency = parts.get("FREQ", "")
     interval = parts.get("INTERVAL", "1")
@@ -216,8 +209,8 @@ def advance_repeat(since: datetime, rule: str, first: datetime) -> datetime:
 def end_rrule(rrule: str, now: Now) -> str:
     """Return a rule that gives no more times from now on."""
     parts = [part for part in rrule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
-    until = datetime.fromtimestamp(now.epoch, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return ";".join([*parts, f"UNTIL={until}"])
+    until = datetime.fromtimestamp(now.epoch, timezone.utc)
+    return ";".join([*parts, f"UNTIL={until:{dates.ICALENDAR_FORMAT}}"])
 
 
 class RecurrenceBounds(NamedTuple):
