@@ -101,9 +101,8 @@ class ConsulRequest:
         try:
             self.response = perform_consul_request(self)
         except Exception as error:
-            self.failure = describe_consul_error(error, self.has_response).replace(
-                "CONSUL_HTTP_ADDR", self.access.address_setting
-            )
+            failure = describe_consul_error(error, self.has_response)
+            self.failure = failure.replace("CONSUL_HTTP_ADDR", self.access.address_setting)
         self.received_at = time.time()
         with self.lock:
             for connection in self.connections:
@@ -115,14 +114,6 @@ class ConsulRequest:
         self.thread.join(max(0.0, self.deadline - time.monotonic()))
         return not self.thread.is_alive()
 
-    def add_connection(self, connection: socket.socket) -> None:
-        """Remember a connection, so that `cancel` can end it."""
-        with self.lock:
-            if self.is_cancelled:
-                connection.close()
-                raise TimeoutError
-            self.connections.append(connection.dup())
-
     def cancel(self) -> None:
         """End the connection under the thread: the library's time limit does not stop a byte per second."""
         with self.lock:
@@ -130,17 +121,6 @@ class ConsulRequest:
             for connection in self.connections:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-
-
-def call_consul(access: ConsulAccess, call: ConsulCall, expected: ExpectedConsulResponse) -> Any:  # noqa: ANN401 # whatever the library returns
-    """Send a request and wait for the response."""
-    request = ConsulRequest(access, call, expected)
-    if not request.wait():
-        request.cancel()
-        raise ConsulUnavailableError(TIMEOUT_MESSAGE)
-    if request.failure:
-        raise ConsulUnavailableError(request.failure)
-    return request.response
 
 
 def perform_consul_request(request: ConsulRequest) -> object:
@@ -178,39 +158,39 @@ def perform_consul_request(request: ConsulRequest) -> object:
     if session is None:  # then only our deadline limits it
         client.token = access.token
         return request.call(client)
+    # make the library's requests short, small, without redirects, and cancellable
+    limits = {"timeout": REQUEST_TIMEOUT_S, "allow_redirects": False, "stream": True}
+    send_request = session.request
+    session.request = lambda *arguments, **options: send_request(*arguments, **{**options, **limits})
+    session.trust_env = False  # no proxy, no .netrc
+    session.hooks["response"] = [lambda response, **_: read_whole_consul_response(response, request)]
+    session.headers["Accept-Encoding"] = "identity"
+    if access.token:
+        # as a header: python-consul would write it into the URL, and so into logs and messages
+        session.headers["X-Consul-Token"] = access.token
+    for adapter in session.adapters.values():
+        pools = adapter.poolmanager.pool_classes_by_scheme
+        adapter.poolmanager.pool_classes_by_scheme = {
+            scheme: build_cancellable_consul_pool(pool, request) for scheme, pool in pools.items()
+        }
     with session:
-        restrict_consul_session(session, request)
         response = request.call(client)
     return request.body if request.is_raw else response
 
 
-def restrict_consul_session(session: Any, consul_request: ConsulRequest) -> None:  # noqa: ANN401 # a session of requests
-    """Make the library's requests short, small, without redirects, and cancellable."""
-    request = session.request
+def build_cancellable_consul_pool(pool: Any, request: ConsulRequest) -> type:  # noqa: ANN401 # a class of urllib3
+    """Return a pool whose connections `ConsulRequest.cancel` can end."""
 
-    def send_request(*arguments: object, **options: object) -> object:
-        return request(
-            *arguments, **{**options, "timeout": REQUEST_TIMEOUT_S, "allow_redirects": False, "stream": True}
-        )
+    def connect(connection: Any) -> socket.socket:  # noqa: ANN401 # the same
+        new_socket: socket.socket = pool.ConnectionCls._new_conn(connection)
+        with request.lock:
+            if request.is_cancelled:
+                new_socket.close()
+                raise TimeoutError
+            request.connections.append(new_socket.dup())
+        return new_socket
 
-    def wrap_pool(pool: Any) -> type:  # noqa: ANN401 # a class of urllib3
-        def connect(connection: Any) -> socket.socket:  # noqa: ANN401 # the same
-            new_socket: socket.socket = pool.ConnectionCls._new_conn(connection)
-            consul_request.add_connection(new_socket)
-            return new_socket
-
-        return type("Pool", (pool,), {"ConnectionCls": type("Noted", (pool.ConnectionCls,), {"_new_conn": connect})})
-
-    session.request = send_request
-    session.trust_env = False  # no proxy, no .netrc
-    session.hooks["response"] = [lambda response, **_: read_whole_consul_response(response, consul_request)]
-    session.headers["Accept-Encoding"] = "identity"
-    if consul_request.access.token:
-        # as a header: python-consul would write it into the URL, and so into logs and messages
-        session.headers["X-Consul-Token"] = consul_request.access.token
-    for adapter in session.adapters.values():
-        pools = adapter.poolmanager.pool_classes_by_scheme
-        adapter.poolmanager.pool_classes_by_scheme = {scheme: wrap_pool(pool) for scheme, pool in pools.items()}
+    return type("Pool", (pool,), {"ConnectionCls": type("Noted", (pool.ConnectionCls,), {"_new_conn": connect})})
 
 
 def read_whole_consul_response(response: Any, request: ConsulRequest) -> object:  # noqa: ANN401 # of requests

@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from site_builder.consul import client
-from site_builder.consul.client import (
-    ConsulCall,
-    ConsulRequest,
-    ConsulUnavailableError,
-    ExpectedConsulResponse,
-    call_consul,
-)
+from site_builder.consul.client import ConsulCall, ConsulRequest, ConsulUnavailableError, ExpectedConsulResponse
 from site_builder.core.model import KvAccess, ParsedFile
 from site_builder.core.terminal_text import clean_text
 
@@ -61,7 +55,14 @@ class KvStore:
         return ConsulRequest(self.access.consul, call, client.ENTRIES_RESPONSE, is_raw=True, max_bytes=MAX_KV_BYTES)
 
     def call(self, call: ConsulCall, expected: ExpectedConsulResponse) -> Any:  # noqa: ANN401 # whatever the library returns
-        return call_consul(self.access.consul, call, expected)
+        """Send a request and wait for the response."""
+        request = ConsulRequest(self.access.consul, call, expected)
+        if not request.wait():
+            request.cancel()
+            raise ConsulUnavailableError(client.TIMEOUT_MESSAGE)
+        if request.failure:
+            raise ConsulUnavailableError(request.failure)
+        return request.response
 
     def get(self, key: str) -> KvValue | None:
         """Return the value of a key below the prefix; None if there is none."""

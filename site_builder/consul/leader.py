@@ -154,34 +154,27 @@ class LeaderCandidate:
         """Send a heartbeat, take the lead if it is free, or see who has it."""
         started_at = self.clock()
         try:
-            held = self.read_leader_key()
+            # if the key is unreadable, or lost with Consul's data, the lead is not free at once
+            try:
+                held = self.store.get(LEADER_KEY)
+            except ConsulUnavailableError:
+                self.free_at = self.clock() + LEASE_S
+                raise
+            if self.watched_index and (held is None or held.modify_index < self.watched_index):
+                self.watched_index, self.free_at = 0, self.clock() + LEASE_S
             if held and held.session and held.session != self.session:
                 return self.wait_or_take_over(held, started_at)
-            is_ours = held is not None and held.session is not None
-            if not is_ours and (self.defers_to_previous_leader(held) or self.clock() < self.free_at):
-                return LeadershipStatus(False, started_at, is_undecided=True)
-            return self.send_heartbeat(started_at, is_ours)
+            if held and held.session:
+                return self.send_heartbeat(started_at, is_ours=True)
+            undecided = LeadershipStatus(False, started_at, is_undecided=True)
+            if held and held.modify_index != self.released_index and parse_leader_name(held.content) != self.name:
+                # it was just given away: its last holder comes first, as cron may restart it
+                self.released_index = held.modify_index
+                return undecided
+            return undecided if self.clock() < self.free_at else self.send_heartbeat(started_at)
         except ConsulUnavailableError as error:
             self.takeover_at = max(self.takeover_at, self.clock() + GRACE_PERIOD_S)
             return LeadershipStatus(False, started_at, problem=str(error))
-
-    def read_leader_key(self) -> KvValue | None:
-        """Read the key; if it is unreadable, or lost with Consul's data, the lead is not free at once."""
-        try:
-            held = self.store.get(LEADER_KEY)
-        except ConsulUnavailableError:
-            self.free_at = self.clock() + LEASE_S
-            raise
-        if self.watched_index and (held is None or held.modify_index < self.watched_index):
-            self.watched_index, self.free_at = 0, self.clock() + LEASE_S
-        return held
-
-    def defers_to_previous_leader(self, held: KvValue | None) -> bool:
-        """Return True if the lead was just given away: its last holder comes first, as cron may restart it."""
-        if held is None or held.modify_index == self.released_index or parse_leader_name(held.content) == self.name:
-            return False
-        self.released_index = held.modify_index
-        return True
 
     def wait_or_take_over(self, held: KvValue, started_at: float) -> LeadershipStatus:
         """Watch another leader, and take over after too long a silence."""

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,36 +89,24 @@ class HostDiscovery:
             consul_nodes, consul_problems = self.consul_list.read()
             nodes, match_problems = match_discovered_nodes_to_hosts(consul_nodes or (), names)
             problems += consul_problems + [Problem(self.consul_list.where, what) for what in match_problems]
-        return {
-            name: merge_host_sources(
-                name, nodes.get(name), hosts_txt.get(name), hosts_json.get(name), consul_nodes is not None
+        sources: dict[str, Container[str]] = {"Consul": nodes, "hosts.txt": hosts_txt, "hosts.json": hosts_json}
+        hosts = {}
+        for name in sorted({*names, *nodes}):
+            # hosts.txt, which people write, before Consul, and that before hosts.json
+            listed, node, in_hosts_json = hosts_txt.get(name, ListedHost(name)), nodes.get(name), hosts_json.get(name)
+            full_name = in_hosts_json.title if in_hosts_json and in_hosts_json.title != name else None
+            hosts[name] = DiscoveredHost(
+                name,
+                title=listed.title or (node.title if node else None) or full_name,
+                tags=tuple(dict.fromkeys(listed.tags + (node.tags if node else ()))),
+                maintenance=listed.maintenance or (node.maintenance if node else None),
+                is_hidden=listed.is_hidden,
+                listed_by=tuple(source for source, entries in sources.items() if name in entries),
+                consul_status=node.status if node else None,
+                consul_message=node.message if node else None,
+                is_missing_in_consul=consul_nodes is not None and node is None,
             )
-            for name in sorted({*names, *nodes})
-        }, problems
-
-
-def merge_host_sources(
-    name: str,
-    node: DiscoveredNode | None,
-    in_hosts_txt: ListedHost | None,
-    in_hosts_json: ListedHost | None,
-    has_consul_list: bool,
-) -> DiscoveredHost:
-    """Merge what is known of a host: hosts.txt, which people write, before Consul, and that before hosts.json."""
-    listed = in_hosts_txt or ListedHost(name)
-    full_name = in_hosts_json.title if in_hosts_json and in_hosts_json.title != name else None
-    sources = {"Consul": node, "hosts.txt": in_hosts_txt, "hosts.json": in_hosts_json}
-    return DiscoveredHost(
-        name,
-        title=listed.title or (node.title if node else None) or full_name,
-        tags=tuple(dict.fromkeys(listed.tags + (node.tags if node else ()))),
-        maintenance=listed.maintenance or (node.maintenance if node else None),
-        is_hidden=listed.is_hidden,
-        listed_by=tuple(source for source, entry in sources.items() if entry),
-        consul_status=node.status if node else None,
-        consul_message=node.message if node else None,
-        is_missing_in_consul=has_consul_list and node is None,
-    )
+        return hosts, problems
 
 
 def parse_hosts_txt(data: bytes) -> ParsedFile[ListedHost]:
@@ -159,9 +147,8 @@ def parse_hosts_json(data: bytes) -> ParsedFile[ListedHost]:
     except (ValueError, RecursionError):
         return ParsedFile(is_complete=False, problems=("it is nested too deeply to be read",))
     if not isinstance(content, dict):
-        return ParsedFile(
-            is_complete=False, problems=('it must be an object of names: {"atlas": "atlas.example.org"}',)
-        )
+        reason = 'it must be an object of names: {"atlas": "atlas.example.org"}'
+        return ParsedFile(is_complete=False, problems=(reason,))
     hosts: list[ListedHost] = []
     problems: list[str] = []
     for name, full_name in content.items():
@@ -230,9 +217,13 @@ class ConsulHostList:
         parsed = parse_discovered_nodes(request.response)
         if not parsed.is_complete:
             return self.nodes, [self.build_problem(f"answers, but {'; '.join(parsed.problems)}")]
-        problems = [Problem(self.where, what) for what in parsed.problems] + self.store_nodes(
-            parsed.rows, request.received_at
-        )
+        problems = [Problem(self.where, what) for what in parsed.problems]
+        self.nodes, self.nodes_time = parsed.rows, request.received_at
+        try:
+            self.store_nodes()
+        except OSError as error:
+            what = f"the list of Consul could not be kept: {error.strerror}"
+            problems.append(Problem("state/consul.json", what))
         if not parsed.rows:
             # without rights, Consul shows nothing rather than refuse
             rights = client.SERVICE_RIGHTS
@@ -246,22 +237,17 @@ class ConsulHostList:
             return Problem(self.where, f"{what}; there is no earlier list that could serve")
         return Problem(self.where, f"{what}; the list of {format_local_time(self.nodes_time)} serves")
 
-    def store_nodes(self, nodes: tuple[DiscoveredNode, ...], now: float) -> list[Problem]:
+    def store_nodes(self) -> None:
         """Store a good list; the file's time is when Consul last sent it."""
-        self.nodes, self.nodes_time = nodes, now
-        try:
-            if nodes == self.stored_nodes:
-                with suppress(FileNotFoundError):
-                    os.utime(self.store_path, (now, now))
-                    return []
-            service, datacenter = self.query
-            content = {"service": service, "datacenter": datacenter, "nodes": discovered_nodes_to_json(nodes)}
-            self.stored_nodes = None
-            files.write_atomically(self.store_path, json.dumps(content).encode(), 0o600)
-            self.stored_nodes = nodes
-        except OSError as error:
-            return [Problem("state/consul.json", f"the list of Consul could not be kept: {error.strerror}")]
-        return []
+        if self.nodes == self.stored_nodes:
+            with suppress(FileNotFoundError):
+                os.utime(self.store_path, (self.nodes_time, self.nodes_time))
+                return
+        service, datacenter = self.query
+        content = {"service": service, "datacenter": datacenter, "nodes": discovered_nodes_to_json(self.nodes or ())}
+        self.stored_nodes = None
+        files.write_atomically(self.store_path, json.dumps(content).encode(), 0o600)
+        self.stored_nodes = self.nodes
 
 
 def request_discovered_nodes(access: ConsulAccess) -> ConsulRequest:
@@ -300,10 +286,8 @@ def parse_discovered_node(entry: object) -> DiscoveredNode:
     node = require_host_entry_object(record.get("Node"), "Node")
     service = require_host_entry_object(record.get("Service"), "Service")
     meta = require_host_entry_object(service.get("Meta") or {}, "Service.Meta")
-    tags = [
-        clean_consul_json_value(tag, MAX_TAG_CHARACTERS)
-        for tag in require_host_entry_list(service.get("Tags"), "Service.Tags")
-    ]
+    tags = require_host_entry_list(service.get("Tags"), "Service.Tags")
+    clean_tags = [clean_consul_json_value(tag, MAX_TAG_CHARACTERS) for tag in tags]
     name = clean_consul_json_value(node.get("Node"), MAX_NAME_CHARACTERS + 1)
     if not name or len(name) > MAX_NAME_CHARACTERS:
         raise MalformedHostEntryError("its node has no name" if not name else "the name of its node is too long")
@@ -322,7 +306,7 @@ def parse_discovered_node(entry: object) -> DiscoveredNode:
         name,
         host=clean_consul_json_value(meta.get("host"), MAX_NAME_CHARACTERS) or None,
         title=clean_consul_json_value(meta.get("title"), MAX_TITLE_CHARACTERS) or None,
-        tags=tuple(dict.fromkeys(tag for tag in tags if tag))[:MAX_TAGS],
+        tags=tuple(dict.fromkeys(filter(None, clean_tags)))[:MAX_TAGS],
         status=status,
         message=message,
         maintenance=maintenance,
@@ -395,9 +379,18 @@ def match_discovered_nodes_to_hosts(
     hosts: dict[str, DiscoveredNode] = {}
     problems: list[str] = []
     for _, known_host, node in claims:
-        new_names = list_new_host_names(node, short_name_counts, problems)
-        candidates = dict.fromkeys([*([known_host] if known_host else []), *new_names])
-        for name in candidates:
+        candidates = [known_host] if known_host else []
+        if node.host and is_host_name(node.host):
+            candidates.append(node.host)
+        elif node.host:
+            problems.append(
+                f"the node {node.node[:80]} has '{node.host[:80]}' as its meta host, which is not a host name"
+            )
+        if short_name_counts[node.short_name.lower()] == 1 and is_host_name(node.short_name):
+            candidates.append(node.short_name)
+        if is_host_name(node.node):
+            candidates.append(node.node)
+        for name in dict.fromkeys(candidates):
             holder = hosts.setdefault(name, node)
             if holder.node == node.node:
                 hosts[name] = node if holder is node else merge_discovered_nodes(holder, node)
@@ -419,15 +412,3 @@ def find_discovered_host(
         if name is not None and name.lower() in folded:
             return 2 * rank + 1, folded[name.lower()]
     return 6, None
-
-
-def list_new_host_names(node: DiscoveredNode, short_name_counts: Counter[str], problems: list[str]) -> Iterator[str]:
-    """Yield names for a node that is no known host, the best first."""
-    if node.host and is_host_name(node.host):
-        yield node.host
-    elif node.host:
-        problems.append(f"the node {node.node[:80]} has '{node.host[:80]}' as its meta host, which is not a host name")
-    if short_name_counts[node.short_name.lower()] == 1 and is_host_name(node.short_name):
-        yield node.short_name
-    if is_host_name(node.node):
-        yield node.node
