@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import tzinfo
+from functools import partial
 from pathlib import Path
 
 import click
@@ -215,15 +216,19 @@ def run_editor(copy: Path, lock: int) -> None:
     # it draws on the terminal, also if our own stdout is none
     output = None if sys.stdout.isatty() or not sys.stderr.isatty() else sys.stderr.fileno()
     old_handler = signal.signal(signal.SIGINT, lambda *_: None)  # the editor handles Ctrl-C
+    # a signal that ends us waits until we have an editor to pass it on to
+    restore_mask = partial(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+    start = partial(subprocess.Popen, stdout=output, pass_fds=(lock,), preexec_fn=restore_mask)
     process = None
     try:
         if PLAIN_COMMAND.fullmatch(editor):  # without a shell, which would not pass on a signal
             with suppress(OSError):  # the shell reports it in its own way
-                process = subprocess.Popen([*editor.split(), str(copy)], stdout=output, pass_fds=(lock,))
+                process = start([*editor.split(), str(copy)])
         if process is None:  # by sh as git does it, so that it may have options
-            command = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(copy)]
-            process = subprocess.Popen(command, stdout=output, pass_fds=(lock,))
+            process = start(["/bin/sh", "-c", f'{editor} "$@"', editor, str(copy)])
         try:
+            restore_mask()
             code = process.wait()
         except SystemExit:  # we are ended: end it too, so that it can save its work
             process.send_signal(signal.SIGTERM)
@@ -231,6 +236,7 @@ def run_editor(copy: Path, lock: int) -> None:
                 process.wait(EDITOR_END_TIMEOUT_S)
             raise
     finally:
+        restore_mask()
         signal.signal(signal.SIGINT, old_handler)
     if code:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, log
-from tests.support.live_page import gpuboard
+from tests.support.live_page import ROOT, gpuboard
 
 BOB = '{"name": "bob", "date": "2199-01-01", "comment": "bob\'s"}'
 TEXT = f"""{{
@@ -175,6 +175,15 @@ def test_a_killed_edit_leaves_its_copy_where_it_said(lab: Lab, tmp_path: Path) -
 
 WAITS = ("sleep 60 &", "trap 'kill $!; wait; exit 0' TERM", "echo edited", "wait $!")
 CHANGES = 'sed -i s/eve/zoe/ "$1"'
+# The editor is at work before we know that it has started.
+SLOW_START = """
+import subprocess, time
+start = subprocess.Popen.__init__
+def start_slowly(self, *arguments, **options):
+    start(self, *arguments, **options)
+    time.sleep(2)
+subprocess.Popen.__init__ = start_slowly
+"""
 
 
 def edit_until(folder: Path, *lines: str, **environment: str) -> tuple[Terminal, Path]:
@@ -200,6 +209,15 @@ def test_an_edit_that_is_ended_leaves_no_copy_behind(lab: Lab, tmp_path: Path, n
     terminal.process.send_signal(number)
     code, _ = terminal.end()
     assert (code, copy.parent.exists(), text(lab)) == (128 + number, False, TEXT)
+
+
+def test_an_edit_that_is_ended_while_its_editor_starts_leaves_no_copy_behind(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_START)
+    place = {**temporary(tmp_path), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    terminal, copy = edit_until(tmp_path, **place)
+    terminal.process.send_signal(signal.SIGTERM)
+    code, _ = terminal.end()
+    assert (code, copy.parent.exists(), text(lab)) == (128 + signal.SIGTERM, False, TEXT)
 
 
 def test_an_edit_that_is_ended_keeps_what_was_edited(lab: Lab, tmp_path: Path) -> None:
