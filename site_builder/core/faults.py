@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from site_builder.core.model import Problem
@@ -94,6 +95,21 @@ def locate_exception(error: BaseException) -> str:
 def describe_fault(what: str, error: BaseException | str) -> str:
     """Say what failed and where; `error` is the exception or its location."""
     return f"{what}, {FAULT_NOTE} ({error if isinstance(error, str) else locate_exception(error)})"
+
+
+def limit_fault_reports(report: Callable[[str], None], max_count: int = 100) -> Callable[[str], None]:
+    """Return a function that reports each sentence once, and only so many: no client can fill a log."""
+    reported: set[str] = set()
+    lock = Lock()
+
+    def report_once(sentence: str) -> None:
+        with lock:
+            if sentence in reported or len(reported) >= max_count:
+                return
+            reported.add(sentence)
+        report(sentence)
+
+    return report_once
 
 
 def is_file_error(error: BaseException) -> bool:

@@ -30,6 +30,7 @@ from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, print_command_message
+from site_builder.core.faults import limit_fault_reports
 from site_builder.core.formatting import HOUR
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.people import PeopleDirectory
@@ -84,7 +85,6 @@ BLOCK_ERROR_CODES = frozenset(
     }
 )
 RATE_LIMIT_ANSWER = SlackAnswer("that is a lot in a minute: I listen again in a moment")
-MAX_LOGGED_MESSAGES = 100
 # How long a connection may be lost before we open another; the library tries by itself every few seconds.
 RECONNECT_AFTER_S = 60.0
 POLL_INTERVAL_S = 0.5
@@ -127,7 +127,7 @@ class SlackBot:
         self.bookings = BookingAnswers(settings, BookingService(settings))
         self.seen_messages: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.question_times: dict[str, deque[float]] = {}
-        self.logged_messages: set[str] = set()
+        self.report_once = limit_fault_reports(print_command_message)
         self.lock = Lock()
         self.closing = Event()
         self.free_slots = BoundedSemaphore(WORKER_COUNT + MAX_QUEUED_QUESTIONS)
@@ -140,52 +140,47 @@ class SlackBot:
         if kind != "events_api":
             return
         question = parse_question(message, self.identity.user_id, self.identity.bot_id)
-        if question is None or self.is_duplicate(question):
+        if question is None:
             return
+        key = (question.channel, question.ts)  # the same in whichever envelope a message comes
+        with self.lock:
+            if key in self.seen_messages:
+                return
+            self.seen_messages[key] = None
+            while len(self.seen_messages) > MAX_REMEMBERED:
+                self.seen_messages.popitem(last=False)
         if question.is_redelivered and time.time() - float(question.ts) > MAX_DELAY_S:
             return
         if not self.free_slots.acquire(blocking=False):
-            self.log_once("too many ask the bot at once: some got no answer")
+            self.report_once("too many ask the bot at once: some got no answer")
             return
         try:
             self.pool.submit(self.process_question, question)
         except RuntimeError:  # the pool has just been shut down
             self.free_slots.release()
 
-    def is_duplicate(self, question: SlackQuestion) -> bool:
-        """Return True if a message came before: it has one time in its channel, in whichever envelope it comes."""
-        key = (question.channel, question.ts)
-        with self.lock:
-            if key in self.seen_messages:
-                return True
-            self.seen_messages[key] = None
-            while len(self.seen_messages) > MAX_REMEMBERED:
-                self.seen_messages.popitem(last=False)
-        return False
-
     def process_question(self, question: SlackQuestion) -> None:
+        """Answer a question; the first one of a minute that is too many gets a hint, and further ones nothing."""
         try:
-            over_limit = self.count_over_limit(question.user)
-            if over_limit <= 1:
-                self.send_reply(question, RATE_LIMIT_ANSWER if over_limit else self.answer_question(question))
+            now = time.monotonic()
+            with self.lock:
+                if len(self.question_times) > MAX_REMEMBERED:
+                    self.question_times.clear()
+                times = self.question_times.setdefault(question.user, deque(maxlen=MAX_QUESTIONS_PER_MINUTE + 2))
+                while times and times[0] < now - MINUTE_S:
+                    times.popleft()
+                times.append(now)
+                count = len(times)
+            if count <= MAX_QUESTIONS_PER_MINUTE:
+                self.send_reply(question, self.answer_question(question))
+            elif count == MAX_QUESTIONS_PER_MINUTE + 1:
+                self.send_reply(question, RATE_LIMIT_ANSWER)
         except SlackRequestError as error:
-            self.log_once(f"an answer could not be sent: {error}")
+            self.report_once(f"an answer could not be sent: {error}")
         except Exception as error:  # one question must not cost the others
-            self.log_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
+            self.report_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
         finally:
             self.free_slots.release()
-
-    def count_over_limit(self, user: str) -> int:
-        """Count by how many questions of the last minute a person is over the limit."""
-        now = time.monotonic()
-        with self.lock:
-            if len(self.question_times) > MAX_REMEMBERED:
-                self.question_times.clear()
-            times = self.question_times.setdefault(user, deque(maxlen=MAX_QUESTIONS_PER_MINUTE + 2))
-            while times and times[0] < now - MINUTE_S:
-                times.popleft()
-            times.append(now)
-            return max(0, len(times) - MAX_QUESTIONS_PER_MINUTE)
 
     def answer_question(self, question: SlackQuestion) -> SlackAnswer:
         if question.is_shared_channel:
@@ -195,10 +190,10 @@ class SlackBot:
         except FleetUnavailableError as error:
             return SlackAnswer("I cannot tell", (str(error),), link=self.settings.url)
         except SlackRequestError as error:
-            self.log_once(str(error))
+            self.report_once(str(error))
             return SlackAnswer("Slack does not tell me who you are", (str(error),))
         except Exception as error:
-            self.log_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
+            self.report_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
             return SlackAnswer("something went wrong here; the admin can read what in the bot's log")
 
     def run_command(self, command: BotCommand, question: SlackQuestion) -> SlackAnswer:
@@ -214,7 +209,8 @@ class SlackBot:
             return answers.answer_where(self.board.build_context(), name)
         login = self.members.find_login(question.user)
         if not login:
-            return SlackAnswer("I do not know who you are", self.members.explain_unknown(question.user))
+            hint = format_bot_contact_hint(question.user)
+            return SlackAnswer("I do not know who you are", (*self.members.explain_unknown(question.user), hint))
         if command.name == "where":
             return answers.answer_where(self.board.build_context(), login)
         return self.bookings.answer(command.name, login, words)
@@ -255,16 +251,8 @@ class SlackBot:
         except SlackRequestError as error:
             if error.code not in BLOCK_ERROR_CODES:
                 raise
-            self.log_once(f"Slack did not take the blocks of an answer, which was sent as text: {error.code}")
+            self.report_once(f"Slack did not take the blocks of an answer, which was sent as text: {error.code}")
         self.slack_api.post_message(channel, rendered.plain_text, None, thread)
-
-    def log_once(self, sentence: str) -> None:
-        """Print a sentence the first time, so that nobody who asks can fill the log."""
-        with self.lock:
-            if sentence in self.logged_messages or len(self.logged_messages) >= MAX_LOGGED_MESSAGES:
-                return
-            self.logged_messages.add(sentence)
-        print_command_message(sentence)
 
     def close(self) -> None:
         """Take no more questions, and finish those that are being answered."""
@@ -325,9 +313,7 @@ def parse_bot_command(text: str) -> BotCommand:
 
     `free gpus?`, `where is alice` and `who is on atlas` are understood; the words of a booking stay as they are.
     """
-    first, *rest = text.split() or [""]
-    if not first:
-        return BotCommand("help")
+    first, *rest = text.split() or ["help"]
     command = first.lower().strip("/!:,.")
     command = COMMAND_SYNONYMS.get(command, command)
     if command not in BOT_COMMANDS:
@@ -413,16 +399,12 @@ class MemberDirectory:
         return slack_member
 
     def explain_unknown(self, member: str) -> tuple[str, ...]:
-        """Explain how a member becomes known."""
-        try:
-            mail = self.find_member(member).mail
-        except SlackRequestError:
-            mail = None
+        """Explain why the address of a member's profile does not say who they are, if they have one."""
         domain = self.settings.alerts.mail_domain
-        if not (mail and domain):
-            return (format_bot_contact_hint(member),)
-        reason = f"the address of your profile is not one at {domain}, nor in the contacts"
-        return reason, format_bot_contact_hint(member)
+        with suppress(SlackRequestError):
+            if self.find_member(member).mail and domain:
+                return (f"the address of your profile is not one at {domain}, nor in the contacts",)
+        return ()
 
 
 def format_bot_contact_hint(member: str) -> str:
@@ -459,7 +441,7 @@ def run_bot(settings: Settings) -> None:
                 if socket.is_open():
                     open_at = time.monotonic()
             if not stop.is_set():
-                bot.log_once("the line to Slack was cut for a minute, and is opened anew")
+                bot.report_once("the line to Slack was cut for a minute, and is opened anew")
     except SlackRequestError as error:
         if was_bot_error_recently_reported(settings, str(error)):
             sys.exit(2)

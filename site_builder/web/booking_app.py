@@ -25,6 +25,7 @@ from site_builder.bookings.store import BookingsUnreadableError
 from site_builder.bookings.tokens import TokenStore, UnknownTokenError
 from site_builder.config.settings import Settings, SettingsError, load_settings
 from site_builder.core import formatting
+from site_builder.core.faults import limit_fault_reports
 from site_builder.core.locks import LockedFileError
 from site_builder.watches import board_requests
 from site_builder.web import identity
@@ -42,7 +43,6 @@ LOCAL_SUFFIXES = (".localhost", ".local", ".lan", ".internal", ".home.arpa", ".l
 RESPONSE_HEADERS = (*SECURITY_HEADERS, ("Content-Type", "application/json"), ("Cache-Control", "no-store"))
 AUTHENTICATE_HEADER = ("WWW-Authenticate", 'Bearer realm="gpuboard"')
 RETRY_AFTER_HEADER = ("Retry-After", "10")
-MAX_LOGGED_MESSAGES = 100
 # A CGI program reads and discards up to this many bytes of a body that is too long.
 MAX_DISCARDED_BYTES = 1 << 20
 # Costs, of the 60 that an address has in a minute: 30 bookings, 60 checks, or 10 wrong tokens.
@@ -165,8 +165,7 @@ class BookingApplication:
     ) -> None:
         """Serve these bookings; `report` gets a sentence about each fault that an admin must mend."""
         self.settings = settings
-        self.report = report
-        self.reported: set[str] = set()
+        self.report_once = limit_fault_reports(report)
         self.service = BookingService(settings, clock)
         self.tokens = TokenStore(settings.state)
         self.request_limiter = RateLimiter(settings.state, clock)
@@ -262,12 +261,6 @@ class BookingApplication:
         except UnknownTokenError:
             self.request_limiter.penalize(address, WRONG_TOKEN_COST - counted_cost)
             raise BookingHttpError(401, WRONG_TOKEN_MESSAGE, AUTHENTICATE_HEADER) from None
-
-    def report_once(self, message: str) -> None:
-        """Report a message the first time, so that requests cannot fill the log."""
-        if message not in self.reported and len(self.reported) < MAX_LOGGED_MESSAGES:
-            self.reported.add(message)
-            self.report(message)
 
 
 def send_booking_json(

@@ -20,6 +20,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
+from site_builder.core.faults import limit_fault_reports
 from site_builder.web import compat_routes
 from site_builder.web.compat_routes import INDEX_FILE
 
@@ -208,8 +209,7 @@ class StaticSite:
         self.booking_route = booking_route
         self.add_history = add_history
         self.www = www.absolute()
-        self.report = report
-        self.reported: set[str] = set()
+        self.report_once = limit_fault_reports(report)
         self.body_cache = BodyCache(MAX_CACHED_BYTES)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -221,12 +221,6 @@ class StaticSite:
             self.report_once(f"an answer failed: {type(error).__name__}: {error}; this should not happen")
             response = build_static_error_response(500)
         return send_static_response(environ, start_response, response)
-
-    def report_once(self, sentence: str) -> None:
-        """Report a sentence the first time; no client can fill a log."""
-        if sentence not in self.reported and len(self.reported) < 100:
-            self.reported.add(sentence)
-            self.report(sentence)
 
     def build_response(self, environ: WSGIEnvironment) -> StaticResponse:
         path, query = parse_static_target(environ)
