@@ -24,7 +24,7 @@ from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_count, format_name_counts
 from site_builder.core.locks import LockedFileError
-from site_builder.core.model import FleetUnavailableError, GpuNumber, ProcessStatus
+from site_builder.core.model import FleetUnavailableError, GpuNumber
 from site_builder.core.names import fold_login, gpu_number_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.terminal_text import truncate_terminal_text
@@ -111,20 +111,19 @@ def answer_all(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer
             continue
         numbers_by_use: dict[str, list[GpuNumber]] = {}
         for gpu in host.gpus:
-            numbers_by_use.setdefault(describe_answer_gpu_use(gpu), []).append(gpu.place or gpu.index)
+            use = gpu.state
+            users = ", ".join(dict.fromkeys(process.user for process in gpu.processes if process.user))
+            if gpu.state == "busy":
+                use = users or "busy"
+            elif gpu.is_avoided and gpu.state in {"free", "booked"}:
+                use = f"{gpu.state} (in trouble)"
+            elif users and gpu.state in {"held", "conflict"}:
+                use = f"{users} ({gpu.state})"
+            numbers_by_use.setdefault(use, []).append(gpu.place or gpu.index)
         uses = [f"{format_answer_number_ranges(numbers)} {use}" for use, numbers in numbers_by_use.items()]
         rows.append((host.name, " · ".join(uses) or "no GPU"))
     title = format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
     return build_slack_answer(context, title, AnswerTable(("host", "GPUs"), tuple(rows), more_text="{} more hosts"))
-
-
-def describe_answer_gpu_use(gpu: FleetGpu) -> str:
-    users = ", ".join(dict.fromkeys(process.user for process in gpu.processes if process.user))
-    if gpu.state == "busy":
-        return users or "busy"
-    if gpu.is_avoided and gpu.state in {"free", "booked"}:
-        return f"{gpu.state} (in trouble)"
-    return f"{users} ({gpu.state})" if users and gpu.state in {"held", "conflict"} else gpu.state
 
 
 def answer_detail(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
@@ -134,35 +133,26 @@ def answer_detail(context: AnswerContext, words: Sequence[str] = ()) -> SlackAns
         return answer_nothing_found(context, words)
     rows: list[tuple[str, ...]] = []
     for host in fleet.hosts:
-        if host.state == "fresh" and host.gpus:
-            rows += [format_answer_gpu_row(host, gpu, context.now) for gpu in host.gpus]
-        else:
+        if host.state != "fresh" or not host.gpus:
             reason = f"{host.state}: {host.reason}"
             rows.append((host.name, UNKNOWN_CELL, UNKNOWN_CELL, UNKNOWN_CELL, reason))
+            continue
+        for gpu in host.gpus:
+            programs = []
+            for process in gpu.processes:
+                command = shorten_answer_command(process.command or "")
+                running_time = format_answer_running_time(process.started, context.now)
+                programs.append(" ".join(filter(None, (process.user, command, running_time))))
+            state = "" if gpu.state == "busy" and programs else client_render.describe_gpu_notes(gpu) or gpu.state
+            parts = (state, *dict.fromkeys(programs), client_render.describe_gpu_booking(gpu, context.now))
+            use = client_render.format_client_table_number(gpu.utilization_gpu, " %")
+            memory = client_render.format_memory_cell(gpu.memory_used, gpu.memory_total)
+            who_and_what = client_render.TEXT_SEPARATOR.join(filter(None, parts))
+            rows.append((f"{host.name}:{gpu.label}", gpu.model, use, memory, who_and_what))
     titles = ("GPU", "model", "use", "memory", "who and what")
     table = AnswerTable(titles, tuple(rows), frozenset({2, 3}), "{} more GPUs: `all detail HOST`")
-    return build_slack_answer(
-        context, format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus), table
-    )
-
-
-def format_answer_gpu_row(host: FleetHost, gpu: FleetGpu, now: Now) -> tuple[str, ...]:
-    programs = []
-    for process in gpu.processes:
-        command, running_time = (
-            shorten_answer_command(process.command or ""),
-            format_answer_running_time(process.started, now),
-        )
-        programs.append(" ".join(filter(None, (process.user, command, running_time))))
-    state = "" if gpu.state == "busy" and programs else client_render.describe_gpu_notes(gpu) or gpu.state
-    parts = (state, *dict.fromkeys(programs), client_render.describe_gpu_booking(gpu, now))
-    return (
-        f"{host.name}:{gpu.label}",
-        gpu.model,
-        client_render.format_client_table_number(gpu.utilization_gpu, " %"),
-        client_render.format_memory_cell(gpu.memory_used, gpu.memory_total),
-        client_render.TEXT_SEPARATOR.join(filter(None, parts)),
-    )
+    title = format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
+    return build_slack_answer(context, title, table)
 
 
 def format_answer_running_time(started: int | None, now: Now) -> str:
@@ -178,68 +168,48 @@ def answer_where(context: AnswerContext, name: str) -> SlackAnswer:
     def is_person(user: str | None) -> bool:
         return user is not None and context.people.resolve_person(user) == person
 
-    rows, bookings, count = [], [], 0
+    now = context.now
+    rows, count = [], 0
+    numbers_by_booking: dict[tuple[str, FleetBooking], list[GpuNumber]] = {}
+    names_by_lower: dict[str, str] = {}
     for host in context.fleet.hosts:
         used_gpus = [gpu for gpu in host.gpus if any(is_person(process.user) for process in gpu.processes)]
         if used_gpus and host.state == "fresh":
             processes = [process for gpu in used_gpus for process in gpu.processes if is_person(process.user)]
-            rows.append(format_answer_work_row(host, used_gpus, processes, context.now))
+            sizes = [process.used_memory for process in processes if process.used_memory is not None]
+            memory = formatting.format_size(sum(sizes)) if len(sizes) == len(processes) else UNKNOWN_CELL
+            commands = dict.fromkeys(
+                shorten_answer_command(process.command) for process in processes if process.command
+            )
+            first_start = min((process.started for process in processes if process.started is not None), default=None)
+            held = [gpu.place or gpu.index for gpu in used_gpus if gpu.state == "held"]
+            idle = f"{format_answer_number_ranges(held)} held idle" if held else ""
+            parts = (", ".join(commands), format_answer_running_time(first_start, now), idle)
+            numbers = format_answer_number_ranges(gpu.place or gpu.index for gpu in used_gpus)
+            rows.append((host.name, numbers, memory, " ".join(filter(None, parts))))
             count += len(used_gpus)
         for gpu in host.gpus:
+            users = {process.user for process in gpu.processes} | {booking.name for booking in gpu.bookings}
+            names_by_lower.update((user.lower(), user) for user in users if user)
             for booking in gpu.bookings:
-                if is_person(booking.name) and booking.until.timestamp() > context.now.epoch:
-                    bookings.append((host.name, gpu.place or gpu.index, booking))
-    table = AnswerTable(("host", "GPUs", "memory", "what"), tuple(rows), frozenset({2}), "{} more hosts")
-    places = f"{format_count(count, 'GPU')} of {format_count(len(rows), 'host')}" if rows else "no GPU"
-    title = f"{context.people.display_name(name)} is on {places}"
-    lines = (
-        format_answer_booking_lines(bookings, context.now) if rows or bookings else suggest_answer_names(context, name)
-    )
-    return build_slack_answer(context, title, table if rows else None, lines, list_silent_answer_hosts(context.fleet))
-
-
-def format_answer_work_row(
-    host: FleetHost, gpus: Sequence[FleetGpu], processes: Sequence[ProcessStatus], now: Now
-) -> tuple[str, ...]:
-    """Format what a person does on a host."""
-    sizes = [process.used_memory for process in processes if process.used_memory is not None]
-    programs = dict.fromkeys(shorten_answer_command(process.command) for process in processes if process.command)
-    first_start = min((process.started for process in processes if process.started is not None), default=None)
-    held = [gpu.place or gpu.index for gpu in gpus if gpu.state == "held"]
-    idle = f"{format_answer_number_ranges(held)} held idle" if held else ""
-    return (
-        host.name,
-        format_answer_number_ranges([gpu.place or gpu.index for gpu in gpus]),
-        formatting.format_size(sum(sizes)) if len(sizes) == len(processes) else UNKNOWN_CELL,
-        " ".join(filter(None, (", ".join(programs), format_answer_running_time(first_start, now), idle))),
-    )
-
-
-def format_answer_booking_lines(bookings: Sequence[tuple[str, GpuNumber, FleetBooking]], now: Now) -> list[str]:
-    """Format each booking in a line, with all of its GPUs."""
-    numbers_by_booking: dict[tuple[str, FleetBooking], list[GpuNumber]] = {}
-    for host, number, booking in bookings:
-        # without what differs from GPU to GPU
-        shared = booking._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None)
-        numbers_by_booking.setdefault((host, shared), []).append(number)
+                if is_person(booking.name) and booking.until.timestamp() > now.epoch:
+                    # without what differs from GPU to GPU: a booking is one line
+                    shared = booking._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None)
+                    numbers_by_booking.setdefault((host.name, shared), []).append(gpu.place or gpu.index)
     lines = []
-    for (host, booking), numbers in numbers_by_booking.items():
-        line = f"booked: {host}:{format_answer_number_ranges(numbers)} "
+    for (host_name, booking), booked_numbers in numbers_by_booking.items():
+        line = f"booked: {host_name}:{format_answer_number_ranges(booked_numbers)} "
         if booking.since and booking.since.timestamp() > now.epoch:
             line += f"from {formatting.format_moment(booking.since, now)} "
         line += f"until {formatting.format_moment(booking.until, now)}"
         lines.append(f"{line} ({booking.comment})" if booking.comment else line)
-    return lines
-
-
-def suggest_answer_names(context: AnswerContext, name: str) -> list[str]:
-    """Suggest who may have been meant."""
-    gpus = [gpu for host in context.fleet.hosts for gpu in host.gpus]
-    names = {process.user for gpu in gpus for process in gpu.processes if process.user}
-    names |= {booking.name for gpu in gpus for booking in gpu.bookings if booking.name}
-    by_lower = {known_name.lower(): known_name for known_name in names}
-    close = get_close_matches(name.lower(), by_lower, 3, 0.6)
-    return [f"did you mean {' or '.join(by_lower[match] for match in close)}?"] if close else []
+    close = get_close_matches(name.lower(), names_by_lower, 3, 0.6) if not (rows or lines) else ()
+    if close:
+        lines = [f"did you mean {' or '.join(names_by_lower[match] for match in close)}?"]
+    table = AnswerTable(("host", "GPUs", "memory", "what"), tuple(rows), frozenset({2}), "{} more hosts")
+    places = f"{format_count(count, 'GPU')} of {format_count(len(rows), 'host')}" if rows else "no GPU"
+    title = f"{context.people.display_name(name)} is on {places}"
+    return build_slack_answer(context, title, table if rows else None, lines, list_silent_answer_hosts(context.fleet))
 
 
 def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
@@ -275,18 +245,11 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
         lines = [f"no GPU is of that model; there are {', '.join(models) or 'none'}"]
     elif not free:
         lines = [format_answer_state_counts(of_model)]
-    return build_slack_answer(
-        context, title, build_free_gpus_answer(free, context.now), lines, list_silent_answer_hosts(context.fleet)
-    )
-
-
-def build_free_gpus_answer(choices: Sequence[picker.GpuChoice], now: Now) -> AnswerTable | None:
-    """Build a table with a row for equal GPUs of a host."""
-    numbers_by_kind: dict[tuple[str, str, str, str], list[GpuNumber]] = {}
-    for host, gpu, _ in choices:
+    numbers_by_kind: dict[tuple[str, str, str, str], list[GpuNumber]] = {}  # equal GPUs of a host share a row
+    for host, gpu, _ in free:
         free_memory = picker.compute_picker_free_memory(gpu)
         size = UNKNOWN_CELL if free_memory is None else formatting.format_size(free_memory)
-        until = client_render.describe_gpu_booking(gpu, now).removeprefix("until ")
+        until = client_render.describe_gpu_booking(gpu, context.now).removeprefix("until ")
         numbers_by_kind.setdefault((host.name, gpu.model, size, until), []).append(gpu.place or gpu.index)
     rows: tuple[tuple[str, ...], ...] = tuple(
         (kind[0], format_answer_number_ranges(numbers), *kind[1:]) for kind, numbers in numbers_by_kind.items()
@@ -294,7 +257,8 @@ def build_free_gpus_answer(choices: Sequence[picker.GpuChoice], now: Now) -> Ans
     titles: tuple[str, ...] = ("host", "GPUs", "model", "memory", "until")
     if not any(row[-1] for row in rows):  # a phone is narrow
         titles, rows = titles[:-1], tuple(row[:-1] for row in rows)
-    return AnswerTable(titles, rows, frozenset({3}), "{} more rows") if rows else None
+    table = AnswerTable(titles, rows, frozenset({3}), "{} more rows") if rows else None
+    return build_slack_answer(context, title, table, lines, list_silent_answer_hosts(context.fleet))
 
 
 def answer_help(unknown: str = "", suggestion: str = "") -> SlackAnswer:
@@ -449,23 +413,13 @@ def parse_booking_to_answer(words: Sequence[str]) -> dict[str, Any]:
     """Parse `atlas:0,1 until fri 18:00 comment ICML run` as a booking request."""
     if not words:
         raise IncompleteBookingAnswerError("which GPUs, and until when?")
-    places, options = split_answer_booking_words(words)
-    if not places:
-        raise IncompleteBookingAnswerError("which GPUs?")
-    if not options.keys() & {"until", "for"}:
-        raise IncompleteBookingAnswerError("until when?")
-    return {"do": "book", **parse_answer_gpu_words(places), **options}
-
-
-def split_answer_booking_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the GPUs, and the words behind each option; a comment goes on to the end."""
     places: list[str] = []
     words_by_option: dict[str, list[str]] = {}
     current = places
     for index, word in enumerate(words):
         option = word.lower().removeprefix("--").rstrip(":=")
         option = OPTION_SYNONYMS.get(option, option)
-        if option == "comment":
+        if option == "comment":  # it goes on to the end
             words_by_option[option] = list(words[index + 1 :])
             break
         if option in words_by_option:
@@ -478,18 +432,17 @@ def split_answer_booking_words(words: Sequence[str]) -> tuple[list[str], dict[st
     if "" in options.values():
         option = next(option for option, text in options.items() if not text)
         raise IncompleteBookingAnswerError(f"what belongs behind `{option}`?")
-    return places, options
-
-
-def parse_answer_gpu_words(places: Sequence[str]) -> dict[str, Any]:
-    """Parse GPUs by name, or a number of a model: `2 A100`, `any A100`."""
-    first = places[0].lower()
-    count_match = COUNT_PATTERN.fullmatch(first)
-    if not count_match and first not in ANY_WORDS:
+    if not places:
+        raise IncompleteBookingAnswerError("which GPUs?")
+    if not options.keys() & {"until", "for"}:
+        raise IncompleteBookingAnswerError("until when?")
+    count_match = COUNT_PATTERN.fullmatch(places[0])
+    if not count_match and places[0].lower() not in ANY_WORDS:
         joined = re.sub(r"\s*,\s*", ",", " ".join(places))  # `atlas:0, 1` is one name
-        return {"gpus": [name.strip(",") for name in joined.split() if name.strip(",")]}
-    rest = [word for word in places[1:] if word.lower() not in FILLER_WORDS]
-    if not count_match and rest and (count_match := COUNT_PATTERN.fullmatch(rest[0])):
-        rest = rest[1:]
-    model = " ".join(rest)
-    return {"any": int(count_match[1]) if count_match else 1, **({"model": model} if model else {})}
+        return {"do": "book", "gpus": [gpu.strip(",") for gpu in joined.split() if gpu.strip(",")], **options}
+    # a number of a model: `2 A100`, `any A100`
+    model_words = [word for word in places[1:] if word.lower() not in FILLER_WORDS]
+    if not count_match and model_words and (count_match := COUNT_PATTERN.fullmatch(model_words[0])):
+        model_words = model_words[1:]
+    model = {"model": " ".join(model_words)} if model_words else {}
+    return {"do": "book", "any": int(count_match[1]) if count_match else 1, **model, **options}
