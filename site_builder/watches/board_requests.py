@@ -89,10 +89,8 @@ def handle_create_watch_request(transaction: BookingTransaction, request: JsonRe
         message = f'"{via}" is no way to tell somebody: write mail, slack, or the first word of another address'
         raise UnclearRequestError(message)
     watch = Watch("", user.name, wanted_gpus, int(now.epoch), until, via)
-    warnings = [
-        *find_request_availability_warnings(wanted_gpus, transaction),
-        *(find_request_reach_warnings(watch, transaction) if can_notify else [NOT_CONFIGURED_MESSAGE]),
-    ]
+    reach_warning = find_watch_reach_warning(watch, transaction) if can_notify else NOT_CONFIGURED_MESSAGE
+    warnings = [*filter(None, (find_watch_availability_warning(wanted_gpus, transaction), reach_warning))]
     watch = watch._replace(id=add_requested_watch(transaction, watch, is_check_request(request)))
     by = f" by {via}" if via else ""
     verb = "is" if wanted_gpus.gpu_count == 1 else "are"
@@ -121,7 +119,7 @@ def parse_board_request_gpus(transaction: BookingTransaction, request: JsonReque
         raise UnclearRequestError(f"there is no way to say {', '.join(hosts)[:80]} here: leave the host out") from None
 
 
-def find_request_availability_warnings(wanted_gpus: WatchedGpus, transaction: BookingTransaction) -> list[str]:
+def find_watch_availability_warning(wanted_gpus: WatchedGpus, transaction: BookingTransaction) -> str | None:
     """Warn if the GPUs are free already, or never will be as the fleet is."""
     bookings = [stored.booking for stored in transaction.list_bookings()]
     names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
@@ -129,32 +127,32 @@ def find_request_availability_warnings(wanted_gpus: WatchedGpus, transaction: Bo
     free_gpus = (gpu for status in statuses for gpu in summary.summarize_free_gpus(status))
     matches = WatchFreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
     if matches:
-        return [f"that is so already: {format_watch_gpu_places(matches)}"]
+        return f"that is so already: {format_watch_gpu_places(matches)}"
     model = wanted_gpus.model
     models = {gpu.model for status in statuses for gpu in status.gpus}
     if model and models and not any(is_matching_model(model, gpu_model) for gpu_model in models):
-        return [f"no GPU of the board is called {model} now; there are {', '.join(sorted(models))[:200]}"]
+        return f"no GPU of the board is called {model} now; there are {', '.join(sorted(models))[:200]}"
     most = max((len(status.gpus) for status in statuses), default=0)
     if wanted_gpus.is_on_one_host and most and wanted_gpus.gpu_count > most:
-        return [f"no host of the board has {wanted_gpus.gpu_count} GPUs now; the most that one has is {most}"]
-    return []
+        return f"no host of the board has {wanted_gpus.gpu_count} GPUs now; the most that one has is {most}"
+    return None
 
 
-def find_request_reach_warnings(watch: Watch, transaction: BookingTransaction) -> list[str]:
+def find_watch_reach_warning(watch: Watch, transaction: BookingTransaction) -> str | None:
     """Warn if the board has no way to notify this person, as far as rules and contacts can be read here."""
     settings = transaction.hosts.settings
     rules, _ = ContactsAndRules(settings.alerts, settings.data, settings.www).read_rules()
     if not (rules[WATCH_RULE].on and rules[WATCH_RULE].to):
-        return [RULE_OFF_MESSAGE]
+        return RULE_OFF_MESSAGE
     contacts = load_contacts(settings)
     person_contacts = contacts.find_contacts(watch.name, watch.via)
     if not person_contacts and contacts.is_complete:
-        what = f"the board knows no way to tell {watch.name}"
-        return [f"{what}: its admin can add one to the contacts (GPUBOARD_CONTACTS)"]
+        hint = "its admin can add one to the contacts (GPUBOARD_CONTACTS)"
+        return f"the board knows no way to tell {watch.name}: {hint}"
     kinds = {contact.kind for contact in person_contacts}
     if kinds and watch.via and watch.via not in kinds:
-        return [f"the board knows no way by {watch.via} to {watch.name}, but {join_names(sorted(kinds))}"]
-    return []
+        return f"the board knows no way by {watch.via} to {watch.name}, but {join_names(sorted(kinds))}"
+    return None
 
 
 def open_requested_watch_store(transaction: BookingTransaction) -> WatchStore:

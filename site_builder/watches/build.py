@@ -56,7 +56,14 @@ class WatchConditions:
         now_s = int(now.epoch)
         self.expired_ids = {watch.id for watch in rows if watch.until <= now.epoch}
         if self.fulfilled_since is None:
-            self.fulfilled_since = self.stored_since = self.load_fulfilled_since(now)
+            self.fulfilled_since = self.stored_since = {}
+            with suppress(OSError, files.FileRefusedError, *files.PARSE_ERRORS, RecursionError):
+                stored = json.loads(files.read_own_file(self.store_path))  # by the last builder
+                self.fulfilled_since = self.stored_since = {
+                    str(key): int(since)
+                    for key, since in stored.items()
+                    if 0 <= now.epoch - int(since) <= HOLD_S + MAX_GAP_S
+                }
         watches, counts = [], Counter[str]()
         for watch in rows:
             if watch.until > now.epoch:
@@ -122,14 +129,6 @@ class WatchConditions:
             problem = Problem(f"data/{WATCHES_FILE}", f"watches that are over stay there: {error}")
             self.problems = [*self.problems, problem]
 
-    def load_fulfilled_since(self, now: Now) -> dict[str, int]:
-        """Load since when the last builder saw each watch fulfilled."""
-        with suppress(OSError, files.FileRefusedError, *files.PARSE_ERRORS, RecursionError):
-            stored = json.loads(files.read_own_file(self.store_path))
-            max_age_s = HOLD_S + MAX_GAP_S
-            return {str(key): int(since) for key, since in stored.items() if 0 <= now.epoch - int(since) <= max_age_s}
-        return {}
-
 
 class WatchFreeGpuIndex:
     """The GPUs that are free at a moment, by model, so that many requests are cheap."""
@@ -162,12 +161,8 @@ class WatchFreeGpuIndex:
         if request.hosts and not any(host in (name, name.partition(".")[0]) for name in request.hosts):
             return False
         # a process sees only one MIG instance: several are for whoever asks for their profile
-        is_mig = isinstance(gpu.index, str) and ":" in gpu.index
-        if (
-            request.gpu_count > 1
-            and is_mig
-            and not is_matching_model_profile(request.model, gpu.model.rpartition(" ")[2])
-        ):
+        is_one_of_several = request.gpu_count > 1 and isinstance(gpu.index, str) and ":" in gpu.index
+        if is_one_of_several and not is_matching_model_profile(request.model, gpu.model.rpartition(" ")[2]):
             return False
         if gpu.memory_total < request.memory_gb * MIB_PER_GB:
             return False

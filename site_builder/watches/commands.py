@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -125,7 +125,18 @@ def list_watches_command(place: BookingBackend, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(watches, indent=1))
     elif watches:
-        click.echo("\n".join(format_watch_table(watches, place, str(response["who"]))))
+        now = Now(time.time(), place.settings.zone)
+        rows = [TABLE_HEAD]
+        for watch in watches:
+            end = formatting.format_moment(datetime.fromisoformat(watch["until"]), now)
+            cells = (watch["id"], watch["name"], watch["via"] or "any", end, watch["when"])
+            rows.append(tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells))
+        if all(watch["mine"] or watch["name"] == str(response["who"]) for watch in watches):
+            rows = [(row[0], *row[2:]) for row in rows]  # all are the user's own
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        for row in rows:  # the request comes last, and is never cut
+            line = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths))
+            click.echo(replace_unencodable(line.rstrip()))
     elif not problems:
         print_command_message("you wait for nothing")
     for problem in problems:
@@ -151,18 +162,3 @@ def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json
     message = "; ".join(clean_text(response["said"]) for response in responses)
     watches = [watch for response in responses for watch in response["watches"]]
     print_booking_result({"said": message, "warnings": [], "watches": watches}, message, as_json)
-
-
-def format_watch_table(watches: Sequence[BookingResponse], place: BookingBackend, user: str) -> list[str]:
-    """Format a line for each watch; the request comes last, and is never cut."""
-    now = Now(time.time(), place.settings.zone)
-    rows = [TABLE_HEAD]
-    for watch in watches:
-        until = formatting.format_moment(datetime.fromisoformat(watch["until"]), now)
-        cells = (watch["id"], watch["name"], watch["via"] or "any", until, watch["when"])
-        rows.append(tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells))
-    if all(watch["mine"] or watch["name"] == user for watch in watches):
-        rows = [(row[0], *row[2:]) for row in rows]  # all are the user's own
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows)
-    return [replace_unencodable(line) for line in lines]

@@ -136,7 +136,17 @@ def parse_watched_gpus_text(text: str) -> WatchedGpus:
     hosts = tuple(dict.fromkeys(map(str.lower, HOST_SEPARATOR.split(host_list[1])))) if host_list else ()
     if len(hosts) > MAX_HOSTS:
         raise UnclearTimeError(f"names more than {MAX_HOSTS} hosts", *REQUEST_EXAMPLES)
-    count, model = parse_watched_count_and_model(rest)
+    words = [word.strip("-.:") for word in rest.replace(",", " ").split()]
+    count, model_words = extract_watched_count([word for word in words if word and word.lower() not in FILLER_WORDS])
+    for word in model_words:
+        is_model = any(map(str.isdigit, word)) or word.lower() in MODEL_FAMILY_WORDS
+        if not MODEL_WORD.fullmatch(word) or not is_model or (word.isdigit() and len(word) < 3):
+            raise UnclearTimeError(f'is not understood at "{word[:40]}"', *REQUEST_EXAMPLES)
+    if len(model_words) > MAX_MODEL_WORDS:
+        raise UnclearTimeError("names more than one model", *REQUEST_EXAMPLES)
+    # `A100s` is a plural, L40S is not
+    model_words = [word if word.lower() == "l40s" else PLURAL_ENDING.sub("", word) for word in model_words]
+    model = " ".join(word.upper() if word.islower() else word for word in model_words)
     memory_gb = int(memory[1]) if memory else 0
     if memory and not memory_gb:
         raise UnclearTimeError("asks for no memory at all", *REQUEST_EXAMPLES)
@@ -168,18 +178,6 @@ def extract_watch_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.
     return " ".join(f"{text[: match.start()]} {text[match.end() :]}".split()), match
 
 
-def parse_watched_count_and_model(text: str) -> tuple[int, str]:
-    words = [word.strip("-.:") for word in text.replace(",", " ").split()]
-    count, model_words = extract_watched_count([word for word in words if word and word.lower() not in FILLER_WORDS])
-    for word in model_words:
-        is_model = any(map(str.isdigit, word)) or word.lower() in MODEL_FAMILY_WORDS
-        if not MODEL_WORD.fullmatch(word) or not is_model or (word.isdigit() and len(word) < 3):
-            raise UnclearTimeError(f'is not understood at "{word[:40]}"', *REQUEST_EXAMPLES)
-    if len(model_words) > MAX_MODEL_WORDS:
-        raise UnclearTimeError("names more than one model", *REQUEST_EXAMPLES)
-    return count, " ".join(map(normalize_watched_model, model_words))
-
-
 def extract_watched_count(words: list[str]) -> tuple[int, list[str]]:
     """Return the number in front or behind an x, and the other words; a large one, such as 4090, is a model."""
     count, spelled_count, rest = 0, 1, list(words)
@@ -200,19 +198,8 @@ def extract_watched_count(words: list[str]) -> tuple[int, list[str]]:
     return count or spelled_count, rest
 
 
-def normalize_watched_model(word: str) -> str:
-    """Normalize a word of a model: `A100s` is a plural, L40S is not."""
-    if word.lower() != "l40s":
-        word = PLURAL_ENDING.sub("", word)
-    return word.upper() if word.islower() else word
-
-
 class WatchFileError(Exception):
     """Nothing of the file can be read."""
-
-
-class InvalidWatchError(Exception):
-    """An entry does not count."""
 
 
 class Watch(NamedTuple):
@@ -261,35 +248,30 @@ def parse_watch_entries(data: bytes) -> list[object]:
 
 def parse_watch(entry: object) -> tuple[Watch | None, str]:
     """Return a watch, or why the entry does not count."""
+    if not isinstance(entry, dict):
+        return None, "it is no object with id, name and when"
     try:
-        return build_stored_watch(entry), ""
-    except InvalidWatchError as error:
-        return None, str(error)
+        watch_id, name, text, via = (entry.get(key) for key in ("id", "name", "when", "via"))
+        if not isinstance(watch_id, str) or not WATCH_ID.fullmatch(watch_id):
+            return None, "it has no id of letters and digits"
+        if not is_watch_person_name(name):
+            return None, "it names nobody"
+        if via not in (None, "") and not (isinstance(via, str) and VIA_PATTERN.fullmatch(via)):
+            return None, "its way is no word such as mail"
+        created_at, until = dates.parse_timestamp(entry.get("made")), dates.parse_timestamp(entry.get("until"))
+        if created_at is None or until is None:
+            return None, "it does not say since when and until when"
+        if not isinstance(text, str):
+            return None, "it does not say what for"
+        try:
+            request = parse_watched_gpus(text)
+        except UnclearTimeError as error:
+            return None, f'"{clean_text(text)[:80]}" {error}'
+        made = int(created_at.timestamp())
+        end = min(int(until.timestamp()), made + MAX_LIFETIME_S)
+        return Watch(watch_id, str(name), request, made, end, via or ""), ""
     except Exception as error:  # an error of ours affects this entry alone
         return None, describe_fault("it does not count", error)
-
-
-def build_stored_watch(entry: object) -> Watch:
-    if not isinstance(entry, dict):
-        raise InvalidWatchError("it is no object with id, name and when")
-    watch_id, name, text, via = (entry.get(key) for key in ("id", "name", "when", "via"))
-    if not isinstance(watch_id, str) or not WATCH_ID.fullmatch(watch_id):
-        raise InvalidWatchError("it has no id of letters and digits")
-    if not is_watch_person_name(name):
-        raise InvalidWatchError("it names nobody")
-    if via not in (None, "") and not (isinstance(via, str) and VIA_PATTERN.fullmatch(via)):
-        raise InvalidWatchError("its way is no word such as mail")
-    created_at, until = parse_watch_epoch(entry.get("made")), parse_watch_epoch(entry.get("until"))
-    if created_at is None or until is None:
-        raise InvalidWatchError("it does not say since when and until when")
-    if not isinstance(text, str):
-        raise InvalidWatchError("it does not say what for")
-    try:
-        request = parse_watched_gpus(text)
-    except UnclearTimeError as error:
-        raise InvalidWatchError(f'"{clean_text(text)[:80]}" {error}') from None
-    until = min(until, created_at + MAX_LIFETIME_S)
-    return Watch(watch_id, str(name), request, created_at, until, via or "")
 
 
 def is_watch_person_name(name: object) -> bool:
@@ -297,12 +279,6 @@ def is_watch_person_name(name: object) -> bool:
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARACTERS:
         return False
     return clean_text(name) == name and " ".join(name.split()) == name
-
-
-def parse_watch_epoch(value: object) -> int | None:
-    """Parse a time with its offset as seconds since 1970."""
-    moment = dates.parse_timestamp(value)
-    return int(moment.timestamp()) if moment else None
 
 
 def watch_to_entry(watch: Watch) -> dict[str, str]:

@@ -189,7 +189,8 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
         assert 1970 <= parsed_moment.astimezone(zone).year <= 2200
     exact = dates.parse_timestamp(text)
     assert exact is None or exact.timestamp() is not None
-    assert watch_store.parse_watch_epoch(text) is None or exact
+    entry = {"id": "k7m2xp", "name": "alice", "when": "1 GPU free", "made": text, "until": text}
+    assert (watch_store.parse_watch(entry)[0] is None) == (exact is None)
     loader.parse_fleet_booking({"date": text, "from": text}, str)
     dates.parse_day(text)
     now = datetime.fromisoformat(f"{at}+00:00").astimezone(zone)
