@@ -52,21 +52,19 @@ class NotificationQueueBuilder:
 
     def __init__(self, state: AlertState, context: AlertContext, now: Now) -> None:
         self.context, self.now, self.now_s = context, now, int(now.epoch)
-        self.notifications = [self.correct_times(notification) for notification in state.notifications]
+        self.notifications = list(state.notifications)
+        for index, queued in enumerate(state.notifications):
+            # where the clock was set back since, it waits no longer than intended
+            if queued.due_at > self.now_s + MAX_WAIT_S:
+                self.notifications[index] = queued._replace(due_at=self.now_s)
+            elif queued.created_at > self.now_s:
+                due_at = self.now_s + max(0, queued.due_at - queued.created_at)
+                self.notifications[index] = queued._replace(created_at=self.now_s, due_at=due_at)
         self.sent_times = state.sent_times
         self.id_counter = state.id_counter
         self.new_alerts: dict[tuple[str, str, str], list[Alert]] = {}
         self.rules: dict[str, AlertRule] = {}
         self.people_by_host: dict[str, set[str]] = {}
-
-    def correct_times(self, notification: Notification) -> Notification:
-        """Move the times of a notification if the clock was set back since: it waits no longer than intended."""
-        if notification.due_at > self.now_s + MAX_WAIT_S:
-            return notification._replace(due_at=self.now_s)
-        if notification.created_at <= self.now_s:
-            return notification
-        delay = max(0, notification.due_at - notification.created_at)
-        return notification._replace(created_at=self.now_s, due_at=self.now_s + delay)
 
     def add_change(self, change: ConditionChange, rule: AlertRule) -> None:
         """Collect an alert for each receiver of the rule, or cancel the opposite alert that is not sent yet."""
@@ -85,18 +83,15 @@ class NotificationQueueBuilder:
         if "person" in rule.to:
             # whoever asked for a watch sees in the history that nobody could reach them
             can_reach = None if condition.rule == model.WATCH_RULE else self.context.can_reach
+            # a host can claim that anybody is on it: only so many people are told of one
+            people = self.people_by_host.setdefault(condition.host, set()) if condition.host else set()
             for person in condition.owners:
-                if self.has_room_for_person(person, condition.host) and (can_reach is None or can_reach(person)):
+                if not condition.host or len(people) < MAX_PEOPLE_PER_HOST:
+                    people.add(person)
+                if person in people and (can_reach is None or can_reach(person)):
                     yield model.PERSON_PREFIX + person
         if "hooks" in rule.to:
             yield from (model.HOOK_PREFIX + name for name in self.context.hooks)
-
-    def has_room_for_person(self, person: str, host: str) -> bool:
-        """Limit how many people are told of a host: it can claim that anybody is on it."""
-        people = self.people_by_host.setdefault(host, set()) if host else {person}
-        if len(people) < MAX_PEOPLE_PER_HOST:
-            people.add(person)
-        return person in people
 
     def build_alert(self, change: ConditionChange, to: str) -> Alert:
         """Build the alert for one receiver; where people are hidden, each reads only of themselves."""
@@ -197,11 +192,8 @@ class NotificationQueueBuilder:
                 continue
             if any(alert.rule == model.WEEKLY_REPORT_RULE for alert in waiting.alerts):  # a notification of its own
                 continue
-            if (
-                waiting.due_at
-                == find_queue_quiet_end(rule.quiet_hours, waiting.due_at, self.now.zone)
-                <= send_at + HOUR
-            ):
+            quiet_end = find_queue_quiet_end(rule.quiet_hours, waiting.due_at, self.now.zone)
+            if waiting.due_at == quiet_end <= send_at + HOUR:
                 merged = (*waiting.alerts, *alerts)
                 self.notifications[index] = waiting._replace(
                     alerts=merged[:MAX_ALERTS_PER_NOTIFICATION],
@@ -342,22 +334,18 @@ def record_outcome(
         return state
     reason = outcome.reason[:MAX_REASON_CHARACTERS]
     notification = notification._replace(tries=notification.tries + 1)
-    if outcome.status == model.FAILED:
-        return schedule_retry(state, notification._replace(last_error=reason), outcome.retry_after_s, now)
-    status = model.GIVEN_UP if outcome.status == model.REFUSED else outcome.status
-    return finish_notification(state, notification, status, reason, now)
-
-
-def schedule_retry(state: AlertState, failed: Notification, retry_after_s: int | None, now: int) -> AlertState:
-    """Let a failed notification wait, and with it all others for its receiver; give up those that are too old."""
-    pause = RETRY_DELAYS_S[min(failed.tries, len(RETRY_DELAYS_S)) - 1]
-    retry_at = now + max(pause, min(retry_after_s or 0, MAX_RETRY_AFTER_S))
-    state = replace_notification(state, failed._replace(claimed_by="", claimed_at=0))
+    if outcome.status != model.FAILED:
+        status = model.GIVEN_UP if outcome.status == model.REFUSED else outcome.status
+        return finish_notification(state, notification, status, reason, now)
+    # all others for its receiver wait with it, and those that are too old are given up
+    pause = RETRY_DELAYS_S[min(notification.tries, len(RETRY_DELAYS_S)) - 1]
+    retry_at = now + max(pause, min(outcome.retry_after_s or 0, MAX_RETRY_AFTER_S))
+    state = replace_notification(state, notification._replace(last_error=reason, claimed_by="", claimed_at=0))
     for queued in state.notifications:
-        if (queued.to, queued.via) != (failed.to, failed.via) or queued.claimed_by:
+        if (queued.to, queued.via) != (notification.to, notification.via) or queued.claimed_by:
             continue
         if retry_at - queued.created_at > MAX_AGE_S:
-            state = finish_notification(state, queued, model.GIVEN_UP, failed.last_error, now)
+            state = finish_notification(state, queued, model.GIVEN_UP, reason, now)
         else:
             state = replace_notification(state, queued._replace(due_at=max(queued.due_at, retry_at)))
     return state

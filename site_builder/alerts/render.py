@@ -56,9 +56,23 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
     if condition.rule == model.WATCH_RULE:
         free = condition.what.partition(";")[0]
         return shorten_alert_line(f"{reader}: {free}" if reader else free)
-    if condition.rule == "gpu-held":
-        return render_gpu_held_title(condition, step, reader)
-    subject = describe_condition_subject(condition, reader)
+    place, owners = format_alert_place(condition.host, condition.gpus), formatting.join_names(condition.owners)
+    if condition.rule == "gpu-held":  # who holds it comes first
+        if step == model.STEP_OVER:
+            return f"{place} {OVER_PHRASES['gpu-held']}"
+        if reader:
+            return f"{reader}: you hold {place} idle"
+        if not owners:
+            return f"{place} {ACTIVE_PHRASES['gpu-held']}"
+        return f"{owners} hold{'' if len(condition.owners) > 1 else 's'} {place} idle"
+    if condition.rule in model.HOST_RULES:
+        subject = condition.host
+    elif condition.rule in model.BOOKING_RULES:
+        subject = f"the booking of {place} by {owners}" if owners else f"a booking of {place}"
+        if reader:
+            subject = f"{reader}: your booking of {place}"
+    else:
+        subject = f"{f'GPU {condition.gpus[0]}' if len(condition.gpus) == 1 else 'a GPU'} of {condition.host}"
     if step == model.STEP_OVER:
         after = "" if lasted is None else f", after {formatting.format_duration(max(lasted, 1))}"
         return shorten_alert_line(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
@@ -69,32 +83,6 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
     if condition.rule == "booking-ends" and ends is not None and ends > now.epoch:
         phrase = f"ends at {format_alert_time(ends, now)}"
     return shorten_alert_line(f"{subject} {phrase}")
-
-
-def render_gpu_held_title(condition: Condition, step: str, reader: str | None) -> str:
-    """Format the title of a GPU held idle; who holds it comes first."""
-    gpu = format_alert_place(condition.host, condition.gpus)
-    if step == model.STEP_OVER:
-        return f"{gpu} {OVER_PHRASES['gpu-held']}"
-    if reader:
-        return f"{reader}: you hold {gpu} idle"
-    if not condition.owners:
-        return f"{gpu} {ACTIVE_PHRASES['gpu-held']}"
-    return f"{formatting.join_names(condition.owners)} hold{'' if len(condition.owners) > 1 else 's'} {gpu} idle"
-
-
-def describe_condition_subject(condition: Condition, reader: str | None) -> str:
-    """Describe what an alert is about: `atlas`, `GPU 3 of atlas`, `alice: your booking of atlas:0,1`."""
-    if condition.rule in model.HOST_RULES:
-        return condition.host
-    if condition.rule in model.BOOKING_RULES:
-        place = format_alert_place(condition.host, condition.gpus)
-        if reader:
-            return f"{reader}: your booking of {place}"
-        if not condition.owners:
-            return f"a booking of {place}"
-        return f"the booking of {place} by {formatting.join_names(condition.owners)}"
-    return f"GPU {condition.gpus[0]} of {condition.host}" if len(condition.gpus) == 1 else f"a GPU of {condition.host}"
 
 
 def format_alert_place(host: str, gpus: Sequence[str]) -> str:
@@ -191,7 +179,13 @@ def render_single_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
 
 def render_listed_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
     """Render one of several alerts: as a line of text with its link below, and for a mail with its title as link."""
-    rest = " ".join(describe_alert(alert, zone))
+    sentences = [format_alert_sentence(alert.what)] if alert.what else []
+    place = format_alert_place(alert.host, alert.gpus)
+    is_in_title = alert.host in alert.title and (len(alert.gpus) < 2 or place in alert.title)
+    for label, value in list_alert_facts(alert, zone):
+        if label != "On" or not is_in_title:
+            sentences.append(f"{label}: {value}.")
+    rest = " ".join(sentences)
     text = f"- {format_alert_sentence(alert.title, capital=False)} {rest}".rstrip()
     title = escape_html(clean_notification_line(alert.title))
     if alert.link:
@@ -201,48 +195,26 @@ def render_listed_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
     return text, Html(f"{TIGHT_PARAGRAPH_START}<b>{title}</b><br>{escape_html(rest)}</p>")
 
 
-def describe_alert(alert: Alert, zone: tzinfo) -> Iterator[str]:
-    """Yield sentences with what the title does not say."""
-    if alert.what:
-        yield format_alert_sentence(alert.what)
-    place = format_alert_place(alert.host, alert.gpus)
-    is_in_title = alert.host in alert.title and (len(alert.gpus) < 2 or place in alert.title)
-    for label, value in list_alert_facts(alert, zone):
-        if label != "On" or not is_in_title:
-            yield f"{label}: {value}."
-
-
 def list_alert_facts(alert: Alert, zone: tzinfo) -> Iterator[tuple[str, str]]:
     """Yield since when, where, and who is affected, as far as known."""
     if alert.since is not None and alert.until is not None:
-        yield "When", format_alert_period(alert.since, alert.until, zone)
+        first, last = to_notification_zone(alert.since, zone), to_notification_zone(alert.until, zone)
+        begin, end = format_alert_moment(alert.since, zone), format_alert_moment(alert.until, zone)
+        if first.date() == last.date() and first.tzname() == last.tzname():
+            begin, end = format_alert_day_and_clock(first), f"{last:%H:%M} {last.tzname()}"
+        yield "When", f"{begin} to {end} ({formatting.format_duration(alert.until - alert.since)})"
     elif alert.since is not None:
-        yield (
-            "Since" if alert.step in (model.STEP_BEGUN, model.STEP_OVER) else "When",
-            format_alert_moment(alert.since, zone),
-        )
+        label = "Since" if alert.step in (model.STEP_BEGUN, model.STEP_OVER) else "When"
+        yield label, format_alert_moment(alert.since, zone)
     elif alert.step != model.STEP_TEST:
         yield "Noticed", format_alert_moment(alert.at, zone)
     if alert.host:
-        gpus = ", ".join(alert.gpus)
-        yield (
-            "On",
-            clean_notification_line(f"{alert.host}, GPU{'s' * (len(alert.gpus) > 1)} {gpus}" if gpus else alert.host),
-        )
+        gpus = f", GPU{'s' * (len(alert.gpus) > 1)} {', '.join(alert.gpus)}" if alert.gpus else ""
+        yield "On", clean_notification_line(f"{alert.host}{gpus}")
     if alert.people:
         names = ", ".join(alert.people[:MAX_LISTED_PEOPLE])
         omitted_count = len(alert.people) - MAX_LISTED_PEOPLE
         yield "Affected", clean_notification_line(f"{names} and {omitted_count} more" if omitted_count > 0 else names)
-
-
-def format_alert_period(since: int, until: int, zone: tzinfo) -> str:
-    """Format `Tue 17 Nov 14:02 to 16:02 UTC (2 h)`."""
-    first, last = to_notification_zone(since, zone), to_notification_zone(until, zone)
-    if first.date() == last.date() and first.tzname() == last.tzname():
-        begin, end = format_alert_day_and_clock(first), f"{last:%H:%M} {last.tzname()}"
-    else:
-        begin, end = format_alert_moment(since, zone), format_alert_moment(until, zone)
-    return f"{begin} to {end} ({formatting.format_duration(until - since)})"
 
 
 def format_alert_moment(epoch: int, zone: tzinfo) -> str:

@@ -31,25 +31,21 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
         midnight = datetime.combine(first + timedelta(days=day), datetime.min.time(), settings.zone)
         due_at = midnight.replace(hour=minute // 60, minute=minute % 60).timestamp()
         if due_at <= now < due_at + MAX_DELAY_S:
+            with closing(HistoryReader(settings.state, settings.zone)) as history:
+                first_day = read_first_history_day(history) if history.exists else None
+                # if history cannot be read now, the sender tries again
+                if not history.problem and (first_day is None or first_day >= first):
+                    return None
             week = first - timedelta(days=7)
             year, number, _ = week.isocalendar()
-            what = f"week {number} of {year} is over"
-            condition = Condition(
+            return Condition(
                 model.WEEKLY_REPORT_RULE,
                 about=collect.format_report_week(week),
-                what=what,
+                what=f"week {number} of {year} is over",
                 since=int(due_at),
                 is_lasting=False,
             )
-            return condition if has_weekly_report_history(settings, week) else None
     return None
-
-
-def has_weekly_report_history(settings: Settings, first: date) -> bool:
-    """Return True if history reaches back to that week, or cannot be read now: the sender tries again."""
-    with closing(HistoryReader(settings.state, settings.zone)) as history:
-        first_day = read_first_history_day(history) if history.exists else None
-        return bool(history.problem) or (first_day is not None and first_day < first + timedelta(days=7))
 
 
 def build_report_message(settings: Settings, first: date, now: float) -> AlertMessage | None:
