@@ -29,16 +29,14 @@ def parse_demo_start_option(_: click.Context, __: click.Parameter, value: str) -
     try:
         return parse_seconds_setting(value)
     except ValueError:
-        message = f"'{value}' is not a time, such as 30s, 10m, 9h or 2d"
-        raise click.BadParameter(message) from None
+        raise click.BadParameter(f"'{value}' is not a time, such as 30s, 10m, 9h or 2d") from None
 
 
 def parse_demo_listen_option(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
     try:
         return None if value is None else LISTEN.parse(value)
     except ValueError:
-        message = f"it is '{value}', {LISTEN.refusal}"
-        raise click.BadParameter(message) from None
+        raise click.BadParameter(f"it is '{value}', {LISTEN.refusal}") from None
 
 
 @click.command()
@@ -71,8 +69,7 @@ def demo(
     gpuboard demo --hosts 50 --once --folder lab
     """
     if once and not folder:
-        message = "--once needs --folder"
-        raise click.UsageError(message)
+        raise click.UsageError("--once needs --folder")
     with (
         stop_serving_on_signals(),
         create_served_spool_folder() as hidden,

@@ -61,11 +61,9 @@ def deploy(
     gpuboard deploy --remove gpu02
     """
     if bool(hosts) + consul + (hosts_file is not None) != 1:
-        message = "name the hosts, or give --consul, or --hosts-file FILE"
-        raise click.UsageError(message)
+        raise click.UsageError("name the hosts, or give --consul, or --hosts-file FILE")
     if check and remove:
-        message = "--check and --remove are two things: choose one"
-        raise click.UsageError(message)
+        raise click.UsageError("--check and --remove are two things: choose one")
     chosen_targets = choose_deploy_targets(settings, hosts, consul, hosts_file, name)
     from site_builder.deploy import runner  # noqa: PLC0415 # imports paramiko, which is slow
 
@@ -79,8 +77,7 @@ def choose_deploy_targets(
     settings: Settings, hosts: tuple[str, ...], consul: bool, hosts_file: str | None, name: str | None
 ) -> list[Target]:
     if name is not None and len(hosts) != 1:
-        message = "--name is for one HOST; for several: NAME=HOST"
-        raise click.UsageError(message)
+        raise click.UsageError("--name is for one HOST; for several: NAME=HOST")
     if name is not None and not is_host_name(name):
         raise CommandError(f"'{name}' cannot be a host's name on the board")
     try:

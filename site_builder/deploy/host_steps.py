@@ -121,8 +121,7 @@ class HostDeployPlan:
         with self.lock:
             owner = self.claimed_names.setdefault(name, job.target.address)
         if owner != job.target.address:
-            message = f"it is called {name}, as {owner} is: give one of them another name, with NAME=HOST"
-            raise HostDeployError(message)
+            raise HostDeployError(f"it is called {name}, as {owner} is: give one of them another name, with NAME=HOST")
         job.name = name
 
     def begin_step(self, job: HostDeployJob, step: str) -> None:
@@ -216,8 +215,7 @@ def parse_host_inspection(output: bytes) -> HostInspection:
     """Parse the answer of look.sh; a login shell may print anything before it."""
     lines = output.decode(errors="replace").split("\n")
     if "gpuboard-look 1" not in lines or "end 1" not in lines:
-        message = "its answer is not whole: does its login shell let `ssh HOST sh -s` through?"
-        raise HostDeployError(message)
+        raise HostDeployError("its answer is not whole: does its login shell let `ssh HOST sh -s` through?")
     inspection = HostInspection()
     for line in lines[lines.index("gpuboard-look 1") + 1 : lines.index("end 1")]:
         word, _, text = line.partition(" ")
@@ -272,8 +270,7 @@ def inspect_deploy_host(job: HostDeployJob, plan: HostDeployPlan, host: SshConne
         raise HostDeployError(f"{message}: is that an sh, or somebody who lies?")
     plan.claim_name(job, inspection.name)
     if inspection.missing_required and plan.action != "remove":
-        message = f"it lacks {', '.join(inspection.missing_required)}: install that first"
-        raise HostDeployError(message)
+        raise HostDeployError(f"it lacks {', '.join(inspection.missing_required)}: install that first")
     return inspection
 
 
@@ -297,8 +294,7 @@ def install_deploy_host(
             run_installer_on_host(plan, host, command, KEY_TIMEOUT_S).strip().rpartition("\n")[2]
         )
         if not key:
-            message = "what it made is no public key"
-            raise HostDeployError(message)
+            raise HostDeployError("what it made is no public key")
     plan.begin_step(job, "enrol")
     # what is so already is not written; its line may name the data folder of before
     plan.web_host.enrol_host(name, key)

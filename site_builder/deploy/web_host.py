@@ -99,11 +99,9 @@ class WebHost:
             except SshError as error:
                 raise WebHostError(str(error)) from None
             except (OSError, subprocess.SubprocessError) as error:
-                message = f"sh cannot be started here: {extract_last_line(str(error))}"
-                raise WebHostError(message) from None
+                raise WebHostError(f"sh cannot be started here: {extract_last_line(str(error))}") from None
         if result.exit_code:
-            message = f"on the web host: {result.last_line}"
-            raise WebHostError(message)
+            raise WebHostError(f"on the web host: {result.last_line}")
         return result.stdout.decode(errors="replace")
 
     def read_state(self) -> WebHostState:
@@ -111,8 +109,7 @@ class WebHost:
         state = WebHostState(0, {}, {})
         lines = self.run_script(STATE_SCRIPT).split("\n")
         if "end 1" not in lines:
-            message = "the answer of the web host is not whole"
-            raise WebHostError(message)
+            raise WebHostError("the answer of the web host is not whole")
         for line in lines:
             word, _, value = line.partition(" ")
             name, _, rest = value.partition(" ")

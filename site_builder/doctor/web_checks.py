@@ -64,8 +64,7 @@ def fetch_served_file(context: DoctorContext, name: str) -> board_client.BoardRe
         raise CheckEndedError(CheckResult.fail(response, "see the check url"))
     if response.status != 200:
         message = f"{urljoin(context.url, name)} answers {response.status}"
-        advice = "see whether www/ is what is served, and whether it is built"
-        raise CheckEndedError(CheckResult.fail(message, advice))
+        raise CheckEndedError(CheckResult.fail(message, "see whether www/ is what is served, and whether it is built"))
     return response
 
 

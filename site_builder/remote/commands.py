@@ -64,8 +64,7 @@ def pull(
     """
     began = time.monotonic()
     if duration and not every:
-        message = "--for needs --every"
-        raise click.UsageError(message)
+        raise click.UsageError("--for needs --every")
     if not settings.data.is_dir():
         where = settings.data.absolute()
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
@@ -107,8 +106,7 @@ def choose_pull_targets(
                 raise CommandError(f"the name {name} is there twice")
     listed = [*in_consul, *in_file, *typed]
     if not listed:
-        message = "name a host, or a list of them with --hosts-file or --consul"
-        raise click.UsageError(message)
+        raise click.UsageError("name a host, or a list of them with --hosts-file or --consul")
     return list({target.name: target for target in listed}.values())  # named by hand counts before what a list says
 
 

@@ -462,14 +462,12 @@ class HttpFetcher:
 
 def fetch_served_file(response: http.client.HTTPResponse, deadline: float) -> bytes:
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        message = "it sends what it was asked not to send: compressed files"
-        raise ValueError(message)
+        raise ValueError("it sends what it was asked not to send: compressed files")
     content = bytearray()
     while chunk := response.read1(CHUNK_BYTES):
         content += chunk
         if len(content) > MAX_SNAPSHOT_BYTES:
-            message = f"it sends more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read of a file"
-            raise ValueError(message)
+            raise ValueError(f"it sends more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read of a file")
         if time.monotonic() > deadline:
             raise TimeoutError
     response.read()  # nothing is left; but only this frees the connection for the next question, or tells of a torn one

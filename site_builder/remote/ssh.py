@@ -148,8 +148,7 @@ def read_ssh_command_result(channel: paramiko.Channel, deadline: float, max_byte
     if not channel.status_event.wait(require_time_left(deadline)):
         raise TimeoutError
     if channel.exit_status < 0 and not (channel.transport and channel.transport.is_active()):
-        message = "it ended before the command did"
-        raise EOFError(message)
+        raise EOFError("it ended before the command did")
     return RemoteCommandResult(channel.exit_status, bytes(out), bytes(err))
 
 
@@ -177,8 +176,7 @@ def connect_ssh_with_retries(host: SshHostConfig, deadline: float, jumps: int) -
             pause = min(FIRST_RETRY_DELAY_S * 2**attempt, MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.5)  # noqa: S311
             if attempt == MAX_CONNECT_ATTEMPTS - 1 or time.monotonic() + pause > deadline:
                 problem = f"{host.name} ends each connection at its beginning ({error})"
-                message = f"{problem}: is that an sshd, and are its MaxStartups enough?"
-                raise SshError(message) from None
+                raise SshError(f"{problem}: is that an sshd, and are its MaxStartups enough?") from None
             time.sleep(pause)
     raise AssertionError
 
@@ -252,8 +250,7 @@ def open_jump_channel(host: SshHostConfig, deadline: float, jumps: int, resource
             "direct-tcpip", (host.address, host.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
         )
     except (paramiko.SSHException, EOFError) as error:
-        message = f"{host.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}"
-        raise SshError(message) from None
+        raise SshError(f"{host.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}") from None
 
 
 def negotiate_transport(
@@ -272,8 +269,7 @@ def negotiate_transport(
         require_time_left(deadline)  # time that is over is the reason
         if "banner" in str(error):
             raise SshConnectionDroppedError("no greeting") from None
-        message = f"{host.name} and we cannot agree on how to speak: {extract_last_line(str(error))}"
-        raise SshError(message) from None
+        raise SshError(f"{host.name} and we cannot agree on how to speak: {extract_last_line(str(error))}") from None
     require_time_left(deadline)
 
 
@@ -325,16 +321,13 @@ def log_in_by_key(transport: paramiko.Transport, host: SshHostConfig, deadline: 
                 require_time_left(deadline)
                 continue
             methods = extract_last_line(" or ".join(sorted(other_methods)))
-            message = f"{host.name} takes no key from {host.user}, it asks for: {methods}; let its sshd take keys"
-            raise SshError(message)
+            raise SshError(f"{host.name} takes no key from {host.user}, it asks for: {methods}; let its sshd take keys")
     if locked_files:
         file = locked_files[0]
-        message = f"{host.name} takes no other key than {file}, perhaps, which has a password: ssh-add {file}"
-        raise SshError(message)
+        raise SshError(f"{host.name} takes no other key than {file}, perhaps, which has a password: ssh-add {file}")
     keys = "your key" if tried == 1 else f"any of your {tried} keys"
     problem = f"{host.name} does not take {keys}" if tried else f"you have no key here for {host.name}"
-    message = f"{problem}, as {host.user}: ssh-copy-id {host.name} (ssh-keygen first, if there is none)"
-    raise SshError(message)
+    raise SshError(f"{problem}, as {host.user}: ssh-copy-id {host.name} (ssh-keygen first, if there is none)")
 
 
 def iterate_ssh_login_keys(

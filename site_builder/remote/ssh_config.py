@@ -55,8 +55,7 @@ def find_ssh_home_folder() -> Path:
 def run_openssh_program(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     path = shutil.which(program)
     if path is None:
-        message = f"{program} is not installed here; Debian and Ubuntu have it in openssh-client"
-        raise SshError(message)
+        raise SshError(f"{program} is not installed here; Debian and Ubuntu have it in openssh-client")
     try:
         return subprocess.run(
             [path, *words],
@@ -68,20 +67,17 @@ def run_openssh_program(program: str, *words: str) -> subprocess.CompletedProces
             check=False,
         )
     except subprocess.TimeoutExpired:
-        message = f"`{program} {' '.join(words)}` does not end within {PROGRAM_TIMEOUT_S} s"
-        raise SshError(message) from None
+        raise SshError(f"`{program} {' '.join(words)}` does not end within {PROGRAM_TIMEOUT_S} s") from None
 
 
 def resolve_ssh_host(host: str, config: Path | None = None) -> SshHostConfig:
     """Read what ssh's configuration says of a host: a name, user@host or ssh://user@host:port."""
     if not DESTINATION_PATTERN.fullmatch(host):
-        message = f"{host[:80]!r} cannot be a host: no option, no blank, 255 characters at most"
-        raise SshError(message)
+        raise SshError(f"{host[:80]!r} cannot be a host: no option, no blank, 255 characters at most")
     options = ["-F", str(config)] if config else []
     result = run_openssh_program("ssh", *options, "-G", "--", host)
     if result.returncode:
-        message = f"ssh does not understand {host!r} or its own configuration: {extract_last_line(result.stderr)}"
-        raise SshError(message)
+        raise SshError(f"ssh does not understand {host!r} or its own configuration: {extract_last_line(result.stderr)}")
     return parse_ssh_config(host, result.stdout, config)
 
 

@@ -104,13 +104,11 @@ def read_targets_file(path: Path) -> list[Target]:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES)
     except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}"
-        raise UnclearSshTargetsError(message) from None
+        raise UnclearSshTargetsError(f"{path} cannot be read: {error.strerror}") from None
     targets, problems = parse_targets_file(content)
     refuse_unclear_ssh_targets([f"{path}, {what}" for what in problems])
     if not targets:
-        message = f"{path} names no host"
-        raise UnclearSshTargetsError(message)
+        raise UnclearSshTargetsError(f"{path} names no host")
     return targets
 
 
