@@ -318,27 +318,21 @@ class HostScenario:
         self.reserved_spans += [(gpu, -LEAD_TIME_S, float("inf")) for gpu in UNUSED_GPUS.get(name, ())]
 
     def list_jobs_at(self, now: float) -> list[ScenarioJob]:
+        machine, long_kind = self.machine, "sweep" if self.machine.gpu_count == 1 else "train"
         while self.next_arrival <= now:
-            rates = self.compute_arrival_rates(self.next_arrival)
+            is_rush = RUSH_START_S <= self.next_arrival % DEADLINE_INTERVAL_S < RUSH_END_S
+            long_jobs = machine.job_share * machine.gpu_count * (RUSH_FACTOR if is_rush else 1)
+            rates = {  # jobs of each kind in an hour
+                "debug": machine.short_runs_per_hour * (2 if is_rush else 1),
+                long_kind: long_jobs / sum(JOB_HOURS[long_kind]),
+                "notebook": machine.notebook_share * machine.gpu_count / (sum(JOB_HOURS["notebook"]) / 2),
+            }
             self.jobs = [job for job in self.jobs if job.ends_at > self.next_arrival]
             if any(rates.values()):
                 self.add_job(self.rng.choices(list(rates), list(rates.values()))[0], self.next_arrival)
             self.next_arrival += self.rng.expovariate((sum(rates.values()) or 1) / HOUR_S)
         self.jobs = [job for job in self.jobs if job.ends_at > now]
         return [*(job for job in self.fixed_jobs if job.starts_at <= now < job.ends_at), *self.jobs]
-
-    def compute_arrival_rates(self, now: float) -> dict[str, float]:
-        """Return how many jobs of each kind come in an hour."""
-        machine, is_rush = self.machine, RUSH_START_S <= now % DEADLINE_INTERVAL_S < RUSH_END_S
-        long_job = "sweep" if machine.gpu_count == 1 else "train"
-        return {
-            "debug": machine.short_runs_per_hour * (2 if is_rush else 1),
-            long_job: machine.job_share
-            * machine.gpu_count
-            * (RUSH_FACTOR if is_rush else 1)
-            / sum(JOB_HOURS[long_job]),
-            "notebook": machine.notebook_share * machine.gpu_count / (sum(JOB_HOURS["notebook"]) / 2),
-        }
 
     def add_job(self, kind: str, now: float) -> None:
         rng, gpu_count = self.rng, self.machine.gpu_count

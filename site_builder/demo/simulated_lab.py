@@ -100,22 +100,6 @@ class SimulatedHost:
         """Write what the host is like at this moment of the lab, `ran` seconds after the start of the demo."""
         jobs = self.scenario.list_jobs_at(now)
         up = self.uptime + ran
-        self.write_gpus(jobs, now)
-        self.write_processes(jobs, now, up)
-        load = 0.4 + sum(len(job.gpus) * (1.1 if job.kind != "notebook" else 0.01) for job in jobs)
-        used = 9000 + sum(14000 * len(job.gpus) for job in jobs)
-        total = self.machine.memory_mib
-        write_simulated_files(
-            self.proc_folder,
-            {
-                "loadavg": f"{load:.2f} {load * 0.97:.2f} {load * 0.9:.2f} 3/900 4242\n",
-                "uptime": f"{up:.2f} {up * 40:.2f}\n",
-                "meminfo": f"MemTotal: {total * 1024} kB\nMemAvailable: {max(total - used, total // 20) * 1024} kB\n"
-                f"SwapTotal: 16777216 kB\nSwapFree: 16777216 kB\n",
-            },
-        )
-
-    def write_gpus(self, jobs: list[ScenarioJob], now: float) -> None:
         lost, machine = self.scenario.list_lost_gpus(now), self.machine
         processes = [
             NvidiaToolProcess(gpu, pid, job.simulate_memory(machine.units[gpu].memory_mib, now), job.program)
@@ -140,6 +124,19 @@ class SimulatedHost:
         if not self.scenario.has_driver(now):
             output.update({"say": NO_DRIVER_MESSAGE, "rc": str(NO_DRIVER_EXIT_CODE)})
         write_simulated_files(self.tools_folder, output)
+        self.write_processes(jobs, now, up)
+        load = 0.4 + sum(len(job.gpus) * (1.1 if job.kind != "notebook" else 0.01) for job in jobs)
+        used = 9000 + sum(14000 * len(job.gpus) for job in jobs)
+        total = self.machine.memory_mib
+        write_simulated_files(
+            self.proc_folder,
+            {
+                "loadavg": f"{load:.2f} {load * 0.97:.2f} {load * 0.9:.2f} 3/900 4242\n",
+                "uptime": f"{up:.2f} {up * 40:.2f}\n",
+                "meminfo": f"MemTotal: {total * 1024} kB\nMemAvailable: {max(total - used, total // 20) * 1024} kB\n"
+                f"SwapTotal: 16777216 kB\nSwapFree: 16777216 kB\n",
+            },
+        )
 
     def write_processes(self, jobs: list[ScenarioJob], now: float, up: float) -> None:
         pids: set[int] = set()
@@ -226,9 +223,21 @@ class SimulatedLab:
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
         files.create_protected_folder(self.data_folder)
         self.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.write_lists()
+        lines = (f"{host.name}, {host.title}, {host.tags}, {host.remark}".rstrip(", ") for host in self.machines)
+        files.write_atomically(self.data_folder / "hosts.txt", "".join(f"{line}\n" for line in lines).encode())
+        files.write_atomically(self.data_folder / "aliases.csv", ALIASES.encode())
         self.write_bookings()
-        self.write_legacy_host()
+        for machine in self.machines:
+            if machine.name == LEGACY_HOST:
+                then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
+                stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
+                cells = f"{machine.model.name}, 4, {machine.model.memory_mib}, 0, 0, 31, {stamp}"
+                rows = (
+                    f"{gpu}, {build_scenario_gpu_uuid(machine, gpu)}, {cells}\n" for gpu in range(machine.gpu_count)
+                )
+                path = self.data_folder / f"{machine.name}_gpus.csv"
+                files.write_atomically(path, "".join(rows).encode())
+                os.utime(path, (then, then))
         self.write_builder_state()
 
     @property
@@ -287,11 +296,6 @@ class SimulatedLab:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return ended.stderr.strip() if ended.returncode else ""
 
-    def write_lists(self) -> None:
-        lines = (f"{host.name}, {host.title}, {host.tags}, {host.remark}".rstrip(", ") for host in self.machines)
-        files.write_atomically(self.data_folder / "hosts.txt", "".join(f"{line}\n" for line in lines).encode())
-        files.write_atomically(self.data_folder / "aliases.csv", ALIASES.encode())
-
     def write_bookings(self) -> None:
         machines = {machine.name: machine for machine in self.machines}
         lines_by_host: dict[str, list[str]] = {}
@@ -318,19 +322,6 @@ class SimulatedLab:
         step = max(1, 15 * MINUTE_S / self.options.speed)
         local = datetime.fromtimestamp(round(self.to_wall_time(moment) / step) * step)
         return f"{local:%Y-%m-%d %H:%M}" if step % MINUTE_S == 0 else f"{local:%Y-%m-%d %H:%M:%S}"
-
-    def write_legacy_host(self) -> None:
-        for machine in self.machines:
-            if machine.name == LEGACY_HOST:
-                then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
-                stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
-                cells = f"{machine.model.name}, 4, {machine.model.memory_mib}, 0, 0, 31, {stamp}"
-                rows = (
-                    f"{gpu}, {build_scenario_gpu_uuid(machine, gpu)}, {cells}\n" for gpu in range(machine.gpu_count)
-                )
-                path = self.data_folder / f"{machine.name}_gpus.csv"
-                files.write_atomically(path, "".join(rows).encode())
-                os.utime(path, (then, then))
 
     def write_builder_state(self) -> None:
         """Let the builder know since when GPUs are idle."""

@@ -11,7 +11,6 @@ from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, complete_file_option, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.remote import targets
-from site_builder.remote.targets import Target
 
 
 @click.command()
@@ -64,18 +63,6 @@ def deploy(
         raise click.UsageError("name the hosts, or give --consul, or --hosts-file FILE")
     if check and remove:
         raise click.UsageError("--check and --remove are two things: choose one")
-    chosen_targets = choose_deploy_targets(settings, hosts, consul, hosts_file, name)
-    from site_builder.deploy import runner  # noqa: PLC0415 # imports paramiko, which is slow
-
-    action = "check" if check else "remove" if remove else "deploy"
-    config_file = Path(ssh_config) if ssh_config else None
-    if not runner.deploy_hosts(settings.data, chosen_targets, action, dest, web, config_file, as_json):
-        sys.exit(1)
-
-
-def choose_deploy_targets(
-    settings: Settings, hosts: tuple[str, ...], consul: bool, hosts_file: str | None, name: str | None
-) -> list[Target]:
     if name is not None and len(hosts) != 1:
         raise click.UsageError("--name is for one HOST; for several: NAME=HOST")
     if name is not None and not is_host_name(name):
@@ -94,4 +81,9 @@ def choose_deploy_targets(
             raise CommandError(f"{target.name} is at a URL, and deploy goes by ssh: `gpuboard pull` is for such hosts")
         if [listed.address for listed in chosen_targets].count(target.address) > 1:
             raise CommandError(f"the host {target.address} is there twice")
-    return chosen_targets
+    from site_builder.deploy import runner  # noqa: PLC0415 # imports paramiko, which is slow
+
+    action = "check" if check else "remove" if remove else "deploy"
+    config_file = Path(ssh_config) if ssh_config else None
+    if not runner.deploy_hosts(settings.data, chosen_targets, action, dest, web, config_file, as_json):
+        sys.exit(1)

@@ -17,14 +17,7 @@ from site_builder.config.settings import SettingsError, load_settings
 from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
 from site_builder.doctor import alert_checks, builder_checks, data_checks, web_checks
-from site_builder.doctor.model import (
-    EXIT_CODES,
-    Check,
-    CompletedCheck,
-    DoctorContext,
-    find_worst_status,
-    run_check,
-)
+from site_builder.doctor.model import EXIT_CODES, Check, CompletedCheck, DoctorContext, find_worst_status, run_check
 from site_builder.snapshots.local_machine import read_machine_name
 
 LINE_WIDTH = 80

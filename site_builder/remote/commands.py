@@ -68,25 +68,6 @@ def pull(
     if not settings.data.is_dir():
         where = settings.data.absolute()
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
-    chosen_targets = choose_pull_targets(settings, hosts, hosts_file, consul)
-    config = Path(ssh_config) if ssh_config else None
-
-    def create_fetcher(target: Target) -> SnapshotFetcher:
-        return HttpFetcher(target) if target.is_url else SshFetcher(target, every or DEFAULT_INTERVAL_S, limit, config)
-
-    end = began + duration if duration else math.inf if every else began
-    with closing(PullLoop(chosen_targets, create_fetcher, limit, settings.data)) as loop:
-        failed = loop.run(every, began, end)
-    if sys.stderr.isatty():
-        counts = f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived"
-        print_command_message(f"{counts}, in {time.monotonic() - began:.1f} s")
-    if failed:
-        sys.exit(1)
-
-
-def choose_pull_targets(
-    settings: Settings, hosts: tuple[str, ...], hosts_file: str | None, consul: bool
-) -> list[Target]:
     try:
         in_consul = []
         if consul:
@@ -107,7 +88,22 @@ def choose_pull_targets(
     listed = [*in_consul, *in_file, *typed]
     if not listed:
         raise click.UsageError("name a host, or a list of them with --hosts-file or --consul")
-    return list({target.name: target for target in listed}.values())  # named by hand counts before what a list says
+    chosen_targets = list(
+        {target.name: target for target in listed}.values()
+    )  # named by hand counts before what a list says
+    config = Path(ssh_config) if ssh_config else None
+
+    def create_fetcher(target: Target) -> SnapshotFetcher:
+        return HttpFetcher(target) if target.is_url else SshFetcher(target, every or DEFAULT_INTERVAL_S, limit, config)
+
+    end = began + duration if duration else math.inf if every else began
+    with closing(PullLoop(chosen_targets, create_fetcher, limit, settings.data)) as loop:
+        failed = loop.run(every, began, end)
+    if sys.stderr.isatty():
+        counts = f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived"
+        print_command_message(f"{counts}, in {time.monotonic() - began:.1f} s")
+    if failed:
+        sys.exit(1)
 
 
 # How much later than its own time limit a fetcher may say why: it knows better than we do.
@@ -140,7 +136,13 @@ class PullLoop:
         """Pull until `end`, finish the round that is under way, and return the hosts whose last round failed."""
         count = 0
         while True:
-            self.start_round()
+            busy = self.pool.pending  # with the last round
+            for target in self.targets:
+                if target.name not in busy:
+                    if target.name not in self.fetchers:
+                        self.fetchers[target.name] = self.create_fetcher(target)
+                    task = partial(self.run_fetch, self.fetchers[target.name])
+                    self.pool.add(target.name, task, self.timeout_s + REPORT_GRACE_S)
             # the next tick that is still ahead: those that were missed are not made up for
             count = max(count + 1, math.ceil((time.monotonic() - began) / every)) if every else 1
             tick = began + count * every if every else end
@@ -151,16 +153,6 @@ class PullLoop:
             if is_last:
                 return self.failed_hosts
             time.sleep(max(0.0, tick - time.monotonic()))
-
-    def start_round(self) -> None:
-        """Queue a fetch for each host but those that are still busy with the last one."""
-        busy = self.pool.pending
-        for target in self.targets:
-            if target.name not in busy:
-                if target.name not in self.fetchers:
-                    self.fetchers[target.name] = self.create_fetcher(target)
-                task = partial(self.run_fetch, self.fetchers[target.name])
-                self.pool.add(target.name, task, self.timeout_s + REPORT_GRACE_S)
 
     def run_fetch(self, fetcher: SnapshotFetcher) -> FetchOutcome:
         """Fetch the files of one host, in its thread."""

@@ -196,7 +196,21 @@ class SshFetcher:
         try:
             session = self.session or self.open_session(deadline)
             session.send(b"go\n", deadline)
-            return self.read_snapshot(session, deadline)
+            kind, *words = session.read_marked_line(deadline, 0)
+            numbers = [int(word) for word in words if word.isdecimal() and len(word) < 12]
+            code_count = LEADING_NUMBER_COUNTS.get((kind, len(words)), 0)
+            if not code_count or len(numbers) != len(words):
+                raise UnexpectedFetchReplyError(" ".join([kind, *words]))
+            if max(numbers[code_count:]) > MAX_SNAPSHOT_BYTES:
+                message = f"{self.target.name} has files of more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read"
+                raise PullError(message)
+            texts = [session.read_bytes(size, deadline) for size in numbers[code_count:]]
+            if kind == "plain":
+                return build_fetch_fallback_files(self.target.name, self.interval_s, numbers[:code_count], texts)
+            if len(texts) < len(SNAPSHOT_FILES):
+                message = extract_last_line(texts[0].decode("utf-8", "replace") or f"exit {numbers[0]}")
+                raise PullError(f"no snapshot could be taken on {self.target.name}: {message}")
+            return dict(zip(SNAPSHOT_FILES, texts))
         except SshError as error:
             raise PullError(str(error)) from None
         except TIMEOUT_ERRORS:
@@ -232,23 +246,6 @@ class SshFetcher:
             raise UnexpectedFetchReplyError(" ".join(words))
         self.session = session
         return session
-
-    def read_snapshot(self, session: PullSession, deadline: float) -> dict[str, bytes]:
-        kind, *words = session.read_marked_line(deadline, 0)
-        numbers = [int(word) for word in words if word.isdecimal() and len(word) < 12]
-        code_count = LEADING_NUMBER_COUNTS.get((kind, len(words)), 0)
-        if not code_count or len(numbers) != len(words):
-            raise UnexpectedFetchReplyError(" ".join([kind, *words]))
-        if max(numbers[code_count:]) > MAX_SNAPSHOT_BYTES:
-            message = f"{self.target.name} has files of more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read"
-            raise PullError(message)
-        texts = [session.read_bytes(size, deadline) for size in numbers[code_count:]]
-        if kind == "plain":
-            return build_fetch_fallback_files(self.target.name, self.interval_s, numbers[:code_count], texts)
-        if len(texts) < len(SNAPSHOT_FILES):
-            message = extract_last_line(texts[0].decode("utf-8", "replace") or f"exit {numbers[0]}")
-            raise PullError(f"no snapshot could be taken on {self.target.name}: {message}")
-        return dict(zip(SNAPSHOT_FILES, texts))
 
 
 class PullSession:

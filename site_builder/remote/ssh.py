@@ -96,7 +96,30 @@ class SshConnection:
                 channel.settimeout(timeout_s)
                 channel.exec_command(command)
                 send_stdin(channel, stdin, deadline)
-                return read_ssh_command_result(channel, deadline, max_bytes)
+                out, err = bytearray(), bytearray()
+                give_up_at = deadline
+                while True:
+                    if channel.recv_ready():
+                        out += channel.recv(CHUNK_BYTES)
+                        if len(out) > max_bytes:
+                            raise SshOutputTooLargeError
+                    elif channel.recv_stderr_ready():
+                        chunk = channel.recv_stderr(CHUNK_BYTES)
+                        err += chunk[: MAX_STDERR_BYTES - len(err)]
+                    elif channel.eof_received or channel.closed:
+                        break
+                    else:
+                        if channel.exit_status_ready():
+                            give_up_at = min(give_up_at, time.monotonic() + LATE_OUTPUT_GRACE_S)
+                        if time.monotonic() > give_up_at and give_up_at < deadline:
+                            break
+                        select.select([channel], [], [], min(require_time_left(deadline), 0.5))
+                    require_time_left(deadline)
+                if not channel.status_event.wait(require_time_left(deadline)):
+                    raise TimeoutError
+                if channel.exit_status < 0 and not (channel.transport and channel.transport.is_active()):
+                    raise EOFError("it ended before the command did")
+                return RemoteCommandResult(channel.exit_status, bytes(out), bytes(err))
         except TIMEOUT_ERRORS:
             message = f"{self.host.name} did not do it within {timeout_s:.0f} s"
         except SshOutputTooLargeError:
@@ -123,33 +146,6 @@ def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None
             except OSError:  # it was closed on their side
                 return
         channel.shutdown_write()
-
-
-def read_ssh_command_result(channel: paramiko.Channel, deadline: float, max_bytes: int) -> RemoteCommandResult:
-    out, err = bytearray(), bytearray()
-    give_up_at = deadline
-    while True:
-        if channel.recv_ready():
-            out += channel.recv(CHUNK_BYTES)
-            if len(out) > max_bytes:
-                raise SshOutputTooLargeError
-        elif channel.recv_stderr_ready():
-            chunk = channel.recv_stderr(CHUNK_BYTES)
-            err += chunk[: MAX_STDERR_BYTES - len(err)]
-        elif channel.eof_received or channel.closed:
-            break
-        else:
-            if channel.exit_status_ready():
-                give_up_at = min(give_up_at, time.monotonic() + LATE_OUTPUT_GRACE_S)
-            if time.monotonic() > give_up_at and give_up_at < deadline:
-                break
-            select.select([channel], [], [], min(require_time_left(deadline), 0.5))
-        require_time_left(deadline)
-    if not channel.status_event.wait(require_time_left(deadline)):
-        raise TimeoutError
-    if channel.exit_status < 0 and not (channel.transport and channel.transport.is_active()):
-        raise EOFError("it ended before the command did")
-    return RemoteCommandResult(channel.exit_status, bytes(out), bytes(err))
 
 
 def connect_ssh(host: str, timeout_s: float = CONNECT_TIMEOUT_S, config: Path | None = None) -> SshConnection:
@@ -188,7 +184,23 @@ def connect_ssh_once(host: SshHostConfig, deadline: float, jumps: int) -> SshCon
         resources.callback(sock.close)
         transport = paramiko.Transport(sock)
         resources.callback(transport.close)
-        negotiate_transport(transport, host, keys, deadline)
+        # agree on algorithms, with those of known keys first
+        options = transport.get_security_options()
+        kinds = {kind for key in keys for kind in SIGNATURE_ALGORITHMS.get(key.key_type, (key.key_type,))}
+        options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind not in kinds))
+        transport.banner_timeout = transport.handshake_timeout = require_time_left(deadline)
+        try:
+            transport.start_client(timeout=require_time_left(deadline))
+        except (EOFError, ConnectionError) as error:
+            raise SshConnectionDroppedError(extract_last_line(str(error) or "it was closed")) from None
+        except paramiko.SSHException as error:
+            require_time_left(deadline)  # time that is over is the reason
+            if "banner" in str(error):
+                raise SshConnectionDroppedError("no greeting") from None
+            raise SshError(
+                f"{host.name} and we cannot agree on how to speak: {extract_last_line(str(error))}"
+            ) from None
+        require_time_left(deadline)
         check_host_key(transport, host, keys)
         log_in_by_key(transport, host, deadline)
         return SshConnection(host, transport, resources.pop_all())
@@ -198,8 +210,24 @@ def open_ssh_socket(
     host: SshHostConfig, deadline: float, jumps: int, resources: ExitStack
 ) -> socket.socket | paramiko.Channel:
     """Open a way to the host: through a jump host or a ProxyCommand, which `resources` close, or directly."""
-    if host.jumps:
-        return open_jump_channel(host, deadline, jumps, resources)
+    if host.jumps:  # through the last jump host, which is reached through those before it
+        if not jumps:
+            message = (
+                f"{host.name} is behind more than {MAX_JUMPS} jump hosts; does ssh's configuration go in a circle?"
+            )
+            raise SshError(message)
+        *earlier_jumps, last_jump = host.jumps
+        name = last_jump if last_jump.startswith("ssh://") or ":" not in last_jump else f"ssh://{last_jump}"
+        jump = resolve_ssh_host(name, host.config_file)
+        if earlier_jumps:
+            jump = replace(jump, jumps=tuple(earlier_jumps), proxy_command=None)
+        connection = resources.enter_context(connect_ssh_with_retries(jump, deadline, jumps - 1))
+        try:
+            return connection.transport.open_channel(
+                "direct-tcpip", (host.address, host.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
+            )
+        except (paramiko.SSHException, EOFError) as error:
+            raise SshError(f"{host.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}") from None
     if host.proxy_command:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -232,45 +260,6 @@ def end_ssh_process(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def open_jump_channel(host: SshHostConfig, deadline: float, jumps: int, resources: ExitStack) -> paramiko.Channel:
-    """Open a channel through the last jump host, which is reached through those before it."""
-    if not jumps:
-        message = f"{host.name} is behind more than {MAX_JUMPS} jump hosts; does ssh's configuration go in a circle?"
-        raise SshError(message)
-    *earlier_jumps, last_jump = host.jumps
-    name = last_jump if last_jump.startswith("ssh://") or ":" not in last_jump else f"ssh://{last_jump}"
-    jump = resolve_ssh_host(name, host.config_file)
-    if earlier_jumps:
-        jump = replace(jump, jumps=tuple(earlier_jumps), proxy_command=None)
-    connection = resources.enter_context(connect_ssh_with_retries(jump, deadline, jumps - 1))
-    try:
-        return connection.transport.open_channel(
-            "direct-tcpip", (host.address, host.port), ("127.0.0.1", 0), timeout=require_time_left(deadline)
-        )
-    except (paramiko.SSHException, EOFError) as error:
-        raise SshError(f"{host.name} cannot be reached from {jump.name}: {extract_last_line(str(error))}") from None
-
-
-def negotiate_transport(
-    transport: paramiko.Transport, host: SshHostConfig, keys: list[HostKey], deadline: float
-) -> None:
-    """Agree on algorithms, with those of known keys first."""
-    options = transport.get_security_options()
-    kinds = {kind for key in keys for kind in SIGNATURE_ALGORITHMS.get(key.key_type, (key.key_type,))}
-    options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind not in kinds))
-    transport.banner_timeout = transport.handshake_timeout = require_time_left(deadline)
-    try:
-        transport.start_client(timeout=require_time_left(deadline))
-    except (EOFError, ConnectionError) as error:
-        raise SshConnectionDroppedError(extract_last_line(str(error) or "it was closed")) from None
-    except paramiko.SSHException as error:
-        require_time_left(deadline)  # time that is over is the reason
-        if "banner" in str(error):
-            raise SshConnectionDroppedError("no greeting") from None
-        raise SshError(f"{host.name} and we cannot agree on how to speak: {extract_last_line(str(error))}") from None
-    require_time_left(deadline)
 
 
 def read_offered_ssh_key(transport: paramiko.Transport) -> HostKey:

@@ -86,37 +86,24 @@ def check_request_origin(environ: WSGIEnvironment, settings: Settings) -> None:
     fetch_site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
     if fetch_site is not None and fetch_site != "same-origin":
         raise BookingHttpError(403, "this comes from another page than the board: book on the board itself")
-    if fetch_site is None and origin is not None and not is_same_origin(str(origin), environ):
-        raise BookingHttpError(
-            403, "this comes from another page than the board, or a proxy before it hides its Host: book on the board"
-        )
+    if fetch_site is None and origin is not None:
+        scheme, _, place = str(origin).lower().partition("://")
+        host, port_suffix = str(environ.get("HTTP_HOST", "")).lower(), DEFAULT_PORTS.get(scheme)
+        # Debian's nginx removes the port from Host, and sends its own
+        host_with_port = f"{host}:{environ.get('SERVER_PORT') or '?'}"
+        if not (port_suffix and place and host) or place.removesuffix(port_suffix) not in {
+            host.removesuffix(port_suffix),
+            host_with_port,
+        }:
+            raise BookingHttpError(
+                403,
+                "this comes from another page than the board, or a proxy before it hides its Host: book on the board",
+            )
     if settings.url and parse_booking_host_header(environ) not in {
         urlsplit(settings.url).hostname,
         *settings.server_names,
     }:
         raise BookingHttpError(403, f"the board is at {settings.url}: book there")
-
-
-def is_same_origin(origin: str, environ: WSGIEnvironment) -> bool:
-    """Return whether a page of this origin is ours; Debian's nginx removes the port from Host, and sends its own."""
-    scheme, _, place = origin.lower().partition("://")
-    host = str(environ.get("HTTP_HOST", "")).lower()
-    if scheme not in DEFAULT_PORTS or not place or not host:
-        return False
-    port_suffix = DEFAULT_PORTS[scheme]
-    host_with_port = f"{host}:{environ.get('SERVER_PORT') or '?'}"
-    return place.removesuffix(port_suffix) in {host.removesuffix(port_suffix), host_with_port}
-
-
-def check_booking_host_header(environ: WSGIEnvironment, settings: Settings) -> None:
-    """On an open board, refuse a name by which a page elsewhere could have led a browser here."""
-    name = parse_booking_host_header(environ)
-    url = urlsplit(settings.url).hostname if settings.url else None
-    own = {socket.gethostname().lower(), url, *settings.server_names}
-    if not (name in own or parse_ip_address(name) or "." not in name or name.endswith(LOCAL_SUFFIXES)):
-        raise BookingHttpError(
-            403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it"
-        )
 
 
 def parse_booking_host_header(environ: WSGIEnvironment) -> str:
@@ -242,7 +229,14 @@ class BookingApplication:
         if caller.auth_method is None:
             raise BookingHttpError(401, UNKNOWN_CALLER_MESSAGE, AUTHENTICATE_HEADER)
         if caller.auth_method == "open":
-            check_booking_host_header(environ, self.settings)
+            # by a name that the board does not have, a page elsewhere could have led a browser here
+            name = parse_booking_host_header(environ)
+            url = urlsplit(self.settings.url).hostname if self.settings.url else None
+            own = {socket.gethostname().lower(), url, *self.settings.server_names}
+            if not (name in own or parse_ip_address(name) or "." not in name or name.endswith(LOCAL_SUFFIXES)):
+                raise BookingHttpError(
+                    403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it"
+                )
             user = identity.identify_open_user(request)
             request.pop("as", None)
             if not user.name:

@@ -75,7 +75,22 @@ def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
             )
         make_booking_folder(data)
         close_data_folder(data)
-        move_booking_files(data)
+        with (
+            booking_store.hold_booking_store_lock(data),
+            booking_store.open_booking_store_folder(data) as top,
+            open_new_booking_folder(top, data) as folder,
+            hold_folder_lock(folder, data / NEW_FOLDER),
+        ):
+            for name in (BOOKINGS_FILE, WATCHES_FILE, *LOG_FILES, *OTHER_FILES):
+                content = read_booking_folder_file(top, data, name)
+                if content is None:
+                    continue
+                write_booking_folder_file(folder, data / NEW_FOLDER / name, content)
+                if name in BASE_FILES:
+                    write_booking_folder_file(folder, data / NEW_FOLDER / BASE_FILES[name], content)
+            os.fsync(folder)
+            os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
+            os.fsync(top)
         tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
     if find_booking_data_folder(data) != data and is_data_folder_ours(data):
         take_over_into_booking_folder(settings)
@@ -123,26 +138,6 @@ def close_data_folder(data: Path) -> None:
                     with suppress(OSError), open_booking_folder_in_data(top, entry.name) as folder:
                         os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) & ~0o022)
         os.fchmod(top, mode | stat.S_ISVTX if foreign else mode & ~0o022)
-
-
-def move_booking_files(data: Path) -> None:
-    """Copy all files of bookings into the new folder, and put that in its place, whole."""
-    with (
-        booking_store.hold_booking_store_lock(data),
-        booking_store.open_booking_store_folder(data) as top,
-        open_new_booking_folder(top, data) as folder,
-        hold_folder_lock(folder, data / NEW_FOLDER),
-    ):
-        for name in (BOOKINGS_FILE, WATCHES_FILE, *LOG_FILES, *OTHER_FILES):
-            content = read_booking_folder_file(top, data, name)
-            if content is None:
-                continue
-            write_booking_folder_file(folder, data / NEW_FOLDER / name, content)
-            if name in BASE_FILES:
-                write_booking_folder_file(folder, data / NEW_FOLDER / BASE_FILES[name], content)
-        os.fsync(folder)
-        os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
-        os.fsync(top)
 
 
 def take_over_into_booking_folder(settings: Settings) -> None:
