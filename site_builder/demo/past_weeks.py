@@ -81,13 +81,6 @@ class PastWeeks(NamedTuple):
         """Return the slot of a moment of the lab, or one far away from all slots."""
         return round((moment - self.began) / SLOT_S) if isfinite(moment) else 1 << 30
 
-    def list_activities(self, gpu: int) -> list[tuple[float, float, GpuActivity]]:
-        activities: list[tuple[float, float, GpuActivity]] = []
-        activities += [(job.starts_at, job.ends_at, job) for job in self.jobs if gpu in job.gpus]
-        activities += [(entry.starts_at, entry.ends_at, entry) for entry in self.bookings if entry.gpu == gpu]
-        activities += [(begins, ends, None) for lost_gpu, begins, ends in self.lost_spans if lost_gpu == gpu]
-        return activities
-
 
 def simulate_past_weeks(scenario: HostScenario, began: float, until: float, origin: datetime, seed: int) -> PastWeeks:
     machine = scenario.machine
@@ -244,7 +237,11 @@ def split_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[t
     begin: dict[int, list[GpuActivity]] = defaultdict(list)
     end: dict[int, list[GpuActivity]] = defaultdict(list)
     edges = {0, count}
-    for begins, ends, activity in weeks.list_activities(gpu):
+    activities: list[tuple[float, float, GpuActivity]] = []
+    activities += [(job.starts_at, job.ends_at, job) for job in weeks.jobs if gpu in job.gpus]
+    activities += [(entry.starts_at, entry.ends_at, entry) for entry in weeks.bookings if entry.gpu == gpu]
+    activities += [(begins, ends, None) for lost_gpu, begins, ends in weeks.lost_spans if lost_gpu == gpu]
+    for begins, ends, activity in activities:
         first, last = (min(count, max(0, weeks.find_slot(moment))) for moment in (begins, ends))
         if first < last:
             begin[first].append(activity)

@@ -143,34 +143,32 @@ class SimulatedHost:
         for job in jobs:
             for pid, parent in iterate_job_processes(job):
                 pids.add(pid)
-                self.write_process(job, pid, parent, up, (now - job.starts_at) / self.speed)
+                ran = (now - job.starts_at) / self.speed
+                folder = self.proc_folder / str(pid)
+                name = job.program.rpartition("/")[2][:15]
+                ticks = int(max(0, ran) * (4 if job.kind == "notebook" else 98))
+                began = int(max(0, up - ran) * 100)
+                first = f"{pid} ({name}) S {parent} {job.pid} {job.pid} 0 -1 4194304 9000 0 12 0 {ticks} 0 0 0 20 0 9 0"
+                proc_files = {"stat": f"{first} {began} 90000000 {RSS_KIB // 4} 18446744073709551615 0 0\n"}
+                if pid not in self.pids:
+                    folder.mkdir()
+                    person_uid = FIRST_UID + PEOPLE.index(job.person)
+                    uid = 0 if job.runs_as_root else person_uid
+                    cgroup = f"/user.slice/user-{person_uid}.slice/session-{job.pid % 90}.scope"
+                    if job.container:
+                        container_id = hashlib.sha256(str(job.pid).encode()).hexdigest()
+                        cgroup = f"/system.slice/docker-{container_id}.scope"
+                        image = CONTAINER_IMAGES.get(job.kind, CONTAINER_IMAGES[self.machine.units[job.gpus[0]].vendor])
+                        mount = f'mount "/home/{job.person}/models"\n' if job.runs_as_root else ""
+                        text = f'id {container_id}\nimage "{image}"\n{mount}'
+                        write_simulated_files(self.tools_folder / "docker", {container_id[:12]: text})
+                    proc_files["cmdline"] = job.command.replace(" ", "\0") + "\0"
+                    proc_files["cgroup"] = f"0::{cgroup}\n"
+                    proc_files["status"] = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t{RSS_KIB} kB\n"
+                write_simulated_files(folder, proc_files)
         for pid in self.pids - pids:
             shutil.rmtree(self.proc_folder / str(pid))
         self.pids = pids
-
-    def write_process(self, job: ScenarioJob, pid: int, parent: int, up: float, ran: float) -> None:
-        folder = self.proc_folder / str(pid)
-        name = job.program.rpartition("/")[2][:15]
-        ticks = int(max(0, ran) * (4 if job.kind == "notebook" else 98))
-        began = int(max(0, up - ran) * 100)
-        first = f"{pid} ({name}) S {parent} {job.pid} {job.pid} 0 -1 4194304 9000 0 12 0 {ticks} 0 0 0 20 0 9 0"
-        proc_files = {"stat": f"{first} {began} 90000000 {RSS_KIB // 4} 18446744073709551615 0 0\n"}
-        if pid not in self.pids:
-            folder.mkdir()
-            person_uid = FIRST_UID + PEOPLE.index(job.person)
-            uid = 0 if job.runs_as_root else person_uid
-            cgroup = f"/user.slice/user-{person_uid}.slice/session-{job.pid % 90}.scope"
-            if job.container:
-                container_id = hashlib.sha256(str(job.pid).encode()).hexdigest()
-                cgroup = f"/system.slice/docker-{container_id}.scope"
-                image = CONTAINER_IMAGES.get(job.kind, CONTAINER_IMAGES[self.machine.units[job.gpus[0]].vendor])
-                mount = f'mount "/home/{job.person}/models"\n' if job.runs_as_root else ""
-                text = f'id {container_id}\nimage "{image}"\n{mount}'
-                write_simulated_files(self.tools_folder / "docker", {container_id[:12]: text})
-            proc_files["cmdline"] = job.command.replace(" ", "\0") + "\0"
-            proc_files["cgroup"] = f"0::{cgroup}\n"
-            proc_files["status"] = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmRSS:\t{RSS_KIB} kB\n"
-        write_simulated_files(folder, proc_files)
 
 
 def write_simulated_files(folder: Path, texts: Mapping[str, str]) -> None:

@@ -248,7 +248,7 @@ def process_deploy_host(job: HostDeployJob, plan: HostDeployPlan) -> None:
     with connect_ssh(job.target.address, plan.connect_timeout_s, plan.config_file) as host:
         job.connection = host
         try:
-            process = {"deploy": install_deploy_host, "check": check_host, "remove": remove_gpuboard_from_host}[
+            process = {"deploy": install_deploy_host, "check": check_deploy_host, "remove": remove_gpuboard_from_host}[
                 plan.action
             ]
             process(job, plan, host, inspect_deploy_host(job, plan, host))
@@ -451,7 +451,9 @@ def remove_gpuboard_from_host(
     job.result = REMOVED if is_installed else NOT_INSTALLED
 
 
-def check_host(job: HostDeployJob, plan: HostDeployPlan, host: SshConnection, inspection: HostInspection) -> None:
+def check_deploy_host(
+    job: HostDeployJob, plan: HostDeployPlan, host: SshConnection, inspection: HostInspection
+) -> None:
     """Report what the host is like and what deploy would do; change nothing."""
     web_state, name = plan.web_state, inspection.name
     job.check_facts = {

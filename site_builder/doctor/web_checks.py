@@ -54,7 +54,7 @@ def check_board_url(context: DoctorContext) -> CheckResult:
     return CheckResult.passed(url)
 
 
-def fetch_served_file(context: DoctorContext, name: str) -> board_client.BoardResponse:
+def fetch_file_for_web_check(context: DoctorContext, name: str) -> board_client.BoardResponse:
     """Fetch a file of the board, or end the check."""
     page = context.fetch("") if context.url else ""
     if isinstance(page, str) or page.status != 200:
@@ -71,7 +71,7 @@ def fetch_served_file(context: DoctorContext, name: str) -> board_client.BoardRe
 def check_content_types(context: DoctorContext) -> CheckResult:
     problems = []
     for name, allowed_types in CONTENT_TYPES.items():
-        response = fetch_served_file(context, name)
+        response = fetch_file_for_web_check(context, name)
         content_type = response.headers.get_content_type() if "Content-Type" in response.headers else "nothing"
         if content_type not in allowed_types:
             problems.append(f"{name or 'index.html'} is served as {content_type}, not {allowed_types[0]}")
@@ -82,7 +82,7 @@ def check_content_types(context: DoctorContext) -> CheckResult:
 
 
 def check_caching(context: DoctorContext) -> CheckResult:
-    response = fetch_served_file(context, "live.json")
+    response = fetch_file_for_web_check(context, "live.json")
     cache_control = (response.headers.get("Cache-Control") or "").lower()
     expires = response.headers.get("Expires")
     # a server that says both means max-age; and whoever may keep it only to ask again, keeps nothing
@@ -107,7 +107,7 @@ def check_caching(context: DoctorContext) -> CheckResult:
 
 
 def check_security_headers(context: DoctorContext) -> CheckResult:
-    response = fetch_served_file(context, "")
+    response = fetch_file_for_web_check(context, "")
     policy = (response.headers.get("Content-Security-Policy") or "").lower()
     # where both are there, browsers go by the policy
     frame_ancestors = re.search(r"(?:^|;)\s*frame-ancestors\s([^;]*)", policy)
@@ -128,7 +128,7 @@ def check_security_headers(context: DoctorContext) -> CheckResult:
 
 def check_compression(context: DoctorContext) -> CheckResult:
     for name in ("", "live.json"):
-        response = fetch_served_file(context, name)
+        response = fetch_file_for_web_check(context, name)
         if "Content-Encoding" not in response.headers and len(response.content) >= MIN_COMPRESSED_BYTES:
             message = f"{name or 'the page'} comes uncompressed, {len(response.content) // 1024} KB at each look"
             return CheckResult.warn(message, "switch gzip on for HTML, JSON, CSS, JavaScript and text")
@@ -136,7 +136,7 @@ def check_compression(context: DoctorContext) -> CheckResult:
 
 
 def check_served_age(context: DoctorContext) -> CheckResult:
-    response = fetch_served_file(context, "live.json")
+    response = fetch_file_for_web_check(context, "live.json")
     try:
         live = json.loads(response.content)
         built_at, interval_s = live["built"] / 1000, int(live["every"])
@@ -167,7 +167,7 @@ def list_private_web_files(context: DoctorContext) -> Iterator[tuple[str, Path]]
 
 
 def check_private_files(context: DoctorContext) -> CheckResult:
-    fetch_served_file(context, "")
+    fetch_file_for_web_check(context, "")
     probed_urls = set()
     for address, file in list_private_web_files(context):
         url = urljoin(context.url, address)

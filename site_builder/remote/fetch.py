@@ -407,7 +407,7 @@ class HttpFetcher:
             response.read()
             content = None
         elif response.status == 200:
-            content = fetch_served_file(response, deadline)
+            content = read_snapshot_body(response, deadline)
             etag, last_modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
             validators = {"If-None-Match": etag, **({} if etag else {"If-Modified-Since": last_modified})}
             self.validators[file] = {name: value for name, value in validators.items() if value}
@@ -418,25 +418,19 @@ class HttpFetcher:
                 raise PullError(f"{place} leads to {location}, and nothing was fetched there: give the address itself")
             reason = f"is answered with {response.status} {terminal_text.clean_excerpt(response.reason or '', 80)}"
             raise PullError(f"{place} {STATUS_MEANINGS.get(response.status, reason)}")
-        if file == "host.txt":
-            self.check_age(content, response.headers.get("Date"))
+        if file == "host.txt":  # refused if it is old by the clock of the server, which is most often that of the host
+            header = envelope.parse_snapshot_header(content, TASKS_BY_FILE[file])[0] if content else None
+            if header:
+                self.last_snapshot = header.time, header.every
+            try:
+                now = email.utils.parsedate_to_datetime(response.headers.get("Date") or "").timestamp()
+            except (TypeError, ValueError, IndexError, OverflowError):
+                now = time.time()
+            taken_at, interval_s = self.last_snapshot or (now, 0)
+            if now - taken_at > 3 * interval_s + 30:
+                age = format_duration(now - taken_at)
+                raise PullError(f"what {self.server} serves is {age} old: do the loops of gpu-check.sh run there?")
         return content
-
-    def check_age(self, content: bytes | None, date: str | None) -> None:
-        """Refuse a host.txt that is old by the clock of the server, which is most often that of the host."""
-        header = envelope.parse_snapshot_header(content, TASKS_BY_FILE["host.txt"])[0] if content else None
-        if header:
-            self.last_snapshot = header.time, header.every
-        if self.last_snapshot is None:
-            return
-        try:
-            now = email.utils.parsedate_to_datetime(date or "").timestamp()
-        except (TypeError, ValueError, IndexError, OverflowError):
-            now = time.time()
-        taken_at, interval_s = self.last_snapshot
-        if now - taken_at > 3 * interval_s + 30:
-            age = format_duration(now - taken_at)
-            raise PullError(f"what {self.server} serves is {age} old: do the loops of gpu-check.sh run there?")
 
     def describe_error(self, error: Exception) -> str:
         import ssl  # noqa: PLC0415 # slow to import
@@ -457,7 +451,7 @@ class HttpFetcher:
         return f"{self.server}: {getattr(error, 'strerror', None) or terminal_text.clean_excerpt(error)}"
 
 
-def fetch_served_file(response: http.client.HTTPResponse, deadline: float) -> bytes:
+def read_snapshot_body(response: http.client.HTTPResponse, deadline: float) -> bytes:
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ValueError("it sends what it was asked not to send: compressed files")
     content = bytearray()

@@ -56,7 +56,6 @@ MAX_ACTIVE, MAX_WAITING = 2, 30
 MAX_LOGIN_BYTES = 1024  # bytes of a name and a password
 LOGIN_MESSAGE = "This board asks for a name and a password."
 WRONG_PASSWORD_MESSAGE = "This name and this password do not belong together here."  # noqa: S105
-RATE_LIMIT_MESSAGE = "Too many wrong passwords came from your address: try again in {} s."
 OVERLOADED_MESSAGE = "Too many log in just now: try again in a moment."
 
 
@@ -241,29 +240,23 @@ class BasicAuth:
                 return build_static_error_response(503, ("Retry-After", RETRY_AFTER_S), sentence=OVERLOADED_MESSAGE)
             try:
                 with self.active:
-                    refusal = self.check_new_login(credentials, find_client_address(environ, self.booking_policy))
+                    verifier = self.password_file.refresh()
+                    # a browser sends its first login several times at once
+                    if not verifier.was_verified(*credentials):
+                        address = find_client_address(environ, self.booking_policy)
+                        if wait_s := self.rate_limiter.find_wait_s(address, WRONG_PASSWORD_COST):
+                            sentence = f"Too many wrong passwords came from your address: try again in {wait_s} s."
+                            return build_static_error_response(429, ("Retry-After", str(wait_s)), sentence=sentence)
+                        if not verifier.is_correct(*credentials):
+                            self.rate_limiter.penalize(address, WRONG_PASSWORD_COST)
+                            return build_static_error_response(
+                                401, AUTHENTICATE_HEADER, sentence=WRONG_PASSWORD_MESSAGE
+                            )
             finally:
                 self.admitted.release()
-            if refusal:
-                return refusal
         # as a web server does: a character for each byte
         environ["REMOTE_USER"], environ["AUTH_TYPE"] = credentials[0].encode().decode("latin-1"), "Basic"
         return None
-
-    def check_new_login(self, credentials: tuple[str, bytes], address: str) -> StaticResponse | None:
-        """Check a login that was new when it arrived; a browser sends its first one several times at once."""
-        verifier = self.password_file.refresh()
-        if verifier.was_verified(*credentials):
-            return None
-        seconds = self.rate_limiter.find_wait_s(address, WRONG_PASSWORD_COST)
-        if seconds:
-            return build_static_error_response(
-                429, ("Retry-After", str(seconds)), sentence=RATE_LIMIT_MESSAGE.format(seconds)
-            )
-        if verifier.is_correct(*credentials):
-            return None
-        self.rate_limiter.penalize(address, WRONG_PASSWORD_COST)
-        return build_static_error_response(401, AUTHENTICATE_HEADER, sentence=WRONG_PASSWORD_MESSAGE)
 
 
 def parse_credentials(environ: WSGIEnvironment) -> tuple[str, bytes] | None:

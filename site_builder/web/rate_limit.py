@@ -56,7 +56,10 @@ class RateLimiter:
                 levels[key] = min(level, BUCKET_CAPACITY), now
             # the clock may have been set back: the bucket would not leak before it is that late again
             if always or not wait_s or at > now:
-                self.write_levels(prune_rate_limit_buckets(levels, now))
+                # keep the buckets that are not empty, the fullest if there are too many; times in the future become now
+                full = {key: (level, min(at, now)) for key, (level, at) in levels.items() if level > now - at}
+                fullest = sorted(full.items(), key=lambda bucket: sum(bucket[1]), reverse=True)
+                self.write_levels(dict(fullest[:MAX_ADDRESSES]))
         return wait_s
 
     def hold_lock(self) -> AbstractContextManager[Any]:
@@ -99,12 +102,6 @@ def compute_level_after(level: float, seconds: float) -> float:
 def compute_rate_limit_wait_s(level: float) -> int:
     """Return the seconds until a bucket filled to this level does not overflow any more."""
     return max(0, math.ceil(level - BUCKET_CAPACITY))
-
-
-def prune_rate_limit_buckets(levels: BucketLevels, now: float) -> BucketLevels:
-    """Return the buckets that are not empty, at most MAX_ADDRESSES, the fullest; times in the future become now."""
-    full = {key: (level, min(at, now)) for key, (level, at) in levels.items() if level > now - at}
-    return dict(sorted(full.items(), key=lambda bucket: sum(bucket[1]), reverse=True)[:MAX_ADDRESSES])
 
 
 def build_rate_limit_address_key(address: str) -> str:
