@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,8 @@ def test_a_connection_whose_jump_host_is_gone_closes_without_an_error(
     def fail(*_: object) -> None:
         raise EOFError  # as paramiko does once the jump host is gone
 
-    monkeypatch.setattr("paramiko.Channel.close", fail)
+    jump_channel: Any = host.transport.sock
+    monkeypatch.setattr(jump_channel.transport.packetizer, "send_message", fail)
     host.close()
     assert not host.transport.is_active()
 
