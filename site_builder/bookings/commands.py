@@ -48,8 +48,6 @@ from site_builder.core.terminal_text import clean_text, find_terminal_width, rep
 from site_builder.core.timeparse import moments, recurrence
 from site_builder.snapshots.completion import complete_gpus, complete_hosts
 
-BOOK_EXAMPLE = 'gpuboard book atlas:0,1 --until "fri 18:00"'
-ANY_EXAMPLE = "gpuboard book --any 2 --for 8h"
 BOTH_ENDS_MESSAGE = "say --until or --for, not both"
 # Ids as the booking service makes them; no host that people name looks so.
 BOOKING_ID_SHAPE = re.compile(r"[bcdfghjkmnpqrstvwxz2-9]{6}|x[0-9a-f]{8}")
@@ -182,26 +180,13 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
     gpuboard book --any 2 --model H100 --for 8h
     gpuboard book zeus --from "tue 9:00" --for 3h --repeat tue
     """
-    check_book_options(gpus, options)
-    request: dict[str, Any] = {"do": "book", **({"gpus": list(gpus)} if gpus else {"any": options["count"]})}
-    now = Now(time.time(), place.settings.zone)
-    since = parse_request_time_field({"from": options["since"]}, "from", now)
-    if options["repeat"] and since:
-        request["rrule"], since = parse_booking_repeat_options(options, since, now)
-    request |= parse_booking_time_options(options, since, now.local.replace(second=0, microsecond=0), now)
-    request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
-    response = confirm_booking_command(place, request, "Book it?", yes)
-    ids = list(dict.fromkeys(clean_text(str(booking["id"])) for booking in response["bookings"]))
-    print_booking_result(response, f"booked {', '.join(ids)}: {clean_text(response['said'])}", as_json)
-    if not as_json and not sys.stdout.isatty():
-        click.echo("\n".join(ids))
-
-
-def check_book_options(gpus: tuple[str, ...], options: Mapping[str, Any]) -> None:
-    """Refuse options that do not go together, and help a user who has given none."""
-    which_gpu = "which GPU? Name a host or some of its GPUs, or so many of --any:"
+    which_gpu = (
+        "which GPU? Name a host or some of its GPUs, or so many of --any:\n"
+        '  gpuboard book atlas:0,1 --until "fri 18:00"\n'
+        "  gpuboard book --any 2 --for 8h"
+    )
     for is_wrong, message in (
-        (not gpus and not options["count"], f"{which_gpu}\n  {BOOK_EXAMPLE}\n  {ANY_EXAMPLE}"),
+        (not gpus and not options["count"], which_gpu),
         (gpus and options["count"], "name GPUs, or how many of --any, not both"),
         (options["model"] and not options["count"], "--model goes with --any"),
         (options["last"] and not options["repeat"], "--repeat-until goes with --repeat"),
@@ -211,20 +196,27 @@ def check_book_options(gpus: tuple[str, ...], options: Mapping[str, Any]) -> Non
     ):
         if is_wrong:
             raise click.UsageError(message)
-
-
-def parse_booking_repeat_options(options: Mapping[str, Any], since: datetime, now: Now) -> tuple[str, datetime]:
-    """Return the rule and its first time: `mon`, for a booking that repeats on Tuesdays, means the Tuesday after."""
-    last = parse_request_time_field({"from": options["last"]}, "from", now)
-    try:
-        last_moment = last and recurrence.extend_recurrence_to_day_end(last, now.zone)
-        rule = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
-    except moments.UnclearTimeError as error:
-        raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
-    first = find_first_booking_time(rule, since)
-    if first is None:
-        raise UnclearRequestError(f"by {rule} it would not happen once within a year")
-    return rule, first
+    request: dict[str, Any] = {"do": "book", **({"gpus": list(gpus)} if gpus else {"any": options["count"]})}
+    now = Now(time.time(), place.settings.zone)
+    since = parse_request_time_field({"from": options["since"]}, "from", now)
+    if options["repeat"] and since:
+        last = parse_request_time_field({"from": options["last"]}, "from", now)
+        try:
+            last_moment = last and recurrence.extend_recurrence_to_day_end(last, now.zone)
+            request["rrule"] = recurrence.parse_recurrence(options["repeat"], last_moment, now.zone)
+        except moments.UnclearTimeError as error:
+            raise UnclearRequestError(f'"{options["repeat"]}" {error}') from None
+        # `mon`, for a booking that repeats on Tuesdays, means the Tuesday after
+        since = find_first_booking_time(request["rrule"], since)
+        if since is None:
+            raise UnclearRequestError(f"by {request['rrule']} it would not happen once within a year")
+    request |= parse_booking_time_options(options, since, now.local.replace(second=0, microsecond=0), now)
+    request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
+    response = confirm_booking_command(place, request, "Book it?", yes)
+    ids = list(dict.fromkeys(clean_text(str(booking["id"])) for booking in response["bookings"]))
+    print_booking_result(response, f"booked {', '.join(ids)}: {clean_text(response['said'])}", as_json)
+    if not as_json and not sys.stdout.isatty():
+        click.echo("\n".join(ids))
 
 
 def parse_booking_time_options(
@@ -431,20 +423,6 @@ def index_booking_table_use(status: BookingResponse) -> dict[tuple[str, str], Bo
     return uses
 
 
-def format_booking_table_use(booking: BookingResponse, now: Now) -> str:
-    def format_epoch(epoch: float) -> str:
-        return formatting.format_moment(datetime.fromtimestamp(epoch, now.zone), now)
-
-    if booking["used_by_since"] is not None:
-        people = formatting.join_names(booking["used_by"] or ["another"])
-        return f"used by {people} since {format_epoch(booking['used_by_since'])}"
-    if booking["unused_since"] is not None:
-        return f"unused since {format_epoch(booking['unused_since'])}"
-    if booking["mean_use"] is not None:
-        return f"{round(booking['mean_use'] / MEAN_USE_STEP) * MEAN_USE_STEP} % used on average"
-    return ""
-
-
 def format_booking_table(listed: Sequence[BookingResponse], place: BookingBackend) -> list[str]:
     """Format a table that fits the terminal."""
     now = Now(time.time(), place.settings.zone)
@@ -452,7 +430,16 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     rows = []
     for booking in listed:
         notes = filter(None, (booking["comment"], booking["by"] and f"booked by {booking['by']}"))
-        times = format_booking_table_time(booking, now)
+        until = datetime.fromisoformat(booking["date"])
+        since = datetime.fromisoformat(booking["from"]) if booking["from"] else None
+        if booking["rrule"] and since:
+            times = recurrence.describe_recurrence_hours(booking["rrule"], since, until, now.zone)
+        elif booking["phase"] == "now" or since is None:
+            times = f"until {formatting.format_moment(until, now)}"
+        else:
+            is_same_day = now.to_local(since).date() == now.to_local(until).date()
+            end = f"{now.to_local(until):%H:%M}" if is_same_day else formatting.format_moment(until, now)
+            times = f"{formatting.format_moment(since, now)} to {end}"
         cells = (booking["id"] or "", booking["where"], booking["name"] or "", times, "; ".join(notes))
         rows.append(tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells))
     columns = list(zip(TABLE_HEAD[:-1], *(row[:-1] for row in rows)))
@@ -461,29 +448,23 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     lines = [join_booking_table_cells(TABLE_HEAD, widths)]
     is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for booking, row in zip(listed, rows):
-        is_conflict = booking["used_by_since"] is not None or booking["unused_since"] is not None
-        use = clean_text(format_booking_table_use(booking, now))
+        use, conflict_since = "", booking["used_by_since"]
+        if conflict_since is not None:
+            use = f"used by {clean_text(formatting.join_names(booking['used_by'] or ['another']))}"
+        elif booking["unused_since"] is not None:
+            use, conflict_since = "unused", booking["unused_since"]
+        elif booking["mean_use"] is not None:
+            use = f"{round(booking['mean_use'] / MEAN_USE_STEP) * MEAN_USE_STEP} % used on average"
+        if conflict_since is not None:
+            use += f" since {formatting.format_moment(datetime.fromtimestamp(conflict_since, now.zone), now)}"
         use_and_notes = "; ".join(filter(None, (use, row[-1])))
         if len(use_and_notes) <= widths[-1]:
             booking_lines = [join_booking_table_cells((*row[:-1], use_and_notes), widths)]
         else:  # the use is never cut: it has a line of its own
             booking_lines = [join_booking_table_cells(row, widths), *([f"{COLUMN_GAP * 2}{use}"] if use else [])]
         for line in map(replace_unencodable, booking_lines):
-            lines.append(click.style(line, fg="yellow") if is_coloured and is_conflict else line)
+            lines.append(click.style(line, fg="yellow") if is_coloured and conflict_since is not None else line)
     return lines
-
-
-def format_booking_table_time(booking: BookingResponse, now: Now) -> str:
-    """Format when a booking is: `until Fri 18:00`, `Mon 09:00 to 12:00`, `every Tue 09:00 to 12:00`."""
-    until = datetime.fromisoformat(booking["date"])
-    since = datetime.fromisoformat(booking["from"]) if booking["from"] else None
-    if booking["rrule"] and since:
-        return recurrence.describe_recurrence_hours(booking["rrule"], since, until, now.zone)
-    if booking["phase"] == "now" or since is None:
-        return f"until {formatting.format_moment(until, now)}"
-    is_same_day = now.to_local(since).date() == now.to_local(until).date()
-    end = f"{now.to_local(until):%H:%M}" if is_same_day else formatting.format_moment(until, now)
-    return f"{formatting.format_moment(since, now)} to {end}"
 
 
 def join_booking_table_cells(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -382,8 +382,6 @@ def format_operation_places(places: Iterable[tuple[str, str]]) -> str:
 def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
     """Turn a request into the operation that it asks for."""
     kind = parse_request_kind(request, REQUEST_KEYS)
-    if kind == "book":
-        return parse_book_operation(request, now, user)
     if kind == "undo":
         return UndoOperation(parse_request_text_field(request, "undoes", MAX_NAME_CHARACTERS) or None)
     booking_id = parse_request_text_field(request, "id", MAX_NAME_CHARACTERS)
@@ -393,17 +391,12 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
         if bool(booking_id) == bool(targets):
             raise UnclearRequestError("which booking? Give its `id`, or the GPUs")
         return ReleaseOperation(booking_id, host, targets)
-    has_comment = request.get("comment") is not None
-    return ChangeOperation(
-        booking_id=booking_id,
-        host=host,
-        times={key: parse_request_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")},
-        name=parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or None,
-        comment=parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None,
-    )
-
-
-def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> BookOperation:
+    if kind == "change":
+        has_comment = request.get("comment") is not None
+        times = {key: parse_request_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")}
+        name = parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or None
+        comment = parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None
+        return ChangeOperation(booking_id, host, times, name, comment)
     since = parse_request_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
     until = parse_request_end_fields(request, since, now)
     if until is None:
@@ -426,14 +419,8 @@ def parse_book_operation(request: JsonRequest, now: Now, user: BookingUser) -> B
         raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
         raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
-    wanted = Booking(
-        host="",
-        gpu="",
-        name=parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name,
-        until=until,
-        since=since,
-        comment=parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS),
-        rrule=rrule or None,
-    )
+    name = parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name
+    comment = parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS)
     model = parse_request_text_field(request, "model", MAX_NAME_CHARACTERS)
+    wanted = Booking("", "", name, until, since, comment, rrule=rrule or None)
     return BookOperation(wanted, targets, count or 0, model, run_id or None)

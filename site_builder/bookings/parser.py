@@ -54,7 +54,10 @@ def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
 
 
 def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[JsonEntry, Booking]]:
-    """Yield every valid booking of a plain text, with its entry."""
+    """Yield every valid booking of a plain text, with its entry.
+
+    One without an id gets one made of its content, the same for all GPUs that it has on a host.
+    """
     facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
     for number, entry in enumerate(iterate_json_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
@@ -62,7 +65,17 @@ def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Ite
             return
         try:
             booking, problem = parse_booking(entry, zone)
-            booking = booking and replace(booking, id=find_booking_id(entry, facts_by_id))
+            if booking:
+                facts = tuple(str(entry.content.get(key) or "") for key in IDENTIFYING_KEYS)
+                booking_id = str(entry.content.get("id") or "")[:MAX_NAME_CHARACTERS]
+                # an entry that was copied with its id, and then changed, is another booking
+                if (
+                    not BOOKING_ID.fullmatch(booking_id)
+                    or facts_by_id.setdefault((entry.host, booking_id), facts) != facts
+                ):
+                    content = repr((entry.host, *facts)).encode("utf-8", "replace")
+                    booking_id = f"x{blake2b(content, digest_size=4).hexdigest()}"
+                booking = replace(booking, id=booking_id)
         except Exception as error:  # a fault of ours costs the entry alone
             booking, problem = None, describe_fault("the booking does not count", error)
         if booking:
@@ -70,18 +83,6 @@ def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Ite
         if problem:
             gpu = "all GPUs" if entry.gpu == "*" else f"GPU {entry.gpu}"
             problems.append(f"line {find_json_line_number(text, entry.start)}, {entry.host}, {gpu}: {problem}")
-
-
-def find_booking_id(entry: JsonEntry, facts_by_id: dict[tuple[str, str], tuple[str, ...]]) -> str:
-    """Return a booking's own id, or one made of its content, the same for all GPUs that it has on a host.
-
-    An entry that was copied with its id, and then changed, is another booking.
-    """
-    facts = tuple(str(entry.content.get(key) or "") for key in IDENTIFYING_KEYS)
-    booking_id = str(entry.content.get("id") or "")[:MAX_NAME_CHARACTERS]
-    if BOOKING_ID.fullmatch(booking_id) and facts_by_id.setdefault((entry.host, booking_id), facts) == facts:
-        return booking_id
-    return f"x{blake2b(repr((entry.host, *facts)).encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:

@@ -124,27 +124,28 @@ def group_service_bookings(bookings: Sequence[Booking], now: Now) -> list[dict[s
     groups: dict[tuple[str, str | None], list[Booking]] = {}
     for booking in bookings:
         groups.setdefault((booking.host, booking.id), []).append(booking)
-    return [booking_to_json(group, now) for group in groups.values()]
-
-
-def booking_to_json(group: Sequence[Booking], now: Now) -> dict[str, Any]:
-    booking = group[0]
-    rrule, since, until = booking.rrule, booking.since, booking.until
-    return {
-        "id": booking.id,
-        "host": booking.host,
-        "gpus": [member.gpu for member in group],
-        "where": format_operation_bookings(group),
-        "name": booking.name,
-        "from": since and now.to_local(since).isoformat(timespec="seconds"),
-        "date": now.to_local(until).isoformat(timespec="seconds"),
-        "comment": booking.comment,
-        "rrule": rrule,
-        "repeats": recurrence.describe_recurrence_hours(rrule, since, until, now.zone) if rrule and since else None,
-        "by": booking.booked_by,
-        "phase": compute_booking_phase(booking, now),
-        **({"spans": list_remaining_booking_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
-    }
+    rows = []
+    for group in groups.values():
+        booking = group[0]
+        rrule, since, until = booking.rrule, booking.since, booking.until
+        rows.append(
+            {
+                "id": booking.id,
+                "host": booking.host,
+                "gpus": [member.gpu for member in group],
+                "where": format_operation_bookings(group),
+                "name": booking.name,
+                "from": since and now.to_local(since).isoformat(timespec="seconds"),
+                "date": now.to_local(until).isoformat(timespec="seconds"),
+                "comment": booking.comment,
+                "rrule": rrule,
+                "repeats": rrule and since and recurrence.describe_recurrence_hours(rrule, since, until, now.zone),
+                "by": booking.booked_by,
+                "phase": compute_booking_phase(booking, now),
+                **({"spans": list_remaining_booking_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
+            }
+        )
+    return rows
 
 
 def show_service_bookings(bookings: Sequence[Booking], transaction: BookingTransaction) -> list[dict[str, Any]]:

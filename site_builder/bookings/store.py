@@ -131,31 +131,28 @@ class BookingStore:
             raise LockedFileError(f"{path} cannot be written: {error.strerror}; {ASK_ADMIN_HINT}") from None
 
     def read_log(self) -> list[dict[str, Any]]:
-        """Return the changes, the newest first; skip lines that cannot be read."""
+        """Return the changes, the newest first; skip lines that have not our form: anybody may have written them."""
         lines: list[dict[str, Any]] = []
         for name in (f"{LOG_FILE}.1", LOG_FILE):
+            content = b""
             with suppress(LockedFileError):
-                for line in read_booking_store_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)[
-                    1
-                ].splitlines():
-                    with suppress(ValueError):
-                        parsed = json.loads(line)
-                        if is_booking_store_log_line(parsed):
-                            lines.append(parsed)
+                _, content = read_booking_store_file(self.folder, name, MAX_LOG_BYTES + 4 * MAX_BOOKINGS_BYTES)
+            for text in content.splitlines():
+                with suppress(ValueError):
+                    line = json.loads(text)
+                    if (
+                        isinstance(line, dict)
+                        and all(isinstance(line.get(key), str) for key in ("change", "who", "when", "what"))
+                        and all(
+                            isinstance(entries, list)
+                            and all(
+                                isinstance(entry, list) and [*map(type, entry)] == [str, str, dict] for entry in entries
+                            )
+                            for entries in (line.get("before"), line.get("after"))
+                        )
+                    ):
+                        lines.append(line)
         return lines[::-1]
-
-
-def is_booking_store_log_line(line: object) -> bool:
-    """Return whether a line of the log has our form; anybody may have written another."""
-    return (
-        isinstance(line, dict)
-        and all(isinstance(line.get(key), str) for key in ("change", "who", "when", "what"))
-        and all(
-            isinstance(entries, list)
-            and all(isinstance(entry, list) and [*map(type, entry)] == [str, str, dict] for entry in entries)
-            for entries in (line.get("before"), line.get("after"))
-        )
-    )
 
 
 def has_any_bookings(path: Path) -> bool:

@@ -224,7 +224,7 @@ def use(booking: Booking, now: Now) -> None:
     (promise,) = booking_page.group_calendar_bookings(host, *booking_page.assign_calendar_rows(host), PrivacySettings())
     booking_page.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
-    assert booking_service.booking_to_json([booking], now)["date"]
+    assert booking_service.group_service_bookings([booking], now)[0]["date"]
     has_booking_ended(booking, now)
     booking_to_entry(booking, now)
     assert moments.format_full_moment(booking.until, now.local)
