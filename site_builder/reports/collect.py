@@ -40,6 +40,7 @@ from site_builder.usage.totals import (
     summarize_use,
 )
 from site_builder.waste.render import parse_waste_json
+from site_builder.waste.rules import WASTE_FILE, WasteItem
 
 WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
 DAYS_PER_WEEK = 7
@@ -72,17 +73,6 @@ class CollectedWaste(NamedTuple):
     unused: list[CollectedWastedGpu]
 
 
-class CollectedCurrentWaste(NamedTuple):
-    """GPU that is wasted when the report is made; unknown hours are None."""
-
-    host: str
-    index: GpuNumber  # type: ignore[assignment]
-    people: tuple[str, ...]
-    hours: float | None
-    what: str
-    advice: str
-
-
 class CollectedUsage(NamedTuple):
     """Use in a week; `history_start` is set if history begins within the week."""
 
@@ -109,7 +99,7 @@ class CollectedReport(NamedTuple):
     previous_usage: CollectedUsage | None
     cells: list[list[UsageCell]]
     waste: CollectedWaste
-    current_waste: Sequence[CollectedCurrentWaste]
+    current_waste: Sequence[WasteItem]
     events: Sequence[HealthEvent]
     are_users_shown: bool
 
@@ -201,22 +191,6 @@ class WeekTally:
     def choose_shown_name(self, name: str | None) -> str:
         return self.people_names.find_display_name(name) if name and self.are_users_shown else ""
 
-    def sort_waste(self) -> CollectedWaste:
-        """Sort the wasted GPUs, those with the most minutes first, and return them."""
-        for gpus in self.wasted:
-            gpus.sort(
-                key=lambda gpu: (-gpu.minutes, natural_sort_key(gpu.host), gpu_number_sort_key(gpu.index), gpu.person)
-            )
-        return self.wasted
-
-    def count_most_at_once(self, zone: tzinfo) -> dict[tuple[date, str], int]:
-        """Return the largest number of GPUs of each model that were seen at once on each day."""
-        counts: dict[tuple[date, str], int] = defaultdict(int)
-        for (hour, model), seen in self.seen_by_hour_and_model.items():
-            key = (datetime.fromtimestamp(hour, zone).date(), model)
-            counts[key] = max(counts[key], ceil(seen / MINUTES_PER_HOUR))
-        return counts
-
 
 class ReportCollectionError(Exception):
     """Sentence that says why history could not be read."""
@@ -246,13 +220,21 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
         for gpu in host_history.gpus:
             name, index = (HIDDEN_HOST_NAME, None) if host in hidden else (host, gpu.series.index)
             tally.add_gpu(gpu, hours, name, index)
+    for gpus in tally.wasted:
+        gpus.sort(
+            key=lambda gpu: (-gpu.minutes, natural_sort_key(gpu.host), gpu_number_sort_key(gpu.index), gpu.person)
+        )
+    gpu_counts: dict[tuple[date, str], int] = defaultdict(int)  # of each model, the most at once on each day
+    for (hour, model), seen in tally.seen_by_hour_and_model.items():
+        key = (datetime.fromtimestamp(hour, zone).date(), model)
+        gpu_counts[key] = max(gpu_counts[key], ceil(seen / MINUTES_PER_HOUR))
     stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
     history_start = read_first_history_day(history)
     period, previous_period = (
         TotalsPeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now)
         for monday in (first, previous_first)
     )
-    week_usage = collect_week_usage(usage, tally.count_most_at_once(zone), stays, people, period, history_start)
+    week_usage = collect_week_usage(usage, gpu_counts, stays, people, period, history_start)
     shown_hosts = tuple(row for row in week_usage.hosts.rows if row.name not in hidden)
     report = CollectedReport(
         first=first,
@@ -264,7 +246,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
             collect_week_usage(previous, {}, stays, people, previous_period, history_start) if previous.seen else None
         ),
         cells=fleet_page.build_fleet_cells_from_sums(tally.minutes_by_hour, list_report_week_days(first), zone),
-        waste=tally.sort_waste(),
+        waste=tally.wasted,
         current_waste=collect_current_waste(settings, now) if now - until < MAX_REPORT_AGE_S else (),
         events=[event for event in StoredEventReader(history).read_events(start, until) if event.host not in hidden],
         are_users_shown=settings.privacy.users,
@@ -322,26 +304,16 @@ def collect_week_usage(
     )
 
 
-def collect_current_waste(settings: Settings, now: float) -> Sequence[CollectedCurrentWaste]:
+def collect_current_waste(settings: Settings, now: float) -> Sequence[WasteItem]:
     """Read waste.json, unless it is old, or names people who are not to be shown any more."""
     with suppress(OSError):
-        waste, _ = parse_waste_json((settings.www / "waste.json").read_bytes())
+        waste, _ = parse_waste_json((settings.www / WASTE_FILE).read_bytes())
         if (
             waste
             and abs(now - waste.built_at) < MAX_WASTE_AGE_S
             and (settings.privacy.users or not any(item.people for item in waste.items))
         ):
-            return [
-                CollectedCurrentWaste(
-                    host=item.host,
-                    index=item.index,
-                    people=item.people,
-                    hours=item.hours,
-                    what=item.what,
-                    advice=f"{item.advice} {item.command}".strip(),
-                )
-                for item in waste.items
-            ]
+            return waste.items
     return ()
 
 

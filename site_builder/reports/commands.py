@@ -24,9 +24,6 @@ from site_builder.history.reader import HistoryReader, read_first_history_day
 from site_builder.reports import collect, render
 from site_builder.reports.collect import CollectedReport
 
-STDOUT = "-"
-STYLE_SHEETS = ("board", "fleet")
-
 
 @click.command()
 @click.option(
@@ -72,18 +69,38 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
     receivers = choose_report_command_receivers(settings, names) if mail else ()
     weekly_report = load_report_for_command(settings, first, now)
     if mail:
-        send_report(weekly_report, settings, receivers, now)
+        channels = load_channels(settings)
+        report_message = alert_report.render_report_message(weekly_report, settings, now)
+        has_failed = False
+        for receiver in receivers:
+            notification = alert_report.build_report_notification(first, receiver, int(now))
+            outcome = channels.send(notification, report_message)
+            has_failed = has_failed or outcome.status != "sent"
+            click.echo(format_table_outcome(receiver, outcome))
+        if has_failed:
+            sys.exit(1)
         return
     if as_text:
         text = render.render_report_text(weekly_report, collect.find_report_url(settings, first))
         content = text.encode("utf-8", "replace")
     else:
         content = render_report_command_page(weekly_report, settings, now)
-    if out == STDOUT or (as_text and out is None):
+    if out == "-" or (as_text and out is None):
         click.echo(content, nl=False)
         return
     path = settings.www / collect.build_report_path(first) if out is None else Path(out)
-    write_report_command_output(path, content, within_site=out is None)
+    target = path
+    try:
+        if out is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            target = path.resolve()
+        if target.exists() and not target.is_file():  # such as a pipe
+            target.write_bytes(content)
+        else:
+            files.write_atomically(target, content)
+    except OSError as error:
+        raise CommandError(f"{target} could not be written: {error.strerror}") from None
     if sys.stdout.isatty():
         click.echo(path)
 
@@ -123,7 +140,7 @@ def load_report_for_command(settings: Settings, first: date, now: float) -> Coll
 
 def render_report_command_page(weekly_report: CollectedReport, settings: Settings, now: float) -> bytes:
     """Render the page with its style sheets in it."""
-    style = "".join((find_assets_folder() / f"{name}.css").read_text("utf-8") for name in STYLE_SHEETS)
+    style = "".join((find_assets_folder() / f"{name}.css").read_text("utf-8") for name in ("board", "fleet"))
     return render.render_report_page(weekly_report, style, Now(now, settings.zone), settings.url or "")
 
 
@@ -144,31 +161,3 @@ def choose_report_command_receivers(settings: Settings, names: Sequence[str]) ->
             choices = ", ".join([*channels, f"{PERSON_PREFIX}LOGIN"])
             raise CommandError(f"--to: nothing is called {name[:80]!r}; there is {choices}")
     return list(dict.fromkeys(name if name.startswith(PERSON_PREFIX) else f"{CHANNEL_PREFIX}{name}" for name in names))
-
-
-def send_report(weekly_report: CollectedReport, settings: Settings, receivers: Sequence[str], now: float) -> None:
-    """Send the report, print the outcome for each receiver, and exit 1 if one failed."""
-    channels, message = load_channels(settings), alert_report.render_report_message(weekly_report, settings, now)
-    has_failed = False
-    for receiver in receivers:
-        notification = alert_report.build_report_notification(weekly_report.first, receiver, int(now))
-        outcome = channels.send(notification, message)
-        has_failed = has_failed or outcome.status != "sent"
-        click.echo(format_table_outcome(receiver, outcome))
-    if has_failed:
-        sys.exit(1)
-
-
-def write_report_command_output(path: Path, content: bytes, within_site: bool) -> None:
-    """Replace a file as a whole; write into anything else, such as a pipe."""
-    try:
-        if within_site:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        else:
-            path = path.resolve()
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)
-        else:
-            files.write_atomically(path, content)
-    except OSError as error:
-        raise CommandError(f"{path} could not be written: {error.strerror}") from None

@@ -11,7 +11,7 @@ from site_builder.charts import svg
 from site_builder.core.formatting import format_gpu_hours, format_weekday_date, join_names
 from site_builder.core.html import Html, escape_html
 from site_builder.core.names import natural_sort_key
-from site_builder.core.terminal_text import flatten_terminal_text, truncate_terminal_text
+from site_builder.core.terminal_text import flatten_terminal_text, replace_unprintable, truncate_terminal_text
 from site_builder.health import events
 from site_builder.health.model import HealthEvent
 from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
@@ -235,7 +235,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> Report
                 people=form.shorten(join_names(waste.people)),
                 hours="" if waste.hours is None else f"{waste.hours:,.1f}",
                 what=form.shorten(waste.what, MAX_SENTENCE_CHARACTERS),
-                advice=form.shorten(waste.advice, MAX_SENTENCE_CHARACTERS),
+                advice=form.shorten(f"{waste.advice} {waste.command}".strip(), MAX_SENTENCE_CHARACTERS),
             )
             for waste in report.current_waste[: form.max_wasted]
         ],
@@ -278,10 +278,6 @@ def build_content_date_range(report: CollectedReport) -> str:
     zone = getattr(report.zone, "key", None) or datetime.fromtimestamp(report.until, report.zone).tzname()
     first_label, last_label = format_weekday_date(report.first), format_weekday_date(last)
     return f"{first_label}{year} to {last_label} {last.year}, {zone}"
-
-
-def replace_unprintable(line: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def find_unfinished_content_end(report: CollectedReport) -> datetime | None:

@@ -13,7 +13,7 @@ from site_builder.charts import svg
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES, format_weekday_date
 from site_builder.core.html import EMPTY_HTML, Html, load_compact_html_template
-from site_builder.core.terminal_text import fit_text, flatten_terminal_text, truncate_terminal_text
+from site_builder.core.terminal_text import fit_text, flatten_terminal_text, replace_unprintable, truncate_terminal_text
 from site_builder.health import events
 from site_builder.reports import content
 from site_builder.reports.collect import CollectedReport
@@ -183,9 +183,7 @@ def render_report_text(report: CollectedReport, url: str = "") -> str:
             lines += [""] if lines else []
             lines += [title, "-" * len(title)] if title else []
             lines += section_lines
-    return "".join(
-        f"{truncate_terminal_text(content.replace_unprintable(line), TEXT_WIDTH).rstrip()}\n" for line in lines
-    )
+    return "".join(f"{truncate_terminal_text(replace_unprintable(line), TEXT_WIDTH).rstrip()}\n" for line in lines)
 
 
 def wrap_report_sentence(sentence: str, indent: str = "", first: str = "") -> list[str]:

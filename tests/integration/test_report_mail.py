@@ -35,8 +35,9 @@ from site_builder.core.model import AlertSettings, PrivacySettings
 from site_builder.health.model import HealthEvent
 from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
-from site_builder.reports.collect import CollectedCurrentWaste, CollectedReport, CollectedWaste, CollectedWastedGpu
+from site_builder.reports.collect import CollectedReport, CollectedWaste, CollectedWastedGpu
 from site_builder.reports.render import render_report_mail
+from site_builder.waste.rules import WasteItem
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
@@ -236,7 +237,8 @@ def test_gmail_shows_all_of_the_longest_report(week: CollectedReport) -> None:
         usage=week.usage._replace(models=models, people=people, hosts=gaps),
         previous_usage=None,
         waste=CollectedWaste(wide, wide, wide),
-        current_waste=[CollectedCurrentWaste(odd, 7, (odd, odd, odd), 31.5, odd, odd)] * 500,
+        current_waste=[WasteItem("held", odd, odd, 7, odd, people=(odd, odd, odd), hours=31.5, what=odd, advice=odd)]
+        * 500,
         events=[HealthEvent(odd, 1, "GPU-h", 0, "lost", (odd,), MONDAY, None, None)] * 500,
     )
     body = render_report_mail(longest, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")

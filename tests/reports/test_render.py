@@ -16,9 +16,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from site_builder.core.terminal_text import measure_width
-from site_builder.reports.collect import CollectedCurrentWaste, CollectedReport
+from site_builder.reports.collect import CollectedReport
 from site_builder.reports.commands import render_report_command_page as page_of
 from site_builder.reports.render import render_report_text
+from site_builder.waste.rules import WasteItem
 from site_builder.web import static_files
 from site_builder.web.static_files import CONTENT_SECURITY_POLICY
 from tests.support.board_fixture import Lab
@@ -164,7 +165,9 @@ def test_a_long_list_says_how_much_is_left_out(week: CollectedReport) -> None:
 
 
 def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: CollectedReport) -> None:
-    odd = CollectedCurrentWaste("atlas", 1, ("\x1b[31m計算機" * 40,), None, "\x07\u202e" + "計" * 99, HOSTILE)
+    odd = WasteItem(
+        "dead", "atlas", "", 1, "", people=("\x1b[31m計算機" * 40,), what="\x07\u202e" + "計" * 99, advice=HOSTILE
+    )
     told = render_report_text(
         week._replace(current_waste=[*week.current_waste, odd]), f"https://gpus.lab.org/{'x' * 99}"
     )

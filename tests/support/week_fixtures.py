@@ -18,7 +18,8 @@ from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
 from site_builder.reports import commands as report_commands
-from site_builder.reports.collect import CollectedCurrentWaste, CollectedReport
+from site_builder.reports.collect import CollectedReport
+from site_builder.waste.rules import WasteItem
 from tests.support.board_fixture import Lab
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
 
@@ -76,10 +77,18 @@ def week_of(settings: Settings) -> CollectedReport:
         HealthEvent("hydra", 1, "GPU-h", 0, "lost", (HOSTILE,), MONDAY + 180, None, None),
     ]
     now = [
-        CollectedCurrentWaste(
-            "atlas", 0, (HOSTILE,), 31.5, "31 GiB taken and hardly used", "Ask whether it is still needed."
+        WasteItem(
+            kind="held",
+            host="atlas",
+            gpu_key="GPU-0",
+            index=0,
+            model="H100",
+            people=(HOSTILE,),
+            hours=31.5,
+            what="31 GiB taken and hardly used",
+            advice="Ask whether it is still needed.",
         ),
-        CollectedCurrentWaste("hydra", None, (), None, HOSTILE, "On hydra: kill 4711"),
+        WasteItem("dead", "hydra", "GPU-h", None, "H100", what=HOSTILE, advice="On hydra:", command="kill 4711"),
     ]
     return found._replace(events=events, current_waste=now)
 
