@@ -50,7 +50,18 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
     gpuboard waste atlas hydra --json
     """
     with translate_fleet_errors():
-        report = filter_waste(load_waste_for_command(loaded), hosts, kinds)
+        report = load_waste_for_command(loaded)
+        names = HostNameIndex(report.hosts)
+        wanted = set()
+        for text in hosts:
+            name = names.find(text)
+            if name is None:
+                near = get_close_matches(text.lower(), names.names_by_lower_case, 1)
+                hint = f"; is it {names.names_by_lower_case[near[0]]}?" if near else ""
+                raise CommandError(f"the board has no host {text[:80]}{hint}")
+            wanted.add(name)
+    items = (item for item in report.items if not wanted or item.host in wanted)
+    report = report._replace(items=tuple(item for item in items if not kinds or item.kind in kinds))
     if report.problem:
         print_command_message(f"some of it may be missing: {report.problem}")
     if as_json:
@@ -88,18 +99,3 @@ def load_waste_for_command(loaded: LoadedSettings) -> WasteReport:
     fleet = Fleet(report.built_at, (), (), every=report.build_interval_s or None)
     loader.check_loaded_board_age(fleet, source, time.time() + clock_ahead_s)
     return report
-
-
-def filter_waste(report: WasteReport, hosts: Sequence[str], kinds: Sequence[str]) -> WasteReport:
-    """Keep the items of these hosts and kinds; refuse an unknown host."""
-    names = HostNameIndex(report.hosts)
-    wanted = set()
-    for text in hosts:
-        name = names.find(text)
-        if name is None:
-            near = get_close_matches(text.lower(), names.names_by_lower_case, 1)
-            hint = f"; is it {names.names_by_lower_case[near[0]]}?" if near else ""
-            raise CommandError(f"the board has no host {text[:80]}{hint}")
-        wanted.add(name)
-    items = (item for item in report.items if not wanted or item.host in wanted)
-    return report._replace(items=tuple(item for item in items if not kinds or item.kind in kinds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -210,7 +210,12 @@ def render_waste_table(items: Sequence[WasteItem], now: Now, width: int | None =
     lines = [align_waste_cells(TABLE_HEADER, widths, width)]
     for line, cells in zip(waste_lines, rows):
         lines.append(align_waste_cells(cells, widths, width))
-        lines += format_waste_advice(line.first_item, len(COLUMN_GAP) + widths[0], width)
+        item, indent = line.first_item, len(COLUMN_GAP) + widths[0]
+        text = flatten_terminal_text(f"{item.model}: {item.what}. {item.advice}")
+        wrapped = [text] if width is None else textwrap.wrap(text, max(20, width - indent))
+        lines += [" " * indent + wrapped_line for wrapped_line in wrapped]
+        if item.command:  # it is never cut, so that it can be copied
+            lines.append(" " * (indent + 2) + flatten_terminal_text(item.command))
     total, unknown = sum_waste_hours(items)
     lines += ["", align_waste_cells((format_waste_hours(total), "together"), [widths[0], len("together")], width)]
     if unknown:
@@ -224,12 +229,3 @@ def align_waste_cells(cells: Sequence[str], widths: Sequence[int], width: int | 
     aligned = [fit_text(cell, room, right=position == 0) for position, (cell, room) in enumerate(zip(cells, widths))]
     line = COLUMN_GAP.join(aligned).rstrip()
     return line if width is None else truncate_terminal_text(line, width)
-
-
-def format_waste_advice(item: WasteItem, indent: int, width: int | None) -> Iterator[str]:
-    """Wrap what it is and what to do; a command is never cut, so that it can be copied."""
-    text = flatten_terminal_text(f"{item.model}: {item.what}. {item.advice}")
-    for line in [text] if width is None else textwrap.wrap(text, max(20, width - indent)):
-        yield " " * indent + line
-    if item.command:
-        yield " " * (indent + 2) + flatten_terminal_text(item.command)

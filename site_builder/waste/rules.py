@@ -102,35 +102,47 @@ def find_waste_candidates(host: HostStatus) -> tuple[WasteCandidate, ...]:
     """Find GPUs that may be wasted on a fresh host; nothing is known of any other."""
     if host.state != "fresh":
         return ()
-    has_unmatched = bool(host.unmatched_processes)
-    candidates = (
-        find_booked_waste_candidate(gpu, key)
-        if gpu.state == "booked"
-        else find_taken_waste_candidate(gpu, key, has_unmatched)
-        for gpu, key in zip(host.gpus, list_host_gpu_keys(host.gpus))
-    )
-    return tuple(candidate for candidate in candidates if candidate)
-
-
-def find_taken_waste_candidate(gpu: GpuStatus, key: str, has_unmatched: bool) -> WasteCandidate | None:
-    kind = find_waste_kind(gpu, has_unmatched) if gpu.state in TAKEN_STATES else None
-    if kind is None:
-        return None
-    pids: Iterable[int] = ()
-    if kind == "dead":
-        pids = (pid for process in gpu.processes if process.is_zombie for pid in process.children)
-    elif kind == "ownerless":
-        pids = (pid for pid in gpu.ownerless_pids if pid is not None)
-    return WasteCandidate(
-        kind=kind,
-        gpu_key=key,
-        index=gpu.gpu.number,
-        model=gpu.model,
-        people=gpu.people.users,
-        since=None if gpu.idle_since is None else int(gpu.idle_since),
-        memory_text="memory" if gpu.gpu.memory_used is None else format_size(gpu.gpu.memory_used),
-        pids=tuple(sorted(set(pids))[:MAX_PIDS]),
-    )
+    candidates = []
+    for gpu, key in zip(host.gpus, list_host_gpu_keys(host.gpus)):
+        if gpu.state == "booked":
+            running = [booking for booking in gpu.bookings if booking.phase == "now"]
+            since = [booking.unused_since for booking in running if booking.unused_since is not None]
+            if not since or gpu.booking_use is None:
+                continue
+            # a booking without a start counts from when it was seen first
+            first_seen = min((seen for seen, _, _ in gpu.booking_use.use_by_booking.values()), default=since[0])
+            candidates.append(
+                WasteCandidate(
+                    kind="booking",
+                    gpu_key=key,
+                    index=gpu.gpu.number,
+                    model=gpu.model,
+                    people=gpu.people.bookers,
+                    since=min(since),
+                    booking_start=min(
+                        int(booking.since.timestamp()) if booking.since else first_seen for booking in running
+                    ),
+                )
+            )
+        elif gpu.state in TAKEN_STATES and (kind := find_waste_kind(gpu, bool(host.unmatched_processes))):
+            pids: Iterable[int] = ()
+            if kind == "dead":
+                pids = (pid for process in gpu.processes if process.is_zombie for pid in process.children)
+            elif kind == "ownerless":
+                pids = (pid for pid in gpu.ownerless_pids if pid is not None)
+            candidates.append(
+                WasteCandidate(
+                    kind=kind,
+                    gpu_key=key,
+                    index=gpu.gpu.number,
+                    model=gpu.model,
+                    people=gpu.people.users,
+                    since=None if gpu.idle_since is None else int(gpu.idle_since),
+                    memory_text="memory" if gpu.gpu.memory_used is None else format_size(gpu.gpu.memory_used),
+                    pids=tuple(sorted(set(pids))[:MAX_PIDS]),
+                )
+            )
+    return tuple(candidates)
 
 
 def find_waste_kind(gpu: GpuStatus, has_unmatched: bool) -> str | None:
@@ -144,25 +156,6 @@ def find_waste_kind(gpu: GpuStatus, has_unmatched: bool) -> str | None:
     if gpu.has_unexplained_memory and not has_unmatched:
         return "unexplained"
     return None if gpu.idle_since is None else "held"  # history knows whether it is idle for long enough
-
-
-def find_booked_waste_candidate(gpu: GpuStatus, key: str) -> WasteCandidate | None:
-    """Return a GPU that is booked now with nobody on it."""
-    running = [booking for booking in gpu.bookings if booking.phase == "now"]
-    since = [booking.unused_since for booking in running if booking.unused_since is not None]
-    if not since or gpu.booking_use is None:
-        return None
-    # a booking without a start counts from when it was seen first
-    first_seen = min((seen for seen, _, _ in gpu.booking_use.use_by_booking.values()), default=since[0])
-    return WasteCandidate(
-        kind="booking",
-        gpu_key=key,
-        index=gpu.gpu.number,
-        model=gpu.model,
-        people=gpu.people.bookers,
-        since=min(since),
-        booking_start=min(int(booking.since.timestamp()) if booking.since else first_seen for booking in running),
-    )
 
 
 # Waste, from candidates and history
@@ -258,7 +251,23 @@ class WasteRules:
 
     def evaluate_taken(self, host: str, candidate: WasteCandidate, anomalies: Mapping[str, int]) -> WasteItem | None:
         """Return a taken GPU as wasted; None if it is not idle for long enough."""
-        since, hours = self.measure_idle(host, candidate)
+        since, hours, now = candidate.since, None, self.now
+        if since is not None:
+            run = self.find_run(host, candidate.gpu_key)
+            seconds = max(0, now - since)
+            # history remembers over a gap, the builder does not; use only a run that reaches up to what the builder saw
+            if (
+                run
+                and run.kind == RUN_IDLE
+                and since <= run.last_seen + MINUTE
+                and not are_different_people(run.people, candidate.people)
+            ):
+                seen = run.minutes * MINUTE + max(0, now - (run.last_seen + MINUTE))
+                if run.first_seen < run.since and run.since > since:  # somebody else held it before
+                    since, seconds = run.since, seen
+                else:
+                    since, seconds = min(since, run.since), max(seconds, seen)
+            hours = measure_wasted_hours(seconds)
         if candidate.kind == "held" and (hours is None or hours * HOUR < self.rules.limits.held_after):
             return None
         if since is None:
@@ -269,26 +278,6 @@ class WasteRules:
         return item._replace(
             people=people, since=since, hours=hours, pids=candidate.pids, what=what, advice=advice, command=command
         )
-
-    def measure_idle(self, host: str, candidate: WasteCandidate) -> tuple[int | None, float | None]:
-        """Return since when a GPU is idle, and for how many hours; None for a GPU that is in use."""
-        since, now = candidate.since, self.now
-        if since is None:
-            return None, None
-        run = self.find_run(host, candidate.gpu_key)
-        seconds = max(0, now - since)
-        # history remembers over a gap, the builder does not; use only a run that reaches up to what the builder saw
-        if (
-            run
-            and run.kind == RUN_IDLE
-            and since <= run.last_seen + MINUTE
-            and not are_different_people(run.people, candidate.people)
-        ):
-            seen = run.minutes * MINUTE + max(0, now - (run.last_seen + MINUTE))
-            if run.first_seen < run.since and run.since > since:  # somebody else held it before
-                return run.since, measure_wasted_hours(seen)
-            since, seconds = min(since, run.since), max(seconds, seen)
-        return since, measure_wasted_hours(seconds)
 
     def evaluate_booking(self, host: str, candidate: WasteCandidate) -> WasteItem | None:
         """Return a running booking as wasted; None if somebody was on the GPU since it began, or nobody can know."""
