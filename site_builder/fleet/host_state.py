@@ -32,10 +32,7 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import is_truncated_login
 from site_builder.fleet import booking_use, gpu_state, mig, processes
-from site_builder.fleet.gpu_models import (
-    build_model_names,
-    format_gpu_model,
-)
+from site_builder.fleet.gpu_models import build_model_names, format_gpu_model
 from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu
 from site_builder.fleet.processes import build_start_time_finder, find_gpu_people
 from site_builder.health import problems
@@ -127,9 +124,8 @@ def decide_host_state(
             return "unseen", f"{file} arrived yet"
         sources = formatting.join_names(discovered.listed_by)
         return "unseen", f"listed by {sources}, but it never pushed" if sources else "it never pushed"
-    outdated = decide_state_by_age(snapshot, snapshot.last_seen, limits, now)
-    if outdated:
-        state, reason = outdated
+    state, reason = decide_host_state_by_age(snapshot, snapshot.last_seen, limits, now)
+    if state != "fresh":
         consul = format_host_consul_note(discovered)
         return state, f"{reason}. {consul}" if consul else reason
     if not snapshot.gpus:
@@ -137,7 +133,7 @@ def decide_host_state(
     if not snapshot.gpus.rows:
         tools = formatting.join_names([result.tool for result in list_host_tool_results(snapshot.gpus)])
         return "failed", describe_host_tool_failures(snapshot.gpus) or f"{tools} told no GPU"
-    return "fresh", "its snapshots arrive"
+    return state, reason
 
 
 def format_host_consul_note(discovered: DiscoveredHost) -> str:
@@ -148,10 +144,10 @@ def format_host_consul_note(discovered: DiscoveredHost) -> str:
     return f"Consul: {discovered.consul_status}{message}"
 
 
-def decide_state_by_age(
+def decide_host_state_by_age(
     snapshot: HostSnapshot, last_seen: float, limits: StateLimits, now: Now
-) -> tuple[str, str] | None:
-    """Decide stale or down by the oldest of STATE_FILES; host.txt alone says whether the host is down."""
+) -> tuple[str, str]:
+    """Decide fresh, stale or down by the oldest of STATE_FILES; host.txt alone says whether the host is down."""
     if not now.has_passed(last_seen - limits.clock_off):
         return "stale", "its files come from the future: the clock of the machine that has data/ is ahead of this one's"
     are_gone = snapshot.taken_at.keys() <= set(snapshot.missing_files)
@@ -170,7 +166,7 @@ def decide_state_by_age(
             if file == "host.txt" or snapshot.is_legacy:
                 return "stale", f"no snapshot since {since}{gone}"
             return "stale", f"it pushes, but {file} is of {since}"
-    return None
+    return "fresh", "its snapshots arrive"
 
 
 def list_host_tool_results(file: ToolFile) -> tuple[ToolResult, ...]:
@@ -350,27 +346,21 @@ def decide_host_gpu_states(
     return HostStateGpus(statuses, unmatched, unplaced, logins)
 
 
-def find_vendors_with_processes(snapshot: HostSnapshot) -> frozenset[str]:
+def find_vendors_with_processes(snapshot: HostSnapshot) -> set[str]:
     """Return the vendors whose processes were reported: only of their GPUs is it known that there is no process."""
-    file = snapshot.processes
-    if file is None or not file.is_complete:
-        return frozenset()
-    return frozenset(
-        result.vendor
-        for result in list_host_tool_results(file)
-        if result.is_complete and (not result.rc or has_processes_despite_error(result, file, snapshot.gpus))
-    )
-
-
-def has_processes_despite_error(
-    result: ToolResult, process_file: ParsedFile[GpuProcessRow], gpu_file: ParsedFile[Gpu] | None
-) -> bool:
-    """Return True if a tool that failed printed rows, or failed the same way for the GPUs: because of a lost one."""
-    if result.rc in EXIT_CODE_MEANINGS:
-        return False
-    if gpu_file is None:
-        return bool(process_file.rows)
-    vendors = {gpu.process_key: gpu.vendor for gpu in gpu_file.rows}
-    results = list_host_tool_results(gpu_file)
-    failed_for_gpus = any(other.vendor == result.vendor and other.rc == result.rc for other in results)
-    return failed_for_gpus or any(vendors.get(row.gpu_key, result.vendor) == result.vendor for row in process_file.rows)
+    process_file, gpu_file = snapshot.processes, snapshot.gpus
+    if process_file is None or not process_file.is_complete:
+        return set()
+    vendors: set[str] = set()
+    for result in list_host_tool_results(process_file):
+        is_reported = result.is_complete and not result.rc
+        if result.is_complete and result.rc and result.rc not in EXIT_CODE_MEANINGS:
+            # it failed, but printed rows, or failed the same way for the GPUs: because of a lost one
+            vendors_by_gpu = {gpu.process_key: gpu.vendor for gpu in gpu_file.rows} if gpu_file else {}
+            gpu_results = list_host_tool_results(gpu_file) if gpu_file else ()
+            is_reported = any(other.vendor == result.vendor and other.rc == result.rc for other in gpu_results) or any(
+                vendors_by_gpu.get(row.gpu_key, result.vendor) == result.vendor for row in process_file.rows
+            )
+        if is_reported:
+            vendors.add(result.vendor)
+    return vendors

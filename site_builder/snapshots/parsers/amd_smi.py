@@ -166,16 +166,20 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             info = process.get(PROCESS_INFO, process) if isinstance(process, dict) else process
             if isinstance(info, str) and NO_PROCESS_WORDS in info.lower():
                 continue
-            row = parse_amd_smi_process(info, process_key)
-            if row is None:
-                words = clean_excerpt(info, 80) if isinstance(info, str) else ""
-                unreported.setdefault(process_key, words or "N/A")
-                problem = (
-                    f"amd-smi tells a process of GPU {number} that cannot be understood: {clean_excerpt(info, 80)}"
-                )
-                problems.append(problem)
-            else:
-                rows.append(row)
+            facts = amd_common.flatten_amd_json(info) if isinstance(info, dict) else {}
+            pid = values.parse_count(facts.get("pid"))
+            if pid is None:
+                excerpt = clean_excerpt(info, 80)
+                unreported.setdefault(process_key, (excerpt if isinstance(info, str) else "") or "N/A")
+                problems.append(f"amd-smi tells a process of GPU {number} that cannot be understood: {excerpt}")
+                continue
+            memory = MIB_FROM_BYTES(facts.get("memory_usage.vram_mem"))
+            if memory is None:
+                memory = MIB_FROM_BYTES(facts.get("vram_mem"))
+            if memory is None:
+                memory = MIB_FROM_BYTES(facts.get("mem_usage")) or None  # also 0 for processes that have some
+            name = parse_amd_text(facts.get("name")) or parse_amd_text(facts.get("process_name"))
+            rows.append(GpuProcessRow(process_key, int(pid), memory, name and name[:MAX_NAME_CHARACTERS]))
     # ROCm opens every GPU that it sees: a process that has memory on one GPU is not on those where it has none
     pids_with_memory = {row.pid for row in rows if row.used_memory}
     return ToolOutput(
@@ -185,19 +189,3 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
         is_complete=output.is_understood and output.has_process_list,
         unreported=unreported,
     )
-
-
-def parse_amd_smi_process(info: object, process_key: str) -> GpuProcessRow | None:
-    if not isinstance(info, dict):
-        return None
-    facts = amd_common.flatten_amd_json(info)
-    pid = values.parse_count(facts.get("pid"))
-    if pid is None:
-        return None
-    memory = MIB_FROM_BYTES(facts.get("memory_usage.vram_mem"))
-    if memory is None:
-        memory = MIB_FROM_BYTES(facts.get("vram_mem"))
-    if memory is None:
-        memory = MIB_FROM_BYTES(facts.get("mem_usage")) or None  # this one is also 0 for processes that have some
-    name = parse_amd_text(facts.get("name")) or parse_amd_text(facts.get("process_name"))
-    return GpuProcessRow(process_key, int(pid), memory, name and name[:MAX_NAME_CHARACTERS])

@@ -157,16 +157,42 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
 def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, XmlGpuList]:
     """Split the log into its GPUs; takes little time for any input, and raises nothing."""
     text = "\n".join(parts[""].lines) if "" in parts else ""
-    gpu_list = parse_xml_gpu_list(parts["list"].lines if "list" in parts else ())
+    gpu_list = XmlGpuList({}, {})
+    uuid = ""
+    for line in parts["list"].lines if "list" in parts else ():
+        if match := GPU_LIST_LINE.match(line):
+            uuid = match[2]
+            gpu_list.numbers_by_uuid.setdefault(uuid, int(match[1]))
+        elif uuid and (match := MIG_LIST_LINE.match(line)):
+            instances = gpu_list.instances_by_uuid.setdefault(uuid, {})
+            instances.setdefault(int(match[2]), (match[1], match[3]))
     if "<!ENTITY" in text:
         problem = "it declares entities, which nvidia-smi never does: nothing of it is read"
         return XmlLog([], {}, [], [problem]), gpu_list
     problems: list[str] = []
     devices, outside_texts = split_xml_devices(text, problems)
     has_missing_gpu = any(device.is_damaged for device in devices)
-    head_values, messages = parse_text_outside_xml("\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS])
-    devices = merge_devices(devices, messages, problems)
-    return XmlLog(number_xml_devices(devices, gpu_list), head_values, messages, problems, has_missing_gpu), gpu_list
+    # the values of the head, and the lines that are no XML: what nvidia-smi prints when something is wrong
+    outside = "\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS]
+    outside = remove_xml_sections(remove_xml_sections(outside, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
+    head_values: dict[str, str] = {}
+    for match in HEAD_ELEMENT.finditer(outside):
+        head_values.setdefault(match[1], match[2].strip().partition(" [")[0])
+    outside = HEAD_ELEMENT.sub(lambda match: "\n" if match[1] in KNOWN_HEAD_ELEMENTS else match[2], outside)
+    lines = (line.strip() for line in XML_TAG.sub("", outside).split("\n"))
+    messages = [line[:MAX_LINE_CHARACTERS] for line in lines if line]
+    devices = merge_xml_devices(devices, messages, problems)
+    # nvidia-smi's numbers are those of -L, else by the place on the bus; the minor number differs
+    if all(xml_bus_sort_key(device.bus_id) for device in devices):
+        devices.sort(key=lambda device: xml_bus_sort_key(device.bus_id))
+    indices = []
+    for device in devices:
+        index = device.reported_index
+        if index is None and device.element is not None:
+            index = gpu_list.numbers_by_uuid.get((device.element.findtext("uuid") or "").strip())
+        indices.append(index)
+    numbered_devices = [*zip(assign_distinct_xml_numbers(indices), devices)]
+    return XmlLog(numbered_devices, head_values, messages, problems, has_missing_gpu), gpu_list
 
 
 def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list[str]]:
@@ -220,17 +246,6 @@ def parse_xml_element(text: str) -> tuple[Element | None, str]:
         return None, f"XML that cannot be read ({str(error).partition(':')[0]})"
 
 
-def parse_text_outside_xml(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the values of the head, and the lines that are no XML: what nvidia-smi prints when something is wrong."""
-    text = remove_xml_sections(remove_xml_sections(text, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
-    head_values: dict[str, str] = {}
-    for match in HEAD_ELEMENT.finditer(text):
-        head_values.setdefault(match[1], match[2].strip().partition(" [")[0])
-    text = HEAD_ELEMENT.sub(lambda match: "\n" if match[1] in KNOWN_HEAD_ELEMENTS else match[2], text)
-    lines = (line.strip() for line in XML_TAG.sub("", text).split("\n"))
-    return head_values, [line[:MAX_LINE_CHARACTERS] for line in lines if line]
-
-
 def remove_xml_sections(text: str, begin: str, end: str, inner: tuple[str, str] | None = None) -> str:
     """Remove all from each `begin` to its `end`; a section with the first of `inner` in it ends with the second."""
     kept = []
@@ -247,7 +262,7 @@ def remove_xml_sections(text: str, begin: str, end: str, inner: tuple[str, str] 
     return "".join(kept)
 
 
-def merge_devices(found: list[XmlDevice], messages: list[str], problems: list[str]) -> list[XmlDevice]:
+def merge_xml_devices(found: list[XmlDevice], messages: list[str], problems: list[str]) -> list[XmlDevice]:
     """Return each GPU once, and those for which nvidia-smi prints only that it has no handle for them."""
     devices: list[XmlDevice] = []
     positions: dict[tuple[int, ...], int] = {}
@@ -271,20 +286,6 @@ def merge_devices(found: list[XmlDevice], messages: list[str], problems: list[st
     return devices
 
 
-def number_xml_devices(devices: list[XmlDevice], gpu_list: XmlGpuList) -> list[tuple[int, XmlDevice]]:
-    """Give each GPU nvidia-smi's number: that of -L, else by its place on the bus. The minor number differs."""
-    keys = [xml_bus_sort_key(device.bus_id) for device in devices]
-    if all(keys):
-        devices = [device for _, device in sorted(zip(keys, devices), key=lambda pair: pair[0])]
-    indices = []
-    for device in devices:
-        index = device.reported_index
-        if index is None and device.element is not None:
-            index = gpu_list.numbers_by_uuid.get((device.element.findtext("uuid") or "").strip())
-        indices.append(index)
-    return [*zip(assign_distinct_xml_numbers(indices), devices)]
-
-
 def assign_distinct_xml_numbers(reported: list[int | None]) -> list[int]:
     """Keep each number at its first place; others get the first numbers that are not used."""
     unused = (number for number in count() if number not in reported)
@@ -298,19 +299,6 @@ def xml_bus_sort_key(bus_id: str) -> tuple[int, ...]:
     """Return a key that is the same however many zeros a bus id is written with; empty where it is no bus id."""
     match = BUS_ID.match(bus_id)
     return tuple(int(digits, 16) for digits in match.groups()) if match else ()
-
-
-def parse_xml_gpu_list(lines: tuple[str, ...]) -> XmlGpuList:
-    numbers: dict[str, int] = {}
-    instances: dict[str, dict[int, tuple[str, str]]] = {}
-    uuid = ""
-    for line in lines:
-        if match := GPU_LIST_LINE.match(line):
-            uuid = match[2]
-            numbers.setdefault(uuid, int(match[1]))
-        elif uuid and (match := MIG_LIST_LINE.match(line)):
-            instances.setdefault(uuid, {}).setdefault(int(match[2]), (match[1], match[3]))
-    return XmlGpuList(numbers, instances)
 
 
 def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
@@ -359,7 +347,15 @@ def find_first_xml_value(children: dict[str, Element], sources: tuple[tuple[tupl
     """Return the value of the first source that has one, else the first word for a missing value."""
     first_word = ""
     for paths in sources:
-        cells = [xml_value_to_csv_cell(find_xml_text_at_path(children, path)) for path in paths]
+        cells = []
+        for path in paths:
+            # the text at the path, or of the first element on the way without children: `<remapped_rows>N/A</…>`
+            element = children.get(path[0])
+            for tag in path[1:]:
+                if element is None or not len(element):
+                    break
+                element = element.find(tag)
+            cells.append(xml_value_to_csv_cell(None if element is None else element.text))
         cell = cells[0]
         if len(cells) > 1:
             numbers = [number for number in map(parse_integer, cells) if number is not None]
@@ -368,16 +364,6 @@ def find_first_xml_value(children: dict[str, Element], sources: tuple[tuple[tupl
             return cell
         first_word = first_word or cell
     return first_word or NOT_AVAILABLE_CELL
-
-
-def find_xml_text_at_path(children: dict[str, Element], path: tuple[str, ...]) -> str | None:
-    """Return the text at a path, or of the first element on the way without children: `<remapped_rows>N/A</…>`."""
-    element = children.get(path[0])
-    for tag in path[1:]:
-        if element is None or not len(element):
-            break
-        element = element.find(tag)
-    return None if element is None else element.text
 
 
 def xml_value_to_csv_cell(text: str | None) -> str:

@@ -215,7 +215,14 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     if len(pids) > MAX_PROCESSES:
         problems.append(f"{len(pids)} processes are told; only the first {MAX_PROCESSES} count")
     for pid in islice(pids, MAX_PROCESSES):
-        name, card_count, memory = parse_rocm_smi_process(output.system_facts.get(f"pid{pid}"))
+        # name, number of cards, memory: `python3, 1, 177386942464, 0, 4`
+        cells = (parse_amd_text(output.system_facts.get(f"pid{pid}")) or "").split(", ")
+        numbers: list[str] = []
+        while len(cells) > 1 and len(numbers) < 4 and NUMBER_CELL.fullmatch(cells[-1].strip()):
+            numbers.insert(0, cells.pop().strip())
+        name = parse_amd_text(", ".join(cells))
+        name = name and name[:MAX_NAME_CHARACTERS]
+        card_count, memory = amd_common.parse_amd_index([*numbers, ""][0]), MIB_FROM_BYTES([*numbers, "", ""][1])
         cards = output.cards_by_pid.get(pid)
         if cards is None:
             cards = [*identities] if len(identities) == 1 and card_count else []
@@ -231,14 +238,3 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             break
     is_complete = output.is_understood and output.has_process_list and len(problems) == len(output.problems)
     return ToolOutput(tuple(processes), amd_common.filter_amd_messages(output.messages), problems, is_complete)
-
-
-def parse_rocm_smi_process(row: object) -> tuple[str | None, int | None, float | None]:
-    """Return the name, the number of cards, and the memory in MiB from `python3, 1, 177386942464, 0, 4`."""
-    cells = (parse_amd_text(row) or "").split(", ")
-    numbers: list[str] = []
-    while len(cells) > 1 and len(numbers) < 4 and NUMBER_CELL.fullmatch(cells[-1].strip()):
-        numbers.insert(0, cells.pop().strip())
-    name = parse_amd_text(", ".join(cells))
-    card_count, memory = [*numbers, "", ""][:2]
-    return name and name[:MAX_NAME_CHARACTERS], amd_common.parse_amd_index(card_count), MIB_FROM_BYTES(memory)
