@@ -118,7 +118,7 @@ def build_host_condition(
     snapshot = condition_input.snapshot
     if snapshot and snapshot.processes is not None:
         ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows else ()
-        by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, lambda _: None, rules.people, SHOW_EVERYTHING)
+        by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, rules)
         names = [login for gpu_processes in by_gpu.values() for _, login in gpu_processes if login]
     for booked in list_condition_booked_gpus(host_status, condition_input, rules, now):
         if booked.booking.phase == "now" and booked.booking.name:

@@ -17,7 +17,6 @@ from site_builder.core.model import (
     GpuStatus,
     PrivacySettings,
     Problem,
-    StateLimits,
 )
 from site_builder.core.names import HostNameIndex
 from site_builder.core.timeparse.recurrence import list_repeat_starts
@@ -152,47 +151,25 @@ class BookingUseCheck(NamedTuple):
 def add_booking_use(
     gpu_status: GpuStatus, gpu_input: GpuInput, check: BookingUseCheck, rules: StateRules, now: Now
 ) -> GpuStatus:
-    """Add to a GPU that is booked now how its bookings are used."""
+    """Add to a GPU that is booked now how its bookings are used, from this check and what the last one left."""
     bookings = find_gpu_bookings(check.bookings, gpu_input.gpu)
     shown = gpu_status.bookings
     statuses = shown if rules.privacy.users else build_fleet_booking_statuses(bookings, PrivacySettings(), now)
-    running = [status for status in statuses if status.phase == "now"]
-    # other users, and since when at least each is on it: a process reports when it began
-    other_users: dict[str, int] = {}
-    for name, processes in sorted(find_conflict_users(gpu_input, rules.people).items())[:MAX_REMEMBERED]:
-        starts = [process.started for process in processes if process.started is not None]
-        other_users[name] = min([check.checked_at, *starts])
     before = check.booking_uses.get(gpu_status.key)
-    booking_use = update_booking_use(before, gpu_status, running, check, other_users, rules.limits)
-    return gpu_status._replace(
-        bookings=tuple(
-            add_use_to_booking(shown_status, status, booking_use, rules.privacy)
-            for shown_status, status in zip(shown, statuses)
-        ),
-        booking_use=booking_use,
-        free_again=find_booking_use_end(gpu_status, bookings, now),
-    )
-
-
-def update_booking_use(
-    before: GpuBookingUse | None,
-    gpu_status: GpuStatus,
-    running: Sequence[BookingStatus],
-    check: BookingUseCheck,
-    other_users: Mapping[str, int],
-    limits: StateLimits,
-) -> GpuBookingUse:
-    """Return what to remember for the next check, from this one and what the last one left."""
     passed = check.snapshot_time - before.checked_at if before else 0
     # nobody knows what happened while the host was silent
-    last = before if before and abs(passed) <= limits.down_after else None
-    others_since = {
-        name: min(last.others_since.get(name, since) if last else since, since) for name, since in other_users.items()
-    }
+    last = before if before and abs(passed) <= rules.limits.down_after else None
+    # other users, and since when at least each is on it: a process reports when it began
+    others_since: dict[str, int] = {}
+    for name, processes in sorted(find_conflict_users(gpu_input, rules.people).items())[:MAX_REMEMBERED]:
+        starts = [process.started for process in processes if process.started is not None]
+        since = min([check.checked_at, *starts])
+        others_since[name] = min(last.others_since.get(name, since) if last else since, since)
     use_by_booking: dict[str, tuple[int, float, float]] = {}
     utilization = gpu_status.gpu.utilization_gpu
     counted = max(0, passed) if last else 0
-    for key in sorted({build_booking_use_key(booking) for booking in running})[:MAX_REMEMBERED]:
+    running = {build_booking_use_key(status) for status in statuses if status.phase == "now"}
+    for key in sorted(running)[:MAX_REMEMBERED]:
         since, seconds, used = check.checked_at, 0.0, 0.0  # a booking counts from when it is first seen
         if before and key in before.use_by_booking:
             since, seconds, used = before.use_by_booking[key]
@@ -200,11 +177,19 @@ def update_booking_use(
                 # a host can claim anything
                 seconds, used = seconds + counted, used + counted * min(100, max(0, utilization))
         use_by_booking[key] = since, seconds, used
-    return GpuBookingUse(
+    use = GpuBookingUse(
         max(check.snapshot_time, last.checked_at) if last else check.snapshot_time,
         ((last.empty_since if last else None) or check.checked_at) if gpu_status.state == "booked" else None,
         others_since if gpu_status.state == "conflict" else {},
         use_by_booking,
+    )
+    return gpu_status._replace(
+        bookings=tuple(
+            add_use_to_booking(shown_status, status, use, rules.privacy)
+            for shown_status, status in zip(shown, statuses)
+        ),
+        booking_use=use,
+        free_again=find_booking_use_end(gpu_status, bookings, now),
     )
 
 

@@ -67,8 +67,39 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
         or is_memory_taken(gpu, limits)
         or (not gpu_input.has_process_list and is_utilized(gpu, limits))
     ):
-        return decide_taken_state(gpu_input, rules, now)
-    return decide_untaken_state(gpu_input, limits, now)
+        others = sorted(find_conflict_users(gpu_input, rules.people))
+        if others and not rules.privacy.users:
+            return "conflict", "booked by one person, used by another"
+        if others:
+            bookers = list(dict.fromkeys(rules.people.display_name(name) for name in gpu_input.bookers))
+            return "conflict", f"booked by {formatting.join_names(bookers)}, used by {formatting.join_names(others)}"
+        idle_since = gpu_input.idle_since
+        if idle_since is not None and now.has_passed(idle_since + limits.held_after):
+            since = formatting.format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
+            memory = explain_state_process_memory(gpu_input) or explain_state_memory(gpu)
+            return "held", f"{memory} taken{explain_state_users(gpu_input)}, hardly used since {since}"
+        return "busy", explain_busy_state(gpu_input, limits)
+    if not gpu_input.has_process_list:
+        return "unknown", explain_unreported_state(gpu_input)
+    recovery = next((problem.what for problem in gpu_input.problems if problem.kind == RECOVERY_KIND), "")
+    if recovery:
+        return "unknown", recovery
+    if gpu.memory_used is None and gpu.utilization_gpu is None:
+        return "unknown", "the driver tells neither its memory nor its use"
+    if gpu.health.is_in_mig_mode:
+        return "unknown", "it is in MIG mode and tells no instances, so that nothing can be run on it"
+    current = [booking for booking in gpu_input.bookings if booking.phase == "now"]
+    if current:
+        until = formatting.format_moment(max(booking.until for booking in current), now)
+        names = formatting.join_names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
+        return "booked", f"promised{f' to {names}' if names else ''} until {until}, and not used"
+    soon = find_soon_booking(gpu_input.bookings, limits, now)
+    if soon and soon.since:
+        name = f" to {soon.name}" if soon.name else ""
+        return "free", f"until {formatting.format_moment(soon.since, now)}, then promised{name}"
+    if gpu.memory_used is None:
+        return "free", "no process; its driver does not tell the memory in use"
+    return "free", f"no process, {formatting.format_size(gpu.memory_used)} in use"
 
 
 def is_memory_taken(gpu: Gpu, limits: StateLimits) -> bool:
@@ -96,22 +127,6 @@ def explain_lost_state(gpu: Gpu, problems: Sequence[GpuProblem]) -> str:
         if problem.kind == RECOVERY_KIND and ("reset" in words or "reboot" in words) and "drain" not in words:
             return problem.what
     return ""
-
-
-def decide_taken_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[str, str]:
-    """Decide between conflict, held and busy."""
-    others = sorted(find_conflict_users(gpu_input, rules.people))
-    if others and not rules.privacy.users:
-        return "conflict", "booked by one person, used by another"
-    if others:
-        bookers = list(dict.fromkeys(rules.people.display_name(name) for name in gpu_input.bookers))
-        return "conflict", f"booked by {formatting.join_names(bookers)}, used by {formatting.join_names(others)}"
-    idle_since = gpu_input.idle_since
-    if idle_since is not None and now.has_passed(idle_since + rules.limits.held_after):
-        since = formatting.format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
-        memory = explain_state_process_memory(gpu_input) or explain_state_memory(gpu_input.gpu)
-        return "held", f"{memory} taken{explain_state_users(gpu_input)}, hardly used since {since}"
-    return "busy", explain_busy_state(gpu_input, rules.limits)
 
 
 def find_conflict_users(gpu_input: GpuInput, people: PeopleDirectory) -> dict[str, list[ProcessStatus]]:
@@ -166,32 +181,6 @@ def explain_state_process_memory(gpu_input: GpuInput) -> str:
 
 def explain_state_memory(gpu: Gpu) -> str:
     return "memory" if gpu.memory_used is None else formatting.format_size(gpu.memory_used)
-
-
-def decide_untaken_state(gpu_input: GpuInput, limits: StateLimits, now: Now) -> tuple[str, str]:
-    """Decide between unknown, booked and free."""
-    gpu = gpu_input.gpu
-    if not gpu_input.has_process_list:
-        return "unknown", explain_unreported_state(gpu_input)
-    recovery = next((problem.what for problem in gpu_input.problems if problem.kind == RECOVERY_KIND), "")
-    if recovery:
-        return "unknown", recovery
-    if gpu.memory_used is None and gpu.utilization_gpu is None:
-        return "unknown", "the driver tells neither its memory nor its use"
-    if gpu.health.is_in_mig_mode:
-        return "unknown", "it is in MIG mode and tells no instances, so that nothing can be run on it"
-    current = [booking for booking in gpu_input.bookings if booking.phase == "now"]
-    if current:
-        until = formatting.format_moment(max(booking.until for booking in current), now)
-        names = formatting.join_names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
-        return "booked", f"promised{f' to {names}' if names else ''} until {until}, and not used"
-    soon = find_soon_booking(gpu_input.bookings, limits, now)
-    if soon and soon.since:
-        name = f" to {soon.name}" if soon.name else ""
-        return "free", f"until {formatting.format_moment(soon.since, now)}, then promised{name}"
-    if gpu.memory_used is None:
-        return "free", "no process; its driver does not tell the memory in use"
-    return "free", f"no process, {formatting.format_size(gpu.memory_used)} in use"
 
 
 def find_soon_booking(bookings: Sequence[BookingStatus], limits: StateLimits, now: Now) -> BookingStatus | None:

@@ -34,7 +34,7 @@ from site_builder.core.people import is_truncated_login
 from site_builder.fleet import booking_use, gpu_state, mig, processes
 from site_builder.fleet.gpu_models import build_model_names, format_gpu_model
 from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu
-from site_builder.fleet.processes import build_start_time_finder, find_gpu_people
+from site_builder.fleet.processes import find_gpu_people
 from site_builder.health import problems
 
 # Exit codes that only the host's script gives; the others are in core.subprocesses.
@@ -273,9 +273,7 @@ def decide_host_gpu_states(
     # so late a pid may be another process
     is_ps_old = ps_taken_at is not None and now.has_passed(ps_taken_at + limits.down_after)
     ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows and not is_ps_old else ()
-    processes_by_gpu = processes.build_processes_by_gpu(
-        snapshot, ps_rows, build_start_time_finder(snapshot, limits), people, rules.privacy
-    )
+    processes_by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, rules)
     reporting_vendors = find_vendors_with_processes(snapshot)
     unreported = snapshot.processes.unreported if snapshot.processes else {}
     checked_at = snapshot.taken_at.get("gpus.csv", snapshot.last_seen or 0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from site_builder.core import formatting
-from site_builder.core.model import GpuPeople, HostSnapshot, PrivacySettings, ProcessStatus, PsRow, StateLimits
+from site_builder.core.model import GpuPeople, HostSnapshot, ProcessStatus, PsRow
 from site_builder.core.people import PeopleDirectory, parse_uid
-from site_builder.fleet.gpu_state import GpuInput
+from site_builder.fleet.gpu_state import GpuInput, StateRules
 
 MAX_PROGRAM_CHARACTERS = 60
 # How many people are remembered of one GPU: a host can claim anything.
@@ -18,11 +18,15 @@ MAX_PEOPLE = 32
 def build_processes_by_gpu(
     snapshot: HostSnapshot,
     ps_rows: Iterable[PsRow],
-    find_start: Callable[[PsRow], int | None],
-    people: PeopleDirectory,
-    privacy: PrivacySettings,
+    rules: StateRules,
 ) -> dict[str, list[tuple[ProcessStatus, str | None]]]:
     """Return the processes of each GPU, by its process key, each with its login."""
+    people, privacy = rules.people, rules.privacy
+    last_seen = snapshot.last_seen or 0
+    checked_at = int(last_seen)  # on the host's own clock, unless it is off
+    if snapshot.ps_rows and snapshot.ps_rows.header:
+        offset = snapshot.clock_offset or 0
+        checked_at = snapshot.ps_rows.header.time - int(offset if abs(offset) > rules.limits.clock_off else 0)
     rows_by_pid: dict[int | None, PsRow] = {}
     children_by_pid: dict[int | None, list[PsRow]] = {}  # the living ones
     for ps_row in ps_rows:
@@ -47,12 +51,16 @@ def build_processes_by_gpu(
             command = None
         elif command and (privacy.commands != "full" or not privacy.users):  # paths and arguments name people
             command = extract_program_name(command)
+        started = None if row is None or row.elapsed is None else checked_at - row.elapsed
+        # a host can claim anything, but no process began before 1970 or after its own snapshot
+        if started is not None and not 0 <= started <= last_seen + formatting.DAY:
+            started = None
         status = ProcessStatus(
             pid=process.pid,
             user=people.display_login(login) if login and privacy.users else None,
             command=command,
             used_memory=process.used_memory,
-            started=find_start(row) if row else None,
+            started=started,
             container=container_row.container if container_row else None,
             is_zombie=bool(child_pids),
             children=child_pids,
@@ -103,23 +111,6 @@ def dedupe_gpu_people(names: set[str], people: PeopleDirectory) -> tuple[str, ..
     if len(ordered) > 1:
         ordered = list({people.resolve_user(name): name for name in reversed(ordered)}.values())[::-1]
     return tuple(ordered[:MAX_PEOPLE])
-
-
-def build_start_time_finder(snapshot: HostSnapshot, limits: StateLimits) -> Callable[[PsRow], int | None]:
-    """Return a function for the start of a process on our clock; the host's own counts unless it is off."""
-    last_seen = snapshot.last_seen or 0
-    if snapshot.ps_rows and snapshot.ps_rows.header:
-        offset = snapshot.clock_offset or 0
-        checked_at = snapshot.ps_rows.header.time - int(offset if abs(offset) > limits.clock_off else 0)
-    else:
-        checked_at = int(last_seen)
-
-    def find_start(row: PsRow) -> int | None:
-        # a host can claim anything, but no process began before 1970 or after its own snapshot
-        start = None if row.elapsed is None else checked_at - row.elapsed
-        return start if start is not None and 0 <= start <= last_seen + formatting.DAY else None
-
-    return find_start
 
 
 def format_full_container(process: ProcessStatus) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from site_builder.core.model import GpuProblem, HostFacts, HostStatus, Problem, ProcessStatus
-from site_builder.fleet.mig import WholeGpu, is_mig_without_instances, list_whole_gpus
+from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
 
 STATUS_SCHEMA = 1
 
@@ -26,25 +26,23 @@ def render_status_host(host_status: HostStatus) -> tuple[bytes, bytes]:
         "reason": host_status.reason,
         "seen": None if host_status.last_seen is None else int(host_status.last_seen),
     }
+    gpus = []
+    for status, instances in list_whole_gpus(host_status):
+        gpu = gpu_to_status_json(status.gpu, status)
+        if instances or is_mig_without_instances(status.gpu):
+            gpu["instances"] = [
+                {**gpu_to_status_json(instance.gpu, instance), "profile": instance.gpu.profile}
+                for instance in instances
+            ]
+        gpus.append(gpu)
     after_age: dict[str, Any] = {
         "load": facts.load if is_fresh else None,
         "cpus": facts.cpus,
         "memory": {"total": facts.memory_total, "available": facts.memory_available if is_fresh else None},
         "disks": facts.disks,
-        "gpus": [whole_gpu_to_status_json(whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
+        "gpus": gpus,
     }
     return orjson.dumps(before_age)[:-1] + b',"age":', b"," + orjson.dumps(after_age)[1:]
-
-
-def whole_gpu_to_status_json(whole_gpu: WholeGpu) -> dict[str, Any]:
-    status = whole_gpu.status
-    content = gpu_to_status_json(status.gpu, status)
-    if whole_gpu.instances or is_mig_without_instances(status.gpu):
-        content["instances"] = [
-            {**gpu_to_status_json(instance.gpu, instance), "profile": instance.gpu.profile}
-            for instance in whole_gpu.instances
-        ]
-    return content
 
 
 def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401 # Gpu and GpuStatus, or FleetGpu for both
@@ -66,7 +64,20 @@ def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401
         "power.limit": gpu.power_limit,
         "clocks.sm": gpu.clock,
         "processes": [process_to_status_json(process) for process in status.processes],
-        "bookings": [booking_to_status_json(booking) for booking in status.bookings],
+        "bookings": [
+            {
+                "id": booking.id,
+                "name": booking.name,
+                "from": booking.since and booking.since.isoformat(),
+                "date": booking.until.isoformat(),  # its end, as in comments.json
+                "comment": booking.comment,
+                "unused_since": booking.unused_since,
+                "used_by": booking.used_by,
+                "used_by_since": booking.used_by_since,
+                "mean_use": booking.mean_use,
+            }
+            for booking in status.bookings
+        ],
         "free_again": status.free_again,
         "problems": [gpu_problem_to_status_json(problem) for problem in status.problems],
     }
@@ -93,21 +104,6 @@ def process_to_status_json(process: ProcessStatus) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(content))
 
 
-def booking_to_status_json(booking: Any) -> dict[str, Any]:  # noqa: ANN401 # BookingStatus or FleetBooking
-    """Convert a booking; `date` is its end, as in comments.json."""
-    return {
-        "id": booking.id,
-        "name": booking.name,
-        "from": booking.since and booking.since.isoformat(),
-        "date": booking.until.isoformat(),
-        "comment": booking.comment,
-        "unused_since": booking.unused_since,
-        "used_by": booking.used_by,
-        "used_by_since": booking.used_by_since,
-        "mean_use": booking.mean_use,
-    }
-
-
 def render_status_json(
     hosts: Iterable[tuple[bytes, float | None, bytes]],
     problems: Iterable[Problem],
@@ -116,12 +112,11 @@ def render_status_json(
     build_interval_s: int | None = None,
 ) -> bytes:
     """Render the whole file from the two parts of each host and when it was last seen."""
-
-    def render_age(last_seen: float | None) -> bytes:
+    host_texts = []
+    for before, last_seen, after in hosts:
         # whole seconds, as `built` and `seen` are in this file
-        return b"null" if last_seen is None else b"%d" % max(0, int(built) - int(last_seen))
-
-    host_texts = [b"".join((before, render_age(last_seen), after)) for before, last_seen, after in hosts]
+        age = b"null" if last_seen is None else b"%d" % max(0, int(built) - int(last_seen))
+        host_texts.append(b"".join((before, age, after)))
     return b'{"schema":%d,"built":%d,"every":%s,"book":%s,"hosts":[%s],"problems":%s}\n' % (
         STATUS_SCHEMA,
         built,

@@ -46,7 +46,18 @@ class FleetStore:
         }
         # files of older versions lack the keys that are read with get
         self.booking_uses = {
-            str(host): {str(gpu): parse_stored_booking_use(use) for gpu, use in gpus.items()}
+            str(host): {
+                str(gpu): GpuBookingUse(
+                    int(parse_stored_moment(use["looked"])),
+                    None if use["empty_since"] is None else int(parse_stored_moment(use["empty_since"])),
+                    {str(name): int(parse_stored_moment(since)) for name, since in use["others"].items()},
+                    {
+                        str(key): (int(parse_stored_moment(since)), float(seconds), float(used))
+                        for key, (since, seconds, used) in use["use"].items()
+                    },
+                )
+                for gpu, use in gpus.items()
+            }
             for host, gpus in stored.get("kept", {}).items()
         }
         self.logins = {str(login) for login in stored["logins"]}
@@ -100,19 +111,6 @@ class FleetStore:
         if content != self.written_content:
             files.write_with_copy(self.store_path, content)
             self.written_content = content
-
-
-def parse_stored_booking_use(stored: Any) -> GpuBookingUse:  # noqa: ANN401 # any JSON
-    empty_since = stored["empty_since"]
-    return GpuBookingUse(
-        int(parse_stored_moment(stored["looked"])),
-        None if empty_since is None else int(parse_stored_moment(empty_since)),
-        {str(name): int(parse_stored_moment(since)) for name, since in stored["others"].items()},
-        {
-            str(key): (int(parse_stored_moment(since)), float(seconds), float(used))
-            for key, (since, seconds, used) in stored["use"].items()
-        },
-    )
 
 
 def parse_stored_moment(value: Any) -> float:  # noqa: ANN401 # any JSON
