@@ -62,7 +62,7 @@ record, tell, tick = HistoryWriter.record, HealthEventStore.record, 0
 host_pipeline.map_parallel = lambda work, items: [work(item) for item in items]
 host_pipeline.pack_host_sample = clocked(host_pipeline.pack_host_sample)
 host_pipeline.pack_gpu_health = clocked(host_pipeline.pack_gpu_health)
-host_state.find_gpu_people = clocked(host_state.find_gpu_people)
+host_state.find_process_people = clocked(host_state.find_process_people)
 # six builds are a minute, and the hosts are fresh all the same
 HistoryWriter.record = clocked(lambda self, samples, now, reach: record(self, samples, began + 60 * (tick // 6), reach))
 HealthEventStore.record = clocked(lambda self, told, now, within: tell(self, told, began + 60 * (tick // 6), within))

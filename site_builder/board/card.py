@@ -26,7 +26,7 @@ from site_builder.core.html import (
 )
 from site_builder.core.model import BookingStatus, Disk, Gpu, GpuStatus, HostFacts, HostStatus, ProcessStatus
 from site_builder.fleet.mig import WholeGpu, has_mig_gpu, list_whole_gpus
-from site_builder.fleet.processes import strip_image_registry
+from site_builder.fleet.processes import strip_process_image_registry
 from site_builder.health.page import render_problems
 from site_builder.history.model import build_host_gpu_key
 
@@ -366,7 +366,7 @@ def describe_card_process(process: ProcessStatus) -> str:
 def describe_card_container(process: ProcessStatus) -> str:
     """Describe a container as `as root in docker pytorch/pytorch:2.4.0`, as far as it is known."""
     runtime = (process.container or "").partition(":")[0]
-    name = process.pod or (process.image and strip_image_registry(process.image))
+    name = process.pod or (process.image and strip_process_image_registry(process.image))
     place = f"{runtime} {name}" if runtime and name else process.container
     return " in ".join(filter(None, (process.runs_as and f"as {process.runs_as}", place)))
 

@@ -35,7 +35,7 @@ from site_builder.core.model import (
 from site_builder.fleet.build import BuiltHostStatus, HostStatusSources, build_host_status, build_unrendered_host_status
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.mig import list_whole_gpus
-from site_builder.fleet.processes import format_full_container
+from site_builder.fleet.processes import format_process_container
 from site_builder.health import gpu_health
 from site_builder.health import page as health_page
 from site_builder.health.events import CRITICAL_KINDS
@@ -339,7 +339,7 @@ def build_host_page_process_row(gpu: str, process: ProcessStatus, now: Now) -> H
         user=f"{user} (as {process.runs_as})" if process.runs_as else user,
         memory="" if process.used_memory is None else formatting.format_size(process.used_memory),
         since="" if started is None else datetime.fromtimestamp(started, now.zone).isoformat(" ", "minutes"),
-        container=format_full_container(process),
+        container=format_process_container(process),
         command=process.command or "",
         children=process.children,
     )

@@ -42,7 +42,7 @@ from site_builder.fleet import status_json
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
 from site_builder.snapshots import local_machine
-from site_builder.snapshots.local_machine import read_machine_name
+from site_builder.snapshots.local_machine import read_local_machine_name
 
 # Seconds by which a running builder may be late.
 BUILD_DELAY_TOLERANCE_S = 30
@@ -128,7 +128,7 @@ def load_board_fleet(url: str, login: str | None = None) -> Fleet:
         raise FleetUnavailableError(f"{status_url} {fault}{hint}")
     check_loaded_board_age(fleet, url, time.time() + response.clock_ahead_s)
     return fleet._replace(
-        source=f"the board at {url}", machine_name=read_machine_name(), clock_ahead_s=response.clock_ahead_s
+        source=f"the board at {url}", machine_name=read_local_machine_name(), clock_ahead_s=response.clock_ahead_s
     )
 
 
@@ -186,7 +186,7 @@ def load_machine_fleet(settings: Settings) -> Fleet:
     from site_builder.fleet import host_state  # noqa: PLC0415
     from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
 
-    now, name = Now(time.time(), settings.zone), read_machine_name()
+    now, name = Now(time.time(), settings.zone), read_local_machine_name()
     proc_folder = Path(os.environ.get("GPUBOARD_PROC") or "/proc")
     snapshot = local_machine.read_local_machine(queries, name, now.epoch, proc_folder)
     if snapshot.gpus and snapshot.gpus.header and snapshot.gpus.header.rc == EXIT_MISSING:
@@ -210,7 +210,7 @@ def build_loaded_fleet(statuses: Sequence[HostStatus], built: float, source: str
         hosts=tuple(build_fleet_host(status) for status in statuses),
         problems=tuple(f"{as_clean_text(problem.where)}: {as_clean_text(problem.what)}" for problem in problems),
         source=source,
-        machine_name=read_machine_name(),
+        machine_name=read_local_machine_name(),
     )
 
 

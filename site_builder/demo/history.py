@@ -22,7 +22,7 @@ from site_builder.demo.scenario import (
 )
 from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gpu_name
 from site_builder.health.model import EventValue, HealthEvent
-from site_builder.health.store import insert_events
+from site_builder.health.store import insert_stored_events
 from site_builder.history import block_format, buckets
 from site_builder.history.block_format import (
     MINUTES_PER_HOUR,
@@ -71,7 +71,7 @@ def insert_demo_events(
             gpu = "" if event.gpu is None else build_scenario_gpu_uuid(machine, event.gpu)
             number = len(events) + 1
             events.append(HealthEvent(machine.name, number, gpu, event.gpu, event.kind, event.value, at, None, until))
-        insert_events(connection, events)
+        insert_stored_events(connection, events)
         # its counters are not known yet
         connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,NULL,x'',x'')", (machine.name, start))
 

@@ -18,7 +18,7 @@ from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
 from site_builder.doctor import alert_checks, builder_checks, data_checks, web_checks
 from site_builder.doctor.model import EXIT_CODES, Check, CompletedCheck, DoctorContext, find_worst_status, run_check
-from site_builder.snapshots.local_machine import read_machine_name
+from site_builder.snapshots.local_machine import read_local_machine_name
 
 LINE_WIDTH = 80
 STATUS_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
@@ -87,7 +87,7 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
         context = DoctorContext(None, str(error))
     results: list[CompletedCheck] = []
     if not as_json:
-        click.echo(f"{read_machine_name()} (gpuboard {__version__})")
+        click.echo(f"{read_local_machine_name()} (gpuboard {__version__})")
     for check in CHECKS:
         if not as_json and (not results or results[-1].check.group != check.group):
             click.echo(f"\n{check.group}")
@@ -107,7 +107,7 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
             }
             for check, result in results
         ]
-        report = {"host": read_machine_name(), "version": __version__, "worst": worst, "checks": checks}
+        report = {"host": read_local_machine_name(), "version": __version__, "worst": worst, "checks": checks}
         click.echo(replace_unencodable(json.dumps(report, indent=1, ensure_ascii=False)))
     else:
         counts = Counter(completed.result.status for completed in results)

@@ -183,11 +183,22 @@ def add_booking_use(
         others_since if gpu_status.state == "conflict" else {},
         use_by_booking,
     )
+    bookings_with_use = []
+    for shown_status, status in zip(shown, statuses):
+        if status.phase != "now":
+            bookings_with_use.append(shown_status)
+            continue
+        first, seconds, used = use_by_booking.get(build_booking_use_key(status), (use.checked_at, 0.0, 0.0))
+        began = int(status.since.timestamp()) if status.since else first
+        with_use = shown_status._replace(
+            unused_since=None if use.empty_since is None else max(began, use.empty_since),
+            used_by=tuple(sorted(use.others_since)) if use.others_since and rules.privacy.users else None,
+            used_by_since=max(began, min(use.others_since.values())) if use.others_since else None,
+            mean_use=round(used / seconds, 1) if seconds >= MIN_MEAN_PERIOD_S else None,
+        )
+        bookings_with_use.append(with_use)
     return gpu_status._replace(
-        bookings=tuple(
-            add_use_to_booking(shown_status, status, use, rules.privacy)
-            for shown_status, status in zip(shown, statuses)
-        ),
+        bookings=tuple(bookings_with_use),
         booking_use=use,
         free_again=find_booking_use_end(gpu_status, bookings, now),
     )
@@ -196,22 +207,6 @@ def add_booking_use(
 def build_booking_use_key(booking: BookingStatus) -> str:
     """Return a key that stays the same when a booking is extended, and differs for each repeat."""
     return f"{int(booking.since.timestamp()) if booking.since else ''} {booking.name or ''}"
-
-
-def add_use_to_booking(
-    shown: BookingStatus, booking: BookingStatus, use: GpuBookingUse, privacy: PrivacySettings
-) -> BookingStatus:
-    """Add to a booking as it is shown what is remembered of it since it began."""
-    if booking.phase != "now":
-        return shown
-    first, seconds, used = use.use_by_booking.get(build_booking_use_key(booking), (use.checked_at, 0.0, 0.0))
-    began = int(booking.since.timestamp()) if booking.since else first
-    return shown._replace(
-        unused_since=None if use.empty_since is None else max(began, use.empty_since),
-        used_by=tuple(sorted(use.others_since)) if use.others_since and privacy.users else None,
-        used_by_since=max(began, min(use.others_since.values())) if use.others_since else None,
-        mean_use=round(used / seconds, 1) if seconds >= MIN_MEAN_PERIOD_S else None,
-    )
 
 
 def find_booking_use_end(gpu_status: GpuStatus, bookings: Sequence[Booking], now: Now) -> int | None:

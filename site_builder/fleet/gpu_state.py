@@ -189,7 +189,7 @@ def find_soon_booking(bookings: Sequence[BookingStatus], limits: StateLimits, no
     return first if first and first.since and now.has_passed(first.since.timestamp() - limits.soon) else None
 
 
-def mark_unclear_gpu(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[str, object]) -> GpuStatus:
+def mark_unclear_gpu_state(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[str, object]) -> GpuStatus:
     """Make a GPU unknown that seems to be empty, if a process may be on it of which it is not told where it is."""
     parent = status.gpu.parent
     if status.state in EMPTY_STATES and has_unmatched:  # they may be on any GPU

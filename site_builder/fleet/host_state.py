@@ -33,8 +33,8 @@ from site_builder.core.model import (
 from site_builder.core.people import is_truncated_login
 from site_builder.fleet import booking_use, gpu_state, mig, processes
 from site_builder.fleet.gpu_models import build_model_names, format_gpu_model
-from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu
-from site_builder.fleet.processes import find_gpu_people
+from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu_state
+from site_builder.fleet.processes import find_process_people
 from site_builder.health import problems
 
 # Exit codes that only the host's script gives; the others are in core.subprocesses.
@@ -323,7 +323,7 @@ def decide_host_gpu_states(
             bookings=bookings,
             idle_since=gpu_input.idle_since,
             free_until=soon.since.timestamp() if soon and soon.since else None,
-            people=find_gpu_people(gpu_input, people) if gpu_processes or gpu_input.bookers else NOBODY,
+            people=find_process_people(gpu_input, people) if gpu_processes or gpu_input.bookers else NOBODY,
             ownerless_pids=tuple([process.pid for process, login in gpu_processes if not login]) if ps_rows else (),
             has_unexplained_memory=has_no_process and gpu.memory_used is not None and is_taken,
             parent_model=models[gpu.name] if gpu.parent else "",
@@ -333,7 +333,7 @@ def decide_host_gpu_states(
     unplaced = mig.take_unplaced_mig_processes(statuses, processes_by_gpu) if processes_by_gpu else {}
     unmatched = [process for others in processes_by_gpu.values() for process, _ in others]
     if unmatched or unplaced:
-        statuses = [mark_unclear_gpu(status, bool(unmatched), unplaced) for status in statuses]
+        statuses = [mark_unclear_gpu_state(status, bool(unmatched), unplaced) for status in statuses]
     # the header's time tells snapshots apart: when one arrived is known a little better with each file that follows
     header = snapshot.gpus.header if snapshot.gpus else None
     snapshot_time = header.time if header else int(checked_at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from site_builder.core.model import Gpu, GpuStatus, HostStatus, ProcessStatus
@@ -40,35 +40,32 @@ def list_whole_gpus(host: HostStatus) -> list[WholeGpu]:
         parent = group[0].gpu.parent
         if parent is None:  # one GPU, or several that report the same key
             whole_gpus += [WholeGpu(status) for status in group]
-        else:
-            merged = merge_instances(parent, group, host.unplaced_processes.get(key, ()))
-            whole_gpus.append(WholeGpu(merged, tuple(group)))
+            continue
+        # it is free only if all of its instances are
+        states = [instance.state for instance in group]
+        reasons = {instance.reason for instance in group}
+        free = [instance.gpu.label for instance in group if instance.state == "free"]
+        reason = f"{len(free)} of {len(group)} instances {'is' if len(free) == 1 else 'are'} free: {', '.join(free)}"
+        if not free:
+            reason = reasons.pop() if len(reasons) == 1 else f"none of its {len(group)} instances is free"
+        # each booking once; how it is used differs between instances
+        bookings = dict.fromkeys(
+            booking._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None, is_whole_gpu=False)
+            for instance in group
+            for booking in instance.bookings
+        )
+        unplaced = host.unplaced_processes.get(key, ())
+        merged = GpuStatus(
+            gpu=parent,
+            model=group[0].parent_model,
+            state=next(state for state in STATE_PRECEDENCE if state in states),
+            reason=reason,
+            processes=(*unplaced, *(process for instance in group for process in instance.processes)),
+            bookings=tuple(bookings),
+            problems=group[0].problems,
+        )
+        whole_gpus.append(WholeGpu(merged, tuple(group)))
     return whole_gpus
-
-
-def merge_instances(parent: Gpu, instances: Sequence[GpuStatus], unplaced: Sequence[ProcessStatus] = ()) -> GpuStatus:
-    """Build the status of a GPU from its instances: it is free only if all of them are."""
-    states = [instance.state for instance in instances]
-    reasons = {instance.reason for instance in instances}
-    free = [instance.gpu.label for instance in instances if instance.state == "free"]
-    reason = f"{len(free)} of {len(instances)} instances {'is' if len(free) == 1 else 'are'} free: {', '.join(free)}"
-    if not free:
-        reason = reasons.pop() if len(reasons) == 1 else f"none of its {len(instances)} instances is free"
-    # each booking once; how it is used differs between instances
-    bookings = dict.fromkeys(
-        booking._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None, is_whole_gpu=False)
-        for instance in instances
-        for booking in instance.bookings
-    )
-    return GpuStatus(
-        gpu=parent,
-        model=instances[0].parent_model,
-        state=next(state for state in STATE_PRECEDENCE if state in states),
-        reason=reason,
-        processes=(*unplaced, *(process for instance in instances for process in instance.processes)),
-        bookings=tuple(bookings),
-        problems=instances[0].problems,
-    )
 
 
 def take_unplaced_mig_processes(

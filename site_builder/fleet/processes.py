@@ -50,7 +50,7 @@ def build_processes_by_gpu(
         if privacy.commands == "none":
             command = None
         elif command and (privacy.commands != "full" or not privacy.users):  # paths and arguments name people
-            command = extract_program_name(command)
+            command = extract_process_program(command)
         started = None if row is None or row.elapsed is None else checked_at - row.elapsed
         # a host can claim anything, but no process began before 1970 or after its own snapshot
         if started is not None and not 0 <= started <= last_seen + formatting.DAY:
@@ -88,24 +88,24 @@ def find_process_login(row: PsRow, people: PeopleDirectory) -> str | None:
     return user
 
 
-def extract_program_name(command: str) -> str:
+def extract_process_program(command: str) -> str:
     """Return the name of the program, without folders and arguments."""
     first_word = command.split(None, 1)[0] if command.strip() else command
     return first_word.rstrip("/").rpartition("/")[2][:MAX_PROGRAM_CHARACTERS]
 
 
-def find_gpu_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:
+def find_process_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:
     """Return who is on a GPU and who has booked it, each under one of the reported names."""
     names = (login or process.user for login, process in zip(gpu_input.logins, gpu_input.processes))
-    users = dedupe_gpu_people({name for name in names if name}, people)
-    bookers = dedupe_gpu_people(set(gpu_input.bookers), people)
+    users = dedupe_process_people({name for name in names if name}, people)
+    bookers = dedupe_process_people(set(gpu_input.bookers), people)
     if not bookers:
         return GpuPeople(users)
     present = {people.find_person(login) for login in gpu_input.logins}
     return GpuPeople(users, bookers, tuple(name for name in bookers if people.resolve_person(name) not in present))
 
 
-def dedupe_gpu_people(names: set[str], people: PeopleDirectory) -> tuple[str, ...]:
+def dedupe_process_people(names: set[str], people: PeopleDirectory) -> tuple[str, ...]:
     """Return one name of each person: with two logins they would have two shares of a GPU."""
     ordered = sorted(names)
     if len(ordered) > 1:
@@ -113,11 +113,11 @@ def dedupe_gpu_people(names: set[str], people: PeopleDirectory) -> tuple[str, ..
     return tuple(ordered[:MAX_PEOPLE])
 
 
-def format_full_container(process: ProcessStatus) -> str:
+def format_process_container(process: ProcessStatus) -> str:
     return " ".join(filter(None, (process.container, process.pod, process.image)))
 
 
-def strip_image_registry(image: str) -> str:
+def strip_process_image_registry(image: str) -> str:
     """Remove the registry from the name of an image: a first part with a dot or a port, or localhost."""
     first, slash, rest = image.partition("/")
     return rest if slash and rest and ("." in first or ":" in first or first == "localhost") else image

@@ -36,7 +36,7 @@ class GpuHealthReadings(NamedTuple):
 @lru_cache(maxsize=4096)
 def build_gpu_health_readings(health: GpuHealth, fan_speed: float | None) -> GpuHealthReadings:
     counts = health.error_counts
-    is_slowed_by_heat, is_slowed_by_power = decide_slowdown(health.clock_reasons)
+    is_slowed_by_heat, is_slowed_by_power = decide_gpu_health_slowdown(health.clock_reasons)
     return GpuHealthReadings(
         fan_percent=fan_speed,
         ecc_corrected=None if counts.corrected is None else float(counts.corrected),
@@ -49,7 +49,7 @@ def build_gpu_health_readings(health: GpuHealth, fan_speed: float | None) -> Gpu
     )
 
 
-def decide_slowdown(clock_reasons: int | None) -> tuple[bool | None, bool | None]:
+def decide_gpu_health_slowdown(clock_reasons: int | None) -> tuple[bool | None, bool | None]:
     """Return whether a GPU is slowed by heat, and by power: its limit, or the brake of the hardware."""
     if clock_reasons is None:
         return None, None
@@ -67,7 +67,7 @@ def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMet
     driver = None
     for gpu, key in zip(list_gpu_health_gpus(host), list_gpu_health_keys(host)):
         health = gpu.health
-        is_slowed_by_heat, is_slowed_by_power = decide_slowdown(health.clock_reasons)
+        is_slowed_by_heat, is_slowed_by_power = decide_gpu_health_slowdown(health.clock_reasons)
         # in the order of GpuHealthMetrics, which would take longer to build
         row = (
             key,

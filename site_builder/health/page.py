@@ -18,7 +18,6 @@ from site_builder.health.model import (
     UNNAMED_KEY_PREFIX,
     GpuHealthMetrics,
     HealthEvent,
-    HealthEventTimeline,
     HostHealthTimelines,
 )
 
@@ -149,29 +148,26 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
     urgent = [event for event in all_events if event.kind in CRITICAL_KINDS]
     urgent = [event for event in urgent if event.ended_at is None or event.ended_at >= now.epoch - RECENT_S]
     urgent.sort(key=lambda event: (event.ended_at is not None, -event.began_at))
+    page_timelines = []
+    for timeline in timelines.timelines:
+        title = titles.get(timeline.gpu_key)
+        if title is None:
+            index = timeline.events[0].index
+            title = f"GPU {'?' if index is None else index}, which is gone" if timeline.gpu_key else "The host"
+        key = "" if timeline.gpu_key.startswith(UNNAMED_KEY_PREFIX) else timeline.gpu_key
+        rows = [build_health_page_event_row(event, titles, host.name, now) for event in timeline.events]
+        page_timelines.append(HealthPageTimeline(title, key, rows, timeline.event_count - len(timeline.events)))
     return HealthPageSection(
         urgent_events=[
             build_health_page_event_row(event, titles, host.name, now) for event in urgent[:MAX_URGENT_EVENTS]
         ],
         gpu_titles=list(titles.values()),
         count_rows=count_rows,
-        timelines=[build_health_page_timeline(timeline, titles, host.name, now) for timeline in timelines.timelines],
+        timelines=page_timelines,
         omitted_gpu_count=timelines.omitted_gpu_count,
         quiet_gpus=quiet_gpus,
         watched_since="" if watched_since is None else events.format_event_moment(watched_since, now.zone),
     )
-
-
-def build_health_page_timeline(
-    timeline: HealthEventTimeline, titles: Mapping[str, str], host: str, now: Now
-) -> HealthPageTimeline:
-    title = titles.get(timeline.gpu_key)
-    if title is None:
-        index = timeline.events[0].index
-        title = f"GPU {'?' if index is None else index}, which is gone" if timeline.gpu_key else "The host"
-    key = "" if timeline.gpu_key.startswith(UNNAMED_KEY_PREFIX) else timeline.gpu_key
-    rows = [build_health_page_event_row(event, titles, host, now) for event in timeline.events]
-    return HealthPageTimeline(title, key, rows, timeline.event_count - len(timeline.events))
 
 
 def build_health_page_event_row(
@@ -198,22 +194,15 @@ def build_health_page_count_rows(gpus: Sequence[GpuHealthMetrics]) -> Iterator[t
                 HealthCell("–") if count is None else HealthCell(f"{count:,}", is_bad and count > 0) for count in counts
             ]
             yield COUNT_TITLES[name], cells
-    for title, format_cell in (("Repair of its memory", format_repair_cell), ("Slowed", format_slowdown_cell)):
-        cells = [format_cell(gpu) for gpu in gpus]
+    repairs, slowdowns = [], []
+    for gpu in gpus:
+        repair = "–" if gpu.failed is None and gpu.pending is None else "none"
+        repair = "failed" if gpu.failed else "waits for a reset" if gpu.pending else repair
+        repairs.append(HealthCell(repair, bool(gpu.failed or gpu.pending)))
+        causes = (("by heat", gpu.heat), ("by its power limit", gpu.power))
+        slowdown = " and ".join(cause for cause, is_slowed in causes if is_slowed) or "no"
+        is_unknown = gpu.heat is None and gpu.power is None
+        slowdowns.append(HealthCell("–" if is_unknown else slowdown, bool(gpu.heat)))
+    for title, cells in (("Repair of its memory", repairs), ("Slowed", slowdowns)):
         if any(cell.text != "–" for cell in cells):
             yield title, cells
-
-
-def format_repair_cell(gpu: GpuHealthMetrics) -> HealthCell:
-    if gpu.failed:
-        return HealthCell("failed", is_bad=True)
-    if gpu.pending:
-        return HealthCell("waits for a reset", is_bad=True)
-    return HealthCell("–" if gpu.failed is None and gpu.pending is None else "none")
-
-
-def format_slowdown_cell(gpu: GpuHealthMetrics) -> HealthCell:
-    if gpu.heat is None and gpu.power is None:
-        return HealthCell("–")
-    reasons = [reason for reason, is_slowed in (("by heat", gpu.heat), ("by its power limit", gpu.power)) if is_slowed]
-    return HealthCell(" and ".join(reasons) or "no", bool(gpu.heat))

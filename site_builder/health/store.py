@@ -154,7 +154,18 @@ class StoredTimelineQuery:
         return HostHealthTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
 
     def read_timeline(self, connection: sqlite3.Connection, key: str, watched_since: int) -> HealthEventTimeline:
-        where, values = self.build_condition(connection, key, watched_since)
+        """Read the events of a GPU that this host recorded, and those of others before it came here.
+
+        Events that another host records while it is here are not trusted. A GPU without a UUID is only its host's.
+        """
+        future = self.now + MAX_CLOCK_AHEAD_S
+        values: tuple[object, ...] = (key, self.host, future)
+        where = "gpu=? AND host=? AND (at<=? OR until IS NULL)"
+        if key and not key.startswith(UNNAMED_KEY_PREFIX):
+            query = "SELECT max(coalesce(by, until, at)) FROM event WHERE host=? AND gpu=? AND kind IN ('new', 'gone')"
+            (arrived_at,) = connection.execute(query, (self.host, key)).fetchone()
+            where = "gpu=? AND (host=? AND (at<=? OR until IS NULL) OR host!=? AND until<=?)"
+            values = (*values, self.host, watched_since if arrived_at is None else arrived_at)
         selection = f"SELECT host, number FROM event WHERE {where}"  # noqa: S608 # our words
         order = "ORDER BY until IS NOT NULL, until DESC, number DESC LIMIT ?"
         ids = dict.fromkeys(connection.execute(f"{selection} {order}", (*values, self.max_events)))
@@ -173,20 +184,6 @@ class StoredTimelineQuery:
                 event = event._replace(began_at=self.now, began_after=BEFORE_FIRST_CHECK)
             events.append(event)
         return HealthEventTimeline(key, tuple(events), total)
-
-    def build_condition(self, connection: sqlite3.Connection, key: str, watched_since: int) -> SqlCondition:
-        """Select the events of a GPU that this host recorded, and those of others before it came here.
-
-        Events that another host records while it is here are not trusted. A GPU without a UUID is only its host's.
-        """
-        future = self.now + MAX_CLOCK_AHEAD_S
-        if not key or key.startswith(UNNAMED_KEY_PREFIX):
-            return "gpu=? AND host=? AND (at<=? OR until IS NULL)", (key, self.host, future)
-        query = "SELECT max(coalesce(by, until, at)) FROM event WHERE host=? AND gpu=? AND kind IN ('new', 'gone')"
-        (arrived_at,) = connection.execute(query, (self.host, key)).fetchone()
-        where = "gpu=? AND (host=? AND (at<=? OR until IS NULL) OR host!=? AND until<=?)"
-        limit = watched_since if arrived_at is None else arrived_at
-        return where, (key, self.host, future, self.host, limit)
 
 
 class HealthEventStore(StoredEventReader):
@@ -326,7 +323,7 @@ class HealthEventStore(StoredEventReader):
                 renumbered = {kind: event._replace(number=event.number + last_number) for kind, event in latest}
                 gpus[key] = gpu._replace(latest_events=renumbered)
             new_state = new_state._replace(last_event_number=new_state.last_event_number + last_number, gpus=gpus)
-        self.added_count += insert_events(connection, events[:MAX_EVENTS_AT_ONCE])
+        self.added_count += insert_stored_events(connection, events[:MAX_EVENTS_AT_ONCE])
         new_row = (check.host, watched_since, None, metrics.packed, orjson.dumps(new_state, default=list))
         connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,?,?,?)", new_row)
         return True
@@ -350,20 +347,20 @@ class HealthEventStore(StoredEventReader):
                 query = f"SELECT gpu, {POWER_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # our words
                 for gpu, is_power, gpu_count in connection.execute(query, (host,)).fetchall():
                     condition = f"host=? AND gpu=? AND ({POWER_SQL})=?", (host, gpu, is_power)
-                    delete_oldest_events(connection, condition, gpu_count - MAX_EVENTS_PER_GPU[bool(is_power)])
+                    delete_oldest_stored_events(connection, condition, gpu_count - MAX_EVENTS_PER_GPU[bool(is_power)])
                 (left,) = connection.execute("SELECT count(*) FROM event WHERE host=?", (host,)).fetchone()
-                delete_oldest_events(connection, ("host=?", (host,)), left - share)
+                delete_oldest_stored_events(connection, ("host=?", (host,)), left - share)
             connection.execute("INSERT OR REPLACE INTO done VALUES('events', ?)", (hour,))
 
 
-def insert_events(connection: sqlite3.Connection, events: Sequence[HealthEvent]) -> int:
+def insert_stored_events(connection: sqlite3.Connection, events: Sequence[HealthEvent]) -> int:
     """Write events, in place of older forms of the same, and return how many."""
     rows = [event._replace(value=orjson.dumps(event.value)) for event in events]  # type: ignore[arg-type]
     connection.executemany(f"INSERT OR REPLACE INTO event({EVENT_COLUMNS}) VALUES({EVENT_PLACEHOLDERS})", rows)
     return len(rows)
 
 
-def delete_oldest_events(connection: sqlite3.Connection, condition: SqlCondition, count: int) -> None:
+def delete_oldest_stored_events(connection: sqlite3.Connection, condition: SqlCondition, count: int) -> None:
     """Delete the oldest of some events of one host, whose name is the first value of the condition."""
     if count <= 0:
         return

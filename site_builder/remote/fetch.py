@@ -102,7 +102,10 @@ def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> 
             except files.FileRefusedError:
                 stored = b""
             # this very snapshot, written again, would look fresh
-            if not envelope.has_end_line(stored) or stored.partition(b"\n")[0] != contents[file].partition(b"\n")[0]:
+            if (
+                not envelope.has_envelope_end(stored)
+                or stored.partition(b"\n")[0] != contents[file].partition(b"\n")[0]
+            ):
                 files.write_atomically_in_folder(folder, file, contents[file])
     return problems
 

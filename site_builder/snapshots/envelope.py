@@ -96,12 +96,12 @@ def note_envelope_problem(problems: list[str], problem: str) -> None:
 
 def parse_snapshot_header(data: bytes, task: str) -> tuple[SnapshotHeader | None, str]:
     """Parse the first line of a snapshot of `task`, or return what is wrong with it."""
-    return parse_header_line(data[:MAX_HEADER_BYTES].partition(b"\n")[0], task)
+    return parse_envelope_header_line(data[:MAX_HEADER_BYTES].partition(b"\n")[0], task)
 
 
 # The header is parsed when a file is read, and again when its rows are parsed.
 @lru_cache(maxsize=4096)
-def parse_header_line(line: bytes, task: str) -> tuple[SnapshotHeader | None, str]:
+def parse_envelope_header_line(line: bytes, task: str) -> tuple[SnapshotHeader | None, str]:
     match = HEADER_LINE.match(line.decode("utf-8", "replace").rstrip("\r"))
     if not match:
         return None, "the first line is not that of a gpuboard snapshot"
@@ -114,7 +114,7 @@ def parse_header_line(line: bytes, task: str) -> tuple[SnapshotHeader | None, st
     return SnapshotHeader(reported_task, host, time, every, took_ms, rc), ""
 
 
-def has_end_line(data: bytes) -> bool:
+def has_envelope_end(data: bytes) -> bool:
     return data[-10:].rstrip(b"\r\n").endswith(b"\n# end")
 
 
@@ -139,7 +139,7 @@ def split_snapshot_lines(data: bytes, task: str) -> ParsedFile[str]:
     if header is None:
         return ParsedFile(is_complete=False, problems=(problem,))
     text = decode_text(data).rstrip("\n")
-    is_complete = has_end_line(data)
+    is_complete = has_envelope_end(data)
     lines = text.split("\n")[1 : -1 if is_complete else None]
     messages: list[str] = []
     # to search for one character takes a fraction of the time that it takes to search for two
@@ -163,7 +163,7 @@ def split_snapshot_parts(data: bytes, task: str, default_format: str) -> tuple[P
     header, problem = parse_snapshot_header(data, task)
     if header is None:
         return ParsedFile(is_complete=False, problems=(problem,)), {}
-    is_complete = has_end_line(data)
+    is_complete = has_envelope_end(data)
     lines = decode_text(data).rstrip("\n").split("\n")[1 : -1 if is_complete else None]
     problems = [] if is_complete else [TORN_MESSAGE]
     parts: dict[tuple[str, str], tuple[int, list[str], list[str]]] = {}

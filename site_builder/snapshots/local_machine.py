@@ -287,6 +287,6 @@ def mask_local_processes(
     return masked_rows, replace(processes, rows=masked_processes)
 
 
-def read_machine_name() -> str:
+def read_local_machine_name() -> str:
     """Return the name of this machine, perhaps with its domain."""
     return os.uname().nodename or "localhost"

@@ -205,8 +205,19 @@ class SnapshotStore:
                 except Exception as error:  # as above
                     self.legacy_files[name] = {}
                     problems.append(Problem(f"data/{name}_*", describe_fault("its files could not be read", error)))
-        names = sorted(folders.union(self.native_files, self.legacy_files))
-        return [self.choose_host_files(name) for name in names], problems
+        hosts: list[HostFiles] = []
+        for name in sorted(folders.union(self.native_files, self.legacy_files)):
+            native, legacy = self.native_files.get(name, {}), self.legacy_files.get(name, {})
+            if not legacy:
+                hosts.append(HostFiles(name, native))
+                continue
+            newest = max(file.arrived_at for file in legacy.values())
+            if native and max(file.arrived_at for file in native.values()) >= newest:
+                what = f"files of the original scripts that are older than data/{name}/, and not read; remove them"
+                hosts.append(HostFiles(name, native, problems=(Problem(f"data/{name}_*", what),)))
+            else:
+                hosts.append(HostFiles(name, legacy, is_legacy=True))
+        return hosts, problems
 
     def list_entries(self, problems: list[Problem]) -> tuple[set[str], dict[str, set[str]]]:
         """Return the folders of hosts, and the legacy files of each host; anything else is a problem."""
@@ -247,17 +258,6 @@ class SnapshotStore:
             self.has_changes = True
         if not now:
             hosts.pop(name, None)
-
-    def choose_host_files(self, name: str) -> HostFiles:
-        """Return the newer of the two kinds of files, where a host has both."""
-        native, legacy = self.native_files.get(name, {}), self.legacy_files.get(name, {})
-        if not legacy:
-            return HostFiles(name, native)
-        newest = max(file.arrived_at for file in legacy.values())
-        if native and max(file.arrived_at for file in native.values()) >= newest:
-            problem = f"files of the original scripts that are older than data/{name}/, and not read; remove them"
-            return HostFiles(name, native, problems=(Problem(f"data/{name}_*", problem),))
-        return HostFiles(name, legacy, is_legacy=True)
 
     def forget_host(self, name: str) -> None:
         for hosts in (self.native_files, self.legacy_files):
@@ -406,7 +406,7 @@ def find_snapshot_fault(content: bytes, name: str, file: str) -> str | None:
         return problem
     if header.host != name:
         return f"it says host={header.host[:80]}, which is not its folder's name, and does not count"
-    return None if envelope.has_end_line(content) else envelope.TORN_MESSAGE
+    return None if envelope.has_envelope_end(content) else envelope.TORN_MESSAGE
 
 
 def parse_stored_snapshot_files(host: HostFiles) -> HostSnapshot:

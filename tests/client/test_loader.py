@@ -18,7 +18,7 @@ from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
 from site_builder.core.model import GpuProblem, HostStatus, Problem, ProcessStatus
 from site_builder.fleet import status_json
-from site_builder.snapshots.local_machine import read_machine_name
+from site_builder.snapshots.local_machine import read_local_machine_name
 from tests.support.every_state import make_lab
 
 JUNK: tuple[Any, ...] = (None, True, 0, -1, 1e300, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "2027-01-01T00:00:00")
@@ -50,7 +50,7 @@ def render_and_parse(statuses: list[HostStatus], built: float) -> Fleet:
     problems = [problem for status in statuses for problem in status.problems]
     fleet, fault = loader.parse_status(status_json.render_status_json(parts, problems, built))
     assert fleet, fault
-    return fleet._replace(source="here", machine_name=read_machine_name())
+    return fleet._replace(source="here", machine_name=read_local_machine_name())
 
 
 def test_a_fleet_built_from_states_equals_the_one_parsed_from_status_json(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_fleet_built_from_states_equals_the_one_parsed_from_status_json(tmp_pa
         hosts.decide_hosts(names, loader.load_fleet_bookings(settings), now, remembered=True).statuses.values()
     )
     fleet = loader.build_loaded_fleet(statuses, now.epoch, "here")
-    assert (fleet.built, fleet.source, fleet.machine_name) == (int(now.epoch), "here", read_machine_name())
+    assert (fleet.built, fleet.source, fleet.machine_name) == (int(now.epoch), "here", read_local_machine_name())
     assert {host.state for host in fleet.hosts} >= {"fresh", "stale", "failed"}
     assert {gpu.state for host in fleet.hosts for gpu in host.gpus} == loader.GPU_STATES
     assert fleet == render_and_parse(statuses, now.epoch)

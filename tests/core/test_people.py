@@ -14,7 +14,7 @@ from site_builder.board import card
 from site_builder.board.builder import Builder
 from site_builder.core.model import HostSnapshot, PrivacySettings, ProcessStatus, PsRow
 from site_builder.core.people import PeopleDirectory, parse_uid
-from site_builder.fleet.processes import format_full_container
+from site_builder.fleet.processes import format_process_container
 from site_builder.snapshots.parsers import legacy_files
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, process
 from tests.support.captures import CAPTURES, needs_shared
@@ -238,7 +238,7 @@ def test_container_has_the_name_that_people_know(fields: dict[str, object], shor
     plain: dict[str, object] = {"container": "docker:01", "image": "torch:2", "runs_as": "root"}
     all_fields = {"pid": 1, "user": "alice", "command": "x", "used_memory": 1, "started": 1, **plain, **fields}
     process_status = ProcessStatus(**all_fields)  # type: ignore[arg-type]
-    assert (card.describe_card_container(process_status), format_full_container(process_status)) == (short, full)
+    assert (card.describe_card_container(process_status), format_process_container(process_status)) == (short, full)
 
 
 @pytest.mark.parametrize("hidden", [PrivacySettings("none"), PrivacySettings(users=False)])

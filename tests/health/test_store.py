@@ -156,13 +156,13 @@ def test_a_builder_that_fails_in_between_writes_each_event_once(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper.look(NOON, gpu())
-    real = health_store.insert_events
+    real = health_store.insert_stored_events
 
     def full(connection: sqlite3.Connection, told: Any) -> int:  # noqa: ANN401
         real(connection, told)
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(health_store, "insert_events", full)
+    monkeypatch.setattr(health_store, "insert_stored_events", full)
     keeper.history.record([host_of(sample())], NOON + 60)
     keeper.log.record({"atlas": signed(gpu(uncorrected=2, uncorrected_ever=2), taken=NOON + 60)}, NOON + 60)
     assert ["health" in one.what for one in keeper.history.problems] == [True]
@@ -179,11 +179,11 @@ from pathlib import Path
 from tests.support.health_fixtures import NOON, gpu
 from tests.health.test_store import Keeper
 from site_builder.health import store
-real = store.insert_events
+real = store.insert_stored_events
 def insert_and_die(connection, events):
     real(connection, events)
     os.kill(os.getpid(), 9)
-store.insert_events = insert_and_die
+store.insert_stored_events = insert_and_die
 Keeper(Path(sys.argv[1])).look(NOON + 60, gpu(failed=True))
 """
 

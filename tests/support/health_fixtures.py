@@ -18,7 +18,7 @@ from site_builder.health.model import (
     HostHealthMetrics,
     HostHealthState,
 )
-from site_builder.snapshots.parsers.nvidia_csv import build_gpu_from_cells, find_gpu_columns
+from site_builder.snapshots.parsers.nvidia_csv import build_gpu_from_nvidia_csv, find_nvidia_csv_columns
 from tests.support.history_fixtures import epoch
 
 NOON = epoch("2026-03-10T12:00")
@@ -44,7 +44,7 @@ def gpu(key: Any = A, **more: Any) -> GpuHealthMetrics:  # noqa: ANN401
 
 def parse_health_cells(cells: Mapping[str, str], **fields: Any) -> Gpu:  # noqa: ANN401
     """A GPU with these readings, and with the health that these cells of nvidia-smi tell."""
-    parsed = build_gpu_from_cells(find_gpu_columns(tuple(cells)), tuple(cells.values()))
+    parsed = build_gpu_from_nvidia_csv(find_nvidia_csv_columns(tuple(cells)), tuple(cells.values()))
     readings: dict[str, Any] = {"fan_speed": parsed.fan_speed, "temperature_margin": parsed.temperature_margin}
     identity: dict[str, Any] = {"index": 0, "uuid": "GPU-0", "name": "A100", "bus_id": parsed.bus_id}
     return Gpu(**{**identity, **readings, **fields}, health=parsed.health, columns=parsed.columns, cells=parsed.cells)

@@ -16,7 +16,7 @@ from site_builder.core.model import GpuNumber, GpuStatus, HostStatus, ProcessSta
 from site_builder.core.names import parse_gpu_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import WholeGpu, list_whole_gpus
-from site_builder.fleet.processes import extract_program_name
+from site_builder.fleet.processes import extract_process_program
 from site_builder.health.model import UNNAMED_KEY_PREFIX
 from site_builder.history.model import GpuSample, HostSample
 
@@ -52,7 +52,7 @@ def format_host_json_time(epoch: float | None, zone: tzinfo) -> str | None:
 
 @lru_cache(maxsize=20_000)
 def extract_host_json_program(command: str | None) -> str | None:
-    return None if command is None else extract_program_name(command)
+    return None if command is None else extract_process_program(command)
 
 
 def render_states_host(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> bytes:

@@ -79,8 +79,8 @@ def parse_health_cells(cells: tuple[str, ...], unread_fan: str, unread_power: st
         recovery_action="" if action is not None and action.lower() == "none" else action,
         is_drain_recommended=parse_health_boolean(texts["reset_status.drain_and_reset_recommended"]),
         clock_reasons=next((mask for mask in map(parse_health_mask, masks) if mask is not None), None),
-        lanes=parse_lane_count(texts["pcie.link.width.current"]),
-        max_lanes=parse_lane_count(texts["pcie.link.width.max"]),
+        lanes=parse_health_lane_count(texts["pcie.link.width.current"]),
+        max_lanes=parse_health_lane_count(texts["pcie.link.width.max"]),
         pstate=parse_integer(pstate[1:]) if pstate[:1] == "P" else None,
         is_persistent=parse_health_boolean(texts["persistence_mode"]),
         is_prohibited=texts["compute_mode"].lower() == "prohibited",
@@ -105,7 +105,7 @@ def parse_health_mask(cell: str) -> int | None:
         return None
 
 
-def parse_lane_count(cell: str) -> int | None:
+def parse_health_lane_count(cell: str) -> int | None:
     """Parse `16`, or as the XML has it `16x`."""
     count = parse_integer(cell.lower().strip("x"))
     return count if count is not None and 0 < count <= MAX_LANES else None
@@ -118,7 +118,7 @@ def parse_health_reading_failure(cell: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def parse_temperature_margin(cell: str) -> float | None:
+def parse_health_temperature_margin(cell: str) -> float | None:
     """Parse a difference of temperatures, which may be below 0."""
     try:
         value = float(UNIT_SUFFIX.sub("", cell[:MAX_CELL_CHARACTERS]))

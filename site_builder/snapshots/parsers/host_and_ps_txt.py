@@ -63,21 +63,21 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
     interfaces = (text.partition(" ") for text in repeated_values["interface"])
     facts = HostFacts(
         load=(loads[0], loads[1], loads[2]) if has_loads else None,
-        cpus=parse_plausible_value("cpus", single_values, parse_integer, problems),
-        memory_total=parse_plausible_value("memory_total", single_values, parse_number, problems),
-        memory_available=parse_plausible_value("memory_available", single_values, parse_number, problems),
-        uptime=parse_plausible_value("uptime", single_values, parse_integer, problems),
+        cpus=parse_host_txt_value("cpus", single_values, parse_integer, problems),
+        memory_total=parse_host_txt_value("memory_total", single_values, parse_number, problems),
+        memory_available=parse_host_txt_value("memory_available", single_values, parse_number, problems),
+        uptime=parse_host_txt_value("uptime", single_values, parse_integer, problems),
         disks=tuple(disk for text in repeated_values["disk"] if (disk := parse_host_disk(text, problems))),
         interfaces=tuple((name, address) for name, _, address in interfaces),
         disk_use=tuple(use for text in repeated_values["disk_use"] if (use := parse_host_disk_use(text, problems))),
-        disk_use_time=parse_plausible_value("disk_use_time", single_values, parse_integer, problems),
+        disk_use_time=parse_host_txt_value("disk_use_time", single_values, parse_integer, problems),
         extra={key: value for key, value in single_values.items() if key not in SINGLE_KEYS},
     )
     rows = (facts,) if file.header else ()
     return ParsedFile(rows, file.header, file.is_complete, file.messages, limit_problems(problems))
 
 
-def parse_plausible_value(
+def parse_host_txt_value(
     key: str, texts: Mapping[str, str], parse: Callable[[str], Value | None], problems: list[str]
 ) -> Value | None:
     """Parse a value, unless no machine has it: a date or a sum made of it could fail."""

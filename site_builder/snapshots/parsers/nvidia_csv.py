@@ -15,7 +15,7 @@ from site_builder.snapshots.parsers.health_columns import (
     HEALTH_COLUMNS,
     MAX_CELL_CHARACTERS,
     parse_gpu_health,
-    parse_temperature_margin,
+    parse_health_temperature_margin,
 )
 from site_builder.snapshots.parsers.values import (
     find_column_positions,
@@ -68,7 +68,7 @@ class NvidiaGpuColumns(NamedTuple):
 
 # A fleet has a few headers.
 @lru_cache(maxsize=64)
-def find_gpu_columns(names: tuple[str, ...]) -> NvidiaGpuColumns:
+def find_nvidia_csv_columns(names: tuple[str, ...]) -> NvidiaGpuColumns:
     readings = [WATCHED_PREFIXES.get(name[: name.find(".") + 1]) for name in names]
     watched = [position for position, reading in enumerate(readings) if reading]
     return NvidiaGpuColumns(
@@ -96,14 +96,14 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     for line in envelope.take_first_envelope_lines(list_csv_part_lines(parts), MAX_LINES, "lines", problems):
         may_be_header = not columns and ("uuid" in line or "index" in line)
         if may_be_header and {"uuid", "index"} & set(header := parse_column_names(line)):
-            columns = find_gpu_columns(
+            columns = find_nvidia_csv_columns(
                 tuple(envelope.take_first_envelope_lines(header, envelope.MAX_COLUMNS, "columns", problems))
             )
             width = len(header)
             continue
         cells = split_row_values(line)
         if columns and len(cells) == width:
-            gpus.append(build_gpu_from_cells(columns, tuple(cells[: len(columns.names)])))
+            gpus.append(build_gpu_from_nvidia_csv(columns, tuple(cells[: len(columns.names)])))
         elif match := HANDLE_ERROR.search(line):
             messages.append(line.strip())
             gpus.append(build_unreachable_csv_gpu(match))
@@ -116,7 +116,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     return ToolOutput(tuple(gpus), messages, problems, has_missing_gpu=has_missing_gpu)
 
 
-def build_gpu_from_cells(columns: NvidiaGpuColumns, row: tuple[str, ...]) -> Gpu:
+def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -> Gpu:
     cells = [*row, ""]
     index, uuid, reset_required, name, bus_id, margin, fan_cell, power_cell = columns.pick_texts(cells)
     bus_id, margin = bus_id[:MAX_CELL_CHARACTERS], margin[:MAX_CELL_CHARACTERS]  # they are keys of caches
@@ -144,7 +144,7 @@ def build_gpu_from_cells(columns: NvidiaGpuColumns, row: tuple[str, ...]) -> Gpu
         power_limit=limit,
         clock=clock,
         fan_speed=fan,
-        temperature_margin=parse_temperature_margin(margin) if margin else None,
+        temperature_margin=parse_health_temperature_margin(margin) if margin else None,
         bus_id=parse_cell(bus_id),
         health=parse_gpu_health(columns.pick_health(cells), unread_fan, unread_power),
         lost=lost,

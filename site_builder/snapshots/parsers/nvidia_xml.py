@@ -39,7 +39,7 @@ XML_PATHS = tuple(
     for sources in XML_FIELDS.values()
 )
 XML_COLUMNS = ("index", "driver_version", "clocks_event_reasons.active", *XML_FIELDS)
-GPU_COLUMNS = nvidia_csv.find_gpu_columns(XML_COLUMNS)
+GPU_COLUMNS = nvidia_csv.find_nvidia_csv_columns(XML_COLUMNS)
 BUS_ID_POSITION = XML_COLUMNS.index("pci.bus_id")
 # The bits of clocks_event_reasons.active, which the XML has as single elements.
 CLOCK_REASON_BITS = {
@@ -319,7 +319,7 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     cells += [find_first_xml_value(children, sources) for sources in XML_PATHS]
     if parse_cell(cells[BUS_ID_POSITION]) is None:
         cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
-    gpu = nvidia_csv.build_gpu_from_cells(GPU_COLUMNS, tuple(cells))
+    gpu = nvidia_csv.build_gpu_from_nvidia_csv(GPU_COLUMNS, tuple(cells))
     # errors may stand in elements that are no column of ours
     error = find_reading_error(
         (reading, text) for tag, reading in WATCHED_ELEMENTS.items() for text in list_xml_texts(element.iterfind(tag))

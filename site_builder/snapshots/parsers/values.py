@@ -70,11 +70,11 @@ def parse_cell(cell: str) -> str | None:
 
 def parse_error_value(cell: str) -> str | None:
     """Return the words of a cell that reports an error instead of a reading; None for a reading or a missing value."""
-    return classify_cell(cell[:MAX_ERROR_CHARACTERS])
+    return classify_cell_value(cell[:MAX_ERROR_CHARACTERS])
 
 
 @lru_cache(maxsize=20_000)
-def classify_cell(cell: str) -> str | None:
+def classify_cell_value(cell: str) -> str | None:
     words = clean_excerpt(cell.strip().strip("[]"))
     bare = UNIT_SUFFIX.sub("", words)
     if bare.lower() in NO_READING_WORDS or not LETTER_PATTERN.search(bare) or parse_number(words) is not None:
