@@ -67,14 +67,6 @@ class SlackRequestError(Exception):
 class SlackClientIdentity(NamedTuple):
     user_id: str
     bot_id: str
-    team_id: str
-
-
-class SlackMember(NamedTuple):
-    """A member of the workspace; `mail` is their address, if it is confirmed and visible to us."""
-
-    mail: str | None
-    is_person: bool
 
 
 @lru_cache(maxsize=1)
@@ -132,16 +124,17 @@ class SlackClient:
 
     def fetch_identity(self) -> SlackClientIdentity:
         answer = self.call_method("auth.test")
-        return SlackClientIdentity(*(str(answer.get(key) or "") for key in ("user_id", "bot_id", "team_id")))
+        return SlackClientIdentity(*(str(answer.get(key) or "") for key in SlackClientIdentity._fields))
 
-    def fetch_member(self, user: str) -> SlackMember:
+    def fetch_member_mail(self, user: str) -> str | None:
+        """Fetch the address of a person in the workspace, if it is confirmed and visible to us."""
         answer = self.call_method("users.info", {"user": user}, form=True).get("user")  # this method takes no JSON
         member: dict[str, Any] = answer if isinstance(answer, dict) else {}
         profile = member.get("profile")
         is_person = not any(member.get(key) for key in ("is_bot", "deleted", "is_stranger", "is_app_user"))
         has_mail = is_person and member.get("is_email_confirmed") is not False
         mail = profile.get("email") if has_mail and isinstance(profile, dict) else None
-        return SlackMember(mail if isinstance(mail, str) else None, is_person)
+        return mail if isinstance(mail, str) else None
 
 
 def build_slack_request_error(response: Any) -> SlackRequestError:  # noqa: ANN401 # of slack_sdk

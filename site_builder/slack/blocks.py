@@ -70,7 +70,13 @@ def render_answer_blocks(answer: SlackAnswer) -> RenderedBlocks:
     if section:
         blocks.append({"type": "section", "text": build_slack_markdown(section)})
     if table:
-        blocks.append(build_table_block(table, rows))
+        last = len(table.titles) - 1  # this column has long texts, and is wrapped
+        settings = [
+            {"align": "right" if column in table.right_aligned else "left", "is_wrapped": column == last}
+            for column in range(len(table.titles))
+        ]
+        cells = [[{"type": "raw_text", "text": cell} for cell in row] for row in rows]
+        blocks.append({"type": "table", "rows": cells, "column_settings": settings})
     if footer:
         blocks.append({"type": "context", "elements": [build_slack_markdown(text) for text in footer]})
     parts = (f"*{title}*", section, format_slack_monospaced_table(table, rows) if table else "", " · ".join(footer))
@@ -119,20 +125,6 @@ def format_block_cell(text: str) -> str:
 
 def truncate_slack_text(text: str, max_characters: int) -> str:
     return text if len(text) <= max_characters else f"{text[: max_characters - 1]}{ELLIPSIS}"
-
-
-def build_table_block(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> SlackBlock:
-    """Build a table; its last column has long texts, and is wrapped."""
-    last = len(table.titles) - 1
-    settings = [
-        {"align": "right" if column in table.right_aligned else "left", "is_wrapped": column == last}
-        for column in range(len(table.titles))
-    ]
-    return {
-        "type": "table",
-        "rows": [[{"type": "raw_text", "text": cell} for cell in row] for row in rows],
-        "column_settings": settings,
-    }
 
 
 def format_slack_monospaced_table(table: AnswerTable, rows: Sequence[tuple[str, ...]]) -> str:

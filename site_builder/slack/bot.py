@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -19,7 +20,6 @@ from site_builder.alerts.model import FAILED, REFUSED
 from site_builder.alerts.slack_client import (
     SlackClient,
     SlackClientIdentity,
-    SlackMember,
     SlackRequestError,
     SlackSocket,
 )
@@ -375,7 +375,7 @@ class MemberDirectory:
 
     def __init__(self, settings: Settings, slack_api: SlackClient) -> None:
         self.settings, self.slack_api = settings, slack_api
-        self.cached_members: dict[str, tuple[float, SlackMember]] = {}
+        self.cached_mails: dict[str, tuple[float, str | None]] = {}
 
     def find_login(self, member: str) -> str | None:
         """Return the login of a member, if known; raise SlackRequestError if Slack does not answer."""
@@ -383,26 +383,26 @@ class MemberDirectory:
         if not contacts.is_complete:
             raise FleetUnavailableError(CONTACTS_UNREADABLE_MESSAGE)
         person = contacts.find_person(SLACK_KIND, member)
-        if not person and (mail := self.find_member(member).mail):
+        if not person and (mail := self.find_member_mail(member)):
             person = contacts.find_person(MAIL_KIND, mail)
         return contacts.find_login(person) if person else None
 
-    def find_member(self, member: str) -> SlackMember:
-        """Ask Slack for a member; its answers are kept for some minutes."""
+    def find_member_mail(self, member: str) -> str | None:
+        """Ask Slack for the address of a member; its answers are kept for some minutes."""
         now = time.monotonic()
-        fetched_at, slack_member = self.cached_members.get(member, (0.0, None))
-        if slack_member is None or now - fetched_at > MEMBER_CACHE_S:
-            slack_member = self.slack_api.fetch_member(member)
-            if len(self.cached_members) >= MAX_CACHED_MEMBERS:
-                self.cached_members.clear()
-            self.cached_members[member] = (now, slack_member)
-        return slack_member
+        fetched_at, mail = self.cached_mails.get(member, (-math.inf, None))
+        if now - fetched_at > MEMBER_CACHE_S:
+            mail = self.slack_api.fetch_member_mail(member)
+            if len(self.cached_mails) >= MAX_CACHED_MEMBERS:
+                self.cached_mails.clear()
+            self.cached_mails[member] = (now, mail)
+        return mail
 
     def explain_unknown(self, member: str) -> tuple[str, ...]:
         """Explain why the address of a member's profile does not say who they are, if they have one."""
         domain = self.settings.alerts.mail_domain
         with suppress(SlackRequestError):
-            if self.find_member(member).mail and domain:
+            if self.find_member_mail(member) and domain:
                 return (f"the address of your profile is not one at {domain}, nor in the contacts",)
         return ()
 
