@@ -131,7 +131,16 @@ class AlertEngine:
         try:
             after = update_alert_state(before, conditions, rules, context, now)
         except Exception:  # an error at one host must not keep everything else from being reported
-            conditions, context = self.drop_failing_hosts(before, conditions, rules, context, now)
+            _, failing = split_by_success(
+                conditions, lambda some: update_alert_state(before, some, rules, context, now)
+            )
+            if failing:  # what of these hosts is over is unknown
+                failing_hosts = frozenset(condition.host for condition, _ in failing)
+                names = formatting.join_names(sorted(filter(None, failing_hosts))[:MAX_NAMED_HOSTS])
+                where = names or "what concerns no host"
+                self.failure = f"{INTERNAL_ERROR} at {where} ({failing[0][1]}): nothing is told of it"
+                conditions = [condition for condition in conditions if condition.host not in failing_hosts]
+                context = context._replace(failed_hosts=failed_hosts | failing_hosts)
             after = update_alert_state(before, conditions, rules, context, now)
         if dry_run:
             return after
@@ -191,24 +200,6 @@ class AlertEngine:
         except Exception as error:
             self.failure = describe_alert_fault(error)
             return []
-
-    def drop_failing_hosts(
-        self,
-        state: AlertState,
-        conditions: list[Condition],
-        rules: Mapping[str, AlertRule],
-        context: AlertContext,
-        now: Now,
-    ) -> tuple[list[Condition], AlertContext]:
-        """Leave out the hosts whose conditions make the rules fail: what of them is over is unknown."""
-        _, failing = split_by_success(conditions, lambda some: update_alert_state(state, some, rules, context, now))
-        if not failing:
-            return conditions, context
-        hosts = frozenset(condition.host for condition, _ in failing)
-        names = formatting.join_names(sorted(filter(None, hosts))[:MAX_NAMED_HOSTS]) or "what concerns no host"
-        self.failure = f"{INTERNAL_ERROR} at {names} ({failing[0][1]}): nothing is told of it"
-        remaining = [condition for condition in conditions if condition.host not in hosts]
-        return remaining, context._replace(failed_hosts=context.failed_hosts | hosts)
 
     def list_problems(self, now: Now) -> list[Problem]:
         """List what the page says about alerts; a builder that has just started says what the last one did."""

@@ -324,19 +324,14 @@ def describe_channel_url(url: str) -> tuple[str, str | None]:
 
 def format_for_channel(service: Any, message: AlertMessage) -> dict[str, str]:  # noqa: ANN401 # a service of apprise
     """Format title and body as plain text, or as Markdown for services that know only that."""
-    title, text = (
-        neutralize_channel_mentions(message.title),
-        neutralize_channel_mentions(message.short_text or message.text),
-    )
+    title = neutralize_channel_mentions(message.title)
+    text = neutralize_channel_mentions(message.short_text or message.text)
     is_webhook = service.protocol in WEBHOOK_SCHEMES
     max_bytes = service.body_maxlen if is_webhook else min(service.body_maxlen, MAX_TEXT_BYTES)
     body_bytes = max_bytes - len(title.encode()) - TITLE_MARGIN_BYTES  # for some services the title is in the body
     if getattr(service.resolve_format("text"), "value", "") != "markdown":
-        return {
-            "title": title,
-            "body": "\n".join(fit_channel_lines(text.split("\n"), body_bytes, 1)),
-            "body_format": "text",
-        }
+        body = "\n".join(fit_channel_lines(text.split("\n"), body_bytes, 1))
+        return {"title": title, "body": body, "body_format": "text"}
     from apprise.conversion import text_to_markdown  # noqa: PLC0415, TID251 # slow to import
 
     to_markdown: Callable[[str], str] = text_to_markdown

@@ -158,7 +158,22 @@ def find_booking_conditions(
             until=max(booked.end for booked in group),
         )
         if not booking_id.startswith(RUN_ID_PREFIX):  # a run books for itself, for as long as it lasts
-            yield from find_booking_time_conditions(condition._replace(is_lasting=False), group, host_status, now)
+            # its begin and ends, from a day ahead on: only a rule knows when they count
+            is_fresh = host_status.state == "fresh"
+            what = "" if is_fresh else f"{host_status.name} is {host_status.state}: {host_status.reason}"
+            timed = condition._replace(is_lasting=False, what=what, people=condition.owners)
+            if (
+                begin is not None
+                and now.has_passed(begin - BOOKING_LEAD_S)
+                and not now.has_passed(begin + BOOKING_BEGIN_WINDOW_S)
+            ):
+                yield timed._replace(rule="booking-begins", gpus=list_condition_booked_labels(group))
+            running = [booked for booked in group if booked.booking.phase == "now"]
+            for end in sorted({booked.end for booked in running}):
+                if now.has_passed(end - BOOKING_LEAD_S):
+                    gpus = list_condition_booked_labels([booked for booked in running if booked.end == end])
+                    about = f"{condition.about} {end}"  # a booking that is extended ends again
+                    yield timed._replace(rule="booking-ends", about=about, gpus=gpus, until=end)
             unused = [booked for booked in group if booked.shown_booking.unused_since is not None]
             if unused:
                 yield condition._replace(
@@ -170,12 +185,12 @@ def find_booking_conditions(
                 )
         broken = [booked for booked in group if booked.gpu and booked.shown_booking.used_by_since is not None]
         if broken:
-            gpus = [booked.gpu for booked in broken if booked.gpu]
-            users = [user for gpu in gpus for user in gpu.people.users]
+            used_gpus = [booked.gpu for booked in broken if booked.gpu]
+            users = [user for gpu in used_gpus for user in gpu.people.users]
             yield condition._replace(
                 rule="booking-broken",
                 gpus=list_condition_booked_labels(broken),
-                what="; ".join(dict.fromkeys(gpu.reason for gpu in gpus))[:MAX_MESSAGE_CHARACTERS],
+                what="; ".join(dict.fromkeys(gpu.reason for gpu in used_gpus))[:MAX_MESSAGE_CHARACTERS],
                 since=min(booked.shown_booking.used_by_since or 0 for booked in broken),
                 people=resolve_condition_people([*condition.owners, *users], rules.people),
             )
@@ -198,28 +213,6 @@ def list_condition_booked_gpus(
         for booking, shown_booking in zip(bookings, gpu.bookings):
             if booking.phase != "ended":
                 yield ConditionBookedGpu(gpu, booking, shown_booking)
-
-
-def find_booking_time_conditions(
-    condition: Condition, group: Sequence[ConditionBookedGpu], host_status: HostStatus, now: Now
-) -> Iterator[Condition]:
-    """Find the begin and the ends of a booking from a day ahead on: only a rule knows when they count."""
-    is_fresh = host_status.state == "fresh"
-    what = "" if is_fresh else f"{host_status.name} is {host_status.state}: {host_status.reason}"
-    condition = condition._replace(what=what, people=condition.owners)
-    begin = condition.since
-    if (
-        begin is not None
-        and now.has_passed(begin - BOOKING_LEAD_S)
-        and not now.has_passed(begin + BOOKING_BEGIN_WINDOW_S)
-    ):
-        yield condition._replace(rule="booking-begins", gpus=list_condition_booked_labels(group))
-    running = [booked for booked in group if booked.booking.phase == "now"]
-    for end in sorted({booked.end for booked in running}):
-        if now.has_passed(end - BOOKING_LEAD_S):
-            gpus = list_condition_booked_labels([booked for booked in running if booked.end == end])
-            about = f"{condition.about} {end}"  # a booking that is extended ends again
-            yield condition._replace(rule="booking-ends", about=about, gpus=gpus, until=end)
 
 
 def list_condition_gpu_label(gpu: GpuStatus) -> tuple[str, ...]:

@@ -114,14 +114,10 @@ class AlertHttpClient:
         if has_many_receivers and any(outcome.status == SENT for outcome in self.outcomes):
             return DeliveryOutcome(UNSURE, "some of the receivers in its address took it, and others did not")
         failed = [outcome for outcome in self.outcomes if outcome.status == FAILED]
-        if failed:
-            return failed[-1]
-        # every answer looked fine to us but not to the service; or it sent nothing
-        return (
-            DeliveryOutcome(UNSURE, "was answered in words that nobody understands")
-            if self.outcomes
-            else DeliveryOutcome(FAILED)
-        )
+        if failed or not self.outcomes:
+            return failed[-1] if failed else DeliveryOutcome(FAILED)
+        # every answer looked fine to us but not to the service
+        return DeliveryOutcome(UNSURE, "was answered in words that nobody understands")
 
 
 def derive_http_apprise_class(plugin: type, client: AlertHttpClient) -> type:
@@ -167,11 +163,17 @@ def parse_http_json_answer(body: bytes) -> dict[str, Any]:
 
 def parse_http_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: ANN401 # of requests
     """Return how many seconds to wait, by the header or as Discord, Telegram and Matrix write it."""
+    header, from_header = str(headers.get("Retry-After") or "").strip(), None  # a number of seconds, or a date
+    if header.isascii() and header.isdigit():
+        from_header = float(header[:9])
+    else:
+        with suppress(TypeError, ValueError, IndexError, OverflowError):
+            from_header = parsedate_to_datetime(header).timestamp() - time.time()
     answer = parse_http_json_answer(body)
     parameters = answer.get("parameters")
     millis = answer.get("retry_after_ms")
     candidates = (
-        parse_http_retry_after_header(str(headers.get("Retry-After") or "").strip()),
+        from_header,
         answer.get("retry_after"),
         parameters.get("retry_after") if isinstance(parameters, dict) else None,
         millis / 1000 if isinstance(millis, (int, float)) else None,
@@ -180,16 +182,6 @@ def parse_http_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: AN
         if isinstance(seconds, (int, float)) and math.isfinite(seconds):
             return int(min(max(seconds, 1), MAX_RETRY_AFTER_S))
     return None
-
-
-def parse_http_retry_after_header(value: str) -> float | None:
-    """Parse a number of seconds, or a date."""
-    if value.isascii() and value.isdigit():
-        return int(value[:9])
-    try:
-        return parsedate_to_datetime(value).timestamp() - time.time()
-    except (TypeError, ValueError, IndexError, OverflowError):
-        return None
 
 
 def judge_alert_http_error(error: Exception) -> DeliveryOutcome:
@@ -274,8 +266,16 @@ class MailDelivery:
             refused = smtp.sendmail(self.server.sender[1], [*self.recipients, *self.bcc_recipients], self.build_mail())
             with suppress(OSError, smtplib.SMTPException):
                 smtp.putcmd("quit")  # it has the mail: there is no need to wait for its answer
+        except smtplib.SMTPRecipientsRefused as error:
+            codes = [code for code, _ in error.recipients.values()]
+            status = REFUSED if codes and all(code >= 500 for code in codes) else FAILED
+            return DeliveryOutcome(status, f"knows no such receiver (SMTP {codes[0] if codes else '?'})")
+        except smtplib.SMTPResponseException as error:  # a server that says so is sure
+            return DeliveryOutcome(FAILED, f"did not take it (SMTP {error.smtp_code})")
         except (OSError, smtplib.SMTPException, ValueError) as error:
-            return judge_smtp_error(error, self.has_begun)
+            if self.has_begun:
+                return DeliveryOutcome(UNSURE, "fell silent after it was given the message")
+            return DeliveryOutcome(FAILED, describe_smtp_error(error))
         finally:
             smtp.close()
         return DeliveryOutcome(SENT, f"refused {len(refused)} of its receivers" if refused else "")
@@ -360,19 +360,6 @@ def describe_smtp_error(error: Exception) -> str:
         (ConnectionRefusedError, "cannot be reached: nothing answers there"),
     )
     return next((reason for error_type, reason in meanings if isinstance(error, error_type)), "cannot be reached")
-
-
-def judge_smtp_error(error: Exception, has_begun: bool) -> DeliveryOutcome:
-    """Judge a mail that was not accepted: a server that says so is sure, one that falls silent is not."""
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        codes = [code for code, _ in error.recipients.values()]
-        status = REFUSED if codes and all(code >= 500 for code in codes) else FAILED
-        return DeliveryOutcome(status, f"knows no such receiver (SMTP {codes[0] if codes else '?'})")
-    if isinstance(error, smtplib.SMTPResponseException):
-        return DeliveryOutcome(FAILED, f"did not take it (SMTP {error.smtp_code})")
-    if has_begun:
-        return DeliveryOutcome(UNSURE, "fell silent after it was given the message")
-    return DeliveryOutcome(FAILED, describe_smtp_error(error))
 
 
 # Hooks

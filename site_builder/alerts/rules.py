@@ -99,10 +99,8 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
             section = head[1].lower().replace("_", "-")
             if section != ALL_SECTION and section not in DEFAULT_RULES:
                 hint = suggest_rule_word(section, (ALL_SECTION, *ALL_RULES))
-                section, problem = (
-                    "",
-                    f"there is no rule {quote_rule_value(head[1])}; {hint}",
-                )  # ignore the lines below it
+                problem = f"there is no rule {quote_rule_value(head[1])}; {hint}"
+                section = ""  # ignore the lines below it
         elif text and section is None:
             example = f"begin with [{ALL_SECTION}], or with a rule such as [{ALL_RULES[0]}]"
             problem = f"this stands before any section: {example}"
@@ -110,7 +108,15 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
             problem = parse_rule_line(text, section, sections.setdefault(section, {}))
         if problem:
             problems.append(f"line {number}: {problem}")
-    rules = {name: apply_rule_values(rule, sections) for name, rule in DEFAULT_RULES.items()}
+    rules = {}
+    for name, rule in DEFAULT_RULES.items():
+        for_all = dict(sections.get(ALL_SECTION, {}))
+        if "person" in rule.to:  # what is for a person goes to others only by a line of its own section
+            for_all.pop("to", None)
+        if for_all.get("on"):  # a rule that is off by default is switched on by its own name
+            del for_all["on"]
+        values = {**for_all, **sections.get(name, {})}
+        rules[name] = rule._replace(**{key: value for key, value in values.items() if key in list_rule_keys(name)})
     return rules, list(limit_problems(problems))
 
 
@@ -133,17 +139,6 @@ def parse_rule_line(text: str, section: str, values: dict[str, Any]) -> str:
     except ValueError:
         return f"{key} is {quote_rule_value(value)}, {RULE_KEYS[key].value_type.refusal}"
     return f"{key} stands there twice for {section}; the last one counts" if is_repeated else ""
-
-
-def apply_rule_values(rule: AlertRule, sections: Mapping[str, Mapping[str, Any]]) -> AlertRule:
-    """Apply the values of [all], then those of the rule's own section."""
-    for_all = dict(sections.get(ALL_SECTION, {}))
-    if "person" in rule.to:  # what is for a person goes to others only by a line of its own section
-        for_all.pop("to", None)
-    if for_all.get("on"):  # a rule that is off by default is switched on by its own name
-        del for_all["on"]
-    values = {**for_all, **sections.get(rule.name, {})}
-    return rule._replace(**{key: value for key, value in values.items() if key in list_rule_keys(rule.name)})
 
 
 def drop_unknown_channels(

@@ -233,7 +233,16 @@ def shrink_alert_state(state: AlertState) -> AlertState:
     if len(state.reported_once) > MIN_KEPT_ENTRIES:
         by_end = sorted(state.reported_once.items(), key=lambda item: item[1])
         return state._replace(reported_once=dict(by_end[len(by_end) // 2 :]))
-    trimmed = trim_alert_state_people(state)
+    # keep only a few people of each condition and alert: a host can claim that anybody is on it
+    conditions, most = {}, MAX_PEOPLE_WHEN_FULL
+    for key, tracked in state.conditions.items():
+        owners, people = tracked.condition.owners[:most], tracked.condition.people[:most]
+        conditions[key] = tracked._replace(condition=tracked.condition._replace(owners=owners, people=people))
+    notifications = []
+    for notification in state.notifications:
+        alerts = tuple(alert._replace(people=alert.people[:most]) for alert in notification.alerts)
+        notifications.append(notification._replace(alerts=alerts))
+    trimmed = state._replace(conditions=conditions, notifications=tuple(notifications))
     if trimmed != state:
         return trimmed
     # drop conditions of the hosts that have most, so that there is room for others
@@ -245,22 +254,6 @@ def shrink_alert_state(state: AlertState) -> AlertState:
             room[tracked.condition.host] -= 1
             kept[key] = tracked
     return state._replace(conditions=kept)
-
-
-def trim_alert_state_people(state: AlertState) -> AlertState:
-    """Keep only a few people of each condition and alert: a host can claim that anybody is on it."""
-    conditions = {}
-    for key, tracked in state.conditions.items():
-        condition = tracked.condition
-        condition = condition._replace(
-            owners=condition.owners[:MAX_PEOPLE_WHEN_FULL], people=condition.people[:MAX_PEOPLE_WHEN_FULL]
-        )
-        conditions[key] = tracked._replace(condition=condition)
-    notifications = []
-    for notification in state.notifications:
-        alerts = tuple(alert._replace(people=alert.people[:MAX_PEOPLE_WHEN_FULL]) for alert in notification.alerts)
-        notifications.append(notification._replace(alerts=alerts))
-    return state._replace(conditions=conditions, notifications=tuple(notifications))
 
 
 # Format
@@ -278,7 +271,12 @@ def parse_alert_state(data: bytes) -> ParsedAlertState:
     if not data:
         return ParsedAlertState(AlertState())
     try:
-        document = orjson.loads(decompress_alert_state(data))
+        if data.startswith(GZIP_MAGIC):
+            decompressor = zlib.decompressobj(wbits=31)
+            data = decompressor.decompress(data, MAX_STATE_BYTES)  # up to what we would write
+            if not decompressor.eof:
+                raise DamagedStateError
+        document = orjson.loads(data)
         if make_record_decoder(int)(document["gpuboard"]) > STATE_VERSION:
             return ParsedAlertState(AlertState(), "was written by a newer gpuboard: update this one", is_newer=True)
         if not {STATE_KEYS[AlertState].get(name, name) for name in AlertState._fields} <= document.keys():
@@ -286,17 +284,6 @@ def parse_alert_state(data: bytes) -> ParsedAlertState:
         return ParsedAlertState(build_alert_state_tuple(AlertState, document))
     except (DamagedStateError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
         return ParsedAlertState(AlertState(), f"is damaged: {BEGUN_ANEW}")
-
-
-def decompress_alert_state(data: bytes) -> bytes:
-    """Decompress if needed, up to what we would write."""
-    if not data.startswith(GZIP_MAGIC):
-        return data
-    decompressor = zlib.decompressobj(wbits=31)
-    plain = decompressor.decompress(data, MAX_STATE_BYTES)
-    if not decompressor.eof:
-        raise DamagedStateError
-    return plain
 
 
 def build_alert_state_tuple(kind: Any, value: Any) -> Any:  # noqa: ANN401 # any of our tuples, from JSON

@@ -152,7 +152,16 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
     lines += format_alert_table(("since", "rule", "where", "reported"), rows, width)
     lines += format_upcoming_conditions(alert_list.conditions, now, width)
     if alert_list.notifications:
-        rows = [format_queued_row(notification, now) for notification in alert_list.notifications]
+        rows = []
+        for notification in alert_list.notifications:
+            due = "now" if notification.due_at <= now.epoch else format_alert_time(notification.due_at, now)
+            due = "being sent" if notification.claimed_by else due
+            details = list_table_alert_titles(notification.alerts, notification.omitted_count)
+            if notification.tries:
+                attempts = "once" if notification.tries == 1 else f"{notification.tries} times"
+                details.append(f"tried {attempts}: {notification.last_error or 'nobody knows why not'}")
+            cells = (format_alert_time(notification.created_at, now), format_table_receiver(notification.to), due)
+            rows.append(AlertTableRow(cells, tuple(details)))
         lines += ["", f"Queued notifications: {len(rows)}"]
         lines += format_alert_table(("created", "to", "due"), rows, width)
     if alert_list.silences:
@@ -167,7 +176,22 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
         name = "people" if receiver.name == "mail" else format_table_receiver(receiver.name).rstrip(":")
         rows.append(AlertTableRow((name, receiver.masked_address), (receiver.problem,) if receiver.problem else ()))
     lines += ["", f"Receivers{'' if rows else ': none'}", *format_alert_table((), rows, width)]
-    rows = [format_rule_row(rule) for rule in alert_list.rules]
+    rows = []
+    for rule in alert_list.rules:
+        if not rule.on:
+            rows.append(AlertTableRow((rule.name, "off")))
+            continue
+        values = format_rule_values(rule)
+        timing = values.get("at") or "at once"
+        if rule.before:
+            timing = f"{values['before']} before"
+        elif rule.delay:
+            timing = f"after {values['delay']}"
+        if rule.send_resolved and rule.resolve_after:
+            timing += f", over after {values['resolve_after']}"
+        quiet = EMPTY_CELL if rule.quiet_hours is None else values["quiet_hours"]
+        receivers = ", ".join(rule.to) or EMPTY_CELL
+        rows.append(AlertTableRow((rule.name, timing, receivers, quiet, values["max_per_hour"])))
     lines += ["", "Rules", *format_alert_table(("rule", "when", "to", "quiet", "an hour"), rows, width)]
     return lines
 
@@ -204,38 +228,10 @@ def format_upcoming_conditions(statuses: Iterable[ConditionTableStatus], now: No
     return ["", f"Upcoming: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, width)]
 
 
-def format_queued_row(notification: Notification, now: Now) -> AlertTableRow:
-    details = list_table_alert_titles(notification.alerts, notification.omitted_count)
-    if notification.claimed_by:
-        due = "being sent"
-    else:
-        due = "now" if notification.due_at <= now.epoch else format_alert_time(notification.due_at, now)
-    if notification.tries:
-        attempts = "once" if notification.tries == 1 else f"{notification.tries} times"
-        details.append(f"tried {attempts}: {notification.last_error or 'nobody knows why not'}")
-    cells = (format_alert_time(notification.created_at, now), format_table_receiver(notification.to), due)
-    return AlertTableRow(cells, tuple(details))
-
-
 def list_table_alert_titles(alerts: Sequence[Alert], omitted_count: int = 0) -> list[str]:
     titles = [alert.title for alert in alerts[:MAX_TITLES]]
     omitted_count += len(alerts) - len(titles)
     return [*titles, f"and {omitted_count} more"] if omitted_count else titles
-
-
-def format_rule_row(rule: AlertRule) -> AlertTableRow:
-    if not rule.on:
-        return AlertTableRow((rule.name, "off"))
-    values = format_rule_values(rule)
-    timing = values.get("at") or "at once"
-    if rule.before:
-        timing = f"{values['before']} before"
-    elif rule.delay:
-        timing = f"after {values['delay']}"
-    if rule.send_resolved and rule.resolve_after:
-        timing += f", over after {values['resolve_after']}"
-    quiet = EMPTY_CELL if rule.quiet_hours is None else values["quiet_hours"]
-    return AlertTableRow((rule.name, timing, ", ".join(rule.to) or EMPTY_CELL, quiet, values["max_per_hour"]))
 
 
 def format_dry_run_table(dry_run: DryRunTable, now: Now, width: int | None) -> list[str]:
@@ -246,11 +242,8 @@ def format_dry_run_table(dry_run: DryRunTable, now: Now, width: int | None) -> l
     for notification, message, address in dry_run.notifications:
         reasons = dict.fromkeys(f"why: {alert.why}" for alert in notification.alerts if alert.why)
         text = "\n".join((message.title, message.text.strip()))
-        parts = (
-            f"to {format_table_receiver(notification.to)}",
-            address,
-            describe_table_departure(notification, now),
-        )
+        to, departure = format_table_receiver(notification.to), describe_table_departure(notification, now)
+        parts = (f"to {to}", address, departure)
         receivers_by_text.setdefault((text, *reasons), []).append(", ".join(filter(None, parts)))
     for (text, *why), receivers in receivers_by_text.items():
         lines.append("")
