@@ -26,7 +26,8 @@ URL_PATTERN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0
 LISTEN_PATTERN = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})")
 DEFAULT_CONSUL_PORT = 8500
 CHANNEL_PATTERN = re.compile(r"(?:([a-z][a-z0-9-]{0,31})=)?([a-z][a-z0-9+.-]{0,31}://[!-~]{1,2000})")
-MAIL_PATTERN = re.compile(r"mailtos?://[!-~]{1,2000}")
+NAME_IN_CONSUL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+FOLDER_REFUSAL = "but must be a folder, without ~ or $: nothing is expanded in a setting"
 # An unencrypted token is sent to this machine only.
 SLACK_PATTERN = re.compile(r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]{1,5})?/[A-Za-z0-9/._~-]*")
 SERVER_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
@@ -143,11 +144,6 @@ def parse_listen_setting(text: str) -> tuple[str, int]:
     return (match[1] or "127.0.0.1").strip("[]"), int(match[2])
 
 
-def parse_board_url_setting(text: str) -> str | None:
-    """Return the URL with a slash at its end; None if empty."""
-    return match_setting_text(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None
-
-
 def is_cleartext_url(url: str) -> bool:
     """Return True if others on the network could read what is sent to this URL."""
     parts = urlsplit(url)
@@ -191,35 +187,70 @@ def parse_boolean_setting(text: str) -> bool:
     return text.lower() in ("true", "t", "1")
 
 
-KV_URL = SettingType("but must be an address and a prefix such as consul://127.0.0.1:8500/gpuboard", parse_kv_setting)
-FOLDER = SettingType("but must be a folder, without ~ or $: nothing is expanded in a setting", parse_folder_setting)
-FILE = SettingType("but must be the path of a file", parse_file_setting)
-PERCENT = build_number_type(0, 100)
-ZONE_NAME = SettingType("which is not a time zone; write one as Europe/Paris", build_text_type(ZONE_PATTERN, "").parse)
 LISTEN = SettingType(
     "but must be address:port or a port, such as 0.0.0.0:8080, [::1]:8080 or 8080", parse_listen_setting
 )
-SENTENCE = build_text_type(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters")
-BOARD_URL = SettingType(
-    "but must be an address such as https://gpus.lab.org/; a name and a password for it belong into GPUBOARD_LOGIN",
-    parse_board_url_setting,
-)
-CHANNELS = SettingType(
-    "but must be addresses such as slack://…, each with a name before it where there are several: "
-    "lab=slack://… ops=mailto://…",
-    parse_channels_setting,
-)
-MAIL_URL = SettingType(
-    "but must be the address of a mail server such as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
-    build_text_type(MAIL_PATTERN, "").parse,
-)
-SLACK_URL = SettingType(
-    "but must be an address such as https://slack.com/api/",
-    lambda text: match_setting_text(SLACK_PATTERN, text)[0].rstrip("/") + "/",
-)
-LOGINS = SettingType("but must be logins with commas between them", parse_logins_setting)
-SERVER_NAMES = SettingType(
-    f"but must be names such as gpus.lab.org, without a port, at most {MOST_SERVER_NAMES}, with commas between them",
-    parse_server_names_setting,
-)
-BOOLEAN = SettingType("but must be true or false", parse_boolean_setting)
+# The types that settings.ini names.
+SETTING_TYPES = {
+    "yes or no": build_choice_type(yes=True, no=False),
+    "commands shown": build_choice_type(full="full", program="program", none="none"),
+    "boolean": SettingType("but must be true or false", parse_boolean_setting),
+    "folder": SettingType(FOLDER_REFUSAL, parse_folder_setting),
+    "optional folder": SettingType(FOLDER_REFUSAL, lambda text: parse_folder_setting(text) if text else None),
+    "file": SettingType("but must be the path of a file", parse_file_setting),
+    "zone": SettingType("which is not a time zone; write one as Europe/Paris", build_text_type(ZONE_PATTERN, "").parse),
+    "sentence": build_text_type(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters"),
+    "listen address": LISTEN,
+    "server names": SettingType(
+        f"but must be names such as gpus.lab.org, without a port, at most {MOST_SERVER_NAMES}, "
+        "with commas between them",
+        parse_server_names_setting,
+    ),
+    "server path": build_text_type(
+        # no scheme, no host, no `..`
+        re.compile(r"(?!//)(?!.*\.\.)[A-Za-z0-9/][A-Za-z0-9/._~-]{0,199}"),
+        "a path on the board's own server, such as book or /cgi-bin/book.cgi",
+    ),
+    "board URL": SettingType(
+        "but must be an address such as https://gpus.lab.org/; a name and a password for it belong into GPUBOARD_LOGIN",
+        lambda text: match_setting_text(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None,
+    ),
+    "token": build_text_type(re.compile(r"[!-~]{1,4096}"), "a token without blanks"),
+    "name and password": build_text_type(
+        re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}"),
+        "a name, a colon and a password",
+    ),
+    "logins": SettingType("but must be logins with commas between them", parse_logins_setting),
+    "IP address": build_text_type(re.compile(r"[0-9A-Fa-f.:]{2,45}"), "the IP address of a proxy"),
+    "header name": build_text_type(re.compile(r"[A-Za-z0-9-]{1,64}"), "the name of an HTTP header"),
+    "channels": SettingType(
+        "but must be addresses such as slack://…, each with a name before it where there are several: "
+        "lab=slack://… ops=mailto://…",
+        parse_channels_setting,
+    ),
+    "mail URL": SettingType(
+        "but must be the address of a mail server such as mailtos://user:password@smtp.lab.org?from=gpus@lab.org",
+        build_text_type(re.compile(r"mailtos?://[!-~]{1,2000}"), "").parse,
+    ),
+    "domain": build_text_type(
+        re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*"), "a domain such as lab.org"
+    ),
+    "Slack URL": SettingType(
+        "but must be an address such as https://slack.com/api/",
+        lambda text: match_setting_text(SLACK_PATTERN, text)[0].rstrip("/") + "/",
+    ),
+    "Slack bot token": build_text_type(
+        re.compile(r"xoxb-[A-Za-z0-9-]{1,500}"), "the bot token of a Slack app, which begins with xoxb-"
+    ),
+    "Slack app token": build_text_type(
+        re.compile(r"xapp-[A-Za-z0-9-]{1,500}"), "the app-level token of a Slack app, which begins with xapp-"
+    ),
+    "Consul service": build_text_type(NAME_IN_CONSUL, "the name of a service: letters, digits and . _ -"),
+    "Consul datacenter": build_text_type(NAME_IN_CONSUL, "the name of a datacenter: letters, digits and . _ -"),
+    "Consul address": SettingType(
+        "but must be host:port, with http:// or https:// before it or not", parse_consul_address_setting
+    ),
+    "KV URL": SettingType(
+        "but must be an address and a prefix such as consul://127.0.0.1:8500/gpuboard", parse_kv_setting
+    ),
+}
