@@ -162,41 +162,32 @@ def run_live_screen(load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Seq
     with suppress(LiveScreenClosedError, KeyboardInterrupt):
         try:
             write_live_screen(ENTER_SCREEN)
-            refresh_live_screen(fleet, load_fleet, draw, interval_s)
+            message, loaded_at = "", time.monotonic()
+            while True:
+                head = message or f"every {interval_s:g} s until Ctrl-C: {fleet.source}"
+                is_current = time.monotonic() < loaded_at + MAX_AGE_S
+                deadline, old_size = time.monotonic() + interval_s, None
+                while time.monotonic() < deadline:
+                    size = shutil.get_terminal_size()
+                    if size != old_size:
+                        lines = [truncate_terminal_text(head, size.columns), *(draw(fleet) if is_current else ())]
+                        if len(lines) > size.lines:
+                            more = f"… and {len(lines) - size.lines + 1} more lines"
+                            hint = f"{more}: a higher terminal shows them, or words find them"
+                            lines[size.lines - 1 :] = [truncate_terminal_text(hint, size.columns)]
+                        # cleared before it is written: after the last cell of a line, that would take this cell too
+                        frame = "\n".join(f"{CLEAR_LINE}{line}" for line in lines)
+                        write_live_screen(f"{CURSOR_HOME}{frame}{CLEAR_BELOW}")
+                        old_size = size
+                    time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
+                try:
+                    fleet, message, loaded_at = load_fleet(), "", time.monotonic()
+                except FleetUnavailableError as error:
+                    age = time.monotonic() - loaded_at
+                    age_text = f"{age:.0f} s" if age < formatting.MINUTE else formatting.format_duration(age)
+                    message = f"{age_text} old: {error}"
         finally:
             write_live_screen(LEAVE_SCREEN)
-
-
-def refresh_live_screen(
-    fleet: Fleet, load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Sequence[str]], interval_s: float
-) -> None:
-    message, loaded_at = "", time.monotonic()
-    while True:
-        head = message or f"every {interval_s:g} s until Ctrl-C: {fleet.source}"
-        is_current = time.monotonic() < loaded_at + MAX_AGE_S
-        deadline, old_size = time.monotonic() + interval_s, None
-        while time.monotonic() < deadline:
-            size = shutil.get_terminal_size()
-            if size != old_size:
-                lines = [truncate_terminal_text(head, size.columns), *(draw(fleet) if is_current else ())]
-                write_live_screen(build_live_screen_frame(lines, size.columns, size.lines))
-                old_size = size
-            time.sleep(max(0, min(REDRAW_INTERVAL_S, deadline - time.monotonic())))
-        try:
-            fleet, message, loaded_at = load_fleet(), "", time.monotonic()
-        except FleetUnavailableError as error:
-            age = time.monotonic() - loaded_at
-            age_text = f"{age:.0f} s" if age < formatting.MINUTE else formatting.format_duration(age)
-            message = f"{age_text} old: {error}"
-
-
-def build_live_screen_frame(lines: Sequence[str], width: int, height: int) -> str:
-    """Build the text that draws as many lines as there is room for over the old ones."""
-    if len(lines) > height:
-        hint = f"… and {len(lines) - height + 1} more lines: a higher terminal shows them, or words find them"
-        lines = [*lines[: height - 1], truncate_terminal_text(hint, width)]
-    # cleared before it is written: after the last cell of a line, that would take this cell too
-    return CURSOR_HOME + "\n".join(f"{CLEAR_LINE}{line}" for line in lines) + CLEAR_BELOW
 
 
 def write_live_screen(text: str) -> None:
@@ -356,14 +347,6 @@ class CommandWaitPolicy:
             print_command_message(message)
         self.last_message = message
 
-    def wait_for_next(self) -> bool:
-        """Wait for the next attempt; return False if the time is over."""
-        pause_s = self.interval_s if self.deadline is None else min(self.interval_s, self.deadline - time.monotonic())
-        if pause_s <= 0:
-            return False
-        time.sleep(pause_s)
-        return True
-
 
 def wait_for_gpus(
     find_gpus: Callable[[], PickResult], request: GpuRequest, count: int, wait_policy: CommandWaitPolicy
@@ -382,5 +365,9 @@ def wait_for_gpus(
             error = command_error
         wait_policy.has_checked = True
         wait_policy.report(f"{error.message}; waiting")
-        if not wait_policy.wait_for_next():
+        pause_s = wait_policy.interval_s
+        if wait_policy.deadline is not None:
+            pause_s = min(pause_s, wait_policy.deadline - time.monotonic())
+        if pause_s <= 0:
             raise error
+        time.sleep(pause_s)

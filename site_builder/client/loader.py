@@ -346,6 +346,12 @@ def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa
     gpus = [
         parse_fleet_gpu_with_instances(gpu, text, state) for gpu in as_list(fields.get("gpus")) if isinstance(gpu, dict)
     ]
+    disks = []
+    for disk in as_list(fields.get("disks")):
+        if isinstance(disk, dict):
+            mount, total, used = text(disk.get("mount")), as_number(disk.get("total")), as_number(disk.get("used"))
+            if mount is not None and total is not None and used is not None:
+                disks.append(Disk(mount, total, used))
     return FleetHost(
         name=name,
         title=text(fields.get("title")),
@@ -358,7 +364,7 @@ def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa
         memory_total=as_number(memory.get("total")),
         memory_available=as_number(memory.get("available")),
         gpus=tuple(part for gpu, instances in gpus for part in instances or (gpu,)),
-        disks=tuple(disk for item in as_list(fields.get("disks")) if (disk := parse_fleet_disk(item, text))),
+        disks=tuple(disks),
         mig_gpus=tuple(gpu for gpu, instances in gpus if instances is not None),
     )
 
@@ -392,6 +398,20 @@ def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -
         state, reason = "unknown", UNKNOWN_STATE_MESSAGE
     elif host_state != "fresh" and state not in {"lost", "unknown"}:
         state, reason = "unknown", f"its host is {host_state}"
+    problems = []
+    for problem in as_list(get("problems")):
+        if isinstance(problem, dict):
+            severity = text(problem.get("severity", problem.get("weight"))) or ""
+            severity = OLD_SEVERITIES.get(severity, severity)
+            problems.append(
+                GpuProblem(
+                    kind=text(problem.get("kind")) or "",
+                    severity=severity if severity in PROBLEM_SEVERITIES else "info",
+                    what=text(problem.get("what")) or "?",
+                    advice=text(problem.get("advice")) or "",
+                    avoid=problem.get("avoid") is True,
+                )
+            )
     name = text(get("name"))
     return FleetGpu(
         index=as_integer(get("index")),
@@ -428,23 +448,7 @@ def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -
         place=text(get("place")),
         profile=text(get("profile")),
         vendor=text(get("vendor")) or "nvidia",
-        problems=tuple(
-            parse_fleet_gpu_problem(problem, text) for problem in as_list(get("problems")) if isinstance(problem, dict)
-        ),
-    )
-
-
-def parse_fleet_gpu_problem(fields: dict[str, Any], text: TextReader) -> GpuProblem:
-    """Parse a problem of a GPU; one of unknown severity counts as info."""
-    get = fields.get
-    severity = text(get("severity", get("weight"))) or ""
-    severity = OLD_SEVERITIES.get(severity, severity)
-    return GpuProblem(
-        kind=text(get("kind")) or "",
-        severity=severity if severity in PROBLEM_SEVERITIES else "info",
-        what=text(get("what")) or "?",
-        advice=text(get("advice")) or "",
-        avoid=get("avoid") is True,
+        problems=tuple(problems),
     )
 
 
@@ -465,11 +469,3 @@ def parse_fleet_booking(fields: dict[str, Any], text: TextReader) -> FleetBookin
         used_by_since=as_integer(fields.get("used_by_since")),
         mean_use=as_number(fields.get("mean_use")),
     )
-
-
-def parse_fleet_disk(fields: object, text: TextReader) -> Disk | None:
-    """Parse a local file system, if all of it is there."""
-    if not isinstance(fields, dict):
-        return None
-    mount, total, used = text(fields.get("mount")), as_number(fields.get("total")), as_number(fields.get("used"))
-    return None if mount is None or total is None or used is None else Disk(mount, total, used)

@@ -6,7 +6,7 @@ import errno
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -64,10 +64,6 @@ def compute_picker_free_memory(gpu: FleetGpu) -> float | None:
     return max(0.0, gpu.memory_total - gpu.memory_used)
 
 
-def compute_picker_load_per_cpu(host: FleetHost) -> float | None:
-    return None if host.load is None else host.load[0] / (host.cpus or 1)
-
-
 def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
     """Find all GPUs that can be had, the best first, instances after whole GPUs; equal ones in their natural order."""
     choices = [
@@ -77,15 +73,13 @@ def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
         for gpu in host.gpus
         if is_gpu_pickable(gpu, requester) and is_gpu_matching_request(gpu, request)
     ]
-    return sorted(
-        choices,
-        key=lambda choice: (
-            bool(choice.gpu.parent_keys),
-            rank_gpu_model(
-                choice.gpu.name, compute_picker_free_memory(choice.gpu), compute_picker_load_per_cpu(choice.host)
-            ),
-        ),
-    )
+
+    def rank_choice(choice: GpuChoice) -> tuple[object, ...]:
+        load_per_cpu = None if choice.host.load is None else choice.host.load[0] / (choice.host.cpus or 1)
+        rank = rank_gpu_model(choice.gpu.name, compute_picker_free_memory(choice.gpu), load_per_cpu)
+        return bool(choice.gpu.parent_keys), rank
+
+    return sorted(choices, key=rank_choice)
 
 
 def is_gpu_pickable(gpu: FleetGpu, requester: GpuRequester) -> bool:
@@ -119,14 +113,6 @@ def is_gpu_matching_request(gpu: FleetGpu, request: GpuRequest) -> bool:
 
 def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
     return request.vendor in {None, gpu.vendor} and is_matching_model(request.model, gpu.model, gpu.name)
-
-
-def restrict_to_one_vendor(host: FleetHost, request: GpuRequest) -> GpuRequest:
-    """Restrict a request to one maker, for one program: numbers of two makers cannot be used together."""
-    vendors = [gpu.vendor for gpu in (*host.gpus, *host.mig_gpus)]
-    if request.vendor or not vendors:
-        return request
-    return request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
 
 
 def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
@@ -169,22 +155,22 @@ def explain_no_gpu_to_pick(hosts: Iterable[FleetHost], request: GpuRequest, requ
     if not matching_gpus:
         property_name = "model" if any(request.vendor in {None, gpu.vendor} for gpu in gpus) else "maker"
         return f"none of its {len(gpus)} GPUs is of that {property_name}" if gpus else "there is no GPU"
-    counts = Counter(explain_gpu_not_picked(gpu, request, requester) for gpu in matching_gpus)
+    counts: Counter[str] = Counter()
+    for gpu in matching_gpus:
+        if gpu.state not in {"free", "booked"}:
+            reason = gpu.state
+        elif gpu.is_avoided:
+            reason = "in trouble"
+        elif gpu.identifier in requester.taken_keys:
+            reason = "taken by another run"
+        elif not is_gpu_free_to_pick(gpu, requester):
+            reason = "booked"
+        elif gpu.parent_keys and gpu.uuid is None:
+            reason = "without a UUID"
+        else:
+            reason = "free" if is_gpu_matching_request(gpu, request) else "with too little memory"
+        counts[reason] += 1
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
-
-
-def explain_gpu_not_picked(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
-    if gpu.state not in {"free", "booked"}:
-        return gpu.state
-    if gpu.is_avoided:
-        return "in trouble"
-    if gpu.identifier in requester.taken_keys:
-        return "taken by another run"
-    if not is_gpu_free_to_pick(gpu, requester):
-        return "booked"
-    if gpu.parent_keys and gpu.uuid is None:
-        return "without a UUID"
-    return "free" if is_gpu_matching_request(gpu, request) else "with too little memory"
 
 
 class PickResult(NamedTuple):
@@ -223,7 +209,11 @@ class GpuPicker:
         requester = GpuRequester(self.is_mine, ClaimedGpus(), time.time() + fleet.clock_ahead_s, for_run)
         if not everywhere and (for_run or self.host is None) and loader.choose_fleet_source(self.loaded) != "machine":
             hosts = (self.merge_local_view(hosts[0]),)
-        request = self.request if everywhere else restrict_to_one_vendor(hosts[0], self.request)
+        request = self.request
+        if not everywhere and not request.vendor:  # for one program: numbers of two makers cannot be used together
+            vendors = [gpu.vendor for gpu in (*hosts[0].gpus, *hosts[0].mig_gpus)]
+            if vendors:
+                request = request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
         choices = find_available_gpus(hosts, request, requester)
         return PickResult(fleet, hosts, choices, source, explain_no_gpu_to_pick(hosts, request, requester))
 
@@ -243,26 +233,20 @@ class GpuPicker:
         # a number means the same GPU only if all are visible
         if sum(gpu.uuid is None for gpu in local_host.gpus) != sum(gpu.uuid is None for gpu in host.gpus):
             local_gpus = {identifier: gpu for identifier, gpu in local_gpus.items() if gpu.uuid}
-        gpus = tuple(
-            merge_local_gpu_for_picker(gpu, local_gpus.get(gpu.identifier), hidden_mig_gpus) for gpu in host.gpus
-        )
-        return host._replace(gpus=gpus, mig_gpus=host.mig_gpus or local_host.mig_gpus)
-
-
-def merge_local_gpu_for_picker(
-    gpu: FleetGpu, local_gpu: FleetGpu | None, hidden_mig_gpus: Collection[str] = ()
-) -> FleetGpu:
-    """Merge a GPU with what this machine reports: the board knows its bookings, the machine its use.
-
-    `hidden_mig_gpus` may have instances here that are not reported: there the board's word holds.
-    """
-    if local_gpu is None and any(name in hidden_mig_gpus for name in gpu.parent_keys):
-        return gpu
-    if local_gpu is None:
-        return gpu if gpu.state == "lost" else gpu._replace(state="unknown", reason="this machine does not see it")
-    if local_gpu.state != "free":
-        return gpu._replace(state=local_gpu.state, reason=local_gpu.reason)
-    return gpu._replace(local_index=local_gpu.index, problems=(*gpu.problems, *local_gpu.problems))
+        gpus = []
+        for gpu in host.gpus:  # the board knows its bookings, the machine its use
+            merged, local_gpu = gpu, local_gpus.get(gpu.identifier)
+            if local_gpu is None:
+                # a GPU in MIG mode may have instances here that are not reported: there the board's word holds
+                is_hidden = any(name in hidden_mig_gpus for name in gpu.parent_keys)
+                if not is_hidden and gpu.state != "lost":
+                    merged = gpu._replace(state="unknown", reason="this machine does not see it")
+            elif local_gpu.state != "free":
+                merged = gpu._replace(state=local_gpu.state, reason=local_gpu.reason)
+            else:
+                merged = gpu._replace(local_index=local_gpu.index, problems=(*gpu.problems, *local_gpu.problems))
+            gpus.append(merged)
+        return host._replace(gpus=tuple(gpus), mig_gpus=host.mig_gpus or local_host.mig_gpus)
 
 
 SOCKET_PREFIX = "gpuboard/run/"

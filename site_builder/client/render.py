@@ -224,21 +224,18 @@ def format_client_table_age(seconds: float, is_short: bool) -> str:
 
 def describe_gpu_notes(gpu: FleetGpu) -> str:
     """Describe the state and the problems of a GPU, as far as the columns do not show them."""
-    problems = [problem.what for problem in gpu.problems if problem.is_visible and problem.what != gpu.reason]
-    return TEXT_SEPARATOR.join(
-        filter(None, (describe_client_gpu_state(gpu), *(problems if gpu.state != "lost" else ())))
-    )
-
-
-def describe_client_gpu_state(gpu: FleetGpu) -> str:
+    notes = []
     if gpu.state in {"conflict", "lost"}:
-        return f"{gpu.state}: {gpu.reason}" if gpu.reason else gpu.state
-    if gpu.state == "unknown":
-        return gpu.reason or gpu.state
-    if gpu.state == "held":
-        return "held" if gpu.processes else f"held: {gpu.reason}"
-    # the columns show who uses it
-    return gpu.reason if gpu.state == "busy" and not gpu.reason.startswith("in use") else ""
+        notes.append(f"{gpu.state}: {gpu.reason}" if gpu.reason else gpu.state)
+    elif gpu.state == "unknown":
+        notes.append(gpu.reason or gpu.state)
+    elif gpu.state == "held":
+        notes.append("held" if gpu.processes else f"held: {gpu.reason}")
+    elif gpu.state == "busy" and not gpu.reason.startswith("in use"):  # the columns show who uses it
+        notes.append(gpu.reason)
+    if gpu.state != "lost":
+        notes += [problem.what for problem in gpu.problems if problem.is_visible and problem.what != gpu.reason]
+    return TEXT_SEPARATOR.join(filter(None, notes))
 
 
 def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:

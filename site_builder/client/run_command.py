@@ -275,7 +275,9 @@ def run_supervised(
         for message in connection.read_messages():
             with suppress(OSError, ValueError):  # stderr may be closed
                 print_command_message(message)
-        status = reap_run_children(child)
+        with suppress(ChildProcessError):  # also reap other children, as the first process of a container must
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                status = ended[1] if ended[0] == child else status
     connection.release_and_close(RELEASE_TIMEOUT_S)
     if os.WIFSIGNALED(status):
         # end as the command did, so that a shell sees the same; the first process of a container cannot be killed so
@@ -300,18 +302,6 @@ def exec_command(program: str, command: Sequence[str], environment: dict[str, st
     except OSError as error:
         print_command_message(f"{clean_text(program)} cannot be started: {error.strerror}")
     os._exit(EXIT_NOT_STARTED)
-
-
-def reap_run_children(child: int) -> int | None:
-    """Return how the command ended, if it has; also reap other children, as the first process of a container must."""
-    child_status = None
-    with suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            child_status = status if pid == child else child_status
-    return child_status
 
 
 # The process that keeps the booking of a run
@@ -362,7 +352,16 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[SupervisedRunOutcome, S
         try:
             os.setsid()
             if os.fork() == 0:
-                detach_supervisor({*supervised.claims, run_ended, send_messages})
+                for number in IGNORED_SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)
+                null_device = os.open(os.devnull, os.O_RDWR)
+                for handle in range(3):
+                    os.dup2(null_device, handle)
+                # a pipe or a lock of the caller that we hold would be held beyond the run
+                for handle in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+                    if handle > 2 and handle not in {*supervised.claims, run_ended, send_messages}:
+                        with suppress(OSError):
+                            os.close(handle)
                 supervise_run(supervised, run_ended, send_messages)
         finally:
             os._exit(0)
@@ -379,30 +378,35 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[SupervisedRunOutcome, S
     return SupervisedRunOutcome(code, message, tuple(booked_gpus)), SupervisorConnection(end_run, messages)
 
 
-def detach_supervisor(kept_handles: set[int]) -> None:
-    """Close everything of the caller: a pipe or a lock that we hold would be held beyond the run."""
-    for number in IGNORED_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    null_device = os.open(os.devnull, os.O_RDWR)
-    for handle in range(3):
-        os.dup2(null_device, handle)
-    for handle in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if handle > 2 and handle not in kept_handles:
-            with suppress(OSError):
-                os.close(handle)
-
-
 def supervise_run(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
     """Book, report it, keep the booking alive until the run ends, and release it."""
+    reservation, backend, outcome = supervised.reservation, supervised.backend, SupervisedRunOutcome(0)
     try:
-        outcome = book_supervised_run(supervised)
+        try:
+            if reservation:
+                with translate_booking_errors(backend):
+                    reservation.begin(read_run_backend_clock(backend))
+        except ReservedGpusBookedError as error:
+            outcome = SupervisedRunOutcome(1, booked_gpus=tuple(gpu.uuid for gpu in error.gpus))
+        except CommandError as error:
+            outcome = SupervisedRunOutcome(error.exit_code, error.message)
+        except Exception as error:
+            outcome = SupervisedRunOutcome(2, f"it could not be booked: {type(error).__name__}: {error}")
         send_to_supervised_run(messages, outcome)
         if not outcome.exit_code:
             extend_supervised_run_until_end(supervised, run_ended, messages)
     finally:
         for claim in supervised.claims:
             os.close(claim)
-        release_supervised_run(supervised)
+        # ask a board that does not respond again, until the booking would have ended
+        pause_s, end = MIN_INTERVAL_S, time.monotonic() + (reservation.duration.total_seconds() if reservation else 0)
+        while reservation and reservation.own_bookings:
+            with suppress(Exception):  # whatever it was, it may be over at the next try
+                reservation.release()
+            if not reservation.own_bookings or time.monotonic() > end:
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_RELEASE_PAUSE_S)
 
 
 def send_to_supervised_run(messages: int, message: object) -> None:
@@ -423,21 +427,6 @@ def read_run_backend_clock(backend: BookingBackend | None) -> datetime:
     return datetime.now(timezone.utc) + timedelta(seconds=backend.clock_ahead_s if backend else 0)
 
 
-def book_supervised_run(supervised: SupervisedRun) -> SupervisedRunOutcome:
-    """Make the first booking."""
-    try:
-        if supervised.reservation:
-            with translate_booking_errors(supervised.backend):
-                supervised.reservation.begin(read_run_backend_clock(supervised.backend))
-    except ReservedGpusBookedError as error:
-        return SupervisedRunOutcome(1, booked_gpus=tuple(gpu.uuid for gpu in error.gpus))
-    except CommandError as error:
-        return SupervisedRunOutcome(error.exit_code, error.message)
-    except Exception as error:
-        return SupervisedRunOutcome(2, f"it could not be booked: {type(error).__name__}: {error}")
-    return SupervisedRunOutcome(0)
-
-
 def extend_supervised_run_until_end(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
     """Extend the booking until the run ends; report once what prevents it."""
     reservation = supervised.reservation
@@ -447,36 +436,19 @@ def extend_supervised_run_until_end(supervised: SupervisedRun, run_ended: int, m
     while not is_supervised_run_readable(run_ended, pause_s):
         if reservation is None:
             continue
-        is_done, message = extend_supervised_run(reservation, supervised.backend)
+        is_done, message, prefix = True, "", f"the run on {reservation.host} goes on, but"
+        try:
+            with translate_booking_errors(supervised.backend):
+                other_start = reservation.extend_if_needed(read_run_backend_clock(supervised.backend))
+            if other_start:
+                start_text = f"{other_start.astimezone():%H:%M}"
+                message = f"{prefix} from {start_text} on its GPUs are booked by somebody else"
+        except CommandError as error:
+            is_done = error.exit_code == 1  # it is refused
+            message = f"{prefix} cannot be booked for longer: {error.message}" if is_done else ""
+        except Exception as error:
+            is_done, message = False, f"{prefix} its booking could not be made longer: {error}"
         pause_s = interval_s if is_done else min(interval_s, RETRY_INTERVAL_S)
         if message and message != last_message:
             send_to_supervised_run(messages, message)
             last_message = message
-
-
-def extend_supervised_run(reservation: RunReservation, backend: BookingBackend | None) -> tuple[bool, str]:
-    """Extend a booking; return whether that worked, and a message. The run goes on in any case."""
-    prefix = f"the run on {reservation.host} goes on, but"
-    try:
-        with translate_booking_errors(backend):
-            other_start = reservation.extend_if_needed(read_run_backend_clock(backend))
-    except CommandError as error:
-        is_refused = error.exit_code == 1
-        return is_refused, f"{prefix} cannot be booked for longer: {error.message}" if is_refused else ""
-    except Exception as error:
-        return False, f"{prefix} its booking could not be made longer: {error}"
-    local_start = other_start.astimezone() if other_start else None
-    return True, f"{prefix} from {local_start:%H:%M} on its GPUs are booked by somebody else" if local_start else ""
-
-
-def release_supervised_run(supervised: SupervisedRun) -> None:
-    """Release the rest of the booking; ask a board that does not respond again, until the booking would have ended."""
-    reservation, pause_s = supervised.reservation, MIN_INTERVAL_S
-    end = time.monotonic() + (reservation.duration.total_seconds() if reservation else 0)
-    while reservation and reservation.own_bookings:
-        with suppress(Exception):  # whatever it was, it may be over at the next try
-            reservation.release()
-        if not reservation.own_bookings or time.monotonic() > end:
-            return
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, MAX_RELEASE_PAUSE_S)

@@ -87,27 +87,28 @@ def match_fleet_search(fleet: Fleet, terms: Sequence[SearchTerm]) -> Fleet:
         return fleet
     hosts = []
     for host in fleet.hosts:
-        texts = {term.key: build_host_search_text(host, term.key) for term in terms}
+        texts = {"host": host.name.lower()}
+        if any(term.key in {"model", "any"} for term in terms):
+            models = texts["model"] = describe_searched_models(host).lower()
+            state = () if host.state == "fresh" else (host.state, host.reason)
+            texts["any"] = "\n".join((host.name, host.title or "", models, *host.tags, *state)).lower()
         # a term that fits the host need not be checked for each GPU
-        open_terms = [term for term in terms if not is_host_search_match(host, texts[term.key], term)]
+        open_terms = []
+        for term in terms:
+            if term.key == "state":  # GPUs of a fresh host have states of their own
+                is_match = (host.state != "fresh" or not host.gpus) and host.state.startswith(term.word)
+            elif term.key == "tag":
+                is_match = term.word in (tag.lower() for tag in host.tags)
+            else:
+                is_match = term.word in texts.get(term.key, "")
+            if not is_match:
+                open_terms.append(term)
         gpus = tuple(
             gpu for gpu in host.gpus if all(is_gpu_search_match(gpu, term, fleet.built) for term in open_terms)
         )
         if gpus or not (host.gpus or open_terms):
             hosts.append(host._replace(gpus=gpus))
     return fleet._replace(hosts=tuple(hosts))
-
-
-def build_host_search_text(host: FleetHost, key: str) -> str:
-    """Return all that can be searched of a host under a key."""
-    if key == "host":
-        return host.name.lower()
-    if key == "model":
-        return describe_searched_models(host).lower()
-    if key == "any":
-        state = () if host.state == "fresh" else (host.state, host.reason)
-        return "\n".join((host.name, host.title or "", describe_searched_models(host), *host.tags, *state)).lower()
-    return ""
 
 
 def describe_searched_models(host: FleetHost) -> str:
@@ -124,15 +125,6 @@ def describe_searched_models(host: FleetHost) -> str:
     return format_name_counts(models.values())
 
 
-def is_host_search_match(host: FleetHost, text: str, term: SearchTerm) -> bool:
-    """Return whether a term fits a host, and so all of its GPUs; GPUs of a fresh host have states of their own."""
-    if term.key == "state":
-        return (host.state != "fresh" or not host.gpus) and host.state.startswith(term.word)
-    if term.key == "tag":
-        return term.word in (tag.lower() for tag in host.tags)
-    return term.word in text
-
-
 def is_gpu_search_match(gpu: FleetGpu, term: SearchTerm, now: float) -> bool:
     """Return whether a term fits a GPU, whatever its host is."""
     if term.key == "state":
@@ -147,13 +139,33 @@ def is_gpu_search_match(gpu: FleetGpu, term: SearchTerm, now: float) -> bool:
 
 def build_gpu_search_text(gpu: FleetGpu, key: str, now: float) -> str:
     """Return all that can be searched of a GPU under a key."""
-    if key == "any":
-        return build_full_gpu_search_text(gpu, now)
     if key == "user":
         return "\n".join(process.user or UNKNOWN_USER for process in gpu.processes)
     if key == "command":
         return "\n".join(process.command or "" for process in gpu.processes)
-    return "\n".join(build_booking_search_text(booking, now) for booking in gpu.bookings) if key == "booking" else ""
+    if key not in {"booking", "any"}:
+        return ""
+    bookings = "\n".join(build_booking_search_text(booking, now) for booking in gpu.bookings)
+    if key == "booking":
+        return bookings
+    texts = [STATE_LABELS.get(gpu.state, gpu.state), gpu.profile or ""]
+    for process in gpu.processes:
+        size = "" if process.used_memory is None else formatting.format_size(process.used_memory)
+        pid_text = f"pid {process.pid}" if not process.user and process.pid is not None else ""
+        texts.append(f"{process.user or UNKNOWN_USER} {process.command or ''} {pid_text} {size}")
+    texts.append(bookings)
+    if gpu.problems and gpu.state == "lost":
+        texts.append(gpu.problems[0].advice)
+    else:
+        texts += [problem.what for problem in gpu.problems if problem.is_visible]
+    # the reason where the board shows it
+    if gpu.state in {"unknown", "lost", "held"} or (gpu.state == "busy" and not gpu.processes):
+        texts.append(gpu.reason)
+    if gpu.free_again is not None:
+        current_ends = [booking.until.timestamp() for booking in gpu.bookings if booking.is_current(now)]
+        if gpu.free_again > max(current_ends, default=gpu.free_again):
+            texts.append("free again")
+    return "\n".join(texts)
 
 
 def build_booking_search_text(booking: FleetBooking, now: float) -> str:
@@ -171,24 +183,3 @@ def build_booking_search_text(booking: FleetBooking, now: float) -> str:
             texts.append(f"{mean_use} % used on average")
         phase = f"until · {' · '.join(texts)}"
     return f"{booking.name or ''} {phase} · {booking.comment or ''}"
-
-
-def build_full_gpu_search_text(gpu: FleetGpu, now: float) -> str:
-    """Return all texts of a GPU, and its state with the reason where the board shows it."""
-    texts = [STATE_LABELS.get(gpu.state, gpu.state), gpu.profile or ""]
-    for process in gpu.processes:
-        size = "" if process.used_memory is None else formatting.format_size(process.used_memory)
-        pid_text = f"pid {process.pid}" if not process.user and process.pid is not None else ""
-        texts.append(f"{process.user or UNKNOWN_USER} {process.command or ''} {pid_text} {size}")
-    texts.append(build_gpu_search_text(gpu, "booking", now))
-    if gpu.problems and gpu.state == "lost":
-        texts.append(gpu.problems[0].advice)
-    else:
-        texts += [problem.what for problem in gpu.problems if problem.is_visible]
-    if gpu.state in {"unknown", "lost", "held"} or (gpu.state == "busy" and not gpu.processes):
-        texts.append(gpu.reason)
-    if gpu.free_again is not None:
-        current_ends = [booking.until.timestamp() for booking in gpu.bookings if booking.is_current(now)]
-        if gpu.free_again > max(current_ends, default=gpu.free_again):
-            texts.append("free again")
-    return "\n".join(texts)
