@@ -105,6 +105,14 @@ def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
     is_fresh = host.state == "fresh"
     idle_since = {status.key: status.idle_since for status in host.gpus if status.idle_since is not None}
     gpus_used, gpus_booked = count_gpus_by_person(host)
+    # as history counts them
+    gpu_counts = GpuUseSummary(unseen=len(host.gpus))
+    if is_fresh:
+        taken = [status for status in host.gpus if status.state in TAKEN_STATES]
+        used = sum(bool(status.people.users) for status in taken)
+        states = [status.state for status in host.gpus]
+        unclear = sum(state in UNCLEAR_STATES for state in states)
+        gpu_counts = GpuUseSummary(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
     return HostSummary(
         state=host.state,
         state_counts=dict(Counter([status.state for status in host.gpus])),
@@ -129,9 +137,7 @@ def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
         ),
         available_gpus=tuple(summarize_available_gpus(host)),
         vendors=tuple(dict.fromkeys([status.gpu.vendor for status in host.gpus])),
-        people=PeopleSummary(
-            gpus_used, gpus_booked, count_bookings(host), summarize_use_by_person(host), count_gpus_by_use(host)
-        ),
+        people=PeopleSummary(gpus_used, gpus_booked, count_bookings(host), summarize_use_by_person(host), gpu_counts),
     )
 
 
@@ -190,17 +196,6 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
         rank = (int(is_instance), *gpu_models.rank_gpu_model(gpu.name, free_memory, load))
         uuid = gpu.uuid if has_mig and gpu.vendor == gpu_models.DEFAULT_VENDOR else None
         yield AvailableGpuSummary(rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index)
-
-
-def count_gpus_by_use(host: HostStatus) -> GpuUseSummary:
-    """Count the GPUs of a host as history does."""
-    if host.state != "fresh":
-        return GpuUseSummary(unseen=len(host.gpus))
-    taken = [status for status in host.gpus if status.state in TAKEN_STATES]
-    used = sum(bool(status.people.users) for status in taken)
-    states = [status.state for status in host.gpus]
-    unclear = sum(state in UNCLEAR_STATES for state in states)
-    return GpuUseSummary(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
 
 
 def summarize_use_by_person(host: HostStatus) -> dict[str, PersonUseSummary]:

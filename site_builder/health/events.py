@@ -154,7 +154,14 @@ def compare_health(
             comparison.add_momentary_event("", None, "driver", (state.driver, metrics.driver))
         missing = {key: gpu for key, gpu in state.gpus.items() if key not in present_keys}
         if metrics.is_complete:
-            gone = {key: comparison.mark_gone(key, gpu) for key, gpu in missing.items()}
+            gone: dict[str, GpuHealthState] = {}
+            for key, before in missing.items():
+                latest_events = comparison.carry_events(before, key)
+                for kind, event in latest_events.items():
+                    if event.ended_at is None and kind != "gone":
+                        latest_events[kind] = comparison.end_event(event)
+                comparison.update_span(latest_events, (key, before.index, "gone"), True, ())
+                gone[key] = before._replace(latest_events=latest_events)
             newest = sorted(gone, key=lambda key: gone[key].latest_events["gone"].number)[-MAX_GONE_GPUS:]
             missing = {key: gone[key] for key in newest}
         gpus.update(missing)
@@ -257,14 +264,6 @@ class HealthEventFinder:
                 for position in positions:
                     counts[position] = before.counts[position]
         return GpuHealthState(index, gpu.bus or before.bus, tuple(counts), latest_events)
-
-    def mark_gone(self, key: str, before: GpuHealthState) -> GpuHealthState:
-        latest_events = self.carry_events(before, key)
-        for kind, event in latest_events.items():
-            if event.ended_at is None and kind != "gone":
-                latest_events[kind] = self.end_event(event)
-        self.update_span(latest_events, (key, before.index, "gone"), True, ())
-        return before._replace(latest_events=latest_events)
 
     def carry_events(self, before: GpuHealthState, key: str) -> dict[str, HealthEvent]:
         """Return the events that may go on, with a start that is not in the future, and the current key of the GPU."""

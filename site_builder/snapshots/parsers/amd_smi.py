@@ -16,7 +16,6 @@ from site_builder.snapshots.parsers.amd_common import parse_amd_text
 INDENTED_LINE = re.compile(r"( *)([A-Za-z0-9_()-][A-Za-z0-9_() -]{0,59}):(?: (.*))?")
 PROCESS_INFO = "process_info"
 MAX_TEXT_DEPTH = 8
-NO_PROCESS_WORDS = "no running processes"
 MIB_FROM_BYTES = values.build_mib_parser("b")
 MAX_DEPTH = 3
 # A tool lists each GPU once for each query.
@@ -27,7 +26,6 @@ WATCHED_FIELDS = {
     "temperature": re.compile(r"temperature(?:\.|$)"),
 }
 AMD_SMI_FIELD_NAMES = amd_common.load_amd_field_names("amd-smi", "mb", WATCHED_FIELDS)
-NO_LIST_MESSAGE = "amd-smi has no list of them"
 
 
 class AmdSmiOutput:
@@ -50,7 +48,20 @@ class AmdSmiOutput:
                 entries.pop()
             self.problems += printed.problems
             for entry in [*entries, *text_entries]:
-                self.add_gpu_entry(entry)
+                number = amd_common.parse_amd_index(entry.get("gpu"))
+                is_full = number not in self.facts_by_gpu and len(self.facts_by_gpu) >= amd_common.MAX_GPUS
+                if number is None or is_full:
+                    continue
+                processes = entry.pop("process_list", None)
+                if isinstance(processes, str):  # such as "No running processes detected"
+                    processes = [processes]
+                if isinstance(processes, list):
+                    self.processes_by_gpu.setdefault(number, []).extend(processes)
+                facts = self.facts_by_gpu.setdefault(number, {})
+                for fact_name, fact in amd_common.flatten_amd_json(entry).items():
+                    # a missing value replaces none that is known
+                    if fact_name not in facts or isinstance(fact, dict) or parse_amd_text(fact) is not None:
+                        facts[fact_name] = fact
             has_entries = bool(entries or text_entries)
             self.is_understood = self.is_understood and has_entries and not printed.problems
             if self.processes_by_gpu and name not in amd_common.IDENTITY_QUERIES:
@@ -79,21 +90,6 @@ class AmdSmiOutput:
             self.messages += [clean_excerpt(text) for text in errors if isinstance(text, str)]
             for inner in value.values():
                 yield from self.find_gpu_entries(inner, depth + 1)
-
-    def add_gpu_entry(self, entry: dict[str, object]) -> None:
-        """Add the facts about a GPU; a missing value replaces none that is known."""
-        number = amd_common.parse_amd_index(entry.get("gpu"))
-        if number is None or (number not in self.facts_by_gpu and len(self.facts_by_gpu) >= amd_common.MAX_GPUS):
-            return
-        processes = entry.pop("process_list", None)
-        if isinstance(processes, str):  # such as "No running processes detected"
-            processes = [processes]
-        if isinstance(processes, list):
-            self.processes_by_gpu.setdefault(number, []).extend(processes)
-        facts = self.facts_by_gpu.setdefault(number, {})
-        for name, fact in amd_common.flatten_amd_json(entry).items():
-            if name not in facts or isinstance(fact, dict) or parse_amd_text(fact) is not None:
-                facts[name] = fact
 
 
 def parse_amd_smi_text(lines: Iterable[str]) -> tuple[list[dict[str, object]], list[str]]:
@@ -154,7 +150,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     unreported: dict[str, str] = {}
     for number in output.facts_by_gpu:
         if number not in output.processes_by_gpu:
-            unreported[output.identities[number].process_key] = NO_LIST_MESSAGE
+            unreported[output.identities[number].process_key] = "amd-smi has no list of them"
             problems.append(f"amd-smi tells nothing of the processes of GPU {number}")
     for number, processes in output.processes_by_gpu.items():
         process_key = output.identities[number].process_key
@@ -164,7 +160,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             note_envelope_problem(problems, f"more than {limit} processes are told; only the first {limit} count")
         for process in processes[:room]:
             info = process.get(PROCESS_INFO, process) if isinstance(process, dict) else process
-            if isinstance(info, str) and NO_PROCESS_WORDS in info.lower():
+            if isinstance(info, str) and "no running processes" in info.lower():
                 continue
             facts = amd_common.flatten_amd_json(info) if isinstance(info, dict) else {}
             pid = values.parse_count(facts.get("pid"))

@@ -20,8 +20,6 @@ NUMBER_LIST = re.compile(r"[0-9]{1,4}(?:[ ,]+[0-9]{1,4})*[ ,]*")
 PID_CELL = re.compile(r"[0-9]{1,10}")
 COUNT_CELL = re.compile(r"[0-9]{1,4}|UNKNOWN|N/A")
 NUMBER_CELL = re.compile(r"[0-9]{1,20}|UNKNOWN|N/A")
-NO_PROCESS_MESSAGE = "No KFD PIDs currently running"
-PROCESS_TABLE_HEADER = "PROCESS NAME"
 CELL_SEPARATOR = re.compile(r"\s{2,}|\t")
 # The columns of the table that rocm-smi prints without options, by how their names begin.
 TABLE_COLUMNS = {
@@ -40,8 +38,6 @@ TABLE_COLUMNS = {
 SYSTEM = "system"
 CARD_KEY = re.compile(r"card([0-9]{1,4})")
 PID_KEY = re.compile(r"pid([0-9]{1,10})")
-# What it prints instead of JSON where there is no process.
-NO_JSON_MESSAGE = "No JSON data to report"
 MIB_FROM_BYTES = values.build_mib_parser("b")
 WATCHED_FIELDS = {
     "memory": re.compile(r"(?:vis_)?vram total|gtt total|gpu memory allocated"),
@@ -78,7 +74,8 @@ class RocmSmiOutput:
                 self.add_facts(key, facts)
             self.cards_by_pid.update(text.cards_by_pid)
             self.card_count_by_pid.update(text.card_count_by_pid)
-            is_list = text.has_process_list or any(NO_JSON_MESSAGE in message for message in text.messages)
+            # what it prints instead of JSON where there is no process
+            is_list = text.has_process_list or any("No JSON data to report" in message for message in text.messages)
             has_answer = bool(printed.values or is_list or text.facts.keys() - {SYSTEM})
             self.is_understood = self.is_understood and has_answer and not printed.problems
             # processes stand under `system`; where there is none, the JSON is empty
@@ -140,7 +137,7 @@ class RocmSmiText:
                 self.has_process_list = True
                 pid = int(match[1])
                 self.cards_by_pid[pid], self.card_count_by_pid[pid] = [], int(match[2])
-            elif NO_PROCESS_MESSAGE in line or PROCESS_TABLE_HEADER in line:
+            elif "No KFD PIDs currently running" in line or "PROCESS NAME" in line:
                 self.has_process_list = True
             elif row := split_rocm_process_row(line) if self.has_process_list else None:
                 self.facts[SYSTEM][f"pid{row[0]}"] = ", ".join(row[1:])
