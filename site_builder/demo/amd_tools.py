@@ -45,7 +45,17 @@ def render_amd_output(
             sections["list"].append(build_amd_list_entry(unit, uuid))
             sections["static"].append(build_amd_static(unit, uuid))
             sections["metric"].append(build_amd_metric(unit, readings))
-            processes = [build_amd_tool_process(process) for process in gpu_processes if process.gpu == gpu]
+            processes: list[dict[str, object]] = []
+            for process in gpu_processes:
+                if process.gpu == gpu:
+                    none, memory = (build_amd_tool_value(mib * BYTES_PER_MIB, "B") for mib in (0, process.memory_mib))
+                    info = {
+                        "name": process.program.rpartition("/")[2],
+                        "pid": process.pid,
+                        "memory_usage": {"gtt_mem": none, "cpu_mem": none, "vram_mem": memory},
+                        "mem_usage": memory,
+                    }
+                    processes.append({"process_info": info})
             nobody = [{"process_info": "No running processes detected"}]
             sections["process"].append({"gpu": unit.index, "process_list": processes or nobody})
     if machine.amd_tool == "rocm-smi":
@@ -140,17 +150,6 @@ def build_amd_metric(unit: ScenarioGpu, readings: ScenarioReadings) -> dict[str,
             free_vram=model.memory_mib - readings.memory_used_mib,
         ),
     }
-
-
-def build_amd_tool_process(process: NvidiaToolProcess) -> dict[str, object]:
-    nothing, memory = build_amd_tool_value(0, "B"), build_amd_tool_value(process.memory_mib * BYTES_PER_MIB, "B")
-    info = {
-        "name": process.program.rpartition("/")[2],
-        "pid": process.pid,
-        "memory_usage": {"gtt_mem": nothing, "cpu_mem": nothing, "vram_mem": memory},
-        "mem_usage": memory,
-    }
-    return {"process_info": info}
 
 
 def build_rocm_names(unit: ScenarioGpu, uuid: str) -> dict[str, str]:

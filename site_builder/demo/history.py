@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import NamedTuple
@@ -116,7 +116,16 @@ class DemoHostHistory:
     def __init__(self, host: HostTracks, start: int, minutes: int) -> None:
         self.host, self.name, self.start = host, host.machine.name, start
         self.today = (start + minutes * MINUTE) // DAY * DAY
-        sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(build_demo_samples(host.machine))))
+        samples = []
+        for gpu, unit in enumerate(host.machine.units):
+            name, part, memory_mib = unit.model.name, unit.instance, unit.memory_mib
+            model = (
+                shorten_gpu_model_instance(name, {}, part.profile) if part else shorten_gpu_name(name, {}, memory_mib)
+            )
+            number = unit.label if part or host.machine.units[0].vendor != unit.vendor else unit.index
+            series = GpuSeries(build_scenario_gpu_uuid(host.machine, gpu), number, model, float(memory_mib))
+            samples.append(GpuSample(series, None, None, None, None, OccupancySample("free")))
+        sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(samples)))
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
         self.occupancies = tuple(host.occupancies)
         self.load, self.memory = simulate_demo_host_load(host)
@@ -187,17 +196,6 @@ class DemoHostHistory:
                 columns[name] = array("H", map(positions.__getitem__, codes))
             host_buckets.gpu_columns.append(columns)
         return host_buckets
-
-
-def build_demo_samples(machine: ScenarioMachine) -> Iterator[GpuSample]:
-    for gpu, unit in enumerate(machine.units):
-        name, part = unit.model.name, unit.instance
-        model = (
-            shorten_gpu_model_instance(name, {}, part.profile) if part else shorten_gpu_name(name, {}, unit.memory_mib)
-        )
-        number = unit.label if part or machine.units[0].vendor != unit.vendor else unit.index
-        series = GpuSeries(build_scenario_gpu_uuid(machine, gpu), number, model, float(unit.memory_mib))
-        yield GpuSample(series, None, None, None, None, OccupancySample("free"))
 
 
 def simulate_demo_host_load(host: HostTracks) -> tuple[array[int], array[int]]:

@@ -200,23 +200,16 @@ def check_state_folder(context: DoctorContext) -> CheckResult:
         return CheckResult.warn(message, "see why: a full disk, or somebody who emptied it")
     if status.st_mode & 0o077:
         return CheckResult.warn(f"others can look into {folder}, which holds tokens and names", f"chmod 700 {folder}")
-    file_system = find_file_system_type(context.proc_folder, folder)
+    mount_point, file_system = "", ""  # the longest mount point above the folder
+    for line in (context.proc_folder / "mounts").read_text(errors="replace").splitlines():
+        _, mount, mounted_type, *_ = [*line.split(" "), "", "", ""]
+        mount = f"{mount.rstrip('/')}/".replace("\\040", " ")
+        if f"{os.path.realpath(folder)}/".startswith(mount) and len(mount) >= len(mount_point):
+            mount_point, file_system = mount, mounted_type
     if file_system.startswith(NETWORK_FILE_SYSTEMS):
         message = f"{folder} is on a network file system ({file_system}), on which locks and databases break"
         return CheckResult.warn(message, "set GPUBOARD_STATE to a folder on a local disk")
     return CheckResult.passed(str(folder))
-
-
-def find_file_system_type(proc: Path, folder: Path) -> str:
-    """Find the file system of a folder, by the longest mount point above it."""
-    best_match = ("", "")
-    real = f"{os.path.realpath(folder)}/"
-    for line in (proc / "mounts").read_text(errors="replace").splitlines():
-        _, mount, file_system, *_ = [*line.split(" "), "", "", ""]
-        mount = f"{mount.rstrip('/')}/".replace("\\040", " ")
-        if real.startswith(mount) and len(mount) >= len(best_match[0]):
-            best_match = mount, file_system
-    return best_match[1]
 
 
 def check_builder(context: DoctorContext) -> CheckResult:

@@ -205,14 +205,13 @@ class SshFetcher:
             if not code_count or len(numbers) != len(words):
                 raise UnexpectedFetchReplyError(" ".join([kind, *words]))
             if max(numbers[code_count:]) > MAX_SNAPSHOT_BYTES:
-                message = f"{self.target.name} has files of more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read"
-                raise PullError(message)
+                raise PullError(f"{name} has files of more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read")
             texts = [session.read_bytes(size, deadline) for size in numbers[code_count:]]
             if kind == "plain":
-                return build_fetch_fallback_files(self.target.name, self.interval_s, numbers[:code_count], texts)
+                return build_fetch_fallback_files(name, self.interval_s, numbers[:code_count], texts)
             if len(texts) < len(SNAPSHOT_FILES):
                 message = extract_last_line(texts[0].decode("utf-8", "replace") or f"exit {numbers[0]}")
-                raise PullError(f"no snapshot could be taken on {self.target.name}: {message}")
+                raise PullError(f"no snapshot could be taken on {name}: {message}")
             return dict(zip(SNAPSHOT_FILES, texts))
         except SshError as error:
             raise PullError(str(error)) from None

@@ -78,13 +78,8 @@ def resolve_ssh_host(host: str, config: Path | None = None) -> SshHostConfig:
     result = run_openssh_program("ssh", *options, "-G", "--", host)
     if result.returncode:
         raise SshError(f"ssh does not understand {host!r} or its own configuration: {extract_last_line(result.stderr)}")
-    return parse_ssh_config(host, result.stdout, config)
-
-
-def parse_ssh_config(name: str, output: str, config: Path | None) -> SshHostConfig:
-    """Parse the output of `ssh -G`."""
     values: dict[str, list[str]] = {}
-    for line in output.splitlines():
+    for line in result.stdout.splitlines():
         key, _, value = line.partition(" ")
         values.setdefault(key, []).append(value)
 
@@ -92,23 +87,23 @@ def parse_ssh_config(name: str, output: str, config: Path | None) -> SshHostConf
         value = values.get(key, ["none"])[0]
         return None if value.lower() == "none" else value
 
-    host = SshHostConfig(
-        name, first("hostname") or name, int(first("port") or 22), first("user") or "", config_file=config
+    resolved = SshHostConfig(
+        host, first("hostname") or host, int(first("port") or 22), first("user") or "", config_file=config
     )
-    files = [expand_ssh_tokens(file, host) for file in values.get("identityfile", ()) if file.lower() != "none"]
+    files = [expand_ssh_tokens(file, resolved) for file in values.get("identityfile", ()) if file.lower() != "none"]
     known_hosts = [*values.get("userknownhostsfile", ()), *values.get("globalknownhostsfile", ())]
     jumps, command = first("proxyjump"), first("proxycommand")
     agent = values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     return replace(
-        host,
+        resolved,
         identities=tuple(Path(file) for file in files if Path(file).is_file()),
         is_identities_only=first("identitiesonly") == "yes",
-        agent=None if agent == "SSH_AUTH_SOCK" else expand_ssh_tokens(agent, host),
+        agent=None if agent == "SSH_AUTH_SOCK" else expand_ssh_tokens(agent, resolved),
         jumps=tuple(jumps.split(",")) if jumps else (),
-        proxy_command=expand_ssh_tokens(command, host) if command else None,
+        proxy_command=expand_ssh_tokens(command, resolved) if command else None,
         host_key_alias=first("hostkeyalias"),
         known_hosts_files=tuple(
-            Path(expand_ssh_tokens(file, host)) for file in " ".join(known_hosts).split() if file.lower() != "none"
+            Path(expand_ssh_tokens(file, resolved)) for file in " ".join(known_hosts).split() if file.lower() != "none"
         ),
     )
 

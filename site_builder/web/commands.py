@@ -107,7 +107,14 @@ def serve_live_board(
         preexec = partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
         process = start_served_builder(environment, "--every", "5", start_new_session=True, preexec_fn=preexec)
         try:
-            wait_for_first_served_page(www, process)
+            # wait for its first page, so that nobody sees an older one
+            started_at, deadline, page = time.time(), time.monotonic() + FIRST_PAGE_TIMEOUT_S, www / "index.html"
+            while True:
+                if time.monotonic() >= deadline or process.poll() is not None:
+                    raise CommandError("the builder wrote no page")
+                if page.exists() and page.stat().st_mtime >= started_at - 1:
+                    break
+                time.sleep(0.05)
             server = WebServer(build_server_application(www, settings), sock)
             thread = Thread(target=server.run)
             thread.start()
@@ -130,17 +137,6 @@ def serve_live_board(
                 process.kill()
                 process.wait()
     raise CommandError("the builder has ended, and with it the board")
-
-
-def wait_for_first_served_page(www: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the builder has written its first page, so that nobody sees an older one."""
-    began, end = time.time(), time.monotonic() + FIRST_PAGE_TIMEOUT_S
-    page = www / "index.html"
-    while time.monotonic() < end and process.poll() is None:
-        if page.exists() and page.stat().st_mtime >= began - 1:
-            return
-        time.sleep(0.05)
-    raise CommandError("the builder wrote no page")
 
 
 def check_htpasswd_option(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
