@@ -14,11 +14,11 @@ import click
 import pytest
 
 from site_builder.cli import COMMANDS
-from site_builder.config import commands as config_commands
 from site_builder.config.schema import SETTINGS
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
 from tests.support.browser import missing
 from tests.support.docs import ALL_COMMANDS, ROOT, help_of
+from tests.support.manual_page import render_manpage
 from tests.support.pace import check, children, took
 from tests.support.shells import Offered, Terminal, fish, home, program
 
@@ -233,11 +233,8 @@ def plain(printed: str) -> str:
 
 
 def test_manual_page_is_generated_from_the_help() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "site_builder.config.commands",
-    ]  # on its own: click keeps what another test asked a command
+    # on its own: click keeps what another test asked a command
+    command = [sys.executable, "-m", "tests.support.manual_page"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     if UPDATE:
         PAGE.write_text(made)
@@ -287,7 +284,7 @@ def test_help_text_is_escaped_for_roff(tmp_path: Path) -> None:
         """Taken from above."""
 
     page = tmp_path / "nasty.1"
-    page.write_text(config_commands.render_manpage(group))
+    page.write_text(render_manpage(group))
     assert run("mandoc", "-Tlint", "-W", "warning", str(page)).stdout == ""
     for command in (["mandoc", "-Tutf8"], ["man", "--warnings", "-l"]):
         words = plain(run(*command, str(page)).stdout)
