@@ -14,15 +14,10 @@ from site_builder.bookings import archive, consul_store, parser, service
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
-from site_builder.config.setting_types import is_cleartext_url
 from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client
-from site_builder.core.board_client import (
-    CHECK_URL_HINT,
-    describe_unexpected_board_response,
-    parse_board_origin,
-)
-from site_builder.core.command_options import CommandError, print_command_message
+from site_builder.core.board_client import CHECK_URL_HINT, describe_unexpected_board_response, parse_board_origin
+from site_builder.core.command_options import CommandError, print_cleartext_warning, print_command_message
 from site_builder.core.data_folder import find_bookings_data_file
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.names import fold_login
@@ -74,8 +69,8 @@ class RemoteBookingBackend:
         self.cached_status: BookingResponse | None = None
         self.has_open_booking: bool | None = None
         self.was_zone_reported = False
-        if self.token and is_cleartext_url(url):
-            print_command_message(f"your token crosses the network in the clear: {url} should be https")
+        if self.token:
+            print_cleartext_warning(url, "token")
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         """Send a request; print a note if the board is in another time zone."""

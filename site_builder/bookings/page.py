@@ -442,9 +442,7 @@ class CalendarBuilder:
             repr((calendar, people, calendar_input.version)).encode("utf-8", "replace"), CODE_DIGEST
         )
         return CalendarFile(
-            fingerprint,
-            lambda now: render_calendar_page(calendar, people, calendar_input.version, now),
-            MAX_PAGE_AGE_S,
+            fingerprint, lambda now: render_calendar_page(calendar, people, calendar_input.version, now), MAX_PAGE_AGE_S
         )
 
     def build_feed_files(self, calendar_input: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:

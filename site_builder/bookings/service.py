@@ -8,15 +8,8 @@ from typing import Any
 
 from site_builder.bookings import consul_store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.bookings.operations import (
-    Operation,
-    format_operation_bookings,
-    parse_operation,
-)
-from site_builder.bookings.request import (
-    JsonRequest,
-    is_check_request,
-)
+from site_builder.bookings.operations import Operation, format_operation_bookings, parse_operation
+from site_builder.bookings.request import JsonRequest, is_check_request
 from site_builder.bookings.store import BookingStore
 from site_builder.bookings.times import compute_booking_phase, is_booking_starting_soon, list_remaining_booking_spans
 from site_builder.bookings.transaction import BookingTransaction, BookingUser

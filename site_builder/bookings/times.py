@@ -9,11 +9,7 @@ from datetime import datetime, timedelta, timezone
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking
-from site_builder.core.timeparse.recurrence import (
-    RecurrenceBounds,
-    compute_recurrence_bounds,
-    list_repeat_starts,
-)
+from site_builder.core.timeparse.recurrence import RecurrenceBounds, compute_recurrence_bounds, list_repeat_starts
 from site_builder.fleet.booking_use import MAX_REPEATED_DURATION
 
 TimeSpan = tuple[float, float]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from site_builder.core.clock import ZONE_PATTERN
 from site_builder.core.names import fold_login
@@ -142,18 +140,6 @@ def parse_listen_setting(text: str) -> tuple[str, int]:
     match = match_setting_text(LISTEN_PATTERN, text)
     check_setting_range(int(match[2]), 1, 65535)
     return (match[1] or "127.0.0.1").strip("[]"), int(match[2])
-
-
-def is_cleartext_url(url: str) -> bool:
-    """Return True if others on the network could read what is sent to this URL."""
-    parts = urlsplit(url)
-    name = parts.hostname or ""
-    if parts.scheme == "https" or name == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return True
 
 
 def parse_channels_setting(text: str) -> tuple[tuple[str, str], ...]:

@@ -120,25 +120,21 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
         stale, down = (describe_setting_value(values, name) for name in ("GPUBOARD_STALE_AFTER", "GPUBOARD_DOWN_AFTER"))
         raise SettingsError(f"{down} must be longer than {stale}: a host is first stale, then down")
     consul, kv = None, None
+    service = parsed["GPUBOARD_CONSUL_SERVICE"]
     # without a service or a KV store, CONSUL_ variables in the environment belong to other programs, and are not parsed
-    if service := parsed["GPUBOARD_CONSUL_SERVICE"]:
-        consul = parse_consul_settings(values, service, parsed["GPUBOARD_CONSUL_DATACENTER"])
-    if parsed["GPUBOARD_KV"]:
-        address, prefix = parsed["GPUBOARD_KV"]
-        access = parse_consul_settings(values, "", parsed["GPUBOARD_CONSUL_DATACENTER"])
-        kv = KvAccess(replace(access, address=address, address_setting="GPUBOARD_KV"), prefix)
-    return Settings(
-        data=parsed["GPUBOARD_DATA"],
-        www=parsed["GPUBOARD_WWW"],
-        state=parsed["GPUBOARD_STATE"],
-        zone=zone,
-        limits=limits,
-        privacy=PrivacySettings(parsed["GPUBOARD_SHOW_COMMANDS"], parsed["GPUBOARD_SHOW_USERS"]),
-        consul=consul,
-        kv=kv,
-        notice=parsed["GPUBOARD_NOTICE"],
-        listen=parsed["GPUBOARD_LISTEN"],
-        booking_policy=BookingPolicy(
+    if service or parsed["GPUBOARD_KV"]:
+        access = parse_consul_settings(values, parsed["GPUBOARD_CONSUL_DATACENTER"])
+        consul = replace(access, service=service) if service else None
+        if parsed["GPUBOARD_KV"]:
+            address, prefix = parsed["GPUBOARD_KV"]
+            kv = KvAccess(replace(access, address=address, address_setting="GPUBOARD_KV"), prefix)
+    computed: dict[str, Any] = {
+        "zone": zone,
+        "limits": limits,
+        "privacy": PrivacySettings(parsed["GPUBOARD_SHOW_COMMANDS"], parsed["GPUBOARD_SHOW_USERS"]),
+        "consul": consul,
+        "kv": kv,
+        "booking_policy": BookingPolicy(
             url=parsed["GPUBOARD_BOOK_URL"],
             is_open=parsed["GPUBOARD_BOOK_OPEN"],
             can_book_for_others=parsed["GPUBOARD_BOOK_FOR_OTHERS"],
@@ -151,12 +147,7 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
             proxy=parsed["GPUBOARD_PROXY"],
             proxy_header=parsed["GPUBOARD_PROXY_HEADER"],
         ),
-        url=parsed["GPUBOARD_URL"],
-        token=parsed["GPUBOARD_TOKEN"],
-        htpasswd=parsed["GPUBOARD_HTPASSWD"],
-        server_names=parsed["GPUBOARD_SERVER_NAMES"],
-        login=parsed["GPUBOARD_LOGIN"],
-        alerts=AlertSettings(
+        "alerts": AlertSettings(
             channels=parsed["GPUBOARD_NOTIFY"],
             mail_url=parsed["GPUBOARD_MAIL"],
             mail_domain=parsed["GPUBOARD_MAIL_DOMAIN"],
@@ -167,29 +158,32 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
                 parsed["GPUBOARD_SLACK_BOT_TOKEN"], parsed["GPUBOARD_SLACK_APP_TOKEN"], parsed["GPUBOARD_SLACK_URL"]
             ),
         ),
-        snapshot_bytes=int(parsed["GPUBOARD_SNAPSHOT_KIB"] * 1024),
-    )
+        "snapshot_bytes": int(parsed["GPUBOARD_SNAPSHOT_KIB"] * 1024),
+    }
+    # every other field has the name of its setting
+    names = [field.name for field in fields(Settings) if field.name not in computed]
+    return Settings(**computed, **{name: parsed[f"GPUBOARD_{name.upper()}"] for name in names})
 
 
-def parse_consul_settings(values: Mapping[str, SettingValue], service: str, datacenter: str | None) -> ConsulAccess:
+def parse_consul_settings(values: Mapping[str, SettingValue], datacenter: str | None) -> ConsulAccess:
     parsed = {name: parse_setting_value(name, values[name]) for name in values if name.startswith("CONSUL_")}
-    if (parsed["CONSUL_CLIENT_CERT"] is None) != (parsed["CONSUL_CLIENT_KEY"] is None):
+    cert, key = parsed["CONSUL_CLIENT_CERT"], parsed["CONSUL_CLIENT_KEY"]
+    if (cert is None) != (key is None):
         names = ("CONSUL_CLIENT_CERT", "CONSUL_CLIENT_KEY")
-        present, absent = names if parsed[names[0]] else names[::-1]
-        raise SettingsError(
-            f"{describe_setting_value(values, present)} is of no use without {absent}: set both, or none"
-        )
+        present, absent = names if cert else names[::-1]
+        described = describe_setting_value(values, present)
+        raise SettingsError(f"{described} is of no use without {absent}: set both, or none")
     address, is_https = parsed["CONSUL_HTTP_ADDR"]
     return ConsulAccess(
-        service,
-        datacenter,
-        address,
+        service="",
+        datacenter=datacenter,
+        address=address,
         token=parsed["CONSUL_HTTP_TOKEN"],
         tls=is_https or parsed["CONSUL_HTTP_SSL"],
         verify=parsed["CONSUL_HTTP_SSL_VERIFY"],
         ca=parsed["CONSUL_CACERT"],
-        cert=parsed["CONSUL_CLIENT_CERT"],
-        key=parsed["CONSUL_CLIENT_KEY"],
+        cert=cert,
+        key=key,
     )
 
 
@@ -351,8 +345,10 @@ def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], li
         key, equals, value = line.partition("=")
         if (not key.strip() and not equals) or key.lstrip().startswith("#"):
             continue
-        if key.startswith(SETTING_PREFIXES) and key.endswith((" ", "\t")):
-            raise build_conf_blanks_error(where, key)
+        is_value_after_blank = key in KNOWN_SETTINGS and key not in values and value.startswith((" ", "\t"))
+        if (key.startswith(SETTING_PREFIXES) and key.endswith((" ", "\t"))) or is_value_after_blank:
+            shown_key = sanitize_setting_text(key.split(maxsplit=1)[0])
+            raise SettingsError(f"{where}: blanks around = are not allowed; write {shown_key}=value")
         if len(warnings) >= MAX_WARNINGS and key not in KNOWN_SETTINGS:
             continue  # nobody reads more warnings
         if key not in KNOWN_SETTINGS:
@@ -361,8 +357,6 @@ def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], li
             warnings.append(f"{where}: {key} stands in line {values[key].line} already, and the first one counts")
         elif not equals:
             raise SettingsError(f"{where}: {key} has no =; write {key}=value")
-        elif value.startswith((" ", "\t")):
-            raise build_conf_blanks_error(where, key)
         else:
             values[key] = SettingValue(value[:-1] if value.endswith("\r") else value, path, number)
             value = values[key].text
@@ -371,11 +365,6 @@ def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], li
             if value.endswith((" ", "\t", "\r")):
                 warnings.append(f"{where}: the blank at the end of {key} is part of its value; leave it out")
     return values, warnings[:MAX_WARNINGS]
-
-
-def build_conf_blanks_error(where: str, key: str) -> SettingsError:
-    key = sanitize_setting_text(key.split(maxsplit=1)[0])
-    return SettingsError(f"{where}: blanks around = are not allowed; write {key}=value")
 
 
 def describe_unknown_conf_line(key: str, equals: str) -> str:

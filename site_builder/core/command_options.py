@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import click
 from click.shell_completion import CompletionItem
 
-from site_builder.config.setting_types import is_cleartext_url
 from site_builder.config.settings import LoadedSettings, Settings, SettingsError, load_settings
 from site_builder.core import files
 from site_builder.core.model import FleetUnavailableError
@@ -103,10 +104,19 @@ def load_command_settings(conf: str | None, options: dict[str, str | None]) -> L
         raise CommandError(str(error)) from None
     for warning in loaded.conf.warnings:
         print_command_message(warning)
-    url = loaded.settings.url
-    if url and loaded.settings.login and is_cleartext_url(url):
-        print_command_message(f"your password crosses the network in the clear: {url} should be https")
+    if loaded.settings.url and loaded.settings.login:
+        print_cleartext_warning(loaded.settings.url, "password")
     return loaded
+
+
+def print_cleartext_warning(url: str, secret: str) -> None:
+    """Print a warning if others on the network could read a secret that is sent to a URL."""
+    parts = urlsplit(url)
+    is_safe = parts.scheme == "https" or parts.hostname == "localhost"
+    with suppress(ValueError):  # a name is no address
+        is_safe = is_safe or ipaddress.ip_address(parts.hostname or "").is_loopback
+    if not is_safe:
+        print_command_message(f"your {secret} crosses the network in the clear: {url} should be https")
 
 
 def refuse_foreign_board(settings: Settings, conf: Path | None = None) -> None:
