@@ -33,7 +33,7 @@ from site_builder.alerts.weekly_report import find_due_report
 from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.faults import split_by_success
+from site_builder.core.faults import split_by_fault
 from site_builder.core.formatting import MINUTE
 from site_builder.core.model import Problem
 from site_builder.health.store import StoredEventReader
@@ -116,7 +116,7 @@ class AlertEngine:
         ]
         failed_hosts = frozenset(name for name, host in hosts.items() if host.conditions is None)
         if failed_hosts:
-            names = formatting.join_names(sorted(failed_hosts)[:MAX_NAMED_HOSTS])
+            names = formatting.format_names(sorted(failed_hosts)[:MAX_NAMED_HOSTS])
             self.failure = f"{INTERNAL_ERROR} at {names}: nothing is told of it"
         # only once somebody is asked for; most labs begin with a channel and know no addresses: a booking there must
         # not queue a notification to be given up
@@ -131,12 +131,10 @@ class AlertEngine:
         try:
             after = update_alert_state(before, conditions, rules, context, now)
         except Exception:  # an error at one host must not keep everything else from being reported
-            _, failing = split_by_success(
-                conditions, lambda some: update_alert_state(before, some, rules, context, now)
-            )
+            _, failing = split_by_fault(conditions, lambda some: update_alert_state(before, some, rules, context, now))
             if failing:  # what of these hosts is over is unknown
                 failing_hosts = frozenset(condition.host for condition, _ in failing)
-                names = formatting.join_names(sorted(filter(None, failing_hosts))[:MAX_NAMED_HOSTS])
+                names = formatting.format_names(sorted(filter(None, failing_hosts))[:MAX_NAMED_HOSTS])
                 where = names or "what concerns no host"
                 self.failure = f"{INTERNAL_ERROR} at {where} ({failing[0][1]}): nothing is told of it"
                 conditions = [condition for condition in conditions if condition.host not in failing_hosts]

@@ -33,7 +33,7 @@ from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
     print_command_message,
-    translate_fleet_errors,
+    translate_to_command_errors,
     with_settings,
 )
 from site_builder.core.formatting import DAY
@@ -292,7 +292,7 @@ def run_alerts(settings: Settings, dry_run: bool, as_json: bool) -> None:
 def show_dry_run(settings: Settings, as_json: bool) -> None:
     """Decide all hosts as the next build would, apply the rules, and show what would be sent, and what not."""
     now = Now(time.time(), settings.zone)
-    with translate_alert_errors(settings), translate_fleet_errors():
+    with translate_alert_errors(settings), translate_to_command_errors():
         lookup = HostLookup(settings)
         shown = [name for name, host in lookup.list_hosts().items() if not host.is_hidden]
         decided = lookup.decide_hosts(shown, load_fleet_bookings(settings), now, remembered=True)

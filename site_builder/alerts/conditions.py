@@ -20,8 +20,7 @@ from site_builder.core.model import (
     HostStatus,
     PrivacySettings,
 )
-from site_builder.core.names import fold_alias, fold_login
-from site_builder.core.people import PeopleDirectory, parse_uid
+from site_builder.core.people import PeopleDirectory, fold_alias, fold_login, parse_login_uid
 from site_builder.fleet import booking_use, processes
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.summary import HostSummary
@@ -234,7 +233,7 @@ def resolve_condition_people(names: Iterable[str], people: PeopleDirectory) -> t
     logins: dict[str, str] = {}
     for name in names:
         person = people.find_person(name)
-        if person is None and parse_uid(name) is not None:
+        if person is None and parse_login_uid(name) is not None:
             continue  # nobody knows who that is
         person = person or people.resolve_person(name)
         if not person or person in logins:
@@ -242,7 +241,9 @@ def resolve_condition_people(names: Iterable[str], people: PeopleDirectory) -> t
         login = fold_login(name.strip())
         if login not in people.known_names and fold_alias(name.strip()) not in people.aliases:
             names_of_person = [known for known in people.known_names if people.resolve_person(known) == person]
-            login = min(names_of_person, key=lambda known: (parse_uid(known) is not None, known), default=name.strip())
+            login = min(
+                names_of_person, key=lambda known: (parse_login_uid(known) is not None, known), default=name.strip()
+            )
         logins[person] = login[:MAX_NAME_CHARACTERS]
     return tuple(sorted(logins.values())[:MAX_PEOPLE])
 

@@ -16,7 +16,7 @@ from site_builder.alerts.rules import drop_unknown_channels, parse_rules
 from site_builder.config.settings import Settings
 from site_builder.core import files
 from site_builder.core.model import AlertSettings, Problem
-from site_builder.core.names import fold_alias, fold_login
+from site_builder.core.people import fold_alias, fold_login
 from site_builder.core.terminal_text import decode_text, limit_problems
 from site_builder.fleet.gpu_models import NameFiles
 

@@ -56,7 +56,7 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
     if condition.rule == model.WATCH_RULE:
         free = condition.what.partition(";")[0]
         return shorten_alert_line(f"{reader}: {free}" if reader else free)
-    place, owners = format_alert_place(condition.host, condition.gpus), formatting.join_names(condition.owners)
+    place, owners = format_alert_place(condition.host, condition.gpus), formatting.format_names(condition.owners)
     if condition.rule == "gpu-held":  # who holds it comes first
         if step == model.STEP_OVER:
             return f"{place} {OVER_PHRASES['gpu-held']}"

@@ -35,7 +35,7 @@ from site_builder.config.setting_types import (
     format_duration_setting,
 )
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, join_names
+from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, format_names
 from site_builder.core.terminal_text import decode_text, limit_problems
 from site_builder.core.timeparse.moments import FULL_DAY_NAMES
 from site_builder.health.model import UNNAMED_KEY_PREFIX
@@ -154,7 +154,7 @@ def drop_unknown_channels(
                 rules_by_missing.setdefault(word, []).append(name)
         kept_rules[name] = rule if kept == rule.to else rule._replace(to=kept or DEFAULT_RULES[name].to)
     problems = [
-        f"{join_names(rule_names)} should go to {word}, but GPUBOARD_NOTIFY has no such channel; "
+        f"{format_names(rule_names)} should go to {word}, but GPUBOARD_NOTIFY has no such channel; "
         f"{suggest_rule_word(word, (*channels, *sorted(RESERVED_CHANNEL_NAMES)))}"
         for word, rule_names in rules_by_missing.items()
     ]

@@ -26,7 +26,7 @@ from site_builder.alerts.model import (
 from site_builder.alerts.render import format_alert_place, format_alert_time
 from site_builder.alerts.rules import format_rule_values
 from site_builder.core.clock import Now
-from site_builder.core.formatting import join_names
+from site_builder.core.formatting import format_names
 from site_builder.core.terminal_text import (
     fit_text,
     flatten_terminal_text,
@@ -126,7 +126,7 @@ def explain_waiting_condition(notifications: Iterable[Notification], now: Now) -
         receiver = format_table_receiver(notification.to)
         receivers_by_state.setdefault(describe_table_departure(notification, now), []).append(receiver)
     return "; ".join(
-        f"the notification{'s' * (len(names) > 1)} to {join_names(names)} {'are' if len(names) > 1 else 'is'} {state}"
+        f"the notification{'s' * (len(names) > 1)} to {format_names(names)} {'are' if len(names) > 1 else 'is'} {state}"
         for state, names in receivers_by_state.items()
     )
 
@@ -203,7 +203,7 @@ def format_condition_row(status: ConditionTableStatus, now: Now) -> AlertTableRo
         reported = format_alert_time(tracked.reported_at, now)
     details = [condition.what]
     if condition.people:
-        details.append(f"affects {join_names(condition.people)}")
+        details.append(f"affects {format_names(condition.people)}")
     details.append(status.reason)
     if tracked.cleared_at is not None:
         details.append(f"over since {format_alert_time(tracked.cleared_at, now)}")
@@ -221,7 +221,7 @@ def format_upcoming_conditions(statuses: Iterable[ConditionTableStatus], now: No
     for status in statuses:
         if status.state == UPCOMING:
             condition = status.tracked.condition
-            place, owners = format_table_place(condition), join_names(condition.owners)
+            place, owners = format_table_place(condition), format_names(condition.owners)
             rows.append(AlertTableRow((format_alert_time(status.at, now), condition.rule, place, owners)))
     if not rows:
         return []

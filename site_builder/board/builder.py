@@ -24,7 +24,7 @@ from site_builder.consul.leader import Leadership
 from site_builder.core import published_files
 from site_builder.core.clock import Now
 from site_builder.core.data_folder import list_data_folder_problems
-from site_builder.core.faults import WWW_PREFIX, describe_fault, is_file_error
+from site_builder.core.faults import WWW_PREFIX, describe_fault, is_file_system_fault
 from site_builder.core.files import BuildLogFile
 from site_builder.core.model import Problem
 from site_builder.core.names import natural_sort_key
@@ -138,7 +138,7 @@ class Builder:
             raise
         except Exception as error:
             self.process_alerts(self.built_hosts, now)
-            if is_file_error(error):
+            if is_file_system_fault(error):
                 where = getattr(error, "filename", None) or self.settings.state
                 message = f"{where} could not be read or written: {getattr(error, 'strerror', None)}"
             else:

@@ -426,7 +426,7 @@ def render_card_booking_use(booking: BookingStatus, now: Now) -> Html:
     """Render how a running booking is used: by others, not at all, or how much."""
     if booking.used_by_since is not None:
         users = [shorten_text(name) or "" for name in booking.used_by or ()]
-        who = escape_html(formatting.join_names(users)) if users else "another"
+        who = escape_html(formatting.format_names(users)) if users else "another"
         return Html(f"<span class=used-by>used by {who} since {render_epoch_html(booking.used_by_since, now)}</span>")
     parts = []
     if booking.unused_since is not None:

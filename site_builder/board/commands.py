@@ -18,7 +18,7 @@ from site_builder.core import clock_check, locks
 from site_builder.core.command_options import (
     CommandError,
     print_command_message,
-    refuse_foreign_board,
+    refuse_command_on_foreign_board,
     with_loaded_settings,
     with_settings,
 )
@@ -56,7 +56,7 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
     if duration and not every:
         raise click.UsageError("--for needs --every")
     settings = loaded.settings
-    refuse_foreign_board(settings, loaded.conf.path)
+    refuse_command_on_foreign_board(settings, loaded.conf.path)
     if not settings.data.is_dir():
         where = settings.data.absolute()
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
@@ -93,7 +93,7 @@ def run_build_command_loop(builder: Builder, every: int | None, began: float, en
                     builder.snapshots.read_hosts()
             now = time.time()
             offsets = builder.snapshots.list_clock_offsets(now, clock_check.MAX_SNAPSHOT_AGE_S)
-            builder.clock_doubt = clock_check.check_clock(builder.settings.state, now, offsets)
+            builder.clock_doubt = clock_check.find_clock_doubt(builder.settings.state, now, offsets)
             if builder.is_leader or every is None:
                 builder.extra_problems = archive.archive_ended_bookings(
                     builder.settings, builder.bookings_file.rows, now, builder.clock_doubt
@@ -147,7 +147,7 @@ def forget(settings: Settings, host: str) -> None:
     """
     if not is_host_name(host):
         raise CommandError(f"{host!r} is not a host name")
-    refuse_foreign_board(settings)
+    refuse_command_on_foreign_board(settings)
     try:
         host_files = {files.name: files for files in SnapshotStore(settings.data, settings.state).read_hosts()[0]}
         listed, _ = HostDiscovery(settings.data, settings.state, None).list_hosts(())

@@ -22,7 +22,7 @@ from site_builder.board import card
 from site_builder.board.outputs import detail, metrics, term
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.faults import locate_exception, split_by_success
+from site_builder.core.faults import locate_exception, split_by_fault
 from site_builder.core.files import compute_digest
 from site_builder.core.html import escape_html
 from site_builder.core.model import Booking, HostStatus
@@ -32,10 +32,10 @@ from site_builder.core.published_files import CODE_FINGERPRINT
 from site_builder.core.records import (
     DamagedFileError,
     Record,
-    dump_json,
+    encode_record,
     make_record_decoder,
-    read_records,
-    write_records,
+    read_record_file,
+    write_record_file,
 )
 from site_builder.fleet import status_json
 from site_builder.fleet import summary as fleet_summary
@@ -196,7 +196,9 @@ class HostPipeline:
 
     def save(self) -> None:
         if self.has_changes:
-            write_records(self.store_path, STORE_TITLE, dump_pipeline_store(self.common_fingerprint, self.built_hosts))
+            write_record_file(
+                self.store_path, STORE_TITLE, dump_pipeline_store(self.common_fingerprint, self.built_hosts)
+            )
             self.has_changes = False
 
 
@@ -298,7 +300,7 @@ def find_pipeline_conditions(
         return find_with_bookings(host.bookings)
     with suppress(Exception):
         find_with_bookings(())  # fails where bookings are not the reason
-        return find_with_bookings(split_by_success(host.bookings, find_with_bookings)[0])
+        return find_with_bookings(split_by_fault(host.bookings, find_with_bookings)[0])
     return None
 
 
@@ -404,14 +406,14 @@ def dump_pipeline_store(common_fingerprint: bytes, built_hosts: BuiltHosts) -> I
     yield common_fingerprint.hex().encode(), []
     for name, built_host in built_hosts.items():
         with suppress(TypeError):  # a text that JSON cannot hold: this host is built anew by the next builder
-            facts = dump_json((name, built_host._replace(rendered=NOT_RENDERED, metric_lines=())))
+            facts = encode_record((name, built_host._replace(rendered=NOT_RENDERED, metric_lines=())))
             yield facts, [*built_host.rendered, *built_host.metric_lines]
 
 
 def load_pipeline_store(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
     """Load the common fingerprint that the last builder stored, and its built hosts whose types are right."""
     decode = make_record_decoder(tuple[str, BuiltHost])
-    records = read_records(store, STORE_TITLE)
+    records = read_record_file(store, STORE_TITLE)
     common_fingerprint = bytes.fromhex(next(records, (b"", []))[0].decode("ascii"))
     text_count = len(RenderedHost._fields)
     built_hosts = {}

@@ -180,7 +180,7 @@ class ArchiveRestoreOperation:
         if len({booking.id for booking in restored}) > 1:
             return f"{len(restored)} bookings are back in comments.json"
         booking, places = restored[0], format_operation_bookings(restored)
-        end = moments.format_full_moment(booking.until, now.local)
+        end = moments.describe_moment_in_full(booking.until, now.local)
         return f"the booking of {places} for {booking.name} until {end} is back"
 
 

@@ -18,9 +18,9 @@ from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client
 from site_builder.core.board_client import CHECK_URL_HINT, describe_unexpected_board_response, parse_board_origin
 from site_builder.core.command_options import CommandError, print_cleartext_warning, print_command_message
-from site_builder.core.data_folder import find_bookings_data_file
+from site_builder.core.data_folder import find_bookings_file_in_data
 from site_builder.core.model import FleetUnavailableError
-from site_builder.core.names import fold_login
+from site_builder.core.people import fold_login
 from site_builder.snapshots.local_machine import find_local_login, find_local_login_by_uid
 
 STATUS_FILE = "status.json"
@@ -55,7 +55,7 @@ class LocalBookingBackend:
 
     def list_problems(self) -> list[str]:
         content = consul_store.open_consul_or_local_store(self.settings.data, self.settings.kv).read_unlocked()
-        path = find_bookings_data_file(self.settings.data)
+        path = find_bookings_file_in_data(self.settings.data)
         return [f"{path}: {problem}" for problem in parser.parse_bookings(content, self.settings.zone).problems]
 
 

@@ -450,7 +450,7 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
     for booking, row in zip(listed, rows):
         use, conflict_since = "", booking["used_by_since"]
         if conflict_since is not None:
-            use = f"used by {clean_text(formatting.join_names(booking['used_by'] or ['another']))}"
+            use = f"used by {clean_text(formatting.format_names(booking['used_by'] or ['another']))}"
         elif booking["unused_since"] is not None:
             use, conflict_since = "unused", booking["unused_since"]
         elif booking["mean_use"] is not None:

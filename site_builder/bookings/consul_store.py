@@ -12,7 +12,7 @@ from site_builder.bookings import store
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, locks
-from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_booking_data_folder
+from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_bookings_folder_in_data
 from site_builder.core.model import KvAccess, Problem
 
 COPIED_FILES = (BOOKINGS_FILE, WATCHES_FILE, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
@@ -97,7 +97,7 @@ def write_consul_store_copy(data: Path, name: str, content: bytes) -> None:
 
 
 def find_consul_store_folder(data: Path, name: str) -> Path:
-    return find_booking_data_folder(data) if name in {BOOKINGS_FILE, WATCHES_FILE} else data
+    return find_bookings_folder_in_data(data) if name in {BOOKINGS_FILE, WATCHES_FILE} else data
 
 
 def compute_consul_store_digest(content: bytes) -> bytes:

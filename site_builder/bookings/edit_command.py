@@ -31,7 +31,7 @@ from site_builder.bookings.commands import (
 )
 from site_builder.bookings.operations import EditOperation
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.core.data_folder import BOOKINGS_FILE, find_booking_data_folder, find_bookings_data_file
+from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_file_in_data, find_bookings_folder_in_data
 from site_builder.core.terminal_text import clean_text
 
 LINE_REFERENCE = re.compile(r"line \d+(?:, column \d+)?")
@@ -65,7 +65,7 @@ def edit(place: BookingBackend) -> None:
     if not isinstance(place, LocalBookingBackend):
         message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise CommandError(message)
-    booking_folder = find_booking_data_folder(place.settings.data)
+    booking_folder = find_bookings_folder_in_data(place.settings.data)
     with store.open_booking_store_folder(booking_folder) as folder:  # refused before the work, not after it
         store.BookingStore(place.settings.data).check_owner(folder)
     if not os.access(booking_folder, os.W_OK):
@@ -82,7 +82,7 @@ def edit(place: BookingBackend) -> None:
         with translate_booking_errors():
             transaction = place.service.execute(place.user, EditOperation(original, edited))
         print_command_message(
-            f"{find_bookings_data_file(place.settings.data)} is written: {clean_text(transaction.message)}"
+            f"{find_bookings_file_in_data(place.settings.data)} is written: {clean_text(transaction.message)}"
         )
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined] # the stubs do not have it
 from typing import NamedTuple
 
-from site_builder.core.terminal_text import clean_text, describe_json_error
+from site_builder.core.records import describe_json_error
+from site_builder.core.terminal_text import clean_text
 
 EntryContent = Mapping[str, object]
 # A list of bookings has a place for each GPU of a host, and no host has more.

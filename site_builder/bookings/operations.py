@@ -48,7 +48,7 @@ from site_builder.core.clock import Now
 from site_builder.core.data_folder import BOOKINGS_FILE
 from site_builder.core.model import RUN_ID_PREFIX, Booking
 from site_builder.core.timeparse import dates, moments, recurrence
-from site_builder.core.timeparse.recurrence import end_rrule
+from site_builder.core.timeparse.recurrence import end_recurrence_rule
 
 MAX_NAMED_CHANGES = 3
 MAX_COMMENT_CHARACTERS = 500
@@ -204,7 +204,7 @@ class ReleaseOperation:
             if booking.since and booking_time_to_epoch(booking.since) > now.epoch - formatting.MINUTE:
                 transaction.remove_booking(stored)
             elif booking.rrule:
-                transaction.update_booking(stored, {"rrule": end_rrule(booking.rrule, now), **changed_id})
+                transaction.update_booking(stored, {"rrule": end_recurrence_rule(booking.rrule, now), **changed_id})
             else:
                 end = booking_time_to_entry(now.local.replace(microsecond=0), now)
                 transaction.update_booking(stored, {"date": end, **changed_id})
@@ -216,8 +216,8 @@ class ReleaseOperation:
             return f"{what} is not booked again; what has begun goes on to its end"
         since = "what is left"
         if booking.since is not None and booking_time_to_epoch(booking.since) > now.epoch:
-            since = f"the booking from {moments.format_full_moment(booking.since, now.local)}"
-        return f"{what}: {since} until {moments.format_full_moment(booking.until, now.local)} is released"
+            since = f"the booking from {moments.describe_moment_in_full(booking.since, now.local)}"
+        return f"{what}: {since} until {moments.describe_moment_in_full(booking.until, now.local)} is released"
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class UndoOperation:
         changed = [*restored, *removed]
         if changed and all(has_booking_ended(booking, now) for booking in changed):
             refuse_ended_booking(changed[0], now)
-        changed_at = dates.parse_timestamp(line["when"])
+        changed_at = dates.parse_date_with_offset(line["when"])
         transaction.check_conflicts(current, others, given_up=changed_at.timestamp() if changed_at else None)
         for name in {booking.name for booking in current}:
             transaction.check_share([booking for booking in current if booking.name == name], others)
@@ -355,13 +355,13 @@ def describe_operation_result(bookings: Sequence[Booking], transaction: BookingT
     since = booking.since
     if booking.rrule and since:
         rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
-        return f"{what} {rule}, first {moments.format_full_moment(since, now.local)}"
+        return f"{what} {rule}, first {moments.describe_moment_in_full(since, now.local)}"
     if since is None or booking_time_to_epoch(since) <= now.epoch:
         start, start_text = now.epoch, "now"
     else:
-        start, start_text = booking_time_to_epoch(since), moments.format_full_moment(since, now.local)
+        start, start_text = booking_time_to_epoch(since), moments.describe_moment_in_full(since, now.local)
     length = formatting.format_duration(booking_time_to_epoch(booking.until) - start)
-    return f"{what} from {start_text} until {moments.format_full_moment(booking.until, now.local)} ({length})"
+    return f"{what} from {start_text} until {moments.describe_moment_in_full(booking.until, now.local)} ({length})"
 
 
 def format_operation_bookings(bookings: Sequence[Booking]) -> str:
@@ -403,7 +403,7 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
         raise UnclearRequestError("until when? Give `until` or `for`")
     rrule = parse_request_text_field(request, "rrule", MAX_COMMENT_CHARACTERS)
     if rrule:
-        rrule, fault = recurrence.parse_rrule(rrule, now.zone)
+        rrule, fault = recurrence.parse_recurrence_rule(rrule, now.zone)
         if fault:
             raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
         first = find_first_booking_time(rrule, since)

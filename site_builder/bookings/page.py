@@ -24,7 +24,7 @@ from site_builder.bookings.ics import (
 from site_builder.bookings.times import compute_booking_end_time, find_booking_time_bounds
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.faults import split_by_success
+from site_builder.core.faults import split_by_fault
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
 from site_builder.core.formatting import MAX_NAME_CHARACTERS, MONTH_NAMES
@@ -405,7 +405,7 @@ class CalendarBuilder:
                 ):
                     file.render(own_now)
 
-            good_bookings, failures = split_by_success(host.bookings, build_all)
+            good_bookings, failures = split_by_fault(host.bookings, build_all)
             self.problems += [build_booking_problem(booking, location) for booking, location in failures]
             hosts.append(host._replace(bookings=tuple(good_bookings)) if failures else host)
         self.cache = {}

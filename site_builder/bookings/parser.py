@@ -107,7 +107,7 @@ def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:
         return None, f"the booking of {name or 'nobody'} ends before it begins, and does not count"
     rule_text, rrule, problem = text("rrule"), "", "" if name else "a booking has no name"
     if rule_text:
-        rrule, fault = recurrence.parse_rrule(rule_text, zone) if since else ("", "needs a `from`")
+        rrule, fault = recurrence.parse_recurrence_rule(rule_text, zone) if since else ("", "needs a `from`")
         problem = f'the rrule "{rule_text}" {fault}; the booking counts once' if fault else problem
     if rrule and since:  # what repeats keeps its hour when the clocks change, whatever offset it was written with
         since, until = since.astimezone(zone), until.astimezone(zone)

@@ -15,7 +15,7 @@ from site_builder.bookings.times import compute_booking_phase, is_booking_starti
 from site_builder.bookings.transaction import BookingTransaction, BookingUser
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.data_folder import find_bookings_data_file
+from site_builder.core.data_folder import find_bookings_file_in_data
 from site_builder.core.locks import LockedFileError
 from site_builder.core.model import Booking
 from site_builder.core.timeparse import recurrence
@@ -57,7 +57,7 @@ class BookingService:
                 transaction.message = operation.apply(transaction)
                 if transaction.commit(operation.kind):
                     return transaction
-        path = find_bookings_data_file(self.settings.data)
+        path = find_bookings_file_in_data(self.settings.data)
         raise LockedFileError(f"{path} was changed by others {MAX_ATTEMPTS} times meanwhile: try again")
 
 

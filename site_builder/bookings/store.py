@@ -17,8 +17,7 @@ from typing import Any
 from site_builder.bookings import parser
 from site_builder.bookings.json_edit import BookingJsonError, decode_json_file, iterate_json_entries, text_to_plain_json
 from site_builder.core import files, locks
-from site_builder.core.data_folder import BOOKINGS_FILE, find_booking_data_folder
-from site_builder.core.files import CachedDataFile
+from site_builder.core.data_folder import BOOKINGS_FILE, CachedDataFile, find_bookings_folder_in_data
 from site_builder.core.locks import LockedFileBusyError, LockedFileError
 from site_builder.core.model import Booking, Problem, Row
 
@@ -44,7 +43,7 @@ class BookingStore:
 
     def __init__(self, data: Path) -> None:
         self.data_folder = data
-        self.folder = find_booking_data_folder(data)
+        self.folder = find_bookings_folder_in_data(data)
         self.max_bytes = MAX_BOOKINGS_BYTES  # bytes that it can hold
         self.signature: files.FileSignature | None = None
 
@@ -191,7 +190,7 @@ def hold_booking_store_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> It
     """Hold the lock on the bookings; the kernel frees it however we end."""
     deadline = time.monotonic() + timeout_s
     while True:
-        booking_folder = find_booking_data_folder(data)
+        booking_folder = find_bookings_folder_in_data(data)
         with open_booking_store_folder(booking_folder) as folder:
             handle = open_booking_store_lock(folder, booking_folder)
             try:
@@ -203,7 +202,7 @@ def hold_booking_store_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> It
                         )
                 except OSError as error:
                     raise LockedFileError(f"{booking_folder} cannot be locked: {error.strerror}") from None
-                if find_booking_data_folder(data) == booking_folder:  # else they were moved while we waited
+                if find_bookings_folder_in_data(data) == booking_folder:  # else they were moved while we waited
                     yield BookingStore(data)
                     return
             finally:
@@ -295,7 +294,7 @@ class BookingStoreFile(CachedDataFile[Row]):
     @property
     def folder(self) -> Path:
         """Return the folder of the bookings, also if they move while we run."""
-        return find_booking_data_folder(self.data_folder)
+        return find_bookings_folder_in_data(self.data_folder)
 
 
 class BookingsFile(BookingStoreFile[Booking]):

@@ -18,7 +18,7 @@ import orjson
 from site_builder.core import files, locks
 from site_builder.core.locks import LockedFileError
 from site_builder.core.model import Problem
-from site_builder.core.names import fold_login
+from site_builder.core.people import fold_login
 
 TOKENS_FILE = "tokens.json"
 # So that people, and programs that look for secrets in files, know what it is.

@@ -95,7 +95,7 @@ class BookingTransaction:
             raise BookingRefusedError(f"there is no booking {booking_id[:80]}: `gpuboard bookings` lists them")
         hosts = {stored.booking.host for stored in matches}
         if len(hosts) > 1:
-            message = f"booking {booking_id} is on {formatting.join_names(sorted(hosts))}: name the host too"
+            message = f"booking {booking_id} is on {formatting.format_names(sorted(hosts))}: name the host too"
             raise BookingRefusedError(message)
         return matches
 

@@ -22,7 +22,7 @@ from site_builder.core.html import Html
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
-from site_builder.core.records import dump_json, make_record_decoder
+from site_builder.core.records import encode_record, make_record_decoder
 from site_builder.history.block_format import HOST_COLUMNS
 from site_builder.history.reader import HistoryReader
 
@@ -199,5 +199,5 @@ class SparklineCache:
     def save(self) -> None:
         if self.is_changed:
             stored = {"code": CODE_DIGEST.hex(), "hosts": self.cached}
-            files.write_atomically(self.store_path, dump_json(stored), 0o600)
+            files.write_atomically(self.store_path, encode_record(stored), 0o600)
             self.is_changed = False

@@ -26,7 +26,7 @@ from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
     print_command_message,
-    translate_fleet_errors,
+    translate_to_command_errors,
     with_loaded_settings,
 )
 from site_builder.core.model import FleetUnavailableError
@@ -111,7 +111,7 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         vendor: str | None,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        with translate_fleet_errors():
+        with translate_to_command_errors():
             picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor), host, name)
         command(picker=picker, **rest)
 
@@ -155,7 +155,7 @@ def run_live_screen(load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Seq
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with translate_fleet_errors():
+        with translate_to_command_errors():
             fleet = load_fleet()  # a failure at the start will not go away by itself
     except KeyboardInterrupt:
         return
@@ -233,7 +233,7 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
         raise click.UsageError("say --json or --watch, not both")
     if every is not None and not watch:
         raise click.UsageError("--every goes with --watch")
-    with translate_fleet_errors():
+    with translate_to_command_errors():
         load_fleet = loader.open_fleet(loaded)
 
     def format_matches(fleet: Fleet, matches: Fleet) -> list[str]:
@@ -250,7 +250,7 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
         is_local = loader.choose_fleet_source(loaded) == "machine"
         run_live_screen(load_fleet, draw, every or (LOCAL_INTERVAL_S if is_local else BOARD_INTERVAL_S))
         return
-    with translate_fleet_errors():
+    with translate_to_command_errors():
         fleet = load_fleet()
     matches = search.search_fleet(fleet, words)
     if as_json:
@@ -294,7 +294,7 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     if limit is not None and limit < at_least:
         raise click.UsageError(f"--limit {limit} is less than --at-least {at_least}")
     check_command_host_options(picker, everywhere)
-    with translate_fleet_errors():
+    with translate_to_command_errors():
         result = picker.find_gpus(everywhere)
     if not everywhere and any(choice.gpu.parent_keys for choice in result.choices):
         choices = gpu_picker.select_gpus_for_one_process(result.choices, picker.request)
@@ -354,7 +354,7 @@ def wait_for_gpus(
     """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
     while True:
         try:
-            with translate_fleet_errors():
+            with translate_to_command_errors():
                 result = find_gpus()
             if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request):
                 return choices

@@ -18,7 +18,7 @@ from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, 
 from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client, formatting
 from site_builder.core.clock import Now
-from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_data_file
+from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_file_in_data
 from site_builder.core.model import (
     EXIT_MISSING,
     REWRITE_INTERVAL_S,
@@ -175,7 +175,7 @@ def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
         if file.content is not None or not (problems or faults):  # without problems, nobody has booked yet
             return bookings
         faults += [problem.what for problem in problems]
-    path = find_bookings_data_file(settings.data)
+    path = find_bookings_file_in_data(settings.data)
     raise FleetUnavailableError(f"{path} was {faults[0]}; so nobody can tell what is booked")
 
 
@@ -454,8 +454,8 @@ def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -
 
 def parse_fleet_booking(fields: dict[str, Any], text: TextReader) -> FleetBooking | None:
     """Parse a booking, if its times can be read."""
-    until = dates.parse_timestamp(fields.get("date"))
-    since = dates.parse_timestamp(fields["from"]) if fields.get("from") else None
+    until = dates.parse_date_with_offset(fields.get("date"))
+    since = dates.parse_date_with_offset(fields["from"]) if fields.get("from") else None
     if until is None or (fields.get("from") and since is None):
         return None
     return FleetBooking(

@@ -242,7 +242,7 @@ def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
     """Describe who has booked a GPU, now or within a day; of a conflict, the reason says it."""
     running = [booking for booking in gpu.bookings if booking.is_current(now.epoch)]
     if running and gpu.state != "conflict":
-        names = formatting.join_names(list(dict.fromkeys(booking.name for booking in running if booking.name)))
+        names = formatting.format_names(list(dict.fromkeys(booking.name for booking in running if booking.name)))
         comment = next((booking.comment for booking in running if booking.comment), None)
         until = f"until {formatting.format_moment(max(booking.until for booking in running), now)}"
         text = f"booked: {names} {until}" if names else f"booked {until}"

@@ -38,7 +38,7 @@ from site_builder.core.command_options import (
     CommandError,
     NegativeResultError,
     print_command_message,
-    translate_fleet_errors,
+    translate_to_command_errors,
 )
 from site_builder.core.subprocesses import end_with_parent
 from site_builder.core.terminal_text import clean_text
@@ -247,7 +247,7 @@ class RunGpuAcquisition:
         """Claim the GPUs on this machine, all or none."""
         claims: list[int] = []
         for choice in self.choices:
-            with translate_fleet_errors():
+            with translate_to_command_errors():
                 claim = claim_picked_gpu(choice.gpu.identifier)
             if claim is None:
                 self.mark_lost(choice.gpu.identifier)

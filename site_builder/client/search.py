@@ -175,7 +175,7 @@ def build_booking_search_text(booking: FleetBooking, now: float) -> str:
     elif booking.since and booking.since.timestamp() > now:
         phase = "from until"
     elif booking.used_by_since is not None:
-        phase = f"until · used by {formatting.join_names(booking.used_by) if booking.used_by else 'another'} since"
+        phase = f"until · used by {formatting.format_names(booking.used_by) if booking.used_by else 'another'} since"
     else:
         texts = [] if booking.unused_since is None else ["unused since"]
         mean_use = 0 if booking.mean_use is None else round(booking.mean_use / MEAN_USE_STEP) * MEAN_USE_STEP

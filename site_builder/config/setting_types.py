@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from site_builder.core.clock import ZONE_PATTERN
-from site_builder.core.names import fold_login
+from site_builder.core.people import fold_login
 
 DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION_PATTERN = re.compile(r"([0-9]{1,9})([smhd]?)")

@@ -6,14 +6,13 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 LOCALTIME_FILE = Path("/etc/localtime")
 # No dot and no slash at either end: such a name cannot lead out of the folder of the zones.
 ZONE_PATTERN = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
-ONE_SECOND, ONE_DAY = timedelta(seconds=1), timedelta(days=1)
 
 
 class Now:
@@ -106,33 +105,3 @@ def load_system_zone() -> tzinfo:
 def timestamp_to_milliseconds(epoch: float) -> int:
     """Convert to the unit of times in pages and revisions."""
     return int(epoch * 1000)
-
-
-def to_wall_clock(moment: datetime, zone: tzinfo) -> datetime:
-    """Return what the wall clock shows at a moment."""
-    return moment.astimezone(zone).replace(tzinfo=None)
-
-
-def find_wall_clock_moments(wall_clock: datetime, zone: tzinfo) -> list[datetime]:
-    """Return the moments at which the wall clock shows this: one, or in the nights when it jumps none or two."""
-    first, second = wall_clock.replace(tzinfo=zone, fold=0), wall_clock.replace(tzinfo=zone, fold=1)
-    if to_wall_clock(first.astimezone(timezone.utc), zone) != wall_clock:
-        return []
-    return [first] if first.utcoffset() == second.utcoffset() else [first, second]
-
-
-def find_first_wall_clock_moment(wall_clock: datetime, zone: tzinfo) -> datetime:
-    """Return the first moment at which the wall clock shows this or, where it skips it, later."""
-    moments = find_wall_clock_moments(wall_clock, zone)
-    return moments[0] if moments else find_wall_clock_jump(wall_clock, zone)
-
-
-def find_wall_clock_jump(wall_clock: datetime, zone: tzinfo) -> datetime:
-    """Return the moment at which the wall clock skips a time that it never shows."""
-    as_utc = wall_clock.replace(tzinfo=timezone.utc, microsecond=0)
-    # no zone is more than a day from UTC, and none jumps by more than a day
-    low, high = as_utc - 2 * ONE_DAY, as_utc + 2 * ONE_DAY
-    while high - low > ONE_SECOND:
-        middle = low + (high - low) // 2 // ONE_SECOND * ONE_SECOND
-        low, high = (low, middle) if to_wall_clock(middle, zone) > wall_clock else (middle, high)
-    return high.astimezone(zone)

@@ -45,7 +45,7 @@ class ClockHistory(NamedTuple):
     doubt: str = ""
 
 
-def check_clock(state: Path, now: float, offsets: Iterable[float]) -> str:
+def find_clock_doubt(state: Path, now: float, offsets: Iterable[float]) -> str:
     """Return why the clock is not trusted, or nothing; `offsets` say how far ahead of it the hosts' clocks are."""
     history = read_clock_history(state)
     new_history = update_clock_history(history, take_clock_reading(now), list(offsets))

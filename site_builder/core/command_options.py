@@ -22,7 +22,7 @@ from site_builder.core.model import FleetUnavailableError
 SETTING_OPTIONS = ("data", "www", "state", "listen", "url", "htpasswd")
 
 
-def complete_folders(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_folder_option(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete a folder."""
     return [CompletionItem(incomplete, type="dir")]
 
@@ -70,7 +70,7 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
             f"--{name}",
             metavar="FOLDER",
             help=f"The folder of {content}.",
-            shell_complete=complete_folders,
+            shell_complete=complete_folder_option,
         )(run)
     return click.option("--conf", metavar="FILE", help="The settings file.", shell_complete=complete_file_option)(run)
 
@@ -119,7 +119,7 @@ def print_cleartext_warning(url: str, secret: str) -> None:
         print_command_message(f"your {secret} crosses the network in the clear: {url} should be https")
 
 
-def refuse_foreign_board(settings: Settings, conf: Path | None = None) -> None:
+def refuse_command_on_foreign_board(settings: Settings, conf: Path | None = None) -> None:
     """Refuse a state folder that is another user's or that others may write; and as root, another user's settings.
 
     Root must run nobody else's board: it would leave files there that its owner cannot replace.
@@ -133,7 +133,7 @@ def refuse_foreign_board(settings: Settings, conf: Path | None = None) -> None:
 
 
 @contextmanager
-def translate_fleet_errors() -> Iterator[None]:
+def translate_to_command_errors() -> Iterator[None]:
     """Turn a fleet that cannot be loaded into a CommandError."""
     try:
         yield

@@ -1,22 +1,27 @@
-"""The layout of data/: where bookings are, and who may change what."""
+"""The folder data/: where bookings are, who may change what, and files that are parsed when they change."""
 
 from __future__ import annotations
 
 import grp
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Generic
 
-from site_builder.core.files import find_file_owner_login
-from site_builder.core.model import Problem
+from site_builder.core import files
+from site_builder.core.faults import describe_fault
+from site_builder.core.files import FileRefusedError, FileSignature, find_file_owner_login
+from site_builder.core.formatting import format_local_time
+from site_builder.core.model import ParsedFile, Problem, Row
 from site_builder.core.names import BOOKINGS
 
 FIX_HINT = "call `./install.sh web` on the web host, as the user who builds the board"
 BOOKINGS_FILE, WATCHES_FILE = "comments.json", "watches.json"
 
 
-def find_booking_data_folder(data: Path) -> Path:
+def find_bookings_folder_in_data(data: Path) -> Path:
     """Return data/bookings/ if the owner of data/ or root made it, else data/ itself."""
     bookings_folder = data / BOOKINGS
     try:
@@ -29,8 +34,8 @@ def find_booking_data_folder(data: Path) -> Path:
     return bookings_folder if stat.S_ISDIR(status.st_mode) and status.st_uid in owners else data
 
 
-def find_bookings_data_file(data: Path) -> Path:
-    return find_booking_data_folder(data) / BOOKINGS_FILE
+def find_bookings_file_in_data(data: Path) -> Path:
+    return find_bookings_folder_in_data(data) / BOOKINGS_FILE
 
 
 def is_moved_data_file_link(path: str | Path) -> bool:
@@ -54,7 +59,7 @@ def list_data_folder_problems(data: Path) -> list[Problem]:
             help_ = FIX_HINT if is_data_folder_ours(data) else "its owner must call `chmod go-w` for it"
             what = f"{writers} can put links into it, and so redirect what is written there: {help_}"
             problems.append(Problem("data", what))
-        if find_booking_data_folder(data) == data:
+        if find_bookings_folder_in_data(data) == data:
             if os.path.lexists(data / BOOKINGS):
                 what = "it is not used: it must be a folder of the owner of data/; give it to them, or remove it"
                 problems.append(Problem(f"data/{BOOKINGS}", what))
@@ -102,3 +107,89 @@ def is_data_folder_ours(data: Path) -> bool:
 def is_unmoved_data_file(path: Path) -> bool:
     """Return True for a file in data/ that belongs into data/bookings/."""
     return os.path.lexists(path) and not is_moved_data_file_link(path)
+
+
+class CachedDataFile(Generic[Row]):
+    """A file in data/ that is parsed again only if it changed; a missing one is empty."""
+
+    def __init__(
+        self,
+        data: Path,
+        state: Path | None,
+        name: str,
+        parser: Callable[[bytes], ParsedFile[Row]],
+        limit: int = 1024 * 1024,
+    ) -> None:
+        """Load the last good content from state/, if there is a state folder."""
+        self.data_folder, self.state_folder, self.name, self.parser, self.max_bytes = data, state, name, parser, limit
+        self.signature: FileSignature | None = None
+        self.content: bytes | None = None
+        self.stored_content: bytes | None = None
+        self.rows: tuple[Row, ...] = ()
+        self.content_time = 0.0
+        self.problems: tuple[str, ...] = ()
+        with suppress(OSError, FileRefusedError):
+            if state is None:
+                return
+            signature, content = files.read_with_signature(state / name, limit)
+            parsed = self.parse(content)
+            if parsed.is_complete:
+                self.content = self.stored_content = content
+                self.rows, self.content_time = parsed.rows, signature.modified_ns / 1e9
+
+    @property
+    def folder(self) -> Path:
+        return self.data_folder
+
+    def read(self) -> tuple[tuple[Row, ...], list[Problem]]:
+        """Return the rows, and what is wrong with the file."""
+        store_problems: list[Problem] = []
+        try:
+            folder = os.open(self.folder, files.ROOT_FOLDER_FLAGS)
+            try:
+                signature = files.read_signature(self.name, folder)
+                if signature is None or signature != self.signature:
+                    content, parsed = None, ParsedFile[Row]()
+                    if signature:
+                        signature, content = files.read_file(self.name, folder, self.max_bytes)
+                        parsed = self.parse(content)
+                    self.signature, self.problems = signature, parsed.problems
+                    if parsed.is_complete:
+                        self.rows, self.content = parsed.rows, content
+                        self.content_time = signature.arrived_ns / 1e9 if signature else 0.0
+                        store_problems = self.store_content(content) if content != self.stored_content else []
+                    else:
+                        self.problems = tuple(self.describe_fallback(f"not read: {what}") for what in parsed.problems)
+            finally:
+                os.close(folder)
+        except (OSError, FileRefusedError) as error:
+            self.signature = None
+            self.problems = (self.describe_fallback(f"not read: {getattr(error, 'strerror', None) or error}"),)
+        return self.rows, [Problem(f"data/{self.name}", what) for what in self.problems] + store_problems
+
+    def parse(self, content: bytes) -> ParsedFile[Row]:
+        """Parse; an exception costs this file alone."""
+        try:
+            return self.parser(content)
+        except Exception as error:
+            return ParsedFile(is_complete=False, problems=(describe_fault("it could not be understood", error),))
+
+    def store_content(self, content: bytes | None) -> list[Problem]:
+        """Write the last good content to state/, or remove it if the file is gone."""
+        if self.state_folder is None:
+            return []
+        store = self.state_folder / self.name
+        try:
+            if content is None:
+                store.unlink(missing_ok=True)
+            else:
+                files.write_atomically(store, content, 0o600)
+            self.stored_content = content
+        except OSError as error:
+            self.signature = None  # so that the next build tries again
+            return [Problem(f"state/{self.name}", f"data/{self.name} could not be kept: {error.strerror}")]
+        return []
+
+    def describe_fallback(self, what: str) -> str:
+        """Say what replaces a file that cannot be read."""
+        return what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} serves"

@@ -71,7 +71,7 @@ class Catch:
             if self.clears and self.where not in self.faults.failed_places:
                 self.faults.forget(self.where)
             return False
-        if not isinstance(error, Exception) or is_file_error(error):
+        if not isinstance(error, Exception) or is_file_system_fault(error):
             return False
         self.faults.note(self.where, self.what, error)
         return True
@@ -112,12 +112,12 @@ def limit_fault_reports(report: Callable[[str], None], max_count: int = 100) -> 
     return report_once
 
 
-def is_file_error(error: BaseException) -> bool:
+def is_file_system_fault(error: BaseException) -> bool:
     """Return True if a disk, folder or file is at fault, which is reported elsewhere; EOVERFLOW comes from numbers."""
     return isinstance(error, OSError) and error.errno != errno.EOVERFLOW
 
 
-def split_by_success(
+def split_by_fault(
     items: Iterable[Item], use: Callable[[Sequence[Item]], object]
 ) -> tuple[list[Item], list[tuple[Item, str]]]:
     """Try each item alone; return those that work, and the others with the location of the exception."""

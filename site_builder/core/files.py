@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Generic, NamedTuple, TypeVar
-
-from site_builder.core.faults import describe_fault
-from site_builder.core.formatting import format_local_time
-from site_builder.core.model import ParsedFile, Problem, Row
+from typing import IO, NamedTuple, TypeVar
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # The folder that the admin names may be a link, for example to a share; folders inside it may not.
@@ -29,10 +25,14 @@ PARSE_ERRORS = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
 COPY_SUFFIX = ".bak"
 COPY_USED_MESSAGE = "the last good copy of it is used"
 Value = TypeVar("Value")
-MAX_FILE_BYTES = 1024 * 1024
 MAX_LOG_BYTES = 512 * 1024
 MAX_LINE_CHARACTERS = 500
 PACKAGE_FOLDER = Path(__file__).parents[1]
+# They are inside an installed package, and beside that of a clone.
+SCRIPTS_FOLDER, ASSETS_FOLDER = (
+    packed if (packed := PACKAGE_FOLDER / Path(source).name).is_dir() else PACKAGE_FOLDER.parent / source
+    for source in ("scripts", "www/assets")
+)
 
 
 class FileRefusedError(Exception):
@@ -128,7 +128,7 @@ def check_own_file(status: os.stat_result) -> None:
         raise FileRefusedError("others can write it: check it, then close it with chmod 600")
 
 
-def load_with_copy(
+def load_file_or_copy(
     path: Path, parse: Callable[[bytes], Value], limit: int = MAX_STATE_FILE_BYTES
 ) -> tuple[Value | None, str]:
     """Return the content of a small file, and what is wrong with it; an empty or damaged file is replaced by its copy.
@@ -216,7 +216,7 @@ def write_atomically_in_folder(folder: int, name: str, content: bytes, mode: int
         raise
 
 
-def write_with_copy(path: Path, content: bytes) -> None:
+def write_file_and_copy(path: Path, content: bytes) -> None:
     """Write a small file that cannot be rebuilt, and its copy first: so the copy is never older than the file."""
     write_atomically(find_copy_file(path), content, 0o600)
     write_atomically(path, content, 0o600)
@@ -282,92 +282,6 @@ def find_file_owner_login(uid: int) -> str:
         return f"user {uid}"
 
 
-class CachedDataFile(Generic[Row]):
-    """A file in data/ that is parsed again only if it changed; a missing one is empty."""
-
-    def __init__(
-        self,
-        data: Path,
-        state: Path | None,
-        name: str,
-        parser: Callable[[bytes], ParsedFile[Row]],
-        limit: int = MAX_FILE_BYTES,
-    ) -> None:
-        """Load the last good content from state/, if there is a state folder."""
-        self.data_folder, self.state_folder, self.name, self.parser, self.max_bytes = data, state, name, parser, limit
-        self.signature: FileSignature | None = None
-        self.content: bytes | None = None
-        self.stored_content: bytes | None = None
-        self.rows: tuple[Row, ...] = ()
-        self.content_time = 0.0
-        self.problems: tuple[str, ...] = ()
-        with suppress(OSError, FileRefusedError):
-            if state is None:
-                return
-            signature, content = read_with_signature(state / name, limit)
-            parsed = self.parse(content)
-            if parsed.is_complete:
-                self.content = self.stored_content = content
-                self.rows, self.content_time = parsed.rows, signature.modified_ns / 1e9
-
-    @property
-    def folder(self) -> Path:
-        return self.data_folder
-
-    def read(self) -> tuple[tuple[Row, ...], list[Problem]]:
-        """Return the rows, and what is wrong with the file."""
-        store_problems: list[Problem] = []
-        try:
-            folder = os.open(self.folder, ROOT_FOLDER_FLAGS)
-            try:
-                signature = read_signature(self.name, folder)
-                if signature is None or signature != self.signature:
-                    content, parsed = None, ParsedFile[Row]()
-                    if signature:
-                        signature, content = read_file(self.name, folder, self.max_bytes)
-                        parsed = self.parse(content)
-                    self.signature, self.problems = signature, parsed.problems
-                    if parsed.is_complete:
-                        self.rows, self.content = parsed.rows, content
-                        self.content_time = signature.arrived_ns / 1e9 if signature else 0.0
-                        store_problems = self.store_content(content) if content != self.stored_content else []
-                    else:
-                        self.problems = tuple(self.describe_fallback(f"not read: {what}") for what in parsed.problems)
-            finally:
-                os.close(folder)
-        except (OSError, FileRefusedError) as error:
-            self.signature = None
-            self.problems = (self.describe_fallback(f"not read: {getattr(error, 'strerror', None) or error}"),)
-        return self.rows, [Problem(f"data/{self.name}", what) for what in self.problems] + store_problems
-
-    def parse(self, content: bytes) -> ParsedFile[Row]:
-        """Parse; an exception costs this file alone."""
-        try:
-            return self.parser(content)
-        except Exception as error:
-            return ParsedFile(is_complete=False, problems=(describe_fault("it could not be understood", error),))
-
-    def store_content(self, content: bytes | None) -> list[Problem]:
-        """Write the last good content to state/, or remove it if the file is gone."""
-        if self.state_folder is None:
-            return []
-        store = self.state_folder / self.name
-        try:
-            if content is None:
-                store.unlink(missing_ok=True)
-            else:
-                write_atomically(store, content, 0o600)
-            self.stored_content = content
-        except OSError as error:
-            self.signature = None  # so that the next build tries again
-            return [Problem(f"state/{self.name}", f"data/{self.name} could not be kept: {error.strerror}")]
-        return []
-
-    def describe_fallback(self, what: str) -> str:
-        """Say what replaces a file that cannot be read."""
-        return what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} serves"
-
-
 class BuildLogFile:
     """Appends lines to build.log; a line that cannot be written is lost, since a full disk is reported elsewhere."""
 
@@ -383,9 +297,3 @@ class BuildLogFile:
                     self.path.replace(self.path.with_name("build.log.1"))
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(f"{moment.isoformat(timespec='seconds')} {text}\n")
-
-
-def find_scripts_folder() -> Path:
-    """Return the folder of the scripts for GPU hosts."""
-    packed = PACKAGE_FOLDER / "scripts"
-    return packed if packed.is_dir() else PACKAGE_FOLDER.parent / "scripts"

@@ -105,7 +105,7 @@ def format_name_counts(names: Iterable[str], alone: str = "1 × ") -> str:
     return ", ".join(f"{alone if count == 1 else f'{count} × '}{name}" for name, count in Counter(names).items())
 
 
-def join_names(names: Sequence[str], limit: int = 3) -> str:
+def format_names(names: Sequence[str], limit: int = 3) -> str:
     """Return `alice`, `alice and bob`, or with more than `limit` names `alice, bob and 3 more`."""
     if len(names) > limit:
         return f"{', '.join(names[: limit - 1])} and {len(names) - limit + 1} more"

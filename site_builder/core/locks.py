@@ -70,7 +70,7 @@ def hold_file_lock(path: Path) -> Iterator[None]:
     handle = None
     try:
         try:
-            check_folder(path.parent)
+            check_lock_folder(path.parent)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(lock_path, LOCK_FLAGS, 0o600)
             if not acquire_lock(handle, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
@@ -85,7 +85,7 @@ def hold_file_lock(path: Path) -> Iterator[None]:
 
 def read_locked_file(path: Path, limit: int) -> bytes:
     """Return the content; empty if there is no file."""
-    check_folder(path.parent)
+    check_lock_folder(path.parent)
     try:
         return files.read_own_file(path, limit)
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def read_lock_holder(handle: int) -> str:
     return os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "unknown"
 
 
-def check_folder(folder: Path) -> None:
+def check_lock_folder(folder: Path) -> None:
     """Refuse a folder that others own or may write to."""
     try:
         files.refuse_foreign_folder(folder)

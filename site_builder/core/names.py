@@ -10,29 +10,13 @@ HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # The folder in data/ that is not a host.
 BOOKINGS = "bookings"
 DIGITS_OR_TEXT = re.compile(r"[0-9]{1,18}|[^0-9]+")
-ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def is_host_name(name: str) -> bool:
     return HOST_NAME.fullmatch(name) is not None and name != BOOKINGS
 
 
-def fold_login(login: str) -> str:
-    """Fold a login for comparisons: only the case of ASCII letters is ignored.
-
-    `lower` would turn the kelvin sign into a k, and so one person into another.
-    """
-    return login.lower() if login.isascii() else login.translate(ASCII_LOWER)
-
-
-def fold_alias(name: str) -> str:
-    """Lower a name as aliases.csv has it; a letter outside ASCII never becomes an ASCII letter."""
-    if name.isascii():
-        return name.lower()
-    return "".join(letter if not letter.isascii() and letter.lower().isascii() else letter.lower() for letter in name)
-
-
-def parse_gpu_index(number: int | str | None) -> int | None:
+def gpu_number_to_index(number: int | str | None) -> int | None:
     """Return the index in a GPU's number: 0 for 0, for its MIG instance 0:1 and for amd0."""
     digits = "" if number is None else str(number).partition(":")[0].lstrip(string.ascii_lowercase)
     return int(digits) if digits.isdecimal() else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+import string
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from site_builder.core.names import fold_alias, fold_login
 from site_builder.core.terminal_text import clean_text, decode_text
 
 # A user without a name, as `ps` or we print it; an id above 2³¹ may be printed negative.
@@ -15,6 +15,9 @@ UID_MODULUS = 2**32
 # The column of `ps` has room for eight digits.
 MIN_TRUNCATED_UID = 10**8
 MAX_CACHED_LOGINS = 20_000
+
+
+ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 class PeopleDirectory:
@@ -46,7 +49,9 @@ class PeopleDirectory:
     def find_person(self, login: str | None) -> str | None:
         """Return the person behind a login printed by `ps`; None for a number or an ambiguous truncated name."""
         full_login = self.find_full_login(login) if login else None
-        if full_login is None or (parse_uid(full_login) is not None and fold_alias(full_login) not in self.aliases):
+        if full_login is None or (
+            parse_login_uid(full_login) is not None and fold_alias(full_login) not in self.aliases
+        ):
             return None
         return self.resolve_person(full_login)
 
@@ -75,7 +80,7 @@ class PeopleDirectory:
                 self.full_login_cache.clear()
             full_login: str | None = login
             if fold_alias(login) not in self.aliases:
-                number = parse_uid(login)
+                number = parse_login_uid(login)
                 if number is not None:
                     is_aliased_number = str(number) in self.aliases and f"uid {number}" not in self.aliases
                     full_login = str(number) if is_aliased_number else f"uid {number}"
@@ -92,7 +97,7 @@ class PeopleDirectory:
         # of all names: a short display name must not hide a second person whose login begins like this
         spellings = self.known_names
         if login[:-1].isdecimal():
-            uids = {number for known_login in self.logins if (number := parse_uid(known_login)) is not None}
+            uids = {number for known_login in self.logins if (number := parse_login_uid(known_login)) is not None}
             spellings = {str(number): f"uid {number}" for number in uids}
             spellings.update({name: name for name in self.aliases if name.isascii() and name.isdecimal()})
         names = [
@@ -106,12 +111,12 @@ class PeopleDirectory:
     @classmethod
     def is_worth_remembering(cls, login: str) -> bool:
         """Return True for a full name, and for a number so long that `ps` may truncate it elsewhere."""
-        number = parse_uid(login)
+        number = parse_login_uid(login)
         return cls.is_full_login(login) if number is None else number >= MIN_TRUNCATED_UID
 
     @staticmethod
     def is_full_login(login: str) -> bool:
-        return parse_uid(login) is None and not is_truncated_login(login)
+        return parse_login_uid(login) is None and not is_truncated_login(login)
 
 
 def parse_aliases(data: bytes) -> dict[str, str]:
@@ -124,7 +129,22 @@ def parse_aliases(data: bytes) -> dict[str, str]:
     return display_names
 
 
-def parse_uid(user: str) -> int | None:
+def fold_login(login: str) -> str:
+    """Fold a login for comparisons: only the case of ASCII letters is ignored.
+
+    `lower` would turn the kelvin sign into a k, and so one person into another.
+    """
+    return login.lower() if login.isascii() else login.translate(ASCII_LOWER)
+
+
+def fold_alias(name: str) -> str:
+    """Lower a name as aliases.csv has it; a letter outside ASCII never becomes an ASCII letter."""
+    if name.isascii():
+        return name.lower()
+    return "".join(letter if not letter.isascii() and letter.lower().isascii() else letter.lower() for letter in name)
+
+
+def parse_login_uid(user: str) -> int | None:
     """Return the number of a user that has no name; None for a login."""
     if user[:1].isalpha() and not user.startswith("uid "):  # a fast path for nearly all of many logins
         return None

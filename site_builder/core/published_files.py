@@ -12,7 +12,7 @@ import orjson
 from site_builder import __version__
 from site_builder.core import files
 from site_builder.core.clock import Now
-from site_builder.core.files import PACKAGE_FOLDER, compute_digest
+from site_builder.core.files import ASSETS_FOLDER, PACKAGE_FOLDER, compute_digest
 from site_builder.core.model import REWRITE_INTERVAL_S
 from site_builder.core.records import make_record_decoder
 
@@ -103,9 +103,9 @@ class SiteFiles(Protocol):
 
 def publish_assets(www: Path) -> str:
     """Copy the assets to www/ unless they are there, and return a version that changes with any of them."""
-    contents = {path.name: path.read_bytes() for path in sorted(find_assets_folder().iterdir()) if path.is_file()}
+    contents = {path.name: path.read_bytes() for path in sorted(ASSETS_FOLDER.iterdir()) if path.is_file()}
     target = www / "assets"
-    if not target.exists() or not target.samefile(find_assets_folder()):
+    if not target.exists() or not target.samefile(ASSETS_FOLDER):
         target.mkdir(exist_ok=True)
         for name, content in contents.items():
             try:
@@ -145,8 +145,3 @@ def compute_site_code_fingerprint() -> tuple[object, ...]:
 # After an update of gpuboard, everything cached is made again. Computed once: this process builds with the code that
 # it has loaded, whatever is installed meanwhile.
 CODE_FINGERPRINT = compute_site_code_fingerprint()
-
-
-def find_assets_folder() -> Path:
-    packed = PACKAGE_FOLDER / "assets"
-    return packed if packed.is_dir() else PACKAGE_FOLDER.parent / "www/assets"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import sys
@@ -37,6 +38,16 @@ NUMBER_TYPES = (int, float)
 MAX_NUMBER = 1e15
 
 
+JSON_ERROR_MEANINGS = {
+    "Expecting ',' delimiter": "a comma is missing before this place, or what was begun is not closed",
+    "Expecting ':' delimiter": "a colon is missing before this place",
+    "Expecting property name enclosed in double quotes": "a name in double quotes should stand here",
+    "Expecting value": "a value should stand here",
+    "Unterminated string starting at": "the text that begins here has no closing quotation mark",
+    "Extra data": "there is more behind the end",
+}
+
+
 class WrongTypeError(ValueError):
     """A value does not have the expected type."""
 
@@ -45,7 +56,7 @@ class DamagedFileError(Exception):
     """A file is not as it was written."""
 
 
-def dump_json(value: object) -> bytes:
+def encode_record(value: object) -> bytes:
     """Encode tuples, dataclasses and their content; raise TypeError for anything else."""
     return orjson.dumps(value, default=convert_for_json)
 
@@ -61,6 +72,11 @@ def convert_for_json(value: Any) -> object:  # noqa: ANN401 # anything that orjs
     if isinstance(value, Path):
         return str(value)
     raise TypeError(type(value).__name__)
+
+
+def describe_json_error(error: json.JSONDecodeError) -> str:
+    """Say where JSON is broken, and how."""
+    return f"line {error.lineno}, column {error.colno}: {JSON_ERROR_MEANINGS.get(error.msg, error.msg)}"
 
 
 def replace_dicts_by_pairs(value: Any) -> Any:  # noqa: ANN401 # any value to encode
@@ -238,7 +254,7 @@ class UnionRewriter(ast.NodeTransformer):
         return ast.Subscript(ast.Name("Union", ast.Load()), both, ast.Load())
 
 
-def write_records(path: Path, title: str, records: Iterable[Record]) -> None:
+def write_record_file(path: Path, title: str, records: Iterable[Record]) -> None:
     """Write a file record by record, so that it is never in memory as a whole."""
 
     def write(file: IO[bytes]) -> None:
@@ -257,7 +273,7 @@ def write_records(path: Path, title: str, records: Iterable[Record]) -> None:
     files.write_atomically(path, write, 0o600)
 
 
-def read_records(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
+def read_record_file(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes]]]:
     """Yield the records; the file is whole only if this ends without an error."""
     try:
         handle = os.open(path, files.READ_FLAGS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,14 +21,6 @@ CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_MESSAGES = 50
 MAX_PROBLEM_CHARACTERS = 300
-JSON_ERROR_MEANINGS = {
-    "Expecting ',' delimiter": "a comma is missing before this place, or what was begun is not closed",
-    "Expecting ':' delimiter": "a colon is missing before this place",
-    "Expecting property name enclosed in double quotes": "a name in double quotes should stand here",
-    "Expecting value": "a value should stand here",
-    "Unterminated string starting at": "the text that begins here has no closing quotation mark",
-    "Extra data": "there is more behind the end",
-}
 
 
 def flatten_terminal_text(text: str) -> str:
@@ -75,11 +66,6 @@ def limit_problems(problems: Sequence[str]) -> tuple[str, ...]:
         for problem in problems[:MAX_MESSAGES]
     )
     return shown if len(problems) <= MAX_MESSAGES else (*shown, f"and {len(problems) - MAX_MESSAGES} more problems")
-
-
-def describe_json_error(error: json.JSONDecodeError) -> str:
-    """Say where JSON is broken, and how."""
-    return f"line {error.lineno}, column {error.colno}: {JSON_ERROR_MEANINGS.get(error.msg, error.msg)}"
 
 
 def measure_width(text: str) -> int:

@@ -11,7 +11,7 @@ import click
 
 from site_builder.config.setting_types import LISTEN, parse_seconds_setting
 from site_builder.config.settings import load_settings
-from site_builder.core.command_options import CommandError, complete_folders, print_command_message
+from site_builder.core.command_options import CommandError, complete_folder_option, print_command_message
 from site_builder.demo.history import fill_history
 from site_builder.demo.simulated_lab import SimulatedLab, SimulatedLabOptions
 from site_builder.web.commands import (
@@ -52,7 +52,9 @@ def parse_demo_listen_option(_: click.Context, __: click.Parameter, value: str |
     metavar="ADDRESS:PORT",
     help="Where.  [default: 127.0.0.1, from 8080 on]",
 )
-@click.option("--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=complete_folders)
+@click.option(
+    "--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=complete_folder_option
+)
 @click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
 def demo(
     hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int] | None, folder: str | None, once: bool

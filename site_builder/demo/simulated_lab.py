@@ -17,8 +17,8 @@ from pathlib import Path
 from random import Random
 
 from site_builder.core import files
-from site_builder.core.data_folder import find_bookings_data_file
-from site_builder.core.files import find_scripts_folder
+from site_builder.core.data_folder import find_bookings_file_in_data
+from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.model import IdleTimes
 from site_builder.demo.amd_tools import render_amd_output
 from site_builder.demo.nvidia_tools import NvidiaToolProcess, render_nvidia_output
@@ -290,7 +290,7 @@ class SimulatedLab:
             "GPUBOARD_DEST": str(self.data_folder.absolute()),
             **{f"GPUBOARD_{task}_EVERY": str(self.interval_s) for task in ("GPUS", "PROCESSES", "PS")},
         }
-        command = [str(find_scripts_folder() / "gpu-run.sh"), "once"]
+        command = [str(SCRIPTS_FOLDER / "gpu-run.sh"), "once"]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return ended.stderr.strip() if ended.returncode else ""
 
@@ -313,7 +313,7 @@ class SimulatedLab:
                 lines_by_host.setdefault(booking.host, []).append(f"  {json.dumps(gpu)}: {json.dumps(entry)}")
         hosts = (f" {json.dumps(host)}: {{\n" + ",\n".join(lines) + "\n }" for host, lines in lines_by_host.items())
         files.write_atomically(
-            find_bookings_data_file(self.data_folder), ("{\n" + ",\n".join(hosts) + "\n}\n").encode()
+            find_bookings_file_in_data(self.data_folder), ("{\n" + ",\n".join(hosts) + "\n}\n").encode()
         )
 
     def format_date(self, moment: float) -> str:

@@ -13,7 +13,7 @@ from base64 import encodebytes
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from site_builder.core.files import PACKAGE_FOLDER, find_scripts_folder
+from site_builder.core.files import PACKAGE_FOLDER, SCRIPTS_FOLDER
 from site_builder.core.names import is_host_name
 from site_builder.core.subprocesses import extract_last_line
 from site_builder.core.terminal_text import clean_text
@@ -149,7 +149,7 @@ def build_known_hosts_lines(destination: str, keys: list[HostKey]) -> tuple[str,
 
 def list_host_scripts() -> list[Path]:
     """List the scripts that `./install.sh host` copies, relative to their folder."""
-    folder = find_scripts_folder()
+    folder = SCRIPTS_FOLDER
     library = [path for path in (folder / "lib").rglob("*") if path.is_file()]
     library_files = [path for path in library if not path.name.startswith(".") and not path.name.endswith("~")]
     return sorted(path.relative_to(folder) for path in [*library_files, *folder.glob("*.sh")])
@@ -158,7 +158,7 @@ def list_host_scripts() -> list[Path]:
 def compute_scripts_digest() -> str:
     """Compute the digest that install/look.sh computes on the host."""
     names = sorted(f"./{path}" for path in list_host_scripts())
-    lines = [f"{hashlib.sha256((find_scripts_folder() / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    lines = [f"{hashlib.sha256((SCRIPTS_FOLDER / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -168,7 +168,7 @@ def build_install_program() -> str:
     files = {
         "install.sh": script,
         **{f"install/{path.name}": path for path in sorted((script.parent / "install").glob("*.*"))},
-        **{f"scripts/{path}": find_scripts_folder() / path for path in list_host_scripts()},
+        **{f"scripts/{path}": SCRIPTS_FOLDER / path for path in list_host_scripts()},
     }
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from site_builder.core.files import find_scripts_folder
+from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.subprocesses import extract_last_line
 from site_builder.remote.ssh import RemoteCommandResult, connect_ssh
 from site_builder.remote.ssh_config import HostKey, SshError, read_known_host_keys
@@ -144,7 +144,7 @@ def open_web_host(data: Path, address: str | None, config: Path | None) -> Itera
     """Open the web host: this machine, or the account at an address, to which hosts push."""
     if address is None:
         installed = Path.home() / INSTALLED_SCRIPTS
-        folders = [installed if (installed / "gpu-enrol.sh").exists() else find_scripts_folder(), data]
+        folders = [installed if (installed / "gpu-enrol.sh").exists() else SCRIPTS_FOLDER, data]
         scripts, data_folder = (shlex.quote(str(folder.absolute())) for folder in folders)
         where = FOLDERS_SCRIPT.format(scripts=scripts, data=data_folder)
         names = [name for name in (socket.getfqdn(), socket.gethostname()) if not name.startswith("localhost")]

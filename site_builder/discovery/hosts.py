@@ -14,11 +14,13 @@ from pathlib import Path
 from site_builder.consul import client
 from site_builder.consul.client import MAX_RESPONSE_BYTES, TIMEOUT_MESSAGE, ConsulRequest, clean_consul_json_value
 from site_builder.core import files
-from site_builder.core.files import CachedDataFile, read_with_signature
+from site_builder.core.data_folder import CachedDataFile
+from site_builder.core.files import read_with_signature
 from site_builder.core.formatting import format_local_time
 from site_builder.core.model import ConsulAccess, DiscoveredHost, ListedHost, ParsedFile, Problem
 from site_builder.core.names import is_host_name
-from site_builder.core.terminal_text import decode_text, describe_json_error, limit_problems
+from site_builder.core.records import describe_json_error
+from site_builder.core.terminal_text import decode_text, limit_problems
 
 MAINTENANCE_PATTERN = re.compile(r"(?:^|,)\s*maintenance\s*(?::\s*(.*))?$", re.IGNORECASE)
 MAX_CELL_CHARACTERS = 200

@@ -15,7 +15,7 @@ from pathlib import Path
 from site_builder import __version__
 from site_builder.client import loader
 from site_builder.core import files, locks
-from site_builder.core.formatting import format_size, join_names
+from site_builder.core.formatting import format_names, format_size
 from site_builder.core.model import FleetUnavailableError
 from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message
 
@@ -94,7 +94,7 @@ def check_settings(context: DoctorContext) -> CheckResult:
         if not context.loaded_settings.given[name].text.startswith("/")
     ]
     if relative_folders and conf.path.parent != conf.path.cwd():
-        names = join_names(relative_folders)
+        names = format_names(relative_folders)
         message = f"{names} in {conf.path} count from where gpuboard is started, and cron starts it at home"
         return CheckResult.warn(message, "write them whole, beginning with /")
     return CheckResult.passed(str(conf.path))

@@ -17,8 +17,8 @@ from site_builder.bookings.store import BookingStoreFile
 from site_builder.consul import client, kv, leader
 from site_builder.consul.client import TIMEOUT_MESSAGE, ConsulRequest, ConsulUnavailableError
 from site_builder.consul.kv import KvStore
-from site_builder.core.data_folder import BOOKINGS_FILE, find_booking_data_folder, list_data_folder_problems
-from site_builder.core.formatting import format_count, format_duration, format_size, join_names
+from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_folder_in_data, list_data_folder_problems
+from site_builder.core.formatting import format_count, format_duration, format_names, format_size
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import HostDiscovery, request_discovered_nodes
 from site_builder.doctor.builder_checks import BYTES_PER_MIB
@@ -66,7 +66,7 @@ def check_authorized_keys(context: DoctorContext) -> CheckResult:
     unrestricted = [shown for shown, options in keys if is_authorized_key_unrestricted(options)]
     if unrestricted:
         counts = f"of {len(keys)} keys in {path}, {len(unrestricted)}"
-        message = f"{counts} can do more than push for one host: {join_names(unrestricted)}"
+        message = f"{counts} can do more than push for one host: {format_names(unrestricted)}"
         advice = "a GPU host's key belongs behind restrict,command=: gpu-enrol.sh add HOST; see docs/security.md"
         return CheckResult.warn(message, f"{advice}. A person's own key may stay")
     return CheckResult.passed(f"all {len(keys)} keys in {path} push for one host each, and do nothing else")
@@ -161,7 +161,7 @@ def check_data_folder(context: DoctorContext) -> CheckResult:
     if data.stat().st_mode & stat.S_IWOTH:
         what = f"everybody on this machine can write to {data}, and so say what they like about any host"
         return CheckResult.warn(what, f"chmod o-w {data}")
-    place = find_booking_data_folder(data)
+    place = find_bookings_folder_in_data(data)
     if context.settings.booking_policy.url and not os.access(place, os.W_OK):
         what = f"{place} cannot be written by this user, so that nobody can book over the web"
         return CheckResult.warn(what, "let the user of `gpuboard serve` write there, or set no GPUBOARD_BOOK_URL")
@@ -208,7 +208,7 @@ def check_hosts(context: DoctorContext) -> CheckResult:
     bad_hosts = [host for host in fleet.hosts if host.state not in GOOD_HOST_STATES]
     if not bad_hosts:
         return CheckResult.passed(f"{format_count(len(fleet.hosts), 'host')}: {summary}")
-    names = join_names([host.name for host in bad_hosts])
+    names = format_names([host.name for host in bad_hosts])
     message = f"{format_count(len(fleet.hosts), 'host')}: {summary}; {names}: {bad_hosts[0].reason}"
     advice = "call gpu-doctor.sh there; one that is gone for good: gpuboard forget HOST"
     return CheckResult.warn(message, advice) if counts["fresh"] else CheckResult.fail(message, advice)
@@ -226,7 +226,7 @@ def check_host_clocks(context: DoctorContext) -> CheckResult:
         return CheckResult.passed(f"{format_count(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
     direction = "ahead" if offsets[wrong_hosts[0]] > 0 else "behind"
     offset = format_duration(abs(offsets[wrong_hosts[0]]))
-    message = f"the clock of {join_names(wrong_hosts)} is off: that of {wrong_hosts[0]} by {offset} {direction}"
+    message = f"the clock of {format_names(wrong_hosts)} is off: that of {wrong_hosts[0]} by {offset} {direction}"
     return CheckResult.warn(message, "set it by NTP; where all are off, it is this machine's clock that is wrong")
 
 

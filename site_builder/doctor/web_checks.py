@@ -13,7 +13,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from site_builder.client import loader
 from site_builder.client.model import Fleet
 from site_builder.core import board_client
-from site_builder.core.formatting import join_names
+from site_builder.core.formatting import format_names
 from site_builder.core.model import FleetUnavailableError
 from site_builder.doctor.model import CheckEndedError, CheckResult, DoctorContext
 
@@ -122,7 +122,7 @@ def check_security_headers(context: DoctorContext) -> CheckResult:
         message = "the Content-Security-Policy of the page allows scripts or styles inside it"
         return CheckResult.warn(message, HEADERS_ADVICE)
     if missing_headers:
-        return CheckResult.warn(f"the page comes without {join_names(missing_headers)}", HEADERS_ADVICE)
+        return CheckResult.warn(f"the page comes without {format_names(missing_headers)}", HEADERS_ADVICE)
     return CheckResult.passed(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are there")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from site_builder.core.clock import Now
-from site_builder.core.faults import FAULT_NOTE, describe_fault, locate_exception, split_by_success
+from site_builder.core.faults import FAULT_NOTE, describe_fault, locate_exception, split_by_fault
 from site_builder.core.model import (
     Booking,
     DiscoveredHost,
@@ -84,7 +84,7 @@ def build_host_status(
     if sources.bookings:
         with suppress(Exception):
             decide_with(())  # or the bookings are not to blame
-            good, bad = split_by_success(sources.bookings, decide_with)
+            good, bad = split_by_fault(sources.bookings, decide_with)
             status = decide_with(good)
             problems = (build_booking_problem(booking, where) for booking, where in bad)
             return BuiltHostStatus(replace(status, problems=(*status.problems, *problems)), snapshot, taken_at)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from site_builder.core import people
-from site_builder.core.files import CachedDataFile
+from site_builder.core.data_folder import CachedDataFile
 from site_builder.core.model import Gpu, HostSnapshot, ParsedFile, Problem
 from site_builder.core.terminal_text import decode_text
 

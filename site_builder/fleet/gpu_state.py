@@ -72,7 +72,10 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
             return "conflict", "booked by one person, used by another"
         if others:
             bookers = list(dict.fromkeys(rules.people.display_name(name) for name in gpu_input.bookers))
-            return "conflict", f"booked by {formatting.join_names(bookers)}, used by {formatting.join_names(others)}"
+            return (
+                "conflict",
+                f"booked by {formatting.format_names(bookers)}, used by {formatting.format_names(others)}",
+            )
         idle_since = gpu_input.idle_since
         if idle_since is not None and now.has_passed(idle_since + limits.held_after):
             since = formatting.format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
@@ -91,7 +94,7 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
     current = [booking for booking in gpu_input.bookings if booking.phase == "now"]
     if current:
         until = formatting.format_moment(max(booking.until for booking in current), now)
-        names = formatting.join_names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
+        names = formatting.format_names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
         return "booked", f"promised{f' to {names}' if names else ''} until {until}, and not used"
     soon = find_soon_booking(gpu_input.bookings, limits, now)
     if soon and soon.since:
@@ -148,7 +151,7 @@ def explain_busy_state(gpu_input: GpuInput, limits: StateLimits) -> str:
     dead = [process for process in processes if process.is_zombie]
     if dead:
         child_pids = " ".join(str(pid) for process in dead for pid in process.children)
-        dead_pids = formatting.join_names([str(process.pid) for process in dead])
+        dead_pids = formatting.format_names([str(process.pid) for process in dead])
         return f"process {dead_pids} is dead, but its children live on: kill {child_pids}"
     if processes:
         memory = explain_state_process_memory(gpu_input)
@@ -170,7 +173,7 @@ def explain_unreported_state(gpu_input: GpuInput) -> str:
 def explain_state_users(gpu_input: GpuInput) -> str:
     """Return ` by alice and bob`, or nothing where nobody is named."""
     users = list(dict.fromkeys(process.user for process in gpu_input.processes if process.user))
-    return f" by {formatting.join_names(users)}" if users else ""
+    return f" by {formatting.format_names(users)}" if users else ""
 
 
 def explain_state_process_memory(gpu_input: GpuInput) -> str:

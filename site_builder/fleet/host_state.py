@@ -122,7 +122,7 @@ def decide_host_state(
         if snapshot.gpus or snapshot.facts or snapshot.problems:
             file = "its file of GPUs has not" if snapshot.is_legacy else "no whole host.txt has"
             return "unseen", f"{file} arrived yet"
-        sources = formatting.join_names(discovered.listed_by)
+        sources = formatting.format_names(discovered.listed_by)
         return "unseen", f"listed by {sources}, but it never pushed" if sources else "it never pushed"
     state, reason = decide_host_state_by_age(snapshot, snapshot.last_seen, limits, now)
     if state != "fresh":
@@ -131,7 +131,7 @@ def decide_host_state(
     if not snapshot.gpus:
         return "failed", "it pushes, but gpus.csv never arrived"
     if not snapshot.gpus.rows:
-        tools = formatting.join_names([result.tool for result in list_host_tool_results(snapshot.gpus)])
+        tools = formatting.format_names([result.tool for result in list_host_tool_results(snapshot.gpus)])
         return "failed", describe_host_tool_failures(snapshot.gpus) or f"{tools} told no GPU"
     return state, reason
 

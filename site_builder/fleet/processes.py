@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from site_builder.core import formatting
 from site_builder.core.model import GpuPeople, HostSnapshot, ProcessStatus, PsRow
-from site_builder.core.people import PeopleDirectory, parse_uid
+from site_builder.core.people import PeopleDirectory, parse_login_uid
 from site_builder.fleet.gpu_state import GpuInput, StateRules
 
 MAX_PROGRAM_CHARACTERS = 60
@@ -44,7 +44,7 @@ def build_processes_by_gpu(
         container_row = row if row and privacy.users and privacy.commands != "none" else None
         runs_as = None
         if row and row.person and privacy.users and login == row.person:  # the user that the kernel knows
-            number = parse_uid(row.user or row.uid or "")
+            number = parse_login_uid(row.user or row.uid or "")
             runs_as = row.user if number is None else f"uid {number}"
         command = (row.command if row else None) or process.name
         if privacy.commands == "none":
@@ -77,8 +77,8 @@ def find_process_login(row: PsRow, people: PeopleDirectory) -> str | None:
     user, person = row.user, row.person
     if user and not person and user[0].isalpha():  # nearly all
         return user
-    number = parse_uid(user or row.uid or "")
-    if user and row.uid and parse_uid(row.uid) != number:
+    number = parse_login_uid(user or row.uid or "")
+    if user and row.uid and parse_login_uid(row.uid) != number:
         number = None  # a name of digits
     if number is not None:
         user = f"uid {number}"

@@ -21,7 +21,7 @@ class FleetStore:
         self.store_path = state / "memory.json"
         self.build_duration_s: float | None = None  # of the last build
         self.clear()
-        loaded, self.problem = files.load_with_copy(self.store_path, self.apply_json)
+        loaded, self.problem = files.load_file_or_copy(self.store_path, self.apply_json)
         self.written_content = b"" if self.problem else loaded or b""
         if loaded is None:
             self.clear()  # apply_json may have failed half-way
@@ -109,7 +109,7 @@ class FleetStore:
             }
         )
         if content != self.written_content:
-            files.write_with_copy(self.store_path, content)
+            files.write_file_and_copy(self.store_path, content)
             self.written_content = content
 
 

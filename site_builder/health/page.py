@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY, capitalize_sentence, join_names
+from site_builder.core.formatting import DAY, capitalize_sentence, format_names
 from site_builder.core.html import Html, escape_html
 from site_builder.core.model import GpuProblem, HostStatus
 from site_builder.health import events
@@ -118,7 +118,7 @@ def build_health_page_problem_rows(host: HostStatus) -> list[GpuProblemRow]:
     for problem in sorted(labels_by_problem, key=lambda problem: order.index(problem.severity)):
         labels = labels_by_problem[problem]
         omitted = [f"{len(labels) - MAX_NAMED_GPUS} more"] if len(labels) > MAX_NAMED_GPUS else []
-        gpus = join_names([*labels[:MAX_NAMED_GPUS], *omitted], MAX_NAMED_GPUS + 1)
+        gpus = format_names([*labels[:MAX_NAMED_GPUS], *omitted], MAX_NAMED_GPUS + 1)
         sign = SEVERITY_LABELS[problem.severity]
         what, advice = capitalize_sentence(problem.what), capitalize_sentence(problem.advice)
         rows.append(GpuProblemRow(gpus, problem.severity, sign, what, advice))
@@ -140,7 +140,7 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
         return None
     keys_with_events = {timeline.gpu_key for timeline in timelines.timelines}
     quiet = [title.removeprefix("GPU ") for key, title in titles.items() if key not in keys_with_events]
-    quiet_gpus = f"GPU {join_names(quiet, len(quiet))}" if quiet else ""
+    quiet_gpus = f"GPU {format_names(quiet, len(quiet))}" if quiet else ""
     if len(quiet) == len(titles):
         quiet_gpus = "any GPU" if len(titles) != 1 else "the GPU"
     all_events = [event for timeline in timelines.timelines for event in timeline.events]

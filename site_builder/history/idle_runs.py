@@ -17,7 +17,7 @@ import orjson
 from site_builder.core.formatting import DAY, MINUTE
 from site_builder.core.model import GpuNumber
 from site_builder.core.people import are_different_people
-from site_builder.core.records import dump_json
+from site_builder.core.records import encode_record
 from site_builder.history.block_format import (
     GPU_COLUMNS,
     MINUTES_PER_HOUR,
@@ -322,7 +322,7 @@ def roll_up_idle_runs(
             runs[gpu_key] = run
     connection.executemany(
         "INSERT OR REPLACE INTO card VALUES(?,?,?,?,?)",
-        [(gpu_key, run.last_seen, run.kind, run.minutes, dump_json(run)) for gpu_key, run in runs.items()],
+        [(gpu_key, run.last_seen, run.kind, run.minutes, encode_record(run)) for gpu_key, run in runs.items()],
     )
     connection.executemany(
         f"INSERT OR REPLACE INTO unkept(card, {UNUSED_BOOKING_COLUMNS}) VALUES(?,?,?,?,?,?,?,?,?)",

@@ -18,7 +18,7 @@ import orjson
 from site_builder.core import files, formatting
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
-from site_builder.core.records import dump_json, make_record_decoder, replace_dicts_by_pairs
+from site_builder.core.records import encode_record, make_record_decoder, replace_dicts_by_pairs
 from site_builder.history import block_format
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.buckets import RETENTION_DAYS
@@ -215,7 +215,7 @@ class UsageRollup:
         if self.is_changed:
             with suppress(TypeError):  # a text that JSON cannot hold: it is added up again
                 files.write_atomically(
-                    self.store_path, dump_json([SUMS_VERSION, replace_dicts_by_pairs(self.state)]), 0o600
+                    self.store_path, encode_record([SUMS_VERSION, replace_dicts_by_pairs(self.state)]), 0o600
                 )
             self.is_changed = False
 
@@ -363,7 +363,7 @@ def load_rollup_state(path: Path) -> RollupState:
 
 
 def dump_rollup_month(month: MonthUsage) -> bytes:
-    return dump_json(replace_dicts_by_pairs(month))
+    return encode_record(replace_dicts_by_pairs(month))
 
 
 def load_rollup_month(content: bytes) -> MonthUsage:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from site_builder.core import files, locks, terminal_text
-from site_builder.core.files import find_scripts_folder
+from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.formatting import format_duration
 from site_builder.core.subprocesses import extract_last_line, require_time_left
 from site_builder.remote.ssh_config import TIMEOUT_ERRORS, SshError
@@ -321,14 +321,14 @@ def build_fetch_program(name: str, interval_s: int, timeout_s: int) -> bytes:
     intervals = " ".join(f"GPUBOARD_{task}_EVERY={interval_s}" for task in ("GPUS", "PROCESSES", "PS"))
     patience_s = interval_s + timeout_s + SILENCE_TIMEOUT_S
     settings = f"export HOST={name} GPUBOARD_LIMIT={query_timeout_s} {intervals}\npatience={patience_s}\n"
-    return settings.encode() + (find_scripts_folder() / "lib/pull.sh").read_bytes()
+    return settings.encode() + (SCRIPTS_FOLDER / "lib/pull.sh").read_bytes()
 
 
 @lru_cache(maxsize=1)
 def pack_pull_scripts() -> bytes:
     """Pack everything that gpu-run.sh needs, with the same bytes on every machine."""
     packed = io.BytesIO()
-    folder = find_scripts_folder()
+    folder = SCRIPTS_FOLDER
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as squeezed, tarfile.open(fileobj=squeezed, mode="w") as tar:
         for path in [folder / "gpu-run.sh", *sorted((folder / "lib").iterdir())]:
             if path.suffix in {".sh", ".awk"}:

@@ -11,7 +11,7 @@ from math import ceil
 from typing import NamedTuple
 
 from site_builder.config.settings import Settings
-from site_builder.core.files import CachedDataFile
+from site_builder.core.data_folder import CachedDataFile
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import GpuNumber
 from site_builder.core.names import gpu_number_sort_key, natural_sort_key

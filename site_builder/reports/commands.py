@@ -19,7 +19,7 @@ from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import command_options, files
 from site_builder.core.clock import Now
 from site_builder.core.command_options import CommandError, NegativeResultError, with_loaded_settings
-from site_builder.core.published_files import find_assets_folder
+from site_builder.core.files import ASSETS_FOLDER
 from site_builder.history.reader import HistoryReader, read_first_history_day
 from site_builder.reports import collect, render
 from site_builder.reports.collect import CollectedReport
@@ -140,7 +140,7 @@ def load_report_for_command(settings: Settings, first: date, now: float) -> Coll
 
 def render_report_command_page(weekly_report: CollectedReport, settings: Settings, now: float) -> bytes:
     """Render the page with its style sheets in it."""
-    style = "".join((find_assets_folder() / f"{name}.css").read_text("utf-8") for name in ("board", "fleet"))
+    style = "".join((ASSETS_FOLDER / f"{name}.css").read_text("utf-8") for name in ("board", "fleet"))
     return render.render_report_page(weekly_report, style, Now(now, settings.zone), settings.url or "")
 
 

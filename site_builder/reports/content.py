@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from site_builder.charts import svg
-from site_builder.core.formatting import format_gpu_hours, format_weekday_date, join_names
+from site_builder.core.formatting import format_gpu_hours, format_names, format_weekday_date
 from site_builder.core.html import Html, escape_html
 from site_builder.core.names import natural_sort_key
 from site_builder.core.terminal_text import flatten_terminal_text, replace_unprintable, truncate_terminal_text
@@ -232,7 +232,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> Report
         current_waste=[
             ContentCurrentWasteRow(
                 gpu=form.shorten(format_report_gpu_name(waste.host, waste.index), MAX_GPU_CHARACTERS),
-                people=form.shorten(join_names(waste.people)),
+                people=form.shorten(format_names(waste.people)),
                 hours="" if waste.hours is None else f"{waste.hours:,.1f}",
                 what=form.shorten(waste.what, MAX_SENTENCE_CHARACTERS),
                 advice=form.shorten(f"{waste.advice} {waste.command}".strip(), MAX_SENTENCE_CHARACTERS),

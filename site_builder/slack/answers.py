@@ -25,8 +25,8 @@ from site_builder.core.clock import Now
 from site_builder.core.formatting import format_count, format_name_counts
 from site_builder.core.locks import LockedFileError
 from site_builder.core.model import FleetUnavailableError, GpuNumber
-from site_builder.core.names import fold_login, gpu_number_sort_key
-from site_builder.core.people import PeopleDirectory
+from site_builder.core.names import gpu_number_sort_key
+from site_builder.core.people import PeopleDirectory, fold_login
 from site_builder.core.terminal_text import truncate_terminal_text
 from site_builder.fleet import gpu_models
 from site_builder.slack.blocks import MAX_ROWS, AnswerTable, SlackAnswer
@@ -301,7 +301,7 @@ def answer_nothing_found(context: AnswerContext, words: Sequence[str]) -> SlackA
 def list_silent_answer_hosts(fleet: Fleet) -> list[str]:
     """Name the hosts of which nothing is known."""
     states = [f"{host.name} is {host.state}" for host in fleet.hosts if host.state != "fresh"]
-    return [f"not known: {formatting.join_names(states)}"] if states else []
+    return [f"not known: {formatting.format_names(states)}"] if states else []
 
 
 def format_answer_state_counts(gpus: Iterable[FleetGpu]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from site_builder.core.files import find_scripts_folder
+from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.model import (
     EXIT_MISSING,
     EXIT_NOT_STARTED,
@@ -265,7 +265,7 @@ def mask_local_processes(
             lines += [b"a" + argument.translate(CLEAN_BYTES) for argument in content.split(b"\0")]
             lines.append(b"c")
     lines += [b"n" + (process.name or "").encode().translate(CLEAN_BYTES) for process in processes.rows]
-    folder = find_scripts_folder() / "lib"
+    folder = SCRIPTS_FOLDER / "lib"
     command = ["awk", *(word for name in AWK_PROGRAMS for word in ("-f", str(folder / name)))]
     masked: list[str | None] = []
     with suppress(OSError, subprocess.SubprocessError):

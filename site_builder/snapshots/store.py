@@ -23,10 +23,10 @@ from site_builder.core.names import BOOKINGS, is_host_name
 from site_builder.core.records import (
     DamagedFileError,
     Record,
-    dump_json,
+    encode_record,
     make_record_decoder,
-    read_records,
-    write_records,
+    read_record_file,
+    write_record_file,
 )
 from site_builder.snapshots import envelope, gpu_tools
 from site_builder.snapshots.envelope import TASKS_BY_FILE
@@ -167,7 +167,7 @@ class SnapshotStore:
         decode = make_record_decoder(StoredSnapshotHost)
         native: FilesByHost = {}
         legacy: FilesByHost = {}
-        for text, contents in read_records(self.store_path, STORE_TITLE):
+        for text, contents in read_record_file(self.store_path, STORE_TITLE):
             host: StoredSnapshotHost = decode(orjson.loads(text))
             file_names = legacy_files.LEGACY_FILES if host.is_legacy else TASKS_BY_FILE
             is_possible = all(file.name in file_names and 0 <= file.arrived_at < MAX_EPOCH for file in host.files)
@@ -275,7 +275,7 @@ class SnapshotStore:
     def save(self) -> None:
         """Store what was read for the next build."""
         if self.has_changes:
-            write_records(self.store_path, STORE_TITLE, self.build_records())
+            write_record_file(self.store_path, STORE_TITLE, self.build_records())
             self.has_changes = False
 
     def build_records(self) -> Iterator[Record]:
@@ -286,7 +286,7 @@ class SnapshotStore:
                     for file_name, file in host_files.items()
                 )
                 with suppress(TypeError):  # a host with a text that JSON cannot hold is read again
-                    text = dump_json(StoredSnapshotHost(name, is_legacy, stored))
+                    text = encode_record(StoredSnapshotHost(name, is_legacy, stored))
                     yield text, [file.content for file in host_files.values()]
 
 

@@ -16,7 +16,7 @@ from site_builder.core.clock import Now
 from site_builder.core.command_options import (
     CommandError,
     print_command_message,
-    translate_fleet_errors,
+    translate_to_command_errors,
     with_loaded_settings,
 )
 from site_builder.core.names import HostNameIndex
@@ -49,7 +49,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
     gpuboard waste --kind held --kind booking
     gpuboard waste atlas hydra --json
     """
-    with translate_fleet_errors():
+    with translate_to_command_errors():
         report = load_waste_for_command(loaded)
         names = HostNameIndex(report.hosts)
         wanted = set()

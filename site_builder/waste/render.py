@@ -12,9 +12,9 @@ import orjson
 
 from site_builder.client.model import suggest_board_update
 from site_builder.core.clock import Now
-from site_builder.core.formatting import format_moment, join_names
+from site_builder.core.formatting import format_moment, format_names
 from site_builder.core.html import load_compact_html_template, render_epoch_html
-from site_builder.core.names import is_host_name, parse_gpu_index
+from site_builder.core.names import gpu_number_to_index, is_host_name
 from site_builder.core.records import as_clean_text, as_integer, as_list, as_number
 from site_builder.core.terminal_text import (
     clean_text,
@@ -91,7 +91,7 @@ def render_waste_section(report: WasteReport | None, now: Now) -> bytes:
         lines=lines[:MAX_BOARD_LINES],
         format_hours=format_waste_hours,
         render_epoch=lambda epoch: render_epoch_html(epoch, now),
-        names=join_names,
+        names=format_names,
         more=max(0, len(lines) - MAX_BOARD_LINES),
     )
     return html.encode()
@@ -116,7 +116,7 @@ def render_waste_json(report: WasteReport) -> bytes:
             {
                 "kind": item.kind,
                 "host": item.host,
-                "index": parse_gpu_index(item.index),
+                "index": gpu_number_to_index(item.index),
                 **({"place": item.index} if isinstance(item.index, str) else {}),
                 "uuid": None if item.gpu_key.startswith("index ") else item.gpu_key,
                 "model": item.model,
@@ -200,7 +200,7 @@ def render_waste_table(items: Sequence[WasteItem], now: Now, width: int | None =
             UNKNOWN
             if line.first_item.since is None
             else format_moment(datetime.fromtimestamp(line.first_item.since, now.zone), now),
-            flatten_terminal_text(join_names(line.first_item.people)),
+            flatten_terminal_text(format_names(line.first_item.people)),
         )
         for line in waste_lines
     ]

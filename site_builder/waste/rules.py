@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
-from site_builder.core.formatting import DAY, HOUR, MINUTE, format_size, join_names
+from site_builder.core.formatting import DAY, HOUR, MINUTE, format_names, format_size
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
 from site_builder.core.names import gpu_number_sort_key, natural_sort_key
 from site_builder.core.people import are_different_people
@@ -359,7 +359,7 @@ def measure_wasted_hours(seconds: float) -> float:
 
 
 def decide_whom_to_ask(people: Sequence[str]) -> str:
-    return f"Ask {join_names(people)}" if people else "Ask who booked it"
+    return f"Ask {format_names(people)}" if people else "Ask who booked it"
 
 
 def decide_waste_advice(host: str, candidate: WasteCandidate, people: Sequence[str]) -> tuple[str, str, str]:
@@ -377,5 +377,5 @@ def decide_waste_advice(host: str, candidate: WasteCandidate, people: Sequence[s
     if candidate.kind == "unexplained":
         device = "/dev/nvidia" + ("*" if candidate.index is None else str(candidate.index).partition(":")[0])
         return f"{memory} taken, and no process has it", f"As root on {host}, see who does:", f"fuser -v {device}"
-    owner = join_names(people) if people else "whose it is"
+    owner = format_names(people) if people else "whose it is"
     return f"{memory} taken and hardly used", f"Ask {owner} whether it is still needed.", ""

@@ -23,7 +23,7 @@ from site_builder.bookings.request import (
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH, BookingTransaction, BookingUser
 from site_builder.core import clock_check
-from site_builder.core.formatting import format_duration, join_names
+from site_builder.core.formatting import format_duration, format_names
 from site_builder.core.locks import LockedFileError
 from site_builder.core.timeparse import moments
 from site_builder.fleet import summary
@@ -94,7 +94,7 @@ def handle_create_watch_request(transaction: BookingTransaction, request: JsonRe
     watch = watch._replace(id=add_requested_watch(transaction, watch, is_check_request(request)))
     by = f" by {via}" if via else ""
     verb = "is" if wanted_gpus.gpu_count == 1 else "are"
-    end = moments.format_full_moment(datetime.fromtimestamp(until, now.zone), now.local)
+    end = moments.describe_moment_in_full(datetime.fromtimestamp(until, now.zone), now.local)
     condition = f"when there {verb} {store.format_watched_gpus(wanted_gpus)}"
     return watch, f"{watch.name} is told{by} {condition}, until {end}", warnings
 
@@ -151,7 +151,7 @@ def find_watch_reach_warning(watch: Watch, transaction: BookingTransaction) -> s
         return f"the board knows no way to tell {watch.name}: {hint}"
     kinds = {contact.kind for contact in person_contacts}
     if kinds and watch.via and watch.via not in kinds:
-        return f"the board knows no way by {watch.via} to {watch.name}, but {join_names(sorted(kinds))}"
+        return f"the board knows no way by {watch.via} to {watch.name}, but {format_names(sorted(kinds))}"
     return None
 
 

@@ -18,7 +18,7 @@ from site_builder.core.data_folder import WATCHES_FILE
 from site_builder.core.faults import describe_fault
 from site_builder.core.locks import LockedFileBusyError, LockedFileError
 from site_builder.core.model import FreeGpu, Problem
-from site_builder.core.names import fold_login
+from site_builder.core.people import fold_login
 from site_builder.fleet.gpu_models import is_matching_model, is_matching_model_profile
 from site_builder.watches import store
 from site_builder.watches.store import MAX_WATCHES_BYTES, Watch, WatchedGpus, WatchEntries, WatchStore

@@ -16,11 +16,12 @@ from site_builder.bookings import store as booking_store
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, formatting
-from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_booking_data_folder
+from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_bookings_folder_in_data
 from site_builder.core.faults import describe_fault
 from site_builder.core.locks import LockedFileError
 from site_builder.core.model import KvAccess, ParsedFile
-from site_builder.core.terminal_text import clean_text, describe_json_error, limit_problems
+from site_builder.core.records import describe_json_error
+from site_builder.core.terminal_text import clean_text, limit_problems
 from site_builder.core.timeparse import dates, moments
 from site_builder.core.timeparse.moments import UnclearTimeError
 
@@ -258,7 +259,10 @@ def parse_watch(entry: object) -> tuple[Watch | None, str]:
             return None, "it names nobody"
         if via not in (None, "") and not (isinstance(via, str) and VIA_PATTERN.fullmatch(via)):
             return None, "its way is no word such as mail"
-        created_at, until = dates.parse_timestamp(entry.get("made")), dates.parse_timestamp(entry.get("until"))
+        created_at, until = (
+            dates.parse_date_with_offset(entry.get("made")),
+            dates.parse_date_with_offset(entry.get("until")),
+        )
         if created_at is None or until is None:
             return None, "it does not say since when and until when"
         if not isinstance(text, str):
@@ -301,7 +305,7 @@ class WatchStore:
 
     def __init__(self, data: Path, access: KvAccess | None = None) -> None:
         self.data_folder = data
-        self.folder = find_booking_data_folder(data)
+        self.folder = find_bookings_folder_in_data(data)
         self.kv_store = KvStore(access) if access else None
         self.access = access
         self.modify_index = 0

@@ -27,7 +27,7 @@ from site_builder.core import files, locks
 from site_builder.core.data_folder import (
     BOOKINGS_FILE,
     WATCHES_FILE,
-    find_booking_data_folder,
+    find_bookings_folder_in_data,
     is_data_folder_ours,
     is_moved_data_file_link,
     is_unmoved_data_file,
@@ -68,7 +68,7 @@ def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
         raise BookingFolderError(
             f"{writers} can put links into {data}, which is not this user's: its owner must call chmod go-w {data}"
         )
-    if (writers or begun) and find_booking_data_folder(data) == data:
+    if (writers or begun) and find_bookings_folder_in_data(data) == data:
         if os.path.lexists(data / BOOKINGS):
             raise BookingFolderError(
                 f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
@@ -92,7 +92,7 @@ def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
             os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
             os.fsync(top)
         tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
-    if find_booking_data_folder(data) != data and is_data_folder_ours(data):
+    if find_bookings_folder_in_data(data) != data and is_data_folder_ours(data):
         take_over_into_booking_folder(settings)
     if writers:
         close_data_folder(data)
@@ -142,7 +142,7 @@ def close_data_folder(data: Path) -> None:
 
 def take_over_into_booking_folder(settings: Settings) -> None:
     """Take over what stands in data/ and not in data/bookings/, and leave links there."""
-    data, place = settings.data, find_booking_data_folder(settings.data)
+    data, place = settings.data, find_bookings_folder_in_data(settings.data)
     with (
         booking_store.open_booking_store_folder(data) as top,
         booking_store.open_booking_store_folder(place) as folder,

@@ -22,7 +22,7 @@ import click
 from site_builder.config.settings import LoadedSettings, Settings, load_settings
 from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_command_message, with_loaded_settings, with_settings
-from site_builder.core.files import create_protected_folder, find_scripts_folder
+from site_builder.core.files import SCRIPTS_FOLDER, create_protected_folder
 from site_builder.core.subprocesses import end_with_parent
 from site_builder.web.server import (
     WebServer,
@@ -199,7 +199,7 @@ def here(loaded: LoadedSettings) -> None:
     settings = loaded.settings
     listen = None if loaded.given["GPUBOARD_LISTEN"].origin == "default" else settings.listen
     name = platform.node().partition(".")[0]
-    script = str(find_scripts_folder() / "gpu-run.sh")
+    script = str(SCRIPTS_FOLDER / "gpu-run.sh")
     conf = str(Path(loaded.conf.path).absolute()) if loaded.conf.path else os.devnull
     folders = {f"GPUBOARD_{key.upper()}": str(getattr(settings, key).absolute()) for key in ("data", "www", "state")}
     builder_settings = {

@@ -10,7 +10,7 @@ from site_builder.bookings.policy import BookingNameError, check_booking_name
 from site_builder.bookings.tokens import TokenStore, UnknownTokenError
 from site_builder.bookings.transaction import BookingUser
 from site_builder.core.model import BookingPolicy
-from site_builder.core.names import fold_login
+from site_builder.core.people import fold_login
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

@@ -27,7 +27,7 @@ from site_builder.core.clock import Now
 from site_builder.core.model import Booking, PrivacySettings
 from site_builder.core.timeparse import dates, moments, recurrence
 from site_builder.core.timeparse.moments import UnclearTimeError
-from site_builder.core.timeparse.recurrence import end_rrule
+from site_builder.core.timeparse.recurrence import end_recurrence_rule
 from site_builder.fleet import booking_use
 from site_builder.reports import collect
 from site_builder.watches import store as watch_store
@@ -143,8 +143,8 @@ def test_written_dates_can_be_read_again() -> None:
         now = Now(datetime(2026, 11, 18, tzinfo=timezone.utc).timestamp(), zone)
         last = recurrence.extend_recurrence_to_day_end(dates.parse_date("2200-12-31", zone)[0] or now.local, zone)
         rule = recurrence.parse_recurrence("daily", last, zone)
-        assert recurrence.parse_rrule(rule, zone) == (rule, "")
-        assert end_rrule(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
+        assert recurrence.parse_recurrence_rule(rule, zone) == (rule, "")
+        assert end_recurrence_rule(rule, now).startswith("FREQ=DAILY;UNTIL=2026")
 
 
 # Anything
@@ -187,7 +187,7 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
     assert (parsed_moment is None) == bool(reason)
     if parsed_moment:
         assert 1970 <= parsed_moment.astimezone(zone).year <= 2200
-    exact = dates.parse_timestamp(text)
+    exact = dates.parse_date_with_offset(text)
     assert exact is None or exact.timestamp() is not None
     entry = {"id": "k7m2xp", "name": "alice", "when": "1 GPU free", "made": text, "until": text}
     assert (watch_store.parse_watch(entry)[0] is None) == (exact is None)
@@ -200,7 +200,7 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
         except UnclearTimeError:
             continue
         assert not dates.find_date_fault(moment, zone)
-        assert moments.format_full_moment(moment, now)
+        assert moments.describe_moment_in_full(moment, now)
 
 
 @given(TEXTS, TEXTS, RULES, st.sampled_from(ZONES), NOWS)
@@ -227,7 +227,7 @@ def use(booking: Booking, now: Now) -> None:
     assert booking_service.group_service_bookings([booking], now)[0]["date"]
     has_booking_ended(booking, now)
     booking_to_entry(booking, now)
-    assert moments.format_full_moment(booking.until, now.local)
+    assert moments.describe_moment_in_full(booking.until, now.local)
     if booking.rrule and booking.since:
         assert recurrence.describe_recurrence(booking.rrule, booking.since, booking.until, now.zone)
     for neighbour in (booking, Booking("atlas", "0", "bob", now.local + timedelta(days=1), now.local)):

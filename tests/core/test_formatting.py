@@ -122,4 +122,4 @@ def test_size_has_a_suitable_unit(mib: float, expected: str) -> None:
     ],
 )
 def test_join_names_shortens_long_lists(names: list[str], expected: str) -> None:
-    assert formatting.join_names(names) == expected
+    assert formatting.format_names(names) == expected

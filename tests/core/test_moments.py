@@ -14,7 +14,7 @@ from site_builder.core.timeparse import moments
 from site_builder.core.timeparse.moments import (
     Duration,
     UnclearTimeError,
-    format_full_moment,
+    describe_moment_in_full,
     parse_duration,
     parse_moment,
 )
@@ -377,16 +377,16 @@ def test_invalid_time_is_refused_with_examples(text: str, why: str) -> None:
 
 
 def test_full_moment_format() -> None:
-    assert format_full_moment(datetime(2026, 11, 20, 18, 0, tzinfo=PARIS), NOW) == "Fri 20 Nov 18:00"
-    assert format_full_moment(datetime(2027, 1, 1, 9, 5, tzinfo=PARIS), NOW) == "Fri 1 Jan 2027 09:05"
-    assert format_full_moment(datetime(2026, 12, 31, 23, 30, tzinfo=timezone.utc), NOW) == "Fri 1 Jan 2027 00:30"
-    assert format_full_moment(parse_moment("2026-10-25T02:30+01:00", BACK), BACK) == "Sun 25 Oct 02:30 (+01:00)"
+    assert describe_moment_in_full(datetime(2026, 11, 20, 18, 0, tzinfo=PARIS), NOW) == "Fri 20 Nov 18:00"
+    assert describe_moment_in_full(datetime(2027, 1, 1, 9, 5, tzinfo=PARIS), NOW) == "Fri 1 Jan 2027 09:05"
+    assert describe_moment_in_full(datetime(2026, 12, 31, 23, 30, tzinfo=timezone.utc), NOW) == "Fri 1 Jan 2027 00:30"
+    assert describe_moment_in_full(parse_moment("2026-10-25T02:30+01:00", BACK), BACK) == "Sun 25 Oct 02:30 (+01:00)"
 
 
 @pytest.mark.parametrize("text", [text for text in CLEAR if text != "today 9:00"])
 def test_formatted_moment_can_be_parsed(text: str) -> None:
     if CLEAR[text] > "2026-11-18 10:00":
-        assert read(format_full_moment(parse_moment(text, NOW), NOW)) == CLEAR[text]
+        assert read(describe_moment_in_full(parse_moment(text, NOW), NOW)) == CLEAR[text]
 
 
 WORDS = """

@@ -13,7 +13,7 @@ import pytest
 from site_builder.board import card
 from site_builder.board.builder import Builder
 from site_builder.core.model import HostSnapshot, PrivacySettings, ProcessStatus, PsRow
-from site_builder.core.people import PeopleDirectory, parse_uid
+from site_builder.core.people import PeopleDirectory, parse_login_uid
 from site_builder.fleet.processes import format_process_container
 from site_builder.snapshots.parsers import legacy_files
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, process
@@ -52,7 +52,7 @@ def the_process(data: HostSnapshot, **options: object) -> ProcessStatus:
     ],
 )
 def test_user_ids_are_parsed(user: str, number: int | None) -> None:
-    assert parse_uid(user) == number
+    assert parse_login_uid(user) == number
 
 
 @pytest.mark.parametrize(

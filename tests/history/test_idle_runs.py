@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.core.records import dump_json
+from site_builder.core.records import encode_record
 from site_builder.history import idle_runs
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.idle_runs import (
@@ -140,7 +140,7 @@ def test_whatever_is_reported_in_whatever_order_no_run_has_more_minutes_than_it_
         assert all(0 < each.minutes * 60 <= each.until - each.since for each in ended)
         if one:
             assert 0 <= one.minutes * 60 <= one.last_seen + 60 - one.since
-            assert idle_runs.unpack_idle_run(dump_json(one)) == one
+            assert idle_runs.unpack_idle_run(encode_record(one)) == one
 
 
 # Promises

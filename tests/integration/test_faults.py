@@ -521,7 +521,7 @@ def test_the_place_of_a_fault_is_the_last_line_of_ours() -> None:
     except ValueError as error:
         assert faults.locate_exception(error) == "JSONDecodeError"
     try:
-        faults.split_by_success(3, len)  # type: ignore[arg-type]
+        faults.split_by_fault(3, len)  # type: ignore[arg-type]
         pytest.fail("3 is no list")
     except TypeError as error:
         assert faults.locate_exception(error).startswith("TypeError in core/faults.py, line ")

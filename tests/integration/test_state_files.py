@@ -29,7 +29,13 @@ from site_builder.core import files, locks
 from site_builder.core.command_options import load_command_settings
 from site_builder.core.locks import LockedFileError
 from site_builder.core.model import AlertSettings
-from site_builder.core.records import DamagedFileError, dump_json, read_records, replace_dicts_by_pairs, write_records
+from site_builder.core.records import (
+    DamagedFileError,
+    encode_record,
+    read_record_file,
+    replace_dicts_by_pairs,
+    write_record_file,
+)
 from site_builder.doctor import builder_checks
 from site_builder.doctor.model import DoctorContext
 from site_builder.fleet.store import FleetStore
@@ -159,7 +165,7 @@ def test_month_of_totals_survives(tmp_path: Path) -> None:
         {},
     )
     kept.late_months, kept.rendered_months = {month.first}, (b"\x00\xff", "<p>")
-    content = dump_json([rollups.SUMS_VERSION, replace_dicts_by_pairs(kept)])
+    content = encode_record([rollups.SUMS_VERSION, replace_dicts_by_pairs(kept)])
     (tmp_path / rollups.SUMS_FILE).write_bytes(content)
     assert rollups.load_rollup_state(tmp_path / rollups.SUMS_FILE) == kept
     assert rollups.load_rollup_month(kept.finished_months[month.first].packed_month) == month
@@ -236,13 +242,13 @@ def test_damaged_byte_costs_only_a_rebuild_of_the_file(lab: Lab, name: str) -> N
 def changed_cards(lab: Lab, change: Callable[[Any], object]) -> dict[str, host_pipeline.BuiltHost]:
     """What is loaded where somebody has rewritten the JSON of every card, with a checksum that is right."""
     store = lab.state / host_pipeline.STORE_NAME
-    (head, _), *records = list(read_records(store, host_pipeline.STORE_TITLE))
+    (head, _), *records = list(read_record_file(store, host_pipeline.STORE_TITLE))
     new = []
     for text, texts in records:
         stored = orjson.loads(text)
         change(stored)
         new.append((orjson.dumps(stored), texts))
-    write_records(store, host_pipeline.STORE_TITLE, [(head, []), *new])
+    write_record_file(store, host_pipeline.STORE_TITLE, [(head, []), *new])
     return host_pipeline.load_pipeline_store(store)[1]
 
 

@@ -24,7 +24,7 @@ from site_builder.bookings.transaction import BookingUser
 from site_builder.config.settings import load_settings
 from site_builder.core.data_folder import (
     FIX_HINT,
-    find_booking_data_folder,
+    find_bookings_folder_in_data,
     is_moved_data_file_link,
     name_data_folder_writers,
 )
@@ -85,7 +85,7 @@ def by_old_program(monkeypatch: pytest.MonkeyPatch, act: Callable[[], str]) -> s
     """Run `act` as a version that knows only data/."""
     with monkeypatch.context() as patch:
         for module in (booking_store, watch_store):
-            patch.setattr(module, "find_booking_data_folder", lambda data: data)
+            patch.setattr(module, "find_bookings_folder_in_data", lambda data: data)
         return act()
 
 
@@ -155,11 +155,11 @@ def data_check(lab: Lab) -> CheckResult:
 def test_a_folder_that_another_account_made_is_not_used_and_reported(lab: Lab) -> None:
     (lab.data / "bookings").mkdir()
     os.chown(lab.data / "bookings", BOB, BOB)
-    assert find_booking_data_folder(lab.data) == lab.data
+    assert find_bookings_folder_in_data(lab.data) == lab.data
     assert "data/bookings: it is not used" in words(lab.build())
     (lab.data / "bookings").rmdir()
     (lab.data / "bookings").symlink_to(lab.state)
-    assert find_booking_data_folder(lab.data) == lab.data
+    assert find_bookings_folder_in_data(lab.data) == lab.data
     assert "data/bookings: it is not used" in words(lab.build())
 
 

@@ -13,7 +13,7 @@ from site_builder.core.clock import Now
 from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.formatting import format_local_epoch
 from site_builder.core.model import GpuNumber, GpuStatus, HostStatus, ProcessStatus
-from site_builder.core.names import parse_gpu_index
+from site_builder.core.names import gpu_number_to_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import WholeGpu, list_whole_gpus
 from site_builder.fleet.processes import extract_process_program
@@ -146,7 +146,7 @@ def gpu_sample_to_states_json(sample: GpuSample, name: str, read_time: str | Non
     ]
     return {
         "available_memory": round_json_value(unused),
-        "device_num": parse_gpu_index(series.index),
+        "device_num": gpu_number_to_index(series.index),
         "gpu_name": name,
         "gpu_volatile": round_json_value(sample.use),
         "processes": processes if processes or state in EMPTY_STATES else None,

@@ -76,7 +76,7 @@ def parse_free_date(text: str) -> tuple[datetime | None, str]:
     return moment, ""
 
 
-def parse_timestamp(text: object) -> datetime | None:
+def parse_date_with_offset(text: object) -> datetime | None:
     """Parse a time with its offset as programs write it; None if it is not accepted."""
     moment = parse_iso_date(text) if isinstance(text, str) else None
     return moment if moment and moment.tzinfo and not find_date_fault(moment) else None

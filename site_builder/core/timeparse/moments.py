@@ -6,12 +6,6 @@ import re
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from typing import NamedTuple
 
-from site_builder.core.clock import (
-    find_first_wall_clock_moment,
-    find_wall_clock_jump,
-    find_wall_clock_moments,
-    to_wall_clock,
-)
 from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, MONTH_NAMES, format_weekday_date
 from site_builder.core.timeparse import dates
 
@@ -51,7 +45,7 @@ ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 ISO_DATE_T = re.compile(r"(\d{4}-\d\d-\d\d)t(?=\d)", re.IGNORECASE)
 YEAR = re.compile(r"\d{4}")
 HAS_CLOCK = re.compile(r":|\d ?(?:h|am|pm)\b|\dt\d", re.IGNORECASE)
-ONE_WEEK = timedelta(days=7)
+ONE_SECOND, ONE_DAY, ONE_WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
 AGO_SUFFIX = " ago"
 
 
@@ -138,7 +132,7 @@ class TimeContext(NamedTuple):
 def parse_duration(text: str) -> Duration:
     """Parse the value of `--for`."""
     text = normalize_time_text(text, "2h", "1d")
-    duration = match_duration(text)
+    duration = try_parse_duration(text)
     if duration:
         return duration
     if BARE_NUMBER.fullmatch(text) and int(text):
@@ -153,7 +147,7 @@ def parse_moment(text: str, now: datetime, *, start: datetime | None = None, end
     text = ISO_DATE_T.sub(r"\1 ", normalize_time_text(text, *context.examples()))
     if text.lower() == "now":
         return check_moment(now, context)
-    duration = match_duration(text)
+    duration = try_parse_duration(text)
     if duration:
         return check_moment(duration.add_to(base, context.zone), context)
     day, clock = split_clock_time(text)
@@ -180,7 +174,7 @@ def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetim
     text = text[: -len(AGO_SUFFIX)] if text.lower().endswith(AGO_SUFFIX) else text
     if text.lower() == "now":
         return check_moment(now, context)
-    duration = match_duration(text.lstrip("-"))
+    duration = try_parse_duration(text.lstrip("-"))
     if duration:
         if text.lower().startswith(("+", "in ")):
             raise UnclearTimeError("has not come yet", *context.examples())
@@ -192,13 +186,13 @@ def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetim
         return check_moment(moment, context)
     if not end:
         raise UnclearTimeError("has not come yet", *context.examples())
-    midnight = resolve_wall_clock(ClockTime(24).on_day(context.today()), context.zone)
+    midnight = resolve_moment_clock(ClockTime(24).on_day(context.today()), context.zone)
     if (clock is None or clock.is_midnight) and moment == midnight:
         raise UnclearTimeError("could be the beginning of that day or this moment", f"{context.today()} 00:00", "now")
     return check_moment(now, context)
 
 
-def format_full_moment(moment: datetime, now: datetime) -> str:
+def describe_moment_in_full(moment: datetime, now: datetime) -> str:
     """Format as `Fri 20 Nov 18:00`, with another year, and with the offset if the clock shows it twice."""
     zone = now.tzinfo or timezone.utc
     local = moment.astimezone(zone)
@@ -232,7 +226,7 @@ def normalize_time_text(text: str, *examples: str) -> str:
     return text
 
 
-def match_duration(text: str) -> Duration | None:
+def try_parse_duration(text: str) -> Duration | None:
     """Parse a normalized text as a duration; None if it is something else."""
     match = DURATION_PATTERN.fullmatch(text.lstrip("-").lower())
     if not match:
@@ -328,7 +322,7 @@ def parse_moment_on_weekday(text: str, clock: ClockTime | None, context: TimeCon
 
 def parse_moment_on_yearly_day(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
     """Parse `20 Nov` or `Nov 20`, with a weekday or without: the next to come; refuse `3/4`."""
-    date_text, weekday = split_weekday(text)
+    date_text, weekday = split_moment_weekday(text)
     if numeric := NUMERIC_DAY.fullmatch(date_text):
         first, second = int(numeric[1]), int(numeric[2])
         days = [
@@ -374,7 +368,7 @@ def list_yearly_moment_days(number: int, month: int, first: date) -> list[date]:
 
 def parse_moment_on_full_date(text: str, clock: ClockTime | None, context: TimeContext) -> datetime:
     """Parse a date with its year, in any form that is clear."""
-    date_text, weekday = split_weekday(text)
+    date_text, weekday = split_moment_weekday(text)
     if not YEAR.search(date_text) or (clock and HAS_CLOCK.search(date_text)):
         raise build_unknown_time_error(text, clock, context)
     moment, reason = dates.parse_date(date_text, context.zone)
@@ -394,11 +388,11 @@ def parse_moment_on_full_date(text: str, clock: ClockTime | None, context: TimeC
         moment_with_clock = clock.on_day(wall_clock.date()).replace(tzinfo=moment.tzinfo) if clock else moment
         return moment_with_clock.astimezone(context.zone)
     if clock is None and (HAS_CLOCK.search(date_text) or wall_clock.time() != datetime.min.time()):
-        return resolve_wall_clock(wall_clock, context.zone)
+        return resolve_moment_clock(wall_clock, context.zone)
     return resolve_moment_day(wall_clock.date(), clock, context)
 
 
-def split_weekday(text: str) -> tuple[str, int | None]:
+def split_moment_weekday(text: str) -> tuple[str, int | None]:
     """Split a date into the text without a weekday, and the weekday."""
     date_words, weekdays = [], []
     for word in text.split():
@@ -462,16 +456,16 @@ def has_passed(moment: datetime, context: TimeContext) -> bool:
 def resolve_moment_day(day: date, clock: ClockTime | None, context: TimeContext, name: str = "") -> datetime:
     """Return that day at that time; without a time its beginning, but an end may also mean the end of the day."""
     if clock and not clock.is_midnight:
-        return resolve_wall_clock(clock.on_day(day), context.zone)
+        return resolve_moment_clock(clock.on_day(day), context.zone)
     if context.is_end and day == context.today():  # its beginning has passed
-        return resolve_wall_clock(ClockTime(24).on_day(day), context.zone)
+        return resolve_moment_clock(ClockTime(24).on_day(day), context.zone)
     if clock or context.is_end:
         name = name or str(day)
         raise UnclearTimeError("could be the beginning or the end of that day", f"{name} 00:00", f"{name} 24:00")
-    return resolve_wall_clock(ClockTime(0).on_day(day), context.zone)
+    return resolve_moment_clock(ClockTime(0).on_day(day), context.zone)
 
 
-def resolve_wall_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
+def resolve_moment_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
     """Return the moment when the clock shows this; refuse none or two, except for the beginning of a day."""
     if not dates.is_accepted_year(wall_clock.year):
         raise UnclearTimeError(dates.OUT_OF_RANGE, "2h", "2d")
@@ -479,7 +473,7 @@ def resolve_wall_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
         return find_first_wall_clock_moment(wall_clock, zone)
     moments = find_wall_clock_moments(wall_clock, zone)
     if not moments:
-        jump = find_wall_clock_jump(wall_clock, zone)
+        jump = find_clock_change_moment(wall_clock, zone)
         second = timedelta(seconds=1)
         before = to_wall_clock(jump.astimezone(timezone.utc) - second, zone) + second  # what it would show
         hours = f"from {before:%H:%M} to {jump:%H:%M}"
@@ -488,6 +482,36 @@ def resolve_wall_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
         exact = (moment.isoformat(timespec="seconds" if wall_clock.second else "minutes") for moment in moments)
         raise UnclearTimeError("comes twice, because the clocks are set back on that day", *exact)
     return moments[0]
+
+
+def to_wall_clock(moment: datetime, zone: tzinfo) -> datetime:
+    """Return what the wall clock shows at a moment."""
+    return moment.astimezone(zone).replace(tzinfo=None)
+
+
+def find_wall_clock_moments(wall_clock: datetime, zone: tzinfo) -> list[datetime]:
+    """Return the moments at which the wall clock shows this: one, or in the nights when it jumps none or two."""
+    first, second = wall_clock.replace(tzinfo=zone, fold=0), wall_clock.replace(tzinfo=zone, fold=1)
+    if to_wall_clock(first.astimezone(timezone.utc), zone) != wall_clock:
+        return []
+    return [first] if first.utcoffset() == second.utcoffset() else [first, second]
+
+
+def find_first_wall_clock_moment(wall_clock: datetime, zone: tzinfo) -> datetime:
+    """Return the first moment at which the wall clock shows this or, where it skips it, later."""
+    moments = find_wall_clock_moments(wall_clock, zone)
+    return moments[0] if moments else find_clock_change_moment(wall_clock, zone)
+
+
+def find_clock_change_moment(wall_clock: datetime, zone: tzinfo) -> datetime:
+    """Return the moment at which the wall clock skips a time that it never shows."""
+    as_utc = wall_clock.replace(tzinfo=timezone.utc, microsecond=0)
+    # no zone is more than a day from UTC, and none jumps by more than a day
+    low, high = as_utc - 2 * ONE_DAY, as_utc + 2 * ONE_DAY
+    while high - low > ONE_SECOND:
+        middle = low + (high - low) // 2 // ONE_SECOND * ONE_SECOND
+        low, high = (low, middle) if to_wall_clock(middle, zone) > wall_clock else (middle, high)
+    return high.astimezone(zone)
 
 
 def is_moment_ahead(day: date, clock: ClockTime, context: TimeContext) -> bool:

@@ -42,7 +42,7 @@ RRULE_INTERVAL = re.compile(r"INTERVAL=0*([1-9]\d{0,3})\b", re.IGNORECASE)
 def parse_recurrence(text: str, last: datetime | None = None, zone: tzinfo = timezone.utc) -> str:
     """Return the RRULE that a text describes; no repetition begins after `last`."""
     if "=" in text:
-        rule, fault = parse_rrule(text, zone)
+        rule, fault = parse_recurrence_rule(text, zone)
         if fault:
             raise UnclearTimeError(fault.partition(":")[0], "FREQ=WEEKLY;BYDAY=TU")
     else:
@@ -77,12 +77,12 @@ def parse_plain_recurrence(text: str) -> str:
     return f"FREQ=WEEKLY;BYDAY={','.join(code for code in DAY_CODES if code in codes)}"
 
 
-def parse_rrule(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
+def parse_recurrence_rule(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
     """Return the normalized rule, or why it is refused."""
     rule = text.strip().upper()
     if rule.startswith("RRULE:"):
         rule = rule[6:]
-    parts = split_rrule(rule.rstrip(";"))
+    parts = split_recurrence_rule(rule.rstrip(";"))
     until = parts.get("UNTIL")
     if until and "T" not in until:  # a day, which ends in `zone`
         parts["UNTIL"] = f"{until}T235959Z"
@@ -91,15 +91,15 @@ def parse_rrule(text: str, zone: tzinfo = timezone.utc) -> tuple[str, str]:
             parts["UNTIL"] = f"{last.astimezone(timezone.utc):{dates.ICALENDAR_FORMAT}}"
     if parts.get("FREQ") == "DAILY" and "BYDAY" in parts and parts.get("INTERVAL", "1") == "1":
         parts["FREQ"] = "WEEKLY"  # the same rule, as other programs write it
-    fault = find_rrule_fault(parts, zone)
+    fault = find_recurrence_fault(parts, zone)
     return ("", fault) if fault else (";".join(f"{key}={value}" for key, value in parts.items()), "")
 
 
-def split_rrule(rule: str) -> dict[str, str]:
+def split_recurrence_rule(rule: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in rule.split(";"))
 
 
-def find_rrule_fault(parts: dict[str, str], zone: tzinfo) -> str:
+def find_recurrence_fault(parts: dict[str, str], zone: tzinfo) -> str:
     """Say what is wrong with a rule, if anything."""
     frequency = parts.get("FREQ", "")
     if frequency in {"SECONDLY", "MINUTELY", "HOURLY"}:
@@ -136,7 +136,7 @@ def extend_recurrence_to_day_end(moment: datetime, zone: tzinfo) -> datetime:
 
 def describe_recurrence(rule: str, since: datetime, until: datetime, zone: tzinfo) -> str:
     """Describe as `every Tue 09:00 to 12:00 until 30 Jun 2027`."""
-    hours, parts = describe_recurrence_hours(rule, since, until, zone), split_rrule(rule)
+    hours, parts = describe_recurrence_hours(rule, since, until, zone), split_recurrence_rule(rule)
     if "COUNT" in parts:
         return f"{hours}, {parts['COUNT']} times"
     moment = dates.parse_icalendar_time(parts["UNTIL"], zone)[0] if "UNTIL" in parts else None
@@ -151,7 +151,7 @@ def describe_recurrence_hours(rule: str, since: datetime, until: datetime, zone:
     start, end = since.astimezone(zone), until.astimezone(zone)
     duration_s = until.timestamp() - since.timestamp()
     ending = f"to {end:%H:%M}" if duration_s <= formatting.DAY else f"for {formatting.format_duration(duration_s)}"
-    return f"{describe_recurrence_days(split_rrule(rule), start)} {start:%H:%M} {ending}"
+    return f"{describe_recurrence_days(split_recurrence_rule(rule), start)} {start:%H:%M} {ending}"
 
 
 def describe_recurrence_days(parts: dict[str, str], start: datetime) -> str:
@@ -160,7 +160,7 @@ def describe_recurrence_days(parts: dict[str, str], start: datetime) -> str:
     interval = parts.get("INTERVAL", "1")
     ordinal = "" if interval == "1" else f"{format_ordinal(interval)} "
     unit = f"every {ordinal}{FREQUENCY_UNITS.get(frequency, frequency)}"
-    days = ", ".join(describe_weekday(code) for code in parts.get("BYDAY", "").split(",") if code)
+    days = ", ".join(describe_recurrence_weekday(code) for code in parts.get("BYDAY", "").split(",") if code)
     if frequency == "WEEKLY":
         days = days or DAY_NAMES[start.weekday()]
         return f"every {days}" if interval == "1" else f"{unit} on {days}"
@@ -172,7 +172,7 @@ def describe_recurrence_days(parts: dict[str, str], start: datetime) -> str:
     return f"{unit} on {start.day} {MONTH_NAMES[start.month - 1]}" if frequency == "YEARLY" else unit
 
 
-def describe_weekday(code: str) -> str:
+def describe_recurrence_weekday(code: str) -> str:
     """Describe as `Tue`, `the 1st Tue` or `the last Tue`."""
     match = NUMBERED_DAY_CODE.fullmatch(code)
     if not match or match[2] not in DAY_CODES:
@@ -188,7 +188,7 @@ def list_repeat_starts(rule: str, since: datetime, first: datetime, last: dateti
     from dateutil.rrule import rrulestr  # noqa: PLC0415 # slow to import, and rarely needed
 
     try:
-        repeats = rrulestr(rule, dtstart=advance_repeat(since, rule, first))
+        repeats = rrulestr(rule, dtstart=advance_recurrence(since, rule, first))
     except ValueError:  # one that repeats until the 32nd, say
         return None
     starts = takewhile(
@@ -197,7 +197,7 @@ def list_repeat_starts(rule: str, since: datetime, first: datetime, last: dateti
     return tuple(start for start in starts if start >= first)
 
 
-def advance_repeat(since: datetime, rule: str, first: datetime) -> datetime:
+def advance_recurrence(since: datetime, rule: str, first: datetime) -> datetime:
     """Return a later start of the same repeats, near `first`: to count the days of years would take long."""
     if since >= first or not DAILY_OR_WEEKLY.search(rule) or "COUNT" in rule.upper():
         return since
@@ -206,7 +206,7 @@ def advance_repeat(since: datetime, rule: str, first: datetime) -> datetime:
     return since + (first - since) // period * period
 
 
-def end_rrule(rrule: str, now: Now) -> str:
+def end_recurrence_rule(rrule: str, now: Now) -> str:
     """Return a rule that gives no more times from now on."""
     parts = [part for part in rrule.split(";") if not part.startswith(("COUNT=", "UNTIL="))]
     until = datetime.fromtimestamp(now.epoch, timezone.utc)
@@ -234,7 +234,7 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
         if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
             weeks = RRULE_INTERVAL.search(rule)
             period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-            start = advance_repeat(since, rule, end - 2 * period)
+            start = advance_recurrence(since, rule, end - 2 * period)
         repeats = iter(rrulestr(rule, dtstart=start))
     except ValueError:  # one that repeats until the 32nd, say
         return None

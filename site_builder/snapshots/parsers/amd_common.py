@@ -13,7 +13,8 @@ from typing import NamedTuple
 import orjson
 
 from site_builder.core.model import Gpu
-from site_builder.core.terminal_text import clean_excerpt, clean_text, describe_json_error
+from site_builder.core.records import describe_json_error
+from site_builder.core.terminal_text import clean_excerpt, clean_text
 from site_builder.snapshots.parsers import values
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health
 from site_builder.snapshots.parsers.values import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from site_builder.core.formatting import join_names
+from site_builder.core.formatting import format_names
 from site_builder.core.terminal_text import clean_excerpt
 
 # nvidia-smi puts brackets around words that stand for a missing value; some drivers print the same words without them.
@@ -99,7 +99,7 @@ def find_reading_error(cells: Iterable[tuple[str, str]]) -> ReadingError | None:
     if not failed:
         return None
     readings = [reading for reading in WATCHED_READINGS if reading in failed]
-    return ReadingError(join_names(readings), failed[readings[0]])
+    return ReadingError(format_names(readings), failed[readings[0]])
 
 
 def parse_number(cell: str) -> float | None:
