@@ -298,7 +298,7 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
         decided = lookup.decide_hosts(shown, load_fleet_bookings(settings), now, remembered=True)
         hosts = {}
         for host in decided.inputs:
-            built_host, _ = run_host_pipeline(host, decided.rules, lookup.gpu_names, now.copy_with_own_expiry())
+            built_host, _ = run_host_pipeline(host, decided.rules, now.copy_with_own_expiry())
             hosts[host.discovered.name] = built_host
         with closing(HistoryReader(settings.state, settings.zone)) as history:
             engine = AlertEngine(settings, StoredEventReader(history), WatchConditions(settings))

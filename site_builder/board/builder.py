@@ -31,9 +31,9 @@ from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.discovery.hosts import HostDiscovery
 from site_builder.fleet import booking_use, summary
-from site_builder.fleet.build import NO_IDLE_TIMES, HostStatusSources
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.host_state import NO_IDLE_TIMES, HostStatusSources
 from site_builder.fleet.store import FleetStore
 from site_builder.fleet.summary import find_outdated_hosts_in_summaries
 from site_builder.health import events
@@ -78,7 +78,6 @@ class BuildInput(NamedTuple):
 
     hosts: list[HostStatusSources]
     rules: StateRules
-    gpu_names: dict[str, str]
     problems: list[Problem]
 
 
@@ -157,12 +156,12 @@ class Builder:
         self.discovery.start_consul_request()
         if self.consul_mirror:
             self.consul_mirror.start_request()
-        hosts, rules, gpu_names, problems = self.read_inputs(now)
+        hosts, rules, problems = self.read_inputs(now)
         due = self.site_writer.list_due_hosts([host.discovered.name for host in hosts], now, self.is_single_build)
-        built_hosts = self.pipeline.build_hosts(hosts, rules, gpu_names, self.settings, now, due)
+        built_hosts = self.pipeline.build_hosts(hosts, rules, self.settings, now, due)
         if self.update_builder_state(built_hosts):  # new logins may make others clear, which `ps` cut
             rules = replace(rules, people=PeopleDirectory(rules.people.aliases, self.builder_state.logins))
-            built_hosts = self.pipeline.build_hosts(hosts, rules, gpu_names, self.settings, now, due)
+            built_hosts = self.pipeline.build_hosts(hosts, rules, self.settings, now, due)
         hosts = [self.pipeline.drop_files_while_paused(host, now) for host in hosts]
         self.built_hosts = built_hosts
         problems += [problem for built_host in built_hosts.values() for problem in built_host.summary.problems]
@@ -181,7 +180,7 @@ class Builder:
             self.site_writer.waste = self.waste_monitor.update(built_hosts, rules, now)
             self.log_problem_changes(shown_problems, now)
             if self.try_claim_site(now):
-                self.publish(BuildInput(hosts, rules, gpu_names, shown_problems), built_hosts, now)
+                self.publish(BuildInput(hosts, rules, shown_problems), built_hosts, now)
                 if self.list_problems(problems) != shown_problems:  # some files could not be made
                     shown_problems = self.list_problems(problems)
                     self.log_problem_changes(shown_problems, now)
@@ -247,7 +246,8 @@ class Builder:
             for name in sorted(shown, key=natural_sort_key)
         ]
         people = PeopleDirectory(aliases, self.builder_state.logins)
-        return BuildInput(hosts, StateRules(self.settings.limits, people, self.settings.privacy), gpu_names, problems)
+        rules = StateRules(self.settings.limits, people, self.settings.privacy, gpu_names)
+        return BuildInput(hosts, rules, problems)
 
     # Remembering
 
@@ -341,7 +341,7 @@ class Builder:
         for host in inputs.hosts:
             name = host.discovered.name
             with self.faults.catch(f"{WWW_PREFIX}hosts/{name}.html", clears=False):
-                jobs += self.host_pages.build_page_jobs(host, built_hosts[name], inputs.rules, inputs.gpu_names, now)
+                jobs += self.host_pages.build_page_jobs(host, built_hosts[name], inputs.rules, now)
         site_writer.write_host_pages(jobs, built_hosts, now, self.is_single_build)
 
     def process_alerts(self, built_hosts: BuiltHosts | None, now: Now) -> None:

@@ -39,14 +39,14 @@ from site_builder.core.records import (
 )
 from site_builder.fleet import status_json
 from site_builder.fleet import summary as fleet_summary
-from site_builder.fleet.build import (
+from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.host_state import (
     RETRY_AFTER_S,
     BuiltHostStatus,
     HostStatusSources,
     build_host_status,
     build_unrendered_host_status,
 )
-from site_builder.fleet.gpu_state import StateRules
 from site_builder.health.gpu_health import pack_gpu_health
 from site_builder.health.model import PackedHealthMetrics
 from site_builder.history.block_format import PackedSample, pack_sample
@@ -131,7 +131,6 @@ class HostPipeline:
         self,
         hosts: Sequence[HostStatusSources],
         rules: StateRules,
-        gpu_names: dict[str, str],
         settings: Settings,
         now: Now,
         hosts_with_due_pages: Container[str] = (),
@@ -144,7 +143,7 @@ class HostPipeline:
                 settings.limits,
                 settings.privacy,
                 str(settings.zone),
-                tuple(gpu_names.items()),
+                tuple(rules.gpu_names.items()),
                 rules.people.aliases,
             )
         )
@@ -164,7 +163,7 @@ class HostPipeline:
             item: tuple[HostStatusSources, bytes],
         ) -> tuple[BuiltHost, BuiltHostStatus | None, float]:
             began = time.thread_time()
-            built_host, decided = run_host_pipeline(item[0], rules, gpu_names, now.copy_with_own_expiry(), item[1])
+            built_host, decided = run_host_pipeline(item[0], rules, now.copy_with_own_expiry(), item[1])
             is_page_due = item[0].discovered.name in hosts_with_due_pages
             return built_host, decided if is_page_due else None, time.thread_time() - began
 
@@ -206,14 +205,14 @@ class HostPipeline:
 
 
 def run_host_pipeline(
-    host: HostStatusSources, rules: StateRules, gpu_names: dict[str, str], now: Now, fingerprint: bytes = b""
+    host: HostStatusSources, rules: StateRules, now: Now, fingerprint: bytes = b""
 ) -> tuple[BuiltHost, BuiltHostStatus]:
     """Build everything that one host contributes: parse its files, decide its state, render its parts of the site.
 
     Return also what its page is made of. A fault of ours costs this host alone: it is shown as failed, and tried again
     soon.
     """
-    decided = build_host_status(host, rules, gpu_names, now)
+    decided = build_host_status(host, rules, now)
     try:
         built_host = render_host(host, decided, rules, now, fingerprint)
         return built_host, decided._replace(snapshot=None)  # the largest part, and its page shows nothing of it

@@ -32,8 +32,13 @@ from site_builder.core.model import (
     ProcessStatus,
     SoonFreeGpu,
 )
-from site_builder.fleet.build import BuiltHostStatus, HostStatusSources, build_host_status, build_unrendered_host_status
 from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.host_state import (
+    BuiltHostStatus,
+    HostStatusSources,
+    build_host_status,
+    build_unrendered_host_status,
+)
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.fleet.processes import format_process_container
 from site_builder.health import gpu_health
@@ -380,13 +385,13 @@ class HostPageBuilder:
         self.decided_hosts, self.last_decision = decided_hosts, None
 
     def find_decided_host(
-        self, host: HostStatusSources, built_host: BuiltHost, rules: StateRules, gpu_names: dict[str, str], now: Now
+        self, host: HostStatusSources, built_host: BuiltHost, rules: StateRules, now: Now
     ) -> BuiltHostStatus:
         """Return what the pipeline decided in this build; decide a host that was built earlier once more."""
         if host.discovered.name in self.decided_hosts:
             return self.decided_hosts[host.discovered.name]
         if self.last_decision is None or self.last_decision[0] is not host:  # its jobs mostly follow each other
-            decided = build_host_status(host, rules, gpu_names, now)
+            decided = build_host_status(host, rules, now)
             status = decided.status
             if built_host.summary.state == "failed" != status.state:  # it could not be rendered: no GPU is called free
                 status = replace(build_unrendered_host_status(status), problems=built_host.summary.problems)
@@ -394,7 +399,7 @@ class HostPageBuilder:
         return self.last_decision[1]
 
     def build_page_jobs(
-        self, host: HostStatusSources, built_host: BuiltHost, rules: StateRules, gpu_names: dict[str, str], now: Now
+        self, host: HostStatusSources, built_host: BuiltHost, rules: StateRules, now: Now
     ) -> Iterator[HostPageJob]:
         """Yield the jobs of a host; its files for programs do not wait for charts."""
         facts = (built_host.fingerprint, rules.privacy, self.booking_url, str(now.zone))
@@ -404,7 +409,7 @@ class HostPageBuilder:
         states_path, node_path = host_json.build_host_json_states_path(name), host_json.build_host_json_node_path(name)
 
         def render_page(assets_version: str) -> dict[str, bytes]:
-            host_status = self.find_decided_host(host, built_host, rules, gpu_names, now).status
+            host_status = self.find_decided_host(host, built_host, rules, now).status
             chart_request = CachedChartRequest(
                 name, frozenset(history_model.list_host_gpu_keys(host_status.gpus)), rules.people, rules.privacy
             )
@@ -431,7 +436,7 @@ class HostPageBuilder:
             return {page_name: render_host_page(reduced, assets_version, now, self.booking_url, parts)}
 
         def render_program_files(_: str) -> dict[str, bytes]:
-            decided = self.find_decided_host(host, built_host, rules, gpu_names, now)
+            decided = self.find_decided_host(host, built_host, rules, now)
             with self.faults.catch(f"{WWW_PREFIX}{states_path}"):
                 return host_json.render_host_json_files(decided.status, decided.gpus_taken_at, now)
             return host_json.render_failed_host_json_files(name)  # an older file could call a GPU free

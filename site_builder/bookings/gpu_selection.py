@@ -106,9 +106,11 @@ def resolve_booking_gpu_keys(transaction: BookingTransaction, host: str, text: s
         elif len(matching_uuids) == 1:
             keys.append(matching_uuids[0])
         else:
-            from site_builder.fleet.host_state import format_host_gpu_labels  # noqa: PLC0415 # slow to import
-
-            has = f", only {format_host_gpu_labels([gpu for gpu in gpus if gpu.number is not None])}" if labels else ""
+            has = (
+                f", only {gpu_models.format_gpu_labels([gpu for gpu in gpus if gpu.number is not None])}"
+                if labels
+                else ""
+            )
             raise BookingRefusedError(f"{host} has no GPU {key[:80]}{has}")
     return keys
 

@@ -20,8 +20,8 @@ from site_builder.fleet.gpu_models import NameFiles
 from site_builder.snapshots.store import SnapshotStore
 
 if TYPE_CHECKING:
-    from site_builder.fleet.build import HostStatusSources
     from site_builder.fleet.gpu_state import StateRules
+    from site_builder.fleet.host_state import HostStatusSources
 
 
 class HostLookupResult(NamedTuple):
@@ -72,8 +72,8 @@ class HostLookup:
     ) -> HostLookupResult:
         """Decide the states of hosts with these bookings; with `remembered`, use the builder's memory."""
         # slow to import: completion, which imports all booking commands, must respond within 0.2 s
-        from site_builder.fleet.build import NO_IDLE_TIMES, HostStatusSources, build_host_status  # noqa: PLC0415
         from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
+        from site_builder.fleet.host_state import NO_IDLE_TIMES, HostStatusSources, build_host_status  # noqa: PLC0415
         from site_builder.fleet.store import FleetStore  # noqa: PLC0415
 
         builder_state = FleetStore(self.settings.state if remembered else Path(os.devnull))
@@ -93,11 +93,8 @@ class HostLookup:
         logins = builder_state.logins
         while True:
             people = PeopleDirectory(self.people.aliases, logins)
-            rules = StateRules(self.settings.limits, people, self.settings.privacy)
-            statuses = {
-                source.discovered.name: build_host_status(source, rules, self.gpu_names, now).status
-                for source in sources
-            }
+            rules = StateRules(self.settings.limits, people, self.settings.privacy, self.gpu_names)
+            statuses = {source.discovered.name: build_host_status(source, rules, now).status for source in sources}
             seen_logins = frozenset().union(*(status.logins for status in statuses.values()))
             if not bookings or seen_logins <= logins:
                 return HostLookupResult(sources, statuses, rules)

@@ -33,7 +33,7 @@ from site_builder.core.model import Booking, GpuIdentity, PrivacySettings, Probl
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet import booking_use
-from site_builder.fleet.build import build_booking_problem
+from site_builder.fleet.booking_use import build_failed_booking_problem
 
 CALENDAR_DAYS = 14
 # More than this nobody reads; the rest is only counted.
@@ -406,7 +406,7 @@ class CalendarBuilder:
                     file.render(own_now)
 
             good_bookings, failures = split_by_fault(host.bookings, build_all)
-            self.problems += [build_booking_problem(booking, location) for booking, location in failures]
+            self.problems += [build_failed_booking_problem(booking, location) for booking, location in failures]
             hosts.append(host._replace(bookings=tuple(good_bookings)) if failures else host)
         self.cache = {}
         return calendar_input._replace(hosts=tuple(hosts))

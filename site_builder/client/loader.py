@@ -30,7 +30,6 @@ from site_builder.core.model import (
     GpuStatus,
     HostFacts,
     HostStatus,
-    IdleTimes,
     PrivacySettings,
     ProcessStatus,
 )
@@ -183,8 +182,8 @@ def load_machine_fleet(settings: Settings) -> Fleet:
     """Load the GPUs of this machine from the makers' tools."""
     queries = local_machine.start_local_queries()
     # slow to import, which is done while the tools respond
-    from site_builder.fleet import host_state  # noqa: PLC0415
     from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
+    from site_builder.fleet.host_state import HostStatusSources, decide_host_status  # noqa: PLC0415
 
     now, name = Now(time.time(), settings.zone), read_local_machine_name()
     proc_folder = Path(os.environ.get("GPUBOARD_PROC") or "/proc")
@@ -195,8 +194,7 @@ def load_machine_fleet(settings: Settings) -> Fleet:
             "the address of a board, or GPUBOARD_DATA to its data folder"
         )
     rules = StateRules(settings.limits, PeopleDirectory({}), PrivacySettings())
-    sources = host_state.HostStateInput(DiscoveredHost(name), snapshot, (), IdleTimes(0, {}), {})
-    status = host_state.decide_host_status(sources, rules, now)
+    status = decide_host_status(HostStatusSources(DiscoveredHost(name)), snapshot, rules, now)
     if status.state != "fresh":
         raise FleetUnavailableError(status.reason)
     return build_loaded_fleet([status], now.epoch, "this machine")

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from site_builder.core.clock import Now
+from site_builder.core.faults import describe_fault
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import (
     Booking,
@@ -72,6 +73,13 @@ def group_fleet_bookings_by_host(
 def is_fleet_booking_expired(booking: Booking, now: Now) -> bool:
     """Return True if it ended so long ago that it is not shown any more."""
     return not booking.rrule and now.has_passed(booking.until.timestamp() + SHOWN_AFTER_END_S)
+
+
+def build_failed_booking_problem(booking: Booking, place: str) -> Problem:
+    """Build the problem of a booking that does not count because of a fault of ours."""
+    gpu = "all GPUs" if booking.gpu == "*" else f"GPU {booking.gpu[:80]}"
+    what = f"{booking.host[:80]}, {gpu}: the booking of {booking.name[:80] or 'nobody'} does not count"
+    return Problem("data/comments.json", describe_fault(what, place))
 
 
 def find_gpu_bookings(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,6 +46,7 @@ MEMORY_SIZES_GB = (
     *(128, 141, 144, 180, 192, 256, 288),
 )
 MAX_MODEL_CHARACTERS = 80
+MAX_NAMED_GPUS = 20
 
 
 @lru_cache(maxsize=1024)
@@ -145,3 +146,11 @@ def format_gpu_model(gpu: Gpu, models: dict[str | None, str], gpu_names: dict[st
     if gpu.parent is None:
         return models[gpu.name]
     return shorten_gpu_model_instance(gpu.name, gpu_names, gpu.profile)[:MAX_MODEL_CHARACTERS]
+
+
+def format_gpu_labels(gpus: Sequence[Gpu]) -> str:
+    """Return `GPU 0`, `GPUs 0 to 3` or `GPUs 0:0, 0:1, 1`."""
+    labels = [gpu.label for gpu in gpus]
+    if len(labels) == 1 or not any(gpu.place for gpu in gpus):
+        return f"GPU {labels[0]}" if len(labels) == 1 else f"GPUs {labels[0]} to {labels[-1]}"
+    return f"GPUs {', '.join(labels[:MAX_NAMED_GPUS])}{' and others' if len(labels) > MAX_NAMED_GPUS else ''}"

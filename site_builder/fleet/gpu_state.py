@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.formatting import format_moment, format_names, format_size
 from site_builder.core.model import (
     BookingStatus,
     Gpu,
@@ -46,11 +46,12 @@ class GpuInput(NamedTuple):
 
 @dataclass(frozen=True)
 class StateRules:
-    """The limits between states, the people, and what may be shown of them."""
+    """The limits between states, the people and what may be shown of them, and the short names of GPUs."""
 
     limits: StateLimits
     people: PeopleDirectory
     privacy: PrivacySettings
+    gpu_names: dict[str, str] = field(default_factory=dict)
 
 
 def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[str, str]:
@@ -72,13 +73,10 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
             return "conflict", "booked by one person, used by another"
         if others:
             bookers = list(dict.fromkeys(rules.people.display_name(name) for name in gpu_input.bookers))
-            return (
-                "conflict",
-                f"booked by {formatting.format_names(bookers)}, used by {formatting.format_names(others)}",
-            )
+            return "conflict", f"booked by {format_names(bookers)}, used by {format_names(others)}"
         idle_since = gpu_input.idle_since
         if idle_since is not None and now.has_passed(idle_since + limits.held_after):
-            since = formatting.format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
+            since = format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
             memory = explain_state_process_memory(gpu_input) or explain_state_memory(gpu)
             return "held", f"{memory} taken{explain_state_users(gpu_input)}, hardly used since {since}"
         return "busy", explain_busy_state(gpu_input, limits)
@@ -93,16 +91,16 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
         return "unknown", "it is in MIG mode and tells no instances, so that nothing can be run on it"
     current = [booking for booking in gpu_input.bookings if booking.phase == "now"]
     if current:
-        until = formatting.format_moment(max(booking.until for booking in current), now)
-        names = formatting.format_names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
+        until = format_moment(max(booking.until for booking in current), now)
+        names = format_names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
         return "booked", f"promised{f' to {names}' if names else ''} until {until}, and not used"
     soon = find_soon_booking(gpu_input.bookings, limits, now)
     if soon and soon.since:
         name = f" to {soon.name}" if soon.name else ""
-        return "free", f"until {formatting.format_moment(soon.since, now)}, then promised{name}"
+        return "free", f"until {format_moment(soon.since, now)}, then promised{name}"
     if gpu.memory_used is None:
         return "free", "no process; its driver does not tell the memory in use"
-    return "free", f"no process, {formatting.format_size(gpu.memory_used)} in use"
+    return "free", f"no process, {format_size(gpu.memory_used)} in use"
 
 
 def is_memory_taken(gpu: Gpu, limits: StateLimits) -> bool:
@@ -151,7 +149,7 @@ def explain_busy_state(gpu_input: GpuInput, limits: StateLimits) -> str:
     dead = [process for process in processes if process.is_zombie]
     if dead:
         child_pids = " ".join(str(pid) for process in dead for pid in process.children)
-        dead_pids = formatting.format_names([str(process.pid) for process in dead])
+        dead_pids = format_names([str(process.pid) for process in dead])
         return f"process {dead_pids} is dead, but its children live on: kill {child_pids}"
     if processes:
         memory = explain_state_process_memory(gpu_input)
@@ -173,17 +171,17 @@ def explain_unreported_state(gpu_input: GpuInput) -> str:
 def explain_state_users(gpu_input: GpuInput) -> str:
     """Return ` by alice and bob`, or nothing where nobody is named."""
     users = list(dict.fromkeys(process.user for process in gpu_input.processes if process.user))
-    return f" by {formatting.format_names(users)}" if users else ""
+    return f" by {format_names(users)}" if users else ""
 
 
 def explain_state_process_memory(gpu_input: GpuInput) -> str:
     """Return the memory of the processes, where the GPU shares that of its host and reports none itself."""
     sizes = [process.used_memory for process in gpu_input.processes if process.used_memory is not None]
-    return formatting.format_size(sum(sizes)) if sizes and gpu_input.gpu.memory_used is None else ""
+    return format_size(sum(sizes)) if sizes and gpu_input.gpu.memory_used is None else ""
 
 
 def explain_state_memory(gpu: Gpu) -> str:
-    return "memory" if gpu.memory_used is None else formatting.format_size(gpu.memory_used)
+    return "memory" if gpu.memory_used is None else format_size(gpu.memory_used)
 
 
 def find_soon_booking(bookings: Sequence[BookingStatus], limits: StateLimits, now: Now) -> BookingStatus | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple, Union
 
 from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.faults import FAULT_NOTE, describe_fault, locate_exception, split_by_fault
 from site_builder.core.model import (
     EXIT_MISSING,
     EXIT_STILL_HANGS,
@@ -32,10 +34,11 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import is_truncated_login
 from site_builder.fleet import booking_use, gpu_state, mig, processes
-from site_builder.fleet.gpu_models import build_model_names, format_gpu_model
+from site_builder.fleet.gpu_models import MAX_MODEL_CHARACTERS, build_model_names, format_gpu_labels, format_gpu_model
 from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu_state
 from site_builder.fleet.processes import find_process_people
 from site_builder.health import problems
+from site_builder.snapshots.store import HostFiles
 
 # Exit codes that only the host's script gives; the others are in core.subprocesses.
 EXIT_NO_SPACE, EXIT_KILLED = 74, 137
@@ -46,41 +49,108 @@ EXIT_CODE_MEANINGS = {
     EXIT_MISSING: "there is no {} on the host",
     EXIT_STILL_HANGS: "an earlier {} still hangs, so that no other was started",
 }
-MAX_NAMED_GPUS = 20
 # The files that a state is decided from.
 STATE_FILES = ("host.txt", "gpus.csv", "processes.csv")
+NO_IDLE_TIMES = IdleTimes(0, {})
+NOT_UNDERSTOOD_REASON = "its files could not be understood"
+# Seconds after which a host with a fault of ours is tried again, though its files are the same.
+RETRY_AFTER_S = 60
 ToolFile = Union[ParsedFile[Gpu], ParsedFile[GpuProcessRow]]
 
 
 @dataclass(frozen=True)
-class HostStateInput:
-    """What the status of a host is decided from."""
+class HostStatusSources:
+    """All that a host's status and card are made of."""
 
     discovered: DiscoveredHost
-    snapshot: HostSnapshot | None
-    bookings: Sequence[Booking]
-    idle_times: IdleTimes
-    gpu_names: dict[str, str]
+    files: HostFiles | None = None
+    bookings: Sequence[Booking] = ()
+    idle_times: IdleTimes = NO_IDLE_TIMES
     booking_uses: Mapping[str, GpuBookingUse] = field(default_factory=dict)
+    sparklines: Mapping[str, str] = field(default_factory=dict)  # rendered, by the keys of its GPUs
+    unread_reason: str = ""  # why its files are not parsed now
 
 
-class HostStateGpus(NamedTuple):
-    """The GPUs of a host, processes on no GPU or instance that it reports, and the logins of all processes."""
+class BuiltHostStatus(NamedTuple):
+    """A host's status, the snapshot that it was decided from, and when its GPUs were read; None where not known."""
 
-    gpus: Sequence[GpuStatus]
-    unmatched_processes: Sequence[ProcessStatus]
-    unplaced_processes: dict[str, tuple[ProcessStatus, ...]]
-    logins: frozenset[str]
+    status: HostStatus
+    snapshot: HostSnapshot | None = None
+    gpus_taken_at: float | None = None
+    has_parse_failed: bool = False
 
 
-def decide_host_status(inputs: HostStateInput, rules: StateRules, now: Now) -> HostStatus:
+def build_host_status(sources: HostStatusSources, rules: StateRules, now: Now) -> BuiltHostStatus:
+    """Parse the files of a host and decide its status; a fault of ours must not cost the other hosts."""
+    host, reason = sources.discovered, sources.unread_reason
+    if reason:
+        problem = Problem(f"data/{host.name}", reason)
+        return BuiltHostStatus(HostStatus(host.name, host.title, host.tags, "failed", reason, problems=(problem,)))
+    try:
+        snapshot = sources.files.parse() if sources.files else HostSnapshot(host.name)
+    except Exception as error:
+        now.has_passed(now.epoch + RETRY_AFTER_S)
+        return BuiltHostStatus(build_failed_host_status(host, locate_exception(error)), has_parse_failed=True)
+    taken_at = snapshot.taken_at.get("gpus.csv")
+
+    def decide_with(bookings: Sequence[Booking]) -> HostStatus:
+        return decide_host_status(replace(sources, bookings=bookings), snapshot, rules, now)
+
+    try:
+        return BuiltHostStatus(decide_host_status(sources, snapshot, rules, now), snapshot, taken_at)
+    except Exception as error:
+        place = locate_exception(error)
+    now.has_passed(now.epoch + RETRY_AFTER_S)
+    if sources.bookings:
+        with suppress(Exception):
+            decide_with(())  # or the bookings are not to blame
+            good, bad = split_by_fault(sources.bookings, decide_with)
+            status = decide_with(good)
+            bad_bookings = (booking_use.build_failed_booking_problem(booking, where) for booking, where in bad)
+            return BuiltHostStatus(replace(status, problems=(*status.problems, *bad_bookings)), snapshot, taken_at)
+    gpus = snapshot.gpus.rows if snapshot.gpus else ()
+    return BuiltHostStatus(build_failed_host_status(host, place, gpus, snapshot.last_seen), snapshot)
+
+
+def build_failed_host_status(
+    host: DiscoveredHost | HostStatus,
+    place: str,
+    gpus: Iterable[Gpu] = (),
+    last_seen: float | None = None,
+    what: str = NOT_UNDERSTOOD_REASON,
+) -> HostStatus:
+    """Build the status of a host at which gpuboard itself failed; the states of its GPUs are unknown."""
+    statuses = (
+        GpuStatus(
+            gpu=drop_outdated_host_readings(gpu),
+            model=(gpu.name or "GPU")[:MAX_MODEL_CHARACTERS],
+            state="unknown",
+            reason="its host is failed",
+        )
+        for gpu in gpus
+    )
+    return HostStatus(
+        name=host.name,
+        title=host.title,
+        tags=host.tags,
+        state="failed",
+        reason=f"{what}, {FAULT_NOTE}",
+        last_seen=last_seen,
+        gpus=tuple(statuses),
+        problems=(Problem(f"data/{host.name}", describe_fault(what, place)),),
+    )
+
+
+def build_unrendered_host_status(status: HostStatus, place: str = "") -> HostStatus:
+    """Build the status of a host that was understood, but whose card cannot be rendered."""
+    gpus = (gpu_status.gpu for gpu_status in status.gpus)
+    return build_failed_host_status(status, place, gpus, status.last_seen, "its card could not be made")
+
+
+def decide_host_status(sources: HostStatusSources, snapshot: HostSnapshot, rules: StateRules, now: Now) -> HostStatus:
     """Decide everything that the board shows of a host."""
-    discovered, snapshot = inputs.discovered, inputs.snapshot or HostSnapshot(inputs.discovered.name)
+    discovered = sources.discovered
     state, reason = decide_host_state(discovered, snapshot, rules.limits, now)
-    if state == "fresh":
-        decided = decide_host_gpu_states(inputs, snapshot, rules, now)
-    else:
-        decided = HostStateGpus(build_outdated_host_gpus(inputs, snapshot, state, rules, now), (), {}, frozenset())
     facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
     if facts and (facts.disk_use_time or 0) > (snapshot.last_seen or 0) + formatting.DAY:  # a host can claim any time
         facts = replace(facts, disk_use_time=None)
@@ -90,7 +160,11 @@ def decide_host_status(inputs: HostStateInput, rules: StateRules, now: Now) -> H
     if state == "fresh" and (note := format_host_consul_note(discovered)):
         notes.append(note)
     has_gpus = snapshot.gpus is not None and bool(snapshot.gpus.rows)
-    bookings = () if has_gpus else booking_use.build_fleet_booking_statuses(inputs.bookings, rules.privacy, now)
+    if state == "fresh":
+        gpus, unmatched, unplaced, logins = decide_fresh_host_gpus(sources, snapshot, rules, now)
+    else:
+        gpus = build_outdated_host_gpus(sources, snapshot, state, rules, now)
+        unmatched, unplaced, logins = [], {}, set()
     return HostStatus(
         name=discovered.name,
         title=discovered.title,
@@ -99,15 +173,15 @@ def decide_host_status(inputs: HostStateInput, rules: StateRules, now: Now) -> H
         reason=reason,
         last_seen=snapshot.last_seen,
         facts=facts,
-        gpus=tuple(decided.gpus),
-        unmatched_processes=tuple(decided.unmatched_processes),
-        bookings=bookings,
+        gpus=tuple(gpus),
+        unmatched_processes=tuple(unmatched),
+        bookings=() if has_gpus else booking_use.build_fleet_booking_statuses(sources.bookings, rules.privacy, now),
         notes=tuple(notes),
-        problems=(*snapshot.problems, *find_host_state_problems(inputs, snapshot, state, rules.limits, now)),
-        logins=frozenset(filter(rules.people.is_worth_remembering, decided.logins)),
+        problems=(*snapshot.problems, *find_host_state_problems(sources, snapshot, state, rules.limits, now)),
+        logins=frozenset(filter(rules.people.is_worth_remembering, logins)),
         users_shown=rules.privacy.users,
-        unplaced_processes=decided.unplaced_processes,
-        truncated_logins=tuple(sorted(filter(is_truncated_login, decided.logins))),
+        unplaced_processes=unplaced,
+        truncated_logins=tuple(sorted(filter(is_truncated_login, logins))),
         has_missing_gpu=snapshot.gpus is not None and snapshot.gpus.has_missing_gpu,
     )
 
@@ -191,10 +265,10 @@ def describe_host_tool_failures(file: ToolFile) -> str:
 
 
 def find_host_state_problems(
-    inputs: HostStateInput, snapshot: HostSnapshot, state: str, limits: StateLimits, now: Now
+    sources: HostStatusSources, snapshot: HostSnapshot, state: str, limits: StateLimits, now: Now
 ) -> Iterator[Problem]:
     """Yield what the admin should look at."""
-    name = inputs.discovered.name
+    name = sources.discovered.name
     if snapshot.clock_offset is not None and abs(snapshot.clock_offset) > limits.clock_off:
         direction = "ahead" if snapshot.clock_offset > 0 else "behind, or its snapshots take that long to arrive"
         offset = formatting.format_duration(abs(snapshot.clock_offset))
@@ -208,42 +282,34 @@ def find_host_state_problems(
     has_failed = processes is not None and any(result.rc for result in list_host_tool_results(processes))
     if processes and has_failed and (failure := describe_host_tool_failures(processes)):
         yield Problem(f"data/{name}/processes.csv", failure)
-    if gpus and gpus.rows and inputs.bookings:
+    if gpus and gpus.rows and sources.bookings:
         keys = {"*"}.union(*(gpu.booking_keys for gpu in gpus.rows))
-        for booking in inputs.bookings:
+        for booking in sources.bookings:
             if booking.gpu.lower() not in keys and not booking_use.is_fleet_booking_expired(booking, now):
-                labels = format_host_gpu_labels(gpus.rows)
+                labels = format_gpu_labels(gpus.rows)
                 yield Problem("data/comments.json", f"{name} has no GPU {booking.gpu[:80]}, only {labels}")
 
 
-def format_host_gpu_labels(gpus: Sequence[Gpu]) -> str:
-    """Return `GPU 0`, `GPUs 0 to 3` or `GPUs 0:0, 0:1, 1`."""
-    labels = [gpu.label for gpu in gpus]
-    if len(labels) == 1 or not any(gpu.place for gpu in gpus):
-        return f"GPU {labels[0]}" if len(labels) == 1 else f"GPUs {labels[0]} to {labels[-1]}"
-    return f"GPUs {', '.join(labels[:MAX_NAMED_GPUS])}{' and others' if len(labels) > MAX_NAMED_GPUS else ''}"
-
-
 def build_outdated_host_gpus(
-    inputs: HostStateInput, snapshot: HostSnapshot, state: str, rules: StateRules, now: Now
+    sources: HostStatusSources, snapshot: HostSnapshot, state: str, rules: StateRules, now: Now
 ) -> list[GpuStatus]:
     """Build the GPUs of a host that is not fresh; one that was lost when it was last reported is lost."""
     if not snapshot.gpus:
         return []
     host_reason = f"its host is {'under maintenance' if state == 'maintenance' else state}"
-    models = build_model_names(snapshot, inputs.gpu_names)
+    models = build_model_names(snapshot, rules.gpu_names)
     problem_finder = problems.ProblemFinder(snapshot.gpus, list_host_tool_results(snapshot.gpus))
     statuses = []
     for gpu in snapshot.gpus.rows:
         lost = gpu_state.explain_lost_state(gpu, problem_finder.find_problems(gpu))
-        gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu)
+        gpu_bookings = booking_use.find_gpu_bookings(sources.bookings, gpu)
         status = GpuStatus(
             gpu=drop_outdated_host_readings(gpu),
-            model=format_gpu_model(gpu, models, inputs.gpu_names),
+            model=format_gpu_model(gpu, models, rules.gpu_names),
             state="lost" if lost else "unknown",
             reason=f"{lost}; {host_reason}" if lost else host_reason,
             bookings=booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent),
-            idle_since=inputs.idle_times.idle_since.get(gpu.key),
+            idle_since=sources.idle_times.idle_since.get(gpu.key),
             parent_model=models[gpu.name] if gpu.parent else "",
         )
         statuses.append(status)
@@ -264,34 +330,36 @@ def drop_outdated_host_readings(gpu: Gpu) -> Gpu:
     )
 
 
-def decide_host_gpu_states(
-    inputs: HostStateInput, snapshot: HostSnapshot, rules: StateRules, now: Now
-) -> HostStateGpus:
-    """Decide the states of the GPUs of a fresh host."""
+def decide_fresh_host_gpus(
+    sources: HostStatusSources, snapshot: HostSnapshot, rules: StateRules, now: Now
+) -> tuple[list[GpuStatus], list[ProcessStatus], dict[str, tuple[ProcessStatus, ...]], set[str]]:
+    """Decide the states of the GPUs of a fresh host.
+
+    Return also the processes on no GPU and on no instance that it reports, and the logins of all processes.
+    """
     people, limits = rules.people, rules.limits
+    gpu_file = snapshot.gpus or ParsedFile[Gpu]()
     ps_taken_at = snapshot.taken_at.get("ps.txt")
     # so late a pid may be another process
     is_ps_old = ps_taken_at is not None and now.has_passed(ps_taken_at + limits.down_after)
     ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows and not is_ps_old else ()
     processes_by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, rules)
-    reporting_vendors = find_vendors_with_processes(snapshot)
+    reporting_vendors = list_host_process_vendors(snapshot)
     unreported = snapshot.processes.unreported if snapshot.processes else {}
     checked_at = snapshot.taken_at.get("gpus.csv", snapshot.last_seen or 0)
     # nobody knows what happened while the host was silent
-    is_continuous = checked_at - inputs.idle_times.checked_at <= limits.down_after
-    idle_since_by_gpu = inputs.idle_times.idle_since if is_continuous else {}
+    is_continuous = checked_at - sources.idle_times.checked_at <= limits.down_after
+    idle_since_by_gpu = sources.idle_times.idle_since if is_continuous else {}
     statuses: list[GpuStatus] = []
     booked_gpus: dict[int, GpuInput] = {}
-    models = build_model_names(snapshot, inputs.gpu_names)
-    problem_finder = (
-        problems.ProblemFinder(snapshot.gpus, list_host_tool_results(snapshot.gpus)) if snapshot.gpus else None
-    )
-    for gpu in snapshot.gpus.rows if snapshot.gpus else ():
+    models = build_model_names(snapshot, rules.gpu_names)
+    problem_finder = problems.ProblemFinder(gpu_file, list_host_tool_results(gpu_file))
+    for gpu in gpu_file.rows:
         gpu_processes = processes_by_gpu.pop(gpu.process_key, [])
         unreported_words = unreported.get(gpu.process_key, "") if unreported else ""
         if unreported and not unreported_words and gpu.parent:  # an instance shares those of its GPU
             unreported_words = unreported.get(gpu.parent.process_key, "")
-        gpu_bookings = booking_use.find_gpu_bookings(inputs.bookings, gpu) if inputs.bookings else ()
+        gpu_bookings = booking_use.find_gpu_bookings(sources.bookings, gpu) if sources.bookings else ()
         bookings: tuple[BookingStatus, ...] = ()
         if gpu_bookings:
             bookings = booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent)
@@ -306,7 +374,7 @@ def decide_host_gpu_states(
             bookers=booking_use.list_current_bookers(gpu_bookings, now) if gpu_bookings else (),
             has_process_list=gpu.vendor in reporting_vendors and not unreported_words,
             idle_since=idle_since_by_gpu.get(gpu.key, checked_at) if is_idle else None,
-            problems=problem_finder.find_problems(gpu) if problem_finder else (),
+            problems=problem_finder.find_problems(gpu),
             unreported=unreported_words,
         )
         state, reason = gpu_state.decide_gpu_state(gpu_input, rules, now)
@@ -316,7 +384,7 @@ def decide_host_gpu_states(
         has_no_process = not gpu_processes and gpu_input.has_process_list
         status = GpuStatus(
             gpu=gpu,
-            model=format_gpu_model(gpu, models, inputs.gpu_names),
+            model=format_gpu_model(gpu, models, rules.gpu_names),
             state=state,
             reason=reason,
             processes=gpu_input.processes,
@@ -335,30 +403,29 @@ def decide_host_gpu_states(
     if unmatched or unplaced:
         statuses = [mark_unclear_gpu_state(status, bool(unmatched), unplaced) for status in statuses]
     # the header's time tells snapshots apart: when one arrived is known a little better with each file that follows
-    header = snapshot.gpus.header if snapshot.gpus else None
-    snapshot_time = header.time if header else int(checked_at)
-    check = booking_use.BookingUseCheck(int(checked_at), snapshot_time, inputs.booking_uses, inputs.bookings)
+    snapshot_time = gpu_file.header.time if gpu_file.header else int(checked_at)
+    check = booking_use.BookingUseCheck(int(checked_at), snapshot_time, sources.booking_uses, sources.bookings)
     for position, gpu_input in booked_gpus.items():
         statuses[position] = booking_use.add_booking_use(statuses[position], gpu_input, check, rules, now)
-    logins = frozenset(filter(None, (processes.find_process_login(row, people) for row in ps_rows)))
-    return HostStateGpus(statuses, unmatched, unplaced, logins)
+    logins = set(filter(None, (processes.find_process_login(row, people) for row in ps_rows)))
+    return statuses, unmatched, unplaced, logins
 
 
-def find_vendors_with_processes(snapshot: HostSnapshot) -> set[str]:
+def list_host_process_vendors(snapshot: HostSnapshot) -> set[str]:
     """Return the vendors whose processes were reported: only of their GPUs is it known that there is no process."""
-    process_file, gpu_file = snapshot.processes, snapshot.gpus
-    if process_file is None or not process_file.is_complete:
+    if snapshot.processes is None or not snapshot.processes.is_complete:
         return set()
+    gpu_rows = snapshot.gpus.rows if snapshot.gpus else ()
+    gpu_results = list_host_tool_results(snapshot.gpus) if snapshot.gpus else ()
     vendors: set[str] = set()
-    for result in list_host_tool_results(process_file):
+    for result in list_host_tool_results(snapshot.processes):
         is_reported = result.is_complete and not result.rc
         if result.is_complete and result.rc and result.rc not in EXIT_CODE_MEANINGS:
             # it failed, but printed rows, or failed the same way for the GPUs: because of a lost one
-            vendors_by_gpu = {gpu.process_key: gpu.vendor for gpu in gpu_file.rows} if gpu_file else {}
-            gpu_results = list_host_tool_results(gpu_file) if gpu_file else ()
-            is_reported = any(other.vendor == result.vendor and other.rc == result.rc for other in gpu_results) or any(
-                vendors_by_gpu.get(row.gpu_key, result.vendor) == result.vendor for row in process_file.rows
-            )
+            vendors_by_gpu = {gpu.process_key: gpu.vendor for gpu in gpu_rows}
+            row_vendors = {vendors_by_gpu.get(row.gpu_key, result.vendor) for row in snapshot.processes.rows}
+            failures = {(gpu_result.vendor, gpu_result.rc) for gpu_result in gpu_results}
+            is_reported = result.vendor in row_vendors or (result.vendor, result.rc) in failures
         if is_reported:
             vendors.add(result.vendor)
     return vendors

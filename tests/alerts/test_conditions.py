@@ -30,8 +30,8 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet import host_state
-from site_builder.fleet.build import BuiltHostStatus, HostStatusSources
 from site_builder.fleet.gpu_state import StateRules
+from site_builder.fleet.host_state import BuiltHostStatus, HostStatusSources
 from site_builder.health.model import BEFORE_FIRST_CHECK, HealthEvent
 from tests.support.generated_fleet import NOW, booking, gpu, host_data, idle_for, now, person, process, used_by
 
@@ -55,10 +55,8 @@ def found(
     rules = StateRules(
         StateLimits(), PeopleDirectory(aliases or {}, ("alice", "bob", "carol")), shown or PrivacySettings()
     )
-    case = host_state.HostStateInput(
-        known or DiscoveredHost("atlas"), data, bookings, idle or IdleTimes(0, {}), {}, kept or {}
-    )
-    board = host_state.decide_host_status(case, rules, now(after))
+    case = HostStatusSources(known or DiscoveredHost("atlas"), None, bookings, idle or IdleTimes(0, {}), kept or {})
+    board = host_state.decide_host_status(case, data or HostSnapshot("atlas"), rules, now(after))
     return list(find_conditions(board, ConditionInput(bookings, data), rules, now(after)))
 
 
@@ -189,19 +187,18 @@ def test_a_booking_that_nobody_uses_and_one_that_another_uses(shown: PrivacySett
 def test_a_built_host_has_conditions_and_expires_when_the_next_one_is_due() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}, ("alice",)), PrivacySettings())
     host = HostStatusSources(DiscoveredHost("atlas"), None, [booking("alice", begins=30, ends=40)], IdleTimes(0, {}))
-    card, _ = run_host_pipeline(host, rules, {}, now())
+    card, _ = run_host_pipeline(host, rules, now())
     assert card.conditions == ()
     assert card.valid_until <= NOW + 6 * HOUR
-    (one,) = run_host_pipeline(host, rules, {}, now(6 * HOUR))[0].conditions or ()
+    (one,) = run_host_pipeline(host, rules, now(6 * HOUR))[0].conditions or ()
     assert one.rule == "booking-begins"
 
 
 def test_a_booking_at_which_we_fail_costs_no_other_condition() -> None:
     rules = StateRules(StateLimits(), PeopleDirectory({}), HIDDEN)
     host = HostStatusSources(DiscoveredHost("atlas"), None, [object()], IdleTimes(0, {}))  # type: ignore[list-item]
-    board = host_state.decide_host_status(
-        host_state.HostStateInput(DiscoveredHost("atlas"), None, [], IdleTimes(0, {}), {}), rules, now()
-    )
+    sources = HostStatusSources(DiscoveredHost("atlas"))
+    board = host_state.decide_host_status(sources, HostSnapshot("atlas"), rules, now())
     decided = BuiltHostStatus(replace(board, state="down"))
     assert rules_of(find_pipeline_conditions(host, decided, rules, now()) or ()) == ["host-down"]
 

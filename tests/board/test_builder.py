@@ -24,10 +24,10 @@ from site_builder.board import site_writer
 from site_builder.board.builder import Builder, BuildError, BuildReport
 from site_builder.core import parallel
 from site_builder.core.clock import Now
-from site_builder.core.model import HostStatus, PrivacySettings, StateLimits
+from site_builder.core.model import HostSnapshot, HostStatus, PrivacySettings, StateLimits
 from site_builder.fleet import host_state
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.fleet.host_state import HostStateInput
+from site_builder.fleet.host_state import HostStatusSources
 from tests.support.board_fixture import Lab, gpu, person, process, soon, words
 from tests.support.machine import wait_for
 from tests.support.pace import check, wall, within
@@ -577,11 +577,11 @@ def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.Mo
     busy_lab(lab)
     real = host_state.decide_host_status
 
-    def failing(case: HostStateInput, rules: StateRules, now: Now) -> HostStatus:
+    def failing(case: HostStatusSources, snapshot: HostSnapshot, rules: StateRules, now: Now) -> HostStatus:
         if case.discovered.name == "hydra":
             message = "oh"
             raise ZeroDivisionError(message)
-        return real(case, rules, now)
+        return real(case, snapshot, rules, now)
 
     monkeypatch.setattr(host_state, "decide_host_status", failing)
     assert "data/hydra: its files could not be understood" in words(lab.build())

@@ -12,7 +12,7 @@ from site_builder.board import host_pipeline, pages
 from site_builder.board.builder import Builder
 from site_builder.charts import cache
 from site_builder.core.clock import Now
-from site_builder.fleet import build as fleet_build
+from site_builder.fleet import host_state
 from site_builder.fleet.gpu_state import StateRules
 from tests.support.board_fixture import Lab, gpu
 
@@ -45,11 +45,9 @@ def test_a_host_is_decided_once_for_its_card_its_page_and_what_programs_read_of_
     hosts = [f"gpu{number}" for number in range(8)]
     decided: list[str] = []
 
-    def count_decision(
-        host: fleet_build.HostStatusSources, rules: StateRules, names: dict[str, str], now: Now
-    ) -> fleet_build.BuiltHostStatus:
+    def count_decision(host: host_state.HostStatusSources, rules: StateRules, now: Now) -> host_state.BuiltHostStatus:
         decided.append(host.discovered.name)
-        return fleet_build.build_host_status(host, rules, names, now)
+        return host_state.build_host_status(host, rules, now)
 
     monkeypatch.setattr(pages, "build_host_status", count_decision)
     monkeypatch.setattr(host_pipeline, "build_host_status", count_decision)

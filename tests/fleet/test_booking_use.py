@@ -31,7 +31,7 @@ from site_builder.core.model import (
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.fleet.host_state import HostStateInput, decide_host_status
+from site_builder.fleet.host_state import HostStatusSources, decide_host_status
 from site_builder.fleet.store import FleetStore
 from site_builder.fleet.summary import summarize_host
 from tests.support import board_fixture
@@ -83,8 +83,8 @@ class Follower:
             dump = getattr(data, name)
             moved[name] = replace(dump, header=dump.header._replace(time=stamp))
         told = replace(data, last_seen=(data.last_seen or 0) + taken, **moved)
-        case = HostStateInput(DiscoveredHost("atlas"), told, self.bookings, IdleTimes(0, {}), {}, self.kept)
-        found = decide_host_status(case, self.rules, now(after))
+        case = HostStatusSources(DiscoveredHost("atlas"), bookings=self.bookings, booking_uses=self.kept)
+        found = decide_host_status(case, told, self.rules, now(after))
         learned = summarize_host(found, told.taken_at["gpus.csv"]).booking_uses
         self.kept = self.kept if learned is None else learned
         (one,) = found.gpus

@@ -292,7 +292,7 @@ def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothin
     assert AlertStore(lab.state).read().started_at
 
 
-@pytest.mark.parametrize("function", ["fleet.host_state.decide_host_gpu_states", "board.card.build_card_rows"])
+@pytest.mark.parametrize("function", ["fleet.host_state.decide_fresh_host_gpus", "board.card.build_card_rows"])
 def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_files_are_the_same(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -550,10 +550,10 @@ BREAK = """
 from site_builder.fleet import host_state
 from site_builder.board.outputs import metrics
 real = host_state.decide_host_status
-def decide(inputs, rules, now):
-    if inputs.discovered.name == "evil":
+def decide(sources, snapshot, rules, now):
+    if sources.discovered.name == "evil":
         raise ZeroDivisionError("oh")
-    return real(inputs, rules, now)
+    return real(sources, snapshot, rules, now)
 host_state.decide_host_status = decide
 def broken(*_):
     raise ZeroDivisionError("oh")

@@ -144,11 +144,12 @@ def decide(
     at: Now | None = None,
 ) -> HostStatus:
     """What the board says of a host; alice, bob and carol are logins that were seen before."""
-    case = host_state.HostStateInput(
-        known or DiscoveredHost("atlas"), data, bookings, idle or IdleTimes(0, {}), names or {}
+    case = host_state.HostStatusSources(
+        known or DiscoveredHost("atlas"), bookings=bookings, idle_times=idle or IdleTimes(0, {})
     )
-    rules = StateRules(limits or StateLimits(), PeopleDirectory(aliases or {}, logins), shown or PrivacySettings())
-    return host_state.decide_host_status(case, rules, at or now())
+    people = PeopleDirectory(aliases or {}, logins)
+    rules = StateRules(limits or StateLimits(), people, shown or PrivacySettings(), names or {})
+    return host_state.decide_host_status(case, data or HostSnapshot("atlas"), rules, at or now())
 
 
 def only_gpu(data: HostSnapshot, *bookings: Booking, **more: Any) -> GpuStatus:  # noqa: ANN401

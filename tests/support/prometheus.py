@@ -20,7 +20,7 @@ from site_builder.board.outputs import metrics
 from site_builder.core.clock import Now
 from site_builder.core.model import HostStatus
 from site_builder.fleet import summary
-from site_builder.fleet.build import build_host_status
+from site_builder.fleet.host_state import build_host_status
 from tests.support import every_state as support_every_state
 from tests.support.board_fixture import Lab
 from tests.support.browser import missing
@@ -55,8 +55,8 @@ def boards(lab: Lab) -> list[HostStatus]:
     """The hosts of a lab, as a build sees them now."""
     builder = Builder(lab.settings())
     now = Now(time.time(), lab.settings().zone)
-    hosts, rules, names, _ = builder.read_inputs(now)
-    return [build_host_status(host, rules, names, now).status for host in hosts]
+    hosts, rules, _ = builder.read_inputs(now)
+    return [build_host_status(host, rules, now).status for host in hosts]
 
 
 def fleet_of(several: Sequence[HostStatus], **more: Any) -> metrics.FleetMetrics:  # noqa: ANN401
