@@ -342,7 +342,7 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         gpus_by_state=(),
         last_seen=None,
         digests=HostDigests(card=digest, status=digest, card_structure=digest, term=digest, detail=digest),
-        summary=fleet_summary.summarize_unknown_host("failed", host_status.problems),
+        summary=fleet_summary.HostSummary("failed", host_status.problems, {}, {}, {}),
         packed_sample=None,
         packed_health=None,
         conditions=None,

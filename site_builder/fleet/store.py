@@ -50,7 +50,7 @@ class FleetStore:
                 str(gpu): GpuBookingUse(
                     int(parse_stored_moment(use["looked"])),
                     None if use["empty_since"] is None else int(parse_stored_moment(use["empty_since"])),
-                    {str(name): int(parse_stored_moment(since)) for name, since in use["others"].items()},
+                    parse_stored_moments(use["others"]),
                     {
                         str(key): (int(parse_stored_moment(since)), float(seconds), float(used))
                         for key, (since, seconds, used) in use["use"].items()
@@ -62,10 +62,8 @@ class FleetStore:
         }
         self.logins = {str(login) for login in stored["logins"]}
         self.problems = {str(problem) for problem in stored["problems"]}
-        self.odd_since = {str(name): int(parse_stored_moment(since)) for name, since in stored.get("odd", {}).items()}
-        self.paused_until = {
-            str(host): int(parse_stored_moment(until)) for host, until in stored.get("paused", {}).items()
-        }
+        self.odd_since = parse_stored_moments(stored.get("odd", {}))
+        self.paused_until = parse_stored_moments(stored.get("paused", {}))
         took = stored.get("took")
         self.build_duration_s = None if took is None else float(took)
         return content
@@ -119,3 +117,7 @@ def parse_stored_moment(value: Any) -> float:  # noqa: ANN401 # any JSON
     if not 0 <= time < MAX_EPOCH:
         raise ValueError(time)
     return time
+
+
+def parse_stored_moments(stored: dict[str, Any]) -> dict[str, int]:
+    return {str(key): int(parse_stored_moment(value)) for key, value in stored.items()}

@@ -45,19 +45,6 @@ class GpuUseSummary(NamedTuple):
     unclear: int = 0
     unseen: int = 0
 
-    def add(self, other: GpuUseSummary) -> GpuUseSummary:
-        return GpuUseSummary(*map(sum, zip(self, other)))
-
-
-class PeopleSummary(NamedTuple):
-    """GPUs used and booked by each person, bookings that run and that are to come, and the use of the GPUs."""
-
-    gpus_used: dict[str, int]
-    gpus_booked: dict[str, int]
-    booking_counts: tuple[int, int]
-    usage: dict[str, PersonUseSummary]
-    gpu_counts: GpuUseSummary
-
 
 class AvailableGpuSummary(NamedTuple):
     """A GPU that anybody can have; the one with the smaller rank is the better.
@@ -76,21 +63,27 @@ class AvailableGpuSummary(NamedTuple):
 
 
 class HostSummary(NamedTuple):
-    """What the pages of the whole fleet need of one host."""
+    """What the pages of the whole fleet need of one host; without GPUs, all that is known of one that failed.
+
+    `gpus_booked` are those that each person has booked now, `booking_counts` the bookings that run and those to come.
+    """
 
     state: str
-    state_counts: dict[str, int]
-    free_gpus: tuple[FreeGpu, ...]
-    uuids: tuple[str, ...]
-    logins: frozenset[str]
-    idle_times: IdleTimes | None
     problems: tuple[Problem, ...]
-    soon_free_gpus: tuple[SoonFreeGpu, ...]
-    booking_uses: dict[str, GpuBookingUse] | None
-    gpu_identities: tuple[GpuIdentity, ...]
-    available_gpus: tuple[AvailableGpuSummary, ...]
-    vendors: tuple[str, ...]
-    people: PeopleSummary
+    state_counts: dict[str, int]
+    gpus_booked: dict[str, int]
+    use_by_person: dict[str, PersonUseSummary]
+    free_gpus: tuple[FreeGpu, ...] = ()
+    uuids: tuple[str, ...] = ()
+    logins: frozenset[str] = frozenset()
+    idle_times: IdleTimes | None = None
+    soon_free_gpus: tuple[SoonFreeGpu, ...] = ()
+    booking_uses: dict[str, GpuBookingUse] | None = None
+    gpu_identities: tuple[GpuIdentity, ...] = ()
+    available_gpus: tuple[AvailableGpuSummary, ...] = ()
+    vendors: tuple[str, ...] = ()
+    booking_counts: tuple[int, int] = (0, 0)
+    gpu_use: GpuUseSummary = GpuUseSummary()
 
 
 class SummarizedHost(Protocol):
@@ -104,23 +97,22 @@ def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
     """Summarize a host whose GPUs were read at `checked_at`."""
     is_fresh = host.state == "fresh"
     idle_since = {status.key: status.idle_since for status in host.gpus if status.idle_since is not None}
-    gpus_used, gpus_booked = count_gpus_by_person(host)
     # as history counts them
-    gpu_counts = GpuUseSummary(unseen=len(host.gpus))
+    gpu_use = GpuUseSummary(unseen=len(host.gpus))
     if is_fresh:
         taken = [status for status in host.gpus if status.state in TAKEN_STATES]
         used = sum(bool(status.people.users) for status in taken)
         states = [status.state for status in host.gpus]
         unclear = sum(state in UNCLEAR_STATES for state in states)
-        gpu_counts = GpuUseSummary(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
+        gpu_use = GpuUseSummary(used, len(taken) - used, states.count("booked"), states.count("free"), unclear)
     return HostSummary(
         state=host.state,
+        problems=host.problems,
         state_counts=dict(Counter([status.state for status in host.gpus])),
         free_gpus=summarize_free_gpus(host),
         uuids=tuple([status.gpu.uuid for status in host.gpus if status.gpu.uuid]) if is_fresh else (),
         logins=host.logins,
         idle_times=IdleTimes(checked_at, idle_since) if checked_at is not None and is_fresh else None,
-        problems=host.problems,
         soon_free_gpus=tuple(
             SoonFreeGpu(status.free_again, host.name, status.gpu.number)
             for status in host.gpus
@@ -137,26 +129,10 @@ def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
         ),
         available_gpus=tuple(summarize_available_gpus(host)),
         vendors=tuple(dict.fromkeys([status.gpu.vendor for status in host.gpus])),
-        people=PeopleSummary(gpus_used, gpus_booked, count_bookings(host), summarize_use_by_person(host), gpu_counts),
-    )
-
-
-def summarize_unknown_host(state: str, problems: tuple[Problem, ...]) -> HostSummary:
-    """Summarize a host of which only the state and its problems are known."""
-    return HostSummary(
-        state=state,
-        state_counts={},
-        free_gpus=(),
-        uuids=(),
-        logins=frozenset(),
-        idle_times=None,
-        problems=problems,
-        soon_free_gpus=(),
-        booking_uses=None,
-        gpu_identities=(),
-        available_gpus=(),
-        vendors=(),
-        people=PeopleSummary({}, {}, (0, 0), {}, GpuUseSummary()),
+        gpus_booked=summarize_booked_gpus(host),
+        booking_counts=summarize_booking_counts(host),
+        use_by_person=summarize_use_by_person(host),
+        gpu_use=gpu_use,
     )
 
 
@@ -227,22 +203,16 @@ def summarize_use_by_person(host: HostStatus) -> dict[str, PersonUseSummary]:
     }
 
 
-def count_gpus_by_person(host: HostStatus) -> tuple[dict[str, int], dict[str, int]]:
-    """Count the GPUs that each person uses, and has booked now; nobody where users are not shown."""
-    used: dict[str, int] = {}
+def summarize_booked_gpus(host: HostStatus) -> dict[str, int]:
+    """Count the GPUs that each person has booked now; nobody where users are not shown."""
     booked: dict[str, int] = {}
-    if not host.users_shown:
-        return used, booked
-    for processes in (*(status.processes for status in host.gpus), *host.unplaced_processes.values()):
-        for user in {process.user for process in processes if process.user}:
-            used[user] = used.get(user, 0) + 1
-    for status in host.gpus:
+    for status in host.gpus if host.users_shown else ():
         for name in {booking.name for booking in status.bookings if booking.name and booking.phase == "now"}:
             booked[name] = booked.get(name, 0) + 1
-    return used, booked
+    return booked
 
 
-def count_bookings(host: HostStatus) -> tuple[int, int]:
+def summarize_booking_counts(host: HostStatus) -> tuple[int, int]:
     """Count the bookings that run now and those to come; one over several GPUs, or with repeats, counts once."""
     identities: dict[str, set[object]] = {"now": set(), "coming": set(), "ended": set()}
     for bookings in (host.bookings, *(status.bookings for status in host.gpus)):

@@ -86,7 +86,7 @@ class PeoplePageBuilder:
         windows = [window for window in rollup.state.windows if 0 <= now.epoch - window.until < MAX_WINDOW_AGE_S]
         known_people = PeopleDirectory(people.aliases, {*people.logins, *totals.list_usage_names(windows)})
         fleet_usage = totals.sum_fleet_usage(
-            (name, host.summary.people.usage, host.summary.people.gpu_counts) for name, host in hosts.items()
+            (name, host.summary.use_by_person, host.summary.gpu_use) for name, host in hosts.items()
         )
         settings = self.settings
         names = (sorted(people.aliases.items()), sorted(people.logins), list(hosts))

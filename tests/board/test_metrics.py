@@ -238,7 +238,8 @@ def test_people_are_counted_by_gpus_over_all_hosts() -> None:
 
 def test_a_person_who_booked_a_gpu_twice_has_it_once() -> None:
     board = decide(host_data(), [booking(), booking(gpu="*")])
-    assert summary.count_gpus_by_person(board) == ({}, {"alice": 1})
+    host = summary.summarize_host(board, None)
+    assert (host.use_by_person, host.gpus_booked) == ({}, {"alice": 1})
 
 
 def test_hidden_users_have_no_metrics() -> None:
@@ -246,7 +247,8 @@ def test_hidden_users_have_no_metrics() -> None:
     content = text_of([decide(used_by("alice"), [booking("bob", ends=5)], shown=shown)])
     assert b"user" not in content and b"alice" not in content and b"bob" not in content
     assert Samples(content).value("gpu_booked") == 1
-    assert summary.count_gpus_by_person(replace(decide(used_by("alice")), users_shown=False)) == ({}, {})
+    host = summary.summarize_host(replace(decide(used_by("alice"), [booking("bob")]), users_shown=False), None)
+    assert (host.use_by_person, host.gpus_booked) == ({}, {})
 
 
 def test_metrics_name_people_only_if_the_board_shows_them(tmp_path: Path) -> None:
@@ -268,11 +270,11 @@ def test_a_booking_over_several_gpus_or_with_repeats_counts_once() -> None:
         booking("carol", gpu="2", begins=-5, ends=-1),
         booking("dave", gpu="2", begins=5, ends=6, id="d", rrule="FREQ=DAILY"),
     ]
-    assert summary.count_bookings(decide(host_data(gpus), several)) == (1, 3)
+    assert summary.summarize_host(decide(host_data(gpus), several), None).booking_counts == (1, 3)
 
 
 def test_bookings_of_a_host_whose_gpus_are_not_known_count_too() -> None:
-    assert summary.count_bookings(decide(None, [booking()])) == (1, 0)
+    assert summary.summarize_host(decide(None, [booking()]), None).booking_counts == (1, 0)
 
 
 def test_there_are_no_more_people_than_prometheus_should_keep() -> None:

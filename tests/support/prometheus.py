@@ -65,11 +65,10 @@ def fleet_of(several: Sequence[HostStatus], **more: Any) -> metrics.FleetMetrics
     booked: Counter[str] = Counter()
     now, coming = 0, 0
     for board in several:
-        mine, promised = summary.count_gpus_by_person(board)
-        using.update(mine)
-        booked.update(promised)
-        run, come = summary.count_bookings(board)
-        now, coming = now + run, coming + come
+        host = summary.summarize_host(board, None)
+        using.update({user: use.gpu_count for user, use in host.use_by_person.items()})
+        booked.update(host.gpus_booked)
+        now, coming = now + host.booking_counts[0], coming + host.booking_counts[1]
     plain: dict[str, Any] = {
         "gpus_used": using,
         "gpus_booked": booked,

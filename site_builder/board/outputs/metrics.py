@@ -385,11 +385,11 @@ def render_fleet_metrics(
     gpus_booked: Counter[str] = Counter()
     current_bookings = coming_bookings = 0
     for built_host in built_hosts.values():
-        people = built_host.summary.people
-        gpus_used.update(people.gpus_used)
-        gpus_booked.update(people.gpus_booked)
-        current_bookings += people.booking_counts[0]
-        coming_bookings += people.booking_counts[1]
+        summary = built_host.summary
+        gpus_used.update({user: use.gpu_count for user, use in summary.use_by_person.items()})
+        gpus_booked.update(summary.gpus_booked)
+        current_bookings += summary.booking_counts[0]
+        coming_bookings += summary.booking_counts[1]
     fleet = FleetMetrics(
         gpus_used=gpus_used,
         gpus_booked=gpus_booked,
