@@ -8,11 +8,7 @@ from collections.abc import Sequence
 
 from site_builder.core.html import load_html_template
 from site_builder.demo.nvidia_tools import NvidiaToolProcess
-from site_builder.demo.scenario import (
-    ScenarioMachine,
-    build_scenario_gpu_uuid,
-    simulate_readings,
-)
+from site_builder.demo.scenario import ScenarioMachine, build_scenario_gpu_uuid, simulate_readings
 
 DRIVER_VERSION = "6.10.5"
 BYTES_PER_MIB = 1024 * 1024
@@ -23,7 +19,6 @@ BOARD_IDS = {
     "AMD Instinct MI210": ("0x740f", "113-D67301V-073", "D67301V", "gfx90a"),
     "Radeon RX 7900 XTX": ("0x744c", "113-D7020100-102", "D70201", "gfx1100"),
 }
-LINE_WIDTH = 85
 
 
 def render_amd_output(
@@ -55,12 +50,18 @@ def render_amd_output(
             )
             answers[f"card{unit.index}"] = json.loads(text)
     if is_rocm:
-        mine = [process for process in gpu_processes if machine.units[process.gpu].vendor == "amd"]
+        processes_by_pid: dict[int, list[NvidiaToolProcess]] = defaultdict(list)
+        for process in gpu_processes:
+            if machine.units[process.gpu].vendor == "amd":
+                processes_by_pid[process.pid].append(process)
+        processes_text = load_html_template("rocm_processes.txt").render(
+            processes_by_pid=processes_by_pid, units=machine.units, bytes_per_mib=BYTES_PER_MIB
+        )
         names = {card: answer["names"] for card, answer in answers.items()}
         return {
             "rocm-names": json.dumps({**names, "system": {"Driver version": DRIVER_VERSION}}),
             "rocm-metric": json.dumps({card: answer["metric"] for card, answer in answers.items()}),
-            "rocm-processes": render_rocm_processes(machine, mine),
+            "rocm-processes": processes_text,
         }
     output = {}
     for question in ("list", "static", "metric", "process"):
@@ -68,28 +69,3 @@ def render_amd_output(
         answer = {"gpu_data": entries} if question in ("static", "metric") else entries
         output[question] = json.dumps(answer, indent=4) + "\n"
     return output
-
-
-def render_rocm_processes(machine: ScenarioMachine, gpu_processes: Sequence[NvidiaToolProcess]) -> str:
-    processes_by_pid: dict[int, list[NvidiaToolProcess]] = defaultdict(list)
-    for process in gpu_processes:
-        processes_by_pid[process.pid].append(process)
-    rows, gpu_lines = [], []
-    for pid, mine in processes_by_pid.items():
-        memory = sum(process.memory_mib for process in mine) * BYTES_PER_MIB
-        rows.append(f"{pid}\t{mine[0].program.rpartition('/')[2]}\t{len(mine)}\t{memory}\t0\t0")
-        numbers = " ".join(str(machine.units[process.gpu].index) for process in mine)
-        gpu_lines += [f"PID {pid} is using {len(mine)} DRM device(s):", f"{numbers} "]
-    if rows:
-        columns = "PID\tPROCESS NAME\tGPU(s)\tVRAM USED\tSDMA USED\tCU OCCUPANCY"
-        rows = ["KFD process information:", columns, *rows]
-    nobody = ["No KFD PIDs currently running"]
-    lines = [
-        f"{' KFD Processes ':=^{LINE_WIDTH}}",
-        *(rows or nobody),
-        f"{' GPUs Indexed by PID ':=^{LINE_WIDTH}}",
-        *(gpu_lines or nobody),
-        "=" * LINE_WIDTH,
-        f"{' End of ROCm SMI Log ':=^{LINE_WIDTH}}",
-    ]
-    return "\n".join([*lines, ""])

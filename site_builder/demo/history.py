@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, HostTracks, build_host_tracks, simulate_past_weeks
+from site_builder.demo.past_weeks import (
+    GAP_CODE,
+    SLOT_S,
+    PastHostTracks,
+    build_past_host_tracks,
+    simulate_past_host_load,
+    simulate_past_weeks,
+)
 from site_builder.demo.scenario import (
     MACHINES,
     SCENARIO,
@@ -92,7 +99,7 @@ def fill_history(
         host_histories = []
         for scenario in build_scenarios(build_scenario_machines(min(hosts, len(MACHINES))), seed):
             weeks = simulate_past_weeks(scenario, began, after, origin, seed)
-            tracks = build_host_tracks(weeks, math.ceil(minutes / MINUTES_PER_SLOT))
+            tracks = build_past_host_tracks(weeks, math.ceil(minutes / MINUTES_PER_SLOT))
             host_histories.append(DemoHostHistory(tracks, start, minutes))
         for host_history in host_histories:
             host_history.store(connection)
@@ -113,7 +120,7 @@ def fill_history(
 class DemoHostHistory:
     """A host, as history.db keeps it."""
 
-    def __init__(self, host: HostTracks, start: int, minutes: int) -> None:
+    def __init__(self, host: PastHostTracks, start: int, minutes: int) -> None:
         self.host, self.name, self.start = host, host.machine.name, start
         self.today = (start + minutes * MINUTE) // DAY * DAY
         samples = []
@@ -127,10 +134,10 @@ class DemoHostHistory:
             samples.append(GpuSample(series, None, None, None, None, OccupancySample("free")))
         sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(samples)))
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
-        self.occupancies = tuple(host.occupancies)
-        self.load, self.memory = simulate_demo_host_load(host)
+        self.occupancies = tuple(host.codes_by_occupancy)
+        self.load, self.memory = simulate_past_host_load(host)
         self.host_by_minute = [
-            interleave_demo_history_minutes([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
+            spread_demo_history_slots([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
         ]
         self.gpus_by_minute = []
         for track in host.tracks:
@@ -138,7 +145,7 @@ class DemoHostHistory:
             codes = array("H", [NO_CODE if code == GAP_CODE else code for code in track.state_codes])
             others = (track.memory_values, track.temperatures, track.power_values, codes)
             columns = [use, *([slots] * MINUTES_PER_SLOT for slots in others)]
-            self.gpus_by_minute.append([interleave_demo_history_minutes(column, minutes) for column in columns])
+            self.gpus_by_minute.append([spread_demo_history_slots(column, minutes) for column in columns])
 
     def store(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO shape VALUES(?,?,?,?)", (self.shape, self.name, self.gpus, self.start))
@@ -149,13 +156,13 @@ class DemoHostHistory:
                 store_history_chunk(
                     connection, MINUTE, at, self.shape, block_format.pack_hour_block(self.build_hour(at))
                 )
-        fine = slice_demo_buckets(self.build_buckets(), 0, self.find_position(self.today, SLOT_S))
+        fine = self.build_buckets()
         for step, host_buckets in ((SLOT_S, fine), (HOUR, build_demo_history_hours(fine, self.host))):
             length = CHUNK_LENGTH_S[step]
             for at in range(self.start // length * length, self.today, length):
-                first, last = self.find_position(at, step), self.find_position(at + length, step)
+                first, last = (self.find_position(moment, step) for moment in (at, min(at + length, self.today)))
                 chunk = buckets.create_empty_buckets(length // step, len(self.host.tracks))
-                buckets.merge_buckets(chunk, max(0, -first), slice_demo_buckets(host_buckets, max(0, first), last))
+                buckets.merge_buckets(chunk, max(0, -first), host_buckets, slice(max(0, first), last))
                 store_history_chunk(connection, step, at, self.shape, buckets.pack_buckets(chunk))
 
     def find_position(self, at: int, step: int) -> int:
@@ -198,19 +205,7 @@ class DemoHostHistory:
         return host_buckets
 
 
-def simulate_demo_host_load(host: HostTracks) -> tuple[array[int], array[int]]:
-    """Return load and memory of the host itself, which follow from how many of its GPUs work."""
-    machine = host.machine
-    is_working = bytes([0]) + bytes([1]) * 200 + bytes(55)
-    counts = [sum(uses) for uses in zip(*(track.use_values.tobytes().translate(is_working) for track in host.tracks))]
-    loads = [int((0.4 + 1.1 * count) * 100 / machine.cpu_count + 0.5) for count in range(machine.gpu_count + 1)]
-    memory = [int((9000 + 14000 * count) * 200 / machine.memory_mib + 0.5) for count in range(machine.gpu_count + 1)]
-    pairs = list(zip(counts, host.tracks[0].state_codes))
-    load = array("H", [NO_VALUE["H"] if code == GAP_CODE else loads[count] for count, code in pairs])
-    return load, array("B", [NO_VALUE["B"] if code == GAP_CODE else memory[count] for count, code in pairs])
-
-
-def interleave_demo_history_minutes(columns: Sequence[array[int]], count: int) -> array[int]:
+def spread_demo_history_slots(columns: Sequence[array[int]], count: int) -> array[int]:
     """Join what each minute of a slot has to so many minutes, and fill the last hour with no values."""
     kind = columns[0].typecode
     joined = array(kind, [0]) * (len(columns[0]) * MINUTES_PER_SLOT)
@@ -226,15 +221,9 @@ def convert_demo_history_unit(numbers: array[int], unit: int) -> array[int]:
     return array("H", map(table.__getitem__, numbers))
 
 
-def slice_demo_buckets(source: HostBuckets, first: int, last: int) -> HostBuckets:
-    gpus = [{name: values[first:last] for name, values in columns.items()} for columns in source.gpu_columns]
-    return HostBuckets({name: values[first:last] for name, values in source.host_columns.items()}, gpus, source.names)
-
-
-def build_demo_history_hours(fine: HostBuckets, host: HostTracks) -> HostBuckets:
-    host_columns = {
-        name: buckets.compute_bucket_means(values, SLOTS_PER_HOUR) for name, values in fine.host_columns.items()
-    }
+def build_demo_history_hours(fine: HostBuckets, host: PastHostTracks) -> HostBuckets:
+    host_values, occupancies = fine.host_columns.items(), tuple(host.codes_by_occupancy)
+    host_columns = {name: buckets.compute_bucket_means(values, SLOTS_PER_HOUR) for name, values in host_values}
     hourly = HostBuckets(host_columns, [], fine.names)
     for track, fine_columns in zip(host.tracks, fine.gpu_columns):
         columns = {
@@ -249,7 +238,7 @@ def build_demo_history_hours(fine: HostBuckets, host: HostTracks) -> HostBuckets
         for hour in range(len(columns["use"])):
             codes = track.state_codes[hour * SLOTS_PER_HOUR : (hour + 1) * SLOTS_PER_HOUR]
             if codes.count(codes[0]) < SLOTS_PER_HOUR:
-                _, *people = buckets.count_bucket_states([code for code in codes if code != GAP_CODE], host.occupancies)
+                _, *people = buckets.count_bucket_states([code for code in codes if code != GAP_CODE], occupancies)
                 for name, person in zip(PERSON_COLUMNS, people):
                     # who had least may have had no slot in which it was the first
                     columns[name][hour] = fine.names.index(person) if person in fine.names else NO_CODE

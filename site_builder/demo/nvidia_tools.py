@@ -17,30 +17,18 @@ from site_builder.demo.scenario import (
     build_scenario_uuid,
     simulate_readings,
 )
+from site_builder.snapshots.parsers.nvidia_xml import CLOCK_REASON_BITS
 
-CLOCK_REASON_BITS = {
-    "gpu_idle": 0x1,
-    "applications_clocks_setting": 0x2,
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "display_clocks_setting": 0x100,
-}
 # What each field is worth where the driver cannot reach the GPU, but for these.
 LOST_CELL = "[GPU is lost]"
 FIELDS_OF_LOST_GPU = ("index", "uuid", "name", "pci.bus_id")
 NOT_AVAILABLE_CELL = "[N/A]"
-# What is counted over the life of a GPU whose memory reports its errors; of some it is not 0.
-MEMORY_ERRORS = {
+# Fields that differ on some GPUs: errors that were counted over their life, and a slot with but half of the lanes.
+ODD_FIELDS = {
     ("hydra", 5): {"ecc.errors.uncorrected.aggregate.total": "1", "remapped_rows.uncorrectable": "1"},
     ("lyra", 1): {"ecc.errors.corrected.aggregate.total": "214"},
+    ("draco", 3): {"pcie.link.width.current": "8"},
 }
-# Those whose slot has but half of the lanes.
-HALF_WIDTH_GPUS = {("draco", 3)}
-LANE_COUNT = 16
 
 
 class NvidiaToolProcess(NamedTuple):
@@ -132,57 +120,17 @@ def build_smi_fields(
     else:
         reason = "sw_power_cap" if use > 95 else "" if readings.is_taken else "gpu_idle"
 
-    def with_ecc(value: str) -> str:
-        return value if model.has_ecc else NOT_AVAILABLE_CELL
-
-    mig_mode = "Enabled" if card.is_mig else "Disabled"
-    fields = {
-        "index": str(card.index),
-        "uuid": card.uuid,
-        "name": model.name,
-        "pci.bus_id": f"00000000:{0x17 + card.index * 9:02X}:00.0",
-        "serial": with_ecc(str(1560_000_000 + machine.number * 16 + card.index)),
-        "driver_version": DRIVER_VERSION,
-        "vbios_version": "96.00.89.00.01",
-        "compute_cap": model.compute_capability,
-        "memory.total": str(model.memory_mib),
-        "memory.reserved": str(RESERVED_MIB),
-        "power.limit": f"{model.max_watts}.00",
-        "enforced.power.limit": f"{model.max_watts}.00",
-        "clocks.max.sm": str(model.max_clock_mhz),
-        "persistence_mode": "Enabled",
-        "compute_mode": "Default",
-        "mig.mode.current": mig_mode if model.compute_capability in ("8.0", "9.0") else NOT_AVAILABLE_CELL,
-        "display_active": "Disabled",
-        "pcie.link.gen.gpucurrent": "4",
-        "pcie.link.width.max": str(LANE_COUNT),
-        "ecc.mode.current": with_ecc("Enabled"),
-        "ecc.errors.corrected.volatile.total": with_ecc("0"),
-        "ecc.errors.uncorrected.volatile.total": with_ecc("0"),
-        "ecc.errors.corrected.aggregate.total": with_ecc("0"),
-        "ecc.errors.uncorrected.aggregate.total": with_ecc("0"),
-        "remapped_rows.correctable": with_ecc("0"),
-        "remapped_rows.uncorrectable": with_ecc("0"),
-        "remapped_rows.pending": with_ecc("No"),
-        "remapped_rows.failure": with_ecc("No"),
-        **MEMORY_ERRORS.get(key, {}),
-        "memory.used": str(used),
-        "memory.free": str(model.memory_mib - used - RESERVED_MIB),
-        "utilization.gpu": str(use),
-        "utilization.memory": str(readings.memory_use_percent),
-        "utilization.encoder": "0",
-        "utilization.decoder": "0",
-        "temperature.gpu": str(readings.celsius),
-        "temperature.memory": str(readings.celsius + 6) if model.has_ecc and not model.has_fan else "N/A",
-        "power.draw": f"{readings.watts:.2f}",
-        "fan.speed": str(int(30 + 0.4 * use)) if model.has_fan else NOT_AVAILABLE_CELL,
-        "pstate": "P0" if readings.is_taken else "P8",
-        "clocks.current.graphics": str(readings.clock_mhz),
-        "clocks.current.sm": str(readings.clock_mhz),
-        "clocks.current.memory": "1593" if readings.is_taken else "405",
-        "clocks_event_reasons.active": f"0x{CLOCK_REASON_BITS.get(reason, 0):016X}",
-        "pcie.link.width.current": str(LANE_COUNT // 2 if key in HALF_WIDTH_GPUS else LANE_COUNT),
-    }
+    text = load_html_template("nvidia_smi.csv").render(
+        machine=machine,
+        card=card,
+        model=model,
+        readings=readings,
+        reason=reason,
+        clock_reason_bits=CLOCK_REASON_BITS,
+        driver_version=DRIVER_VERSION,
+        reserved_mib=RESERVED_MIB,
+    )
+    fields = {**dict(line.split(",", 1) for line in text.splitlines()), **ODD_FIELDS.get(key, {})}
     if card.is_mig:  # nvidia-smi reports no use of a GPU that is cut
         fields.update({name: NOT_AVAILABLE_CELL for name in fields if name.startswith("utilization.")})
     return fields

@@ -49,7 +49,7 @@ LONG_JOB_SHARE = 0.2
 SLOT_S = 5 * MINUTE_S
 HELD_AFTER_S = 2 * HOUR_S
 # The code of a slot in which nothing was heard of the host.
-GAP_CODE = 255
+GAP_CODE = NO_VALUE["B"]
 # How busy a job of each kind keeps a GPU, from and to, in half percents.
 USE_RANGES = {"train": (168, 194), "serve": (10, 90), "sweep": (60, 160), "debug": (50, 160), "notebook": (40, 150)}
 NOISE_LENGTH = 12_000  # more than there are slots
@@ -182,7 +182,7 @@ def create_past_job(
 
 
 class PastGpuTrack(NamedTuple):
-    """A GPU over some slots: numbers as history.db has them of a minute, and positions in `HostTracks.occupancies`."""
+    """A GPU over some slots: numbers as history.db has them of a minute; GAP_CODE where the host was silent."""
 
     use_values: array[int]
     memory_values: array[int]
@@ -190,49 +190,40 @@ class PastGpuTrack(NamedTuple):
     power_values: array[int]
     state_codes: array[int]
 
-    def replace_slots(self, first: int, track: PastGpuTrack) -> None:
-        for values, new_values in zip(self, track):
-            values[first : first + len(new_values)] = new_values
 
-
-def create_track(count: int, state_code: int, memory_mib: int = NO_VALUE["I"]) -> PastGpuTrack:
-    """Create a track without readings."""
-    no_byte, no_power = array("B", [NO_VALUE["B"]]) * count, array("H", [NO_VALUE["H"]]) * count
-    return PastGpuTrack(
-        no_byte, array("I", [memory_mib]) * count, no_byte[:], no_power, array("B", [state_code]) * count
-    )
+def create_past_gpu_track(count: int) -> PastGpuTrack:
+    """Create a track of which nothing is known."""
+    return PastGpuTrack(*(array(kind, [NO_VALUE[kind]]) * count for kind in "BIBHB"))
 
 
 @dataclass(frozen=True)
-class HostTracks:
-    """A host: a track for each GPU, and all occupancies that they had."""
+class PastHostTracks:
+    """A host: a track for each GPU, and the codes of all occupancies that they had."""
 
     machine: ScenarioMachine
     tracks: list[PastGpuTrack] = field(default_factory=list)
-    occupancies: list[str] = field(default_factory=list)
+    codes_by_occupancy: dict[str, int] = field(default_factory=dict)
 
     def find_state_code(self, occupancy: OccupancySample) -> int:
-        text = pack_occupancy(occupancy)
-        if text not in self.occupancies and len(self.occupancies) < GAP_CODE:
-            self.occupancies.append(text)
-        return self.occupancies.index(text) if text in self.occupancies else GAP_CODE
+        codes, text = self.codes_by_occupancy, pack_occupancy(occupancy)
+        return codes.setdefault(text, len(codes)) if len(codes) < GAP_CODE else codes.get(text, GAP_CODE)
 
 
-def build_host_tracks(weeks: PastWeeks, count: int) -> HostTracks:
-    host = HostTracks(weeks.machine)
+def build_past_host_tracks(weeks: PastWeeks, count: int) -> PastHostTracks:
+    host = PastHostTracks(weeks.machine)
     for gpu in range(weeks.machine.gpu_count):
-        track = create_track(count, GAP_CODE)
-        simulation = PastGpuSimulation(weeks, gpu)
-        for first, last, activities in split_track_at_changes(weeks, gpu, count):
-            track.replace_slots(first, simulation.simulate_slots(first, last, activities, host))
+        track, simulation = create_past_gpu_track(count), PastGpuSimulation(weeks, gpu)
+        for first, last, activities in split_past_track_at_changes(weeks, gpu, count):
+            simulation.simulate_slots(track, first, last, activities, host)
         for begins, ends in weeks.silent_spans:
             first, last = (min(count, max(0, weeks.find_slot(moment))) for moment in (begins, ends))
-            track.replace_slots(first, create_track(last - first, GAP_CODE))
+            for values, no_values in zip(track, create_past_gpu_track(last - first)):
+                values[first:last] = no_values
         host.tracks.append(track)
     return host
 
 
-def split_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[tuple[int, int, list[GpuActivity]]]:
+def split_past_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[tuple[int, int, list[GpuActivity]]]:
     """Yield spans of slots in which nothing about a GPU changes, with what goes on in them."""
     begin: dict[int, list[GpuActivity]] = defaultdict(list)
     end: dict[int, list[GpuActivity]] = defaultdict(list)
@@ -248,7 +239,7 @@ def split_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[t
             end[last].append(activity)
             edges |= {first, last}
             if isinstance(activity, ScenarioJob):
-                idle_start = find_past_idle_start(activity)
+                idle_start = find_past_job_idle_start(activity)
                 edges |= {weeks.find_slot(turn) for turn in (idle_start, idle_start + HELD_AFTER_S) if turn < ends}
     current: list[GpuActivity] = []
     sorted_edges = sorted(edge for edge in edges if 0 <= edge <= count)
@@ -259,7 +250,7 @@ def split_track_at_changes(weeks: PastWeeks, gpu: int, count: int) -> Iterator[t
         yield first, last, current
 
 
-def find_past_idle_start(job: ScenarioJob) -> float:
+def find_past_job_idle_start(job: ScenarioJob) -> float:
     return job.starts_at if job.is_orphaned else job.idle_since
 
 
@@ -280,41 +271,53 @@ class PastGpuSimulation:
             self.power_by_use[taken] = [int(10 * unit.model.max_watts * share) for share in shares]
 
     def simulate_slots(
-        self, first: int, last: int, activities: Sequence[GpuActivity], host: HostTracks
-    ) -> PastGpuTrack:
-        count, find_slot = last - first, self.weeks.find_slot
+        self, track: PastGpuTrack, first: int, last: int, activities: Sequence[GpuActivity], host: PastHostTracks
+    ) -> None:
+        slots, count, find_slot = slice(first, last), last - first, self.weeks.find_slot
         jobs = [activity for activity in activities if isinstance(activity, ScenarioJob)]
         users = tuple(sorted({job.person for job in jobs}))
         bookers = tuple(sorted({activity.person for activity in activities if isinstance(activity, PastBooking)}))
-        if None in activities:
-            return create_track(count, host.find_state_code(OccupancySample("lost", GpuPeople((), bookers, bookers))))
         absent = tuple(name for name in bookers if name not in users)
-        at_work = [job for job in jobs if first < find_slot(find_past_idle_start(job))]
-        if users and bookers and len(absent) == len(bookers):
+        if None in activities:
+            state, users, absent = "lost", (), bookers
+        elif users and bookers and len(absent) == len(bookers):
             state = "conflict"
         elif users:
-            is_held = all(first >= find_slot(find_past_idle_start(job) + HELD_AFTER_S) for job in jobs)
+            is_held = all(first >= find_slot(find_past_job_idle_start(job) + HELD_AFTER_S) for job in jobs)
             state = "held" if is_held and not self.is_instance else "busy"
         else:
             state = "booked" if bookers else "free"
+        code = host.find_state_code(OccupancySample(state, GpuPeople(users, bookers, absent)))
+        track.state_codes[slots] = array("B", [code]) * count
+        if state == "lost":
+            return
+        memory = 4 + sum(int(self.memory_mib * job.memory_share) for job in jobs)
+        track.memory_values[slots] = array("I", [min(memory, self.memory_mib - RESERVED_MIB - 20)]) * count
         use = bytes(count)
+        at_work = [job for job in jobs if first < find_slot(find_past_job_idle_start(job))]
         if at_work:
             start = self.rng.randrange(NOISE_LENGTH)
-            use = generate_demo_use_noise(at_work[0].kind)[start : start + count]
-        memory = 4 + sum(int(self.memory_mib * job.memory_share) for job in jobs)
-        code = host.find_state_code(OccupancySample(state, GpuPeople(users, bookers, absent)))
-        track = create_track(count, code, min(memory, self.memory_mib - RESERVED_MIB - 20))
-        if self.is_instance:
-            return track
-        temperatures, power = self.temperatures_by_use[bool(jobs)], self.power_by_use[bool(jobs)]
-        return track._replace(
-            use_values=array("B", use),
-            temperatures=array("B", use.translate(temperatures)),
-            power_values=array("H", [power[value] for value in use]),
-        )
+            use = generate_past_use_noise(at_work[0].kind)[start : start + count]
+        if not self.is_instance:
+            power = self.power_by_use[bool(jobs)]
+            track.use_values[slots] = array("B", use)
+            track.temperatures[slots] = array("B", use.translate(self.temperatures_by_use[bool(jobs)]))
+            track.power_values[slots] = array("H", [power[value] for value in use])
 
 
 @cache
-def generate_demo_use_noise(kind: str) -> bytes:
+def generate_past_use_noise(kind: str) -> bytes:
     low, high = USE_RANGES[kind]
     return bytes(Random(kind).choices(range(low, high), k=NOISE_LENGTH)) * 2  # noqa: S311
+
+
+def simulate_past_host_load(host: PastHostTracks) -> tuple[array[int], array[int]]:
+    """Return load and memory of the host itself, which follow from how many of its GPUs work."""
+    machine = host.machine
+    is_working = bytes([0]) + bytes([1]) * 200 + bytes(55)
+    counts = [sum(uses) for uses in zip(*(track.use_values.tobytes().translate(is_working) for track in host.tracks))]
+    loads = [int((0.4 + 1.1 * count) * 100 / machine.cpu_count + 0.5) for count in range(machine.gpu_count + 1)]
+    memory = [int((9000 + 14000 * count) * 200 / machine.memory_mib + 0.5) for count in range(machine.gpu_count + 1)]
+    pairs = list(zip(counts, host.tracks[0].state_codes))
+    load = array("H", [NO_VALUE["H"] if code == GAP_CODE else loads[count] for count, code in pairs])
+    return load, array("B", [NO_VALUE["B"] if code == GAP_CODE else memory[count] for count, code in pairs])
