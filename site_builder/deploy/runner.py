@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,25 +20,9 @@ import click
 from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.core.formatting import format_duration
 from site_builder.core.parallel import WorkerPool
-from site_builder.core.subprocesses import extract_last_line
-from site_builder.deploy.host_steps import (
-    FAILED,
-    GOOD_RESULTS,
-    NOT_INSTALLED,
-    REMOVED,
-    STOPPED,
-    WAITING,
-    HostDeployError,
-    HostDeployJob,
-    HostDeployPlan,
-    HostDeployStoppedError,
-    build_install_program,
-    build_known_hosts_lines,
-    compute_scripts_digest,
-    find_installer,
-    process_deploy_host,
-)
-from site_builder.deploy.web_host import WebHostError, open_web_host
+from site_builder.deploy import host_job
+from site_builder.deploy.host_job import FAILED, GOOD_RESULTS, STOPPED, WAITING, HostDeployJob, HostDeployPlan
+from site_builder.deploy.web_host import WebHostError, find_installer, open_web_host
 from site_builder.remote.ssh_config import SshError
 from site_builder.remote.targets import Target
 
@@ -47,7 +30,6 @@ REFRESH_INTERVAL_S = 0.2
 # Ctrl-C waits no longer than this for threads whose connections it has cut.
 STOP_TIMEOUT_S = 15.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOPPED_REASON = "stopped: call it again to finish"
 UNFINISHED_MESSAGES = {
     "deploy": "not done; once the reason is mended, call it again",
     "check": "not up to date",
@@ -55,29 +37,11 @@ UNFINISHED_MESSAGES = {
 }
 
 
-def run_deploy_job(job: HostDeployJob, plan: HostDeployPlan) -> None:
-    """Work on one host until it has a result, whatever happens."""
-    if plan.stop_event.is_set():
-        job.result, job.reason = STOPPED, "stopped before it began: call it again"
-        return
-    job.started_at = time.monotonic()
-    try:
-        process_deploy_host(job, plan)
-    except HostDeployStoppedError:
-        job.result, job.reason = STOPPED, f"stopped at the step '{job.step}': call it again to finish"
-    except (HostDeployError, SshError, WebHostError) as error:
-        job.result, job.reason = (STOPPED, STOPPED_REASON) if plan.stop_event.is_set() else (FAILED, str(error))
-    except Exception as error:  # one host must not cost the others
-        name = type(error).__name__
-        job.result, job.reason = FAILED, f"this should not happen: {name}: {extract_last_line(str(error))}"
-    job.ended_at = time.monotonic()
-
-
 def run_deploy_jobs(jobs: list[HostDeployJob], plan: HostDeployPlan, display: ProgressDisplay) -> None:
     """Run all jobs, and show each that ends; after Ctrl-C, let those that run come to an end."""
     pool: WorkerPool[int, None] = WorkerPool()
     for number, job in enumerate(jobs):
-        pool.add(number, partial(run_deploy_job, job, plan))
+        pool.add(number, job.run)
     with display:
         try:
             show_finished_deploy_jobs(pool, jobs, display)
@@ -89,7 +53,7 @@ def run_deploy_jobs(jobs: list[HostDeployJob], plan: HostDeployPlan, display: Pr
             show_finished_deploy_jobs(pool, jobs, display, time.monotonic() + STOP_TIMEOUT_S)
             for job in jobs:
                 if not job.result:  # its thread waits for a host that does not answer, and ends with us
-                    job.result, job.reason, job.ended_at = STOPPED, STOPPED_REASON, time.monotonic()
+                    job.result, job.reason, job.ended_at = STOPPED, host_job.STOPPED_REASON, time.monotonic()
                     display.show_result(job)
 
 
@@ -118,9 +82,9 @@ def deploy_hosts(
             web_host = stack.enter_context(open_web_host(data, web, config_file))
             stack.enter_context(interrupt_deploy_on_signals())
             if destination is not None:
-                build_known_hosts_lines(destination, [])
+                web_host.build_known_hosts_lines(destination)
             web_state = web_host.read_state()
-        except (HostDeployError, SshError, WebHostError) as error:
+        except (SshError, WebHostError) as error:
             raise CommandError(str(error)) from None
         if not web_host.host_keys:
             message = "no key of this machine's sshd is in /etc/ssh: is this the web host?"
@@ -128,19 +92,19 @@ def deploy_hosts(
         plan = HostDeployPlan(
             web_host=web_host,
             web_state=web_state,
-            install_program=build_install_program(),
+            install_program=host_job.build_install_program(),
             inspect_program=(find_installer().parent / "install" / "look.sh").read_text(),
-            scripts_digest=compute_scripts_digest(),
+            scripts_digest=host_job.compute_scripts_digest(),
             action=action,
             destination=destination,
             config_file=config_file,
         )
-        jobs = [HostDeployJob(target) for target in targets]
+        jobs = [HostDeployJob(target, plan) for target in targets]
         can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         display = ProgressDisplay if as_json else LiveDeployDisplay if can_redraw else LineDeployDisplay
         run_deploy_jobs(jobs, plan, display(jobs, action == "check"))
     if as_json:
-        click.echo(deploy_jobs_to_json(jobs))
+        click.echo(json.dumps([format_deploy_job_json(job) for job in jobs]))
     elif can_redraw:
         for job in jobs:
             if job.reason and job.result != STOPPED:
@@ -148,7 +112,7 @@ def deploy_hosts(
     unfinished = [job for job in jobs if job.result not in GOOD_RESULTS]
     if unfinished:
         print_command_message(f"{len(unfinished)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[action]}")
-    elif action == "remove" and any(job.result in (REMOVED, NOT_INSTALLED) for job in jobs):
+    elif action == "remove" and any(job.result in (host_job.REMOVED, host_job.NOT_INSTALLED) for job in jobs):
         print_command_message(
             "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
         )
@@ -278,17 +242,13 @@ def format_deploy_job_cells(job: HostDeployJob, clock: float) -> dict[str, str]:
     return cells
 
 
-def deploy_jobs_to_json(jobs: list[HostDeployJob]) -> str:
-    rows = [
-        {
-            "host": job.target.address,
-            "name": job.name or job.target.given_name,
-            "result": job.result,
-            "step": None if job.result in GOOD_RESULTS else job.step,
-            "why": job.reason or None,
-            "seconds": round(job.measure_seconds(time.monotonic()), 1),
-            **job.check_facts,
-        }
-        for job in jobs
-    ]
-    return json.dumps(rows)
+def format_deploy_job_json(job: HostDeployJob) -> dict[str, object]:
+    return {
+        "host": job.target.address,
+        "name": job.name or job.target.given_name,
+        "result": job.result,
+        "step": None if job.result in GOOD_RESULTS else job.step,
+        "why": job.reason or None,
+        "seconds": round(job.measure_seconds(time.monotonic()), 1),
+        **job.check_facts,
+    }

@@ -8,13 +8,13 @@ import shlex
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from site_builder.core.files import SCRIPTS_FOLDER
+from site_builder.core.files import PACKAGE_FOLDER, SCRIPTS_FOLDER
 from site_builder.core.subprocesses import extract_last_line
 from site_builder.remote.ssh import RemoteCommandResult, connect_ssh
 from site_builder.remote.ssh_config import HostKey, SshError, read_known_host_keys
@@ -27,32 +27,9 @@ INSTALLED_SCRIPTS = ".local/share/gpuboard/scripts"
 PORT_LINE = re.compile(r"^\s*Port\s+([0-9]{1,5})\s*$", re.IGNORECASE | re.MULTILINE)
 # What may stand in a command: no host name holds anything else.
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
-# Where the scripts and the data are, on the machine that has them.
-FOLDERS_SCRIPT = """LC_ALL=C
-export LC_ALL
-enrol={scripts}/gpu-enrol.sh data={data}
-conf=~/.config/gpuboard/gpuboard.conf
-[ -f "$conf" ] || conf=/etc/gpuboard/gpuboard.conf
-[ -n "$data" ] || data=$(sed -n 's/^GPUBOARD_DATA=//p' "$conf" 2>/dev/null | head -n 1)
-lacks() {{ echo "$1 is not there: call ./install.sh web first, as $(id -un)" >&2; exit 2; }}
-[ -x "$enrol" ] || lacks gpu-enrol.sh
-[ -d "$data" ] || lacks "the data folder $data"
-"""
-STATE_SCRIPT = """echo "now $(date +%s)"
-"$enrol" list | sed 's/^/enrolled /'
-cd "$data" && for place in */host.txt; do
-    [ ! -f "$place" ] || echo "arrived ${place%/host.txt} $(stat -c %Z "$place")"
-done
-echo "end 1"
-"""
-ARRIVAL_SCRIPT = """stat -c %Z "$data/{name}/host.txt" 2>/dev/null || echo 0
-"""
-ENROL_SCRIPT = """"$enrol" --data "$data" add {name} <<'END'
-{key}
-END
-"""
-REVOKE_SCRIPT = """"$enrol" remove {name}
-"""
+DESTINATION_PATTERN = re.compile(r"ssh://(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(?::([0-9]{1,5}))?")
+# A host that sent something within this time still sends.
+MAX_SENDING_AGE_S = 120
 
 
 class WebHostError(Exception): ...
@@ -63,24 +40,27 @@ class WebHostState(NamedTuple):
     enrolled_keys: dict[str, str]
     arrival_times: dict[str, int]
 
+    def is_sending(self, name: str) -> bool:
+        """Return True if a host of this name still sends snapshots."""
+        return self.clock_s - self.arrival_times.get(name, 0) <= MAX_SENDING_AGE_S
 
-def run_web_host_shell(program: str) -> RemoteCommandResult:
-    result = subprocess.run(
-        ["/bin/sh", "-s"], input=program.encode(), capture_output=True, timeout=SCRIPT_TIMEOUT_S, check=False
-    )
-    return RemoteCommandResult(result.returncode, result.stdout, result.stderr)
+
+def find_installer() -> Path:
+    """Return install.sh; the folder `install` that it reads is beside it."""
+    packed = PACKAGE_FOLDER / "install.sh"
+    return packed if packed.is_file() else PACKAGE_FOLDER.parent / "install.sh"
 
 
 @dataclass
 class WebHost:
-    """Runs shell programs on the web host, and knows how GPU hosts reach it."""
+    """Runs install/enrolment.sh on the web host, and knows how GPU hosts reach it."""
 
-    run_shell: Callable[[str], RemoteCommandResult]
-    folders_script: str
+    run_enrolment: Callable[[Sequence[str]], RemoteCommandResult]
     host_names: list[str]
     user: str
     port: int
     host_keys: list[HostKey]
+    is_local: bool = False
     # one after the other: gpu-enrol.sh has a lock, and a connection no more than ten channels
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -88,14 +68,10 @@ class WebHost:
         """Keep only names that are safe in a command."""
         self.host_names = [name for name in dict.fromkeys(self.host_names) if SAFE_NAME.fullmatch(name)]
 
-    @property
-    def is_local(self) -> bool:
-        return self.run_shell is run_web_host_shell
-
-    def run_script(self, program: str) -> str:
+    def run_script(self, *words: str) -> str:
         with self.lock:
             try:
-                result = self.run_shell(self.folders_script + program)
+                result = self.run_enrolment(words)
             except SshError as error:
                 raise WebHostError(str(error)) from None
             except (OSError, subprocess.SubprocessError) as error:
@@ -107,7 +83,7 @@ class WebHost:
     def read_state(self) -> WebHostState:
         """Read who is enrolled, and when the last snapshot of each host arrived."""
         state = WebHostState(0, {}, {})
-        lines = self.run_script(STATE_SCRIPT).split("\n")
+        lines = self.run_script("state").split("\n")
         if "end 1" not in lines:
             raise WebHostError("the answer of the web host is not whole")
         for line in lines:
@@ -123,14 +99,24 @@ class WebHost:
 
     def read_arrival_time(self, name: str) -> int:
         """Read when the last snapshot of a host arrived, by the clock of the web host; 0 for never."""
-        output = self.run_script(ARRIVAL_SCRIPT.format(name=name)).strip().rpartition("\n")[2]
+        output = self.run_script("arrival", name).strip().rpartition("\n")[2]
         return int(output) if output.isdecimal() else 0
 
     def enrol_host(self, name: str, key: str) -> None:
-        self.run_script(ENROL_SCRIPT.format(name=name, key=f"{parse_web_host_public_key(key)} {name}"))
+        self.run_script("enrol", name, f"{parse_web_host_public_key(key)} {name}")
 
     def revoke_host(self, name: str) -> None:
-        self.run_script(REVOKE_SCRIPT.format(name=name))
+        self.run_script("revoke", name)
+
+    def build_known_hosts_lines(self, destination: str) -> tuple[str, list[str]]:
+        """Return its name in known_hosts, as ssh will call it, and its lines there."""
+        match = DESTINATION_PATTERN.fullmatch(destination)
+        if not match:
+            problem = f"'{destination}' is no destination for deploy"
+            raise WebHostError(f"{problem}: it must be ssh://USER@WEB or ssh://USER@WEB:PORT")
+        host = match[2].strip("[]")
+        address = host if match[3] in (None, "22") else f"[{host}]:{match[3]}"
+        return address, [f"{address} {key.key_type} {key.base64_key}" for key in self.host_keys]
 
 
 def parse_web_host_public_key(line: str) -> str:
@@ -142,25 +128,30 @@ def parse_web_host_public_key(line: str) -> str:
 @contextmanager
 def open_web_host(data: Path, address: str | None, config: Path | None) -> Iterator[WebHost]:
     """Open the web host: this machine, or the account at an address, to which hosts push."""
+    program = (find_installer().parent / "install/enrolment.sh").read_bytes()
     if address is None:
         installed = Path.home() / INSTALLED_SCRIPTS
-        folders = [installed if (installed / "gpu-enrol.sh").exists() else SCRIPTS_FOLDER, data]
-        scripts, data_folder = (shlex.quote(str(folder.absolute())) for folder in folders)
-        where = FOLDERS_SCRIPT.format(scripts=scripts, data=data_folder)
+        scripts = installed if (installed / "gpu-enrol.sh").exists() else SCRIPTS_FOLDER
+        shell = ["/bin/sh", "-s", "--", str(scripts.absolute()), str(data.absolute())]
+
+        def run_here(words: Sequence[str]) -> RemoteCommandResult:
+            result = subprocess.run(
+                [*shell, *words], input=program, capture_output=True, timeout=SCRIPT_TIMEOUT_S, check=False
+            )
+            return RemoteCommandResult(result.returncode, result.stdout, result.stderr)
+
         names = [name for name in (socket.getfqdn(), socket.gethostname()) if not name.startswith("localhost")]
-        yield WebHost(
-            run_web_host_shell, where, names, getpass.getuser(), find_web_host_sshd_port(), read_web_host_sshd_keys()
-        )
+        port, keys = find_web_host_sshd_port(), read_web_host_sshd_keys()
+        yield WebHost(run_here, names, getpass.getuser(), port, keys, is_local=True)
         return
     with connect_ssh(address, CONNECT_TIMEOUT_S, config) as connection:
+
+        def run_there(words: Sequence[str]) -> RemoteCommandResult:
+            return connection.run(shlex.join(["exec", "sh", "-s", "--", "-", "-", *words]), program, SCRIPT_TIMEOUT_S)
+
         host = connection.host
-
-        def run_remote_shell(program: str) -> RemoteCommandResult:
-            return connection.run("exec sh -s", program.encode(), SCRIPT_TIMEOUT_S)
-
-        where = FOLDERS_SCRIPT.format(scripts=f"~/{INSTALLED_SCRIPTS}", data="")
         keys = read_known_host_keys(host) or [connection.host_key]
-        yield WebHost(run_remote_shell, where, [host.address], host.user, host.port, keys)
+        yield WebHost(run_there, [host.address], host.user, host.port, keys)
 
 
 def find_web_host_sshd_port() -> int:

@@ -108,7 +108,7 @@ class CompatHistory:
     def read_entries_before(self, host: str, entries: list[dict[str, Any]], entry_count: int) -> list[dict[str, Any]]:
         """Return the minutes before these entries; none if there is no history that we may read."""
         last_entry = entries[-1]
-        before = self.parse_date_with_offset(last_entry["timestamp"]) - MINUTE
+        before = self.parse_timestamp(last_entry["timestamp"]) - MINUTE
         gpu_names = {gpu["uuid"]: gpu["gpu_name"] for gpu in last_entry["gpu_data"].values() if gpu["uuid"]}
         minute_count = min(entry_count, MAX_ENTRIES) - len(entries)
         with suppress(OSError), closing(HistoryReader(self.state_folder, self.zone)) as history:
@@ -119,7 +119,7 @@ class CompatHistory:
             ]
         return []
 
-    def parse_date_with_offset(self, timestamp: int) -> float:
+    def parse_timestamp(self, timestamp: int) -> float:
         """Return seconds since 1970; in an hour that comes twice the later time, if that has come."""
         local = datetime.strptime(str(timestamp), host_json.TIMESTAMP_FORMAT).replace(tzinfo=self.zone)
         later = local.replace(fold=1).timestamp()

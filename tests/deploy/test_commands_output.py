@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import stat
 import tarfile
 from base64 import b64decode
@@ -17,21 +16,16 @@ from rich.console import Console
 
 from site_builder.cli import main
 from site_builder.core.model import ConsulAccess
-from site_builder.deploy import host_steps
-from site_builder.deploy.host_steps import (
-    HostDeployError,
-    HostDeployJob,
-    HostDeployPlan,
-    build_known_hosts_lines,
-    check_deploy_host_name,
-    choose_deploy_host_destination,
-    describe_installer_failure,
-    inspect_deploy_host,
-    list_outdated_host_parts,
-    remove_gpuboard_from_host,
+from site_builder.deploy import host_job
+from site_builder.deploy.host_job import HostDeployError, HostDeployJob, HostDeployPlan, describe_installer_failure
+from site_builder.deploy.runner import LiveDeployDisplay, format_deploy_job_json
+from site_builder.deploy.web_host import (
+    WebHost,
+    WebHostError,
+    WebHostState,
+    find_web_host_sshd_port,
+    read_web_host_sshd_keys,
 )
-from site_builder.deploy.runner import LiveDeployDisplay, deploy_jobs_to_json
-from site_builder.deploy.web_host import WebHost, WebHostState, find_web_host_sshd_port, read_web_host_sshd_keys
 from site_builder.remote import targets
 from site_builder.remote.ssh import RemoteCommandResult, SshConnection
 from site_builder.remote.ssh_config import HostKey, SshHostConfig
@@ -104,7 +98,7 @@ def test_the_hosts_of_consul_have_the_names_of_the_board(tmp_path: Path) -> None
 
 
 def test_what_goes_to_a_host_can_be_unpacked_and_started_there() -> None:
-    text = host_steps.build_install_program().split("<<'END'")[1].partition("\n")[2].partition("END\n")[0]
+    text = host_job.build_install_program().split("<<'END'")[1].partition("\n")[2].partition("END\n")[0]
     with tarfile.open(fileobj=io.BytesIO(b64decode(text))) as archive:
         modes = {entry.name: entry.mode for entry in archive}
     assert modes["install.sh"] & stat.S_IXUSR
@@ -133,12 +127,12 @@ end 1
 """
 
 
-def told(**changed: str) -> host_steps.HostInspection:
+def told(**changed: str) -> host_job.HostInspection:
     """The answer of a host, with some facts changed."""
     text = ANSWER.format(key=KEY)
     for word, value in changed.items():
         text = "\n".join(f"{word} {value}" if line.startswith(f"{word} ") else line for line in text.split("\n"))
-    return host_steps.parse_host_inspection(text.encode())
+    return host_job.parse_host_inspection(text.encode())
 
 
 def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
@@ -149,7 +143,7 @@ def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
     assert told(key="restrict ssh-ed25519 AAAA").public_key == ""
     assert told(seen="$(reboot) 1 2 3").our_address == ""
     assert told(missing="flock").missing_required == ["flock"]
-    assert told(dest="\x1b[31mred").destination == "?[31mred"
+    assert told(dest="\x1b[31mred").dest == "?[31mred"
     assert told(reach="").addresses_by_name == {"": ()}
     assert len(told(missing="x" * 9000).missing_required[0]) == 20
     for bad in ("../x", "-x", "a b", ""):
@@ -157,14 +151,13 @@ def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
             told(name=bad)
     for torn in (b"", b"gpuboard-look 1\nname gpu01\n", b"\xff\x00" * 1000):
         with pytest.raises(HostDeployError, match="not whole"):
-            host_steps.parse_host_inspection(torn)
+            host_job.parse_host_inspection(torn)
 
 
 def order(**more: Any) -> HostDeployPlan:  # noqa: ANN401 of any kind
     """One for a web side that is elsewhere."""
     web = WebHost(
         lambda _: RemoteCommandResult(0, b"", b""),
-        "",
         ["web.lab", "web; reboot"],
         "gpuboard",
         22,
@@ -174,9 +167,8 @@ def order(**more: Any) -> HostDeployPlan:  # noqa: ANN401 of any kind
 
 
 def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
-    known = build_known_hosts_lines("ssh://gpuboard@web.lab", order().web_host.host_keys)[1]
-    good = told()
-    assert list_outdated_host_parts(order(), good, good.destination, known) == []
+    good, job = told(), HostDeployJob(Target("gpu01"), order())
+    assert job.list_outdated_parts(good, good.dest) == []
     for word, value, what in (
         ("scripts", "abd", "scripts"),
         ("crontab", "", "crontab"),
@@ -186,7 +178,7 @@ def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
         ("loops", "1 GPUs does not run", "loops"),
         ("installed", "gpu02", "loops"),
     ):
-        assert list_outdated_host_parts(order(), told(**{word: value}), good.destination, known) == [what]
+        assert job.list_outdated_parts(told(**{word: value}), good.dest) == [what]
 
 
 OTHER = "ssh-ed25519 " + "B" * 68
@@ -205,17 +197,17 @@ OTHER = "ssh-ed25519 " + "B" * 68
 def test_what_a_host_says_it_is_does_not_give_it_the_place_of_another(
     word: str, named: str | None, refused: str | None
 ) -> None:
-    job, one = HostDeployJob(Target(word, named)), order()
-    check_deploy_host_name(job, one, told())  # its key is the one that is enrolled
+    job = HostDeployJob(Target(word, named), order())
+    job.check_name(told())  # its key is the one that is enrolled
     liar = told(key=OTHER)
     if refused is None:
-        check_deploy_host_name(job, one, liar)  # it lost its key
+        job.check_name(liar)  # it lost its key
         return
     with pytest.raises(HostDeployError, match=refused):
-        check_deploy_host_name(job, one, liar)
-    one.web_state.enrolled_keys.clear()
+        job.check_name(liar)
+    job.plan.web_state.enrolled_keys.clear()
     with pytest.raises(HostDeployError, match=refused):  # a host that pushes by scp
-        check_deploy_host_name(job, one, liar)
+        job.check_name(liar)
 
 
 class Host:
@@ -234,9 +226,9 @@ class Host:
 
 def test_a_host_that_answers_for_another_name_than_it_was_given_is_refused() -> None:
     answer: Any = Host(ANSWER.format(key=KEY))
-    assert inspect_deploy_host(HostDeployJob(Target("gpu01", "gpu01")), order(), answer).name == "gpu01"
+    assert HostDeployJob(Target("gpu01", "gpu01"), order()).inspect(answer).name == "gpu01"
     with pytest.raises(HostDeployError, match="it answers for gpu01, and not for gpu07"):
-        inspect_deploy_host(HostDeployJob(Target("gpu07", "gpu07")), order(), answer)
+        HostDeployJob(Target("gpu07", "gpu07"), order()).inspect(answer)
 
 
 def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -> None:
@@ -244,10 +236,10 @@ def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -
     for word, taken in (("gpu07", False), ("gpu01", True)):
         one = order(action="remove")
         one.web_state.arrival_times.clear()
-        one.web_host.run_shell = lambda program: said.append(program) or RemoteCommandResult(0, b"", b"")  # type: ignore[func-returns-value]
-        job, host = HostDeployJob(Target(word)), Host("")
-        remove_gpuboard_from_host(job, one, host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
-        assert any("remove gpu01" in program for program in said) is taken
+        one.web_host.run_enrolment = lambda words: said.append(" ".join(words)) or RemoteCommandResult(0, b"", b"")  # type: ignore[func-returns-value]
+        job, host = HostDeployJob(Target(word), one), Host("")
+        job.remove(host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
+        assert ("revoke gpu01" in said) is taken
         assert bool(job.reason) is not taken
         assert [command.split(b"\n")[-2] for command in host.commands] == [b"./install.sh remove host </dev/null"]
 
@@ -261,11 +253,11 @@ def test_what_a_host_says_steers_no_terminal() -> None:
 def test_the_destination_is_found_out_or_asked_for() -> None:
     assert order().web_host.host_names == ["web.lab"], "what is no name never comes into a command"
     way = SshConnection(SshHostConfig("gpu01", "gpu01", 22, "lab"), None, ExitStack())  # type: ignore[arg-type] # it is not used
-    assert choose_deploy_host_destination(order(), way, told()) == "ssh://gpuboard@web.lab"
+    assert HostDeployJob(Target("gpu01"), order()).choose_destination(way, told()) == "ssh://gpuboard@web.lab"
     with pytest.raises(
         HostDeployError, match=r"it does not know web\.lab: say where it finds the web host, with --dest"
     ):
-        choose_deploy_host_destination(order(), way, told(reach="web.lab 127.0.1.1"))
+        HostDeployJob(Target("gpu01"), order()).choose_destination(way, told(reach="web.lab 127.0.1.1"))
 
 
 @pytest.mark.parametrize(
@@ -279,10 +271,11 @@ def test_the_destination_is_found_out_or_asked_for() -> None:
     ],
 )
 def test_the_web_host_is_known_as_ssh_will_call_it(dest: str, address: str) -> None:
-    assert build_known_hosts_lines(dest, [HostKey("ssh-ed25519", "K")]) == (address, [f"{address} ssh-ed25519 K"])
+    web = order().web_host
+    assert web.build_known_hosts_lines(dest) == (address, [f"{address} ssh-ed25519 WEB"])
     for bad in ("ssh://u@a b", "ssh://u@-x y", "ssh://u@a;b", "ssh://u@a/../b", "consul://x/y", "ssh://$(x)"):
-        with pytest.raises(HostDeployError):
-            build_known_hosts_lines(bad, [])
+        with pytest.raises(WebHostError):
+            web.build_known_hosts_lines(bad)
 
 
 def test_our_own_sshd_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +293,7 @@ def test_our_own_sshd_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
     jobs = [
-        HostDeployJob(Target(f"gpu{number:02}.cluster.lab.example"), step="install", started_at=1)
+        HostDeployJob(Target(f"gpu{number:02}.cluster.lab.example"), order(), step="install", started_at=1)
         for number in range(40)
     ]
     jobs[3].result, jobs[3].reason = "failed", "no"
@@ -314,4 +307,4 @@ def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
     lines = table.console.file.getvalue().split("\n")  # type: ignore[attr-defined] # a StringIO
     assert len(lines) <= 24
     assert "9 at work, 1 failed, 30 installed" in "".join(lines)
-    assert json.loads(deploy_jobs_to_json(jobs))[3]["why"] == "no"
+    assert format_deploy_job_json(jobs[3])["why"] == "no"
