@@ -206,7 +206,7 @@ def test_an_hour_that_comes_twice_is_distinguished(lab: Lab, monkeypatch: pytest
     first = epoch("2026-10-25 00:30")  # 02:30 in summer time
     for now in (first + 30, first + 3600 + 30):
         monkeypatch.setattr(time, "time", lambda now=now: now)
-        assert minutes.parse_date_with_offset(20261025023000) == now - 30
+        assert minutes.parse_timestamp(20261025023000) == now - 30
 
 
 def test_a_state_folder_that_the_server_may_not_read_leaves_one_entry(
