@@ -26,8 +26,6 @@ from site_builder.alerts.model import AlertMessage, AlertReceiver, DeliveryOutco
 from site_builder.config.settings import Settings
 
 DELIVERY_TIMEOUT_S = 60.0  # for everything that one notification takes
-# Sends a message to a Slack member as the bot.
-DirectMessageSender = Callable[[str, AlertMessage], DeliveryOutcome]
 APPRISE_MISSING = "apprise is missing: pip install 'gpuboard[alerts]'"
 # Parameters that name files which apprise would read.
 FILE_PARAMETERS = frozenset({"keyfile", "subfile", "pgppub", "pgpprv", "pgp", "wkd"})
@@ -54,17 +52,9 @@ class ChannelUnusableError(Exception):
 class NotificationChannels:
     """All receivers that are set up; addresses appear in no message or log."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        contacts: Contacts | None = None,
-        send_direct: DirectMessageSender | None = None,
-        timeout_s: float = DELIVERY_TIMEOUT_S,
-    ) -> None:
-        self.alert_settings = settings.alerts
+    def __init__(self, settings: Settings, contacts: Contacts, timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
+        self.alert_settings, self.contacts, self.timeout_s = settings.alerts, contacts, timeout_s
         self.channel_urls = dict(settings.alerts.channels)
-        self.contacts = contacts or Contacts(mail_domain=settings.alerts.mail_domain)
-        self.send_direct, self.timeout_s = send_direct, timeout_s
         self.hooks = HookFolder(settings.alerts.hooks_folder, (settings.data, settings.www))
 
     def check_receivers(self) -> list[AlertReceiver]:
@@ -76,7 +66,7 @@ class NotificationChannels:
         if self.alert_settings.mail_url:
             receivers.append(AlertReceiver(MAIL_KIND, *describe_channel_url(self.alert_settings.mail_url)))
         for hook in self.hooks.check_hooks():
-            address = hook.name or f"{self.alert_settings.hooks_folder}"
+            address = hook.name or str(self.hooks.folder)
             receivers.append(AlertReceiver(f"{model.HOOK_PREFIX}{hook.name}", address, hook.problem))
         return receivers
 
@@ -94,7 +84,7 @@ class NotificationChannels:
             elif contact.kind == MAIL_KIND:
                 mail_url = self.alert_settings.mail_url
                 problem = describe_channel_url(mail_url)[1] if mail_url else "GPUBOARD_MAIL is not set"
-            elif not self.send_direct:
+            elif not self.alert_settings.slack.bot_token:
                 problem = "the Slack bot is not set up"
             receivers.append(AlertReceiver(name, address, problem))
         return receivers
@@ -145,13 +135,12 @@ class NotificationChannels:
                 raise ChannelUnusableError("GPUBOARD_MAIL is not set: no mail server is known")
             service = build_apprise_channel(self.alert_settings.mail_url)
             return self.send_mail(service, notification, message, contact.address, (contact.address,))
-        send_direct = self.send_direct
-        if send_direct is None:
+        slack = self.alert_settings.slack
+        if not slack.bot_token:
             raise ChannelUnusableError("the Slack bot is not set up")
-        outcome = send_to_channel_with_timeout(self.timeout_s, lambda: send_direct(contact.address, message))
-        if outcome.status != model.UNSURE or outcome.reason.startswith("Slack"):
-            return outcome
-        return name_channel_in_outcome(outcome, "Slack")
+        return call_channel_with_timeout(
+            lambda: slack_client.send_direct_message(slack, contact.address, message), "Slack", self.timeout_s
+        )
 
     def send_to_url(self, url: str, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         """Send to an address as apprise writes them; mail is sent by our own code, which knows better how it ended."""
@@ -165,15 +154,16 @@ class NotificationChannels:
         # services colour a message by its type
         notify_type = "success" if steps == {model.STEP_OVER} else "warning" if model.STEP_BEGUN in steps else "info"
 
+        receiver = "the webhook" if parse_channel_scheme(url) in WEBHOOK_SCHEMES else str(service.service_name)
+
         def notify() -> DeliveryOutcome:
             content = format_for_channel(service, message)
-            was_sent = service.notify(**content, notify_type=notify_type, overflow="truncate")
-            return DeliveryOutcome(model.SENT) if was_sent else client.summarize_outcomes(len(service) > 1)
+            if service.notify(**content, notify_type=notify_type, overflow="truncate"):
+                return DeliveryOutcome(model.SENT)
+            return name_channel_in_outcome(client.summarize_outcomes(len(service) > 1), receiver)
 
         with silence_channel_libraries():
-            outcome = send_to_channel_with_timeout(self.timeout_s, notify, client)
-        is_webhook = parse_channel_scheme(url) in WEBHOOK_SCHEMES
-        return name_channel_in_outcome(outcome, "the webhook" if is_webhook else f"{service.service_name}")
+            return call_channel_with_timeout(notify, receiver, self.timeout_s, client)
 
     def send_mail(
         self,
@@ -200,27 +190,29 @@ class NotificationChannels:
         # what identifies a mail when it is sent again; ids alone may be the same on two boards
         message_key = " ".join((notification.id, to, *(alert.title for alert in notification.alerts)))
         mail = MailDelivery(server, recipients, message, message_key, bcc_recipients)
-        return name_channel_in_outcome(send_to_channel_with_timeout(self.timeout_s, mail.send, mail), "the mail server")
+        receiver = "the mail server"
+        return call_channel_with_timeout(
+            lambda: name_channel_in_outcome(mail.send(), receiver), receiver, self.timeout_s, mail
+        )
 
 
 def load_channels(settings: Settings) -> NotificationChannels:
     """Load all receivers that are set up, with the contacts as they are now."""
-    slack = settings.alerts.slack
-    send_direct: DirectMessageSender | None = None
-    if slack.bot_token:
-        send_direct = lambda member, message: slack_client.send_direct_message(slack, member, message)  # noqa: E731
-    return NotificationChannels(settings, load_contacts(settings), send_direct)
+    return NotificationChannels(settings, load_contacts(settings))
 
 
-def send_to_channel_with_timeout(
-    seconds: float, deliver: Callable[[], DeliveryOutcome], progress: AlertHttpClient | MailDelivery | None = None
+def call_channel_with_timeout(
+    deliver: Callable[[], DeliveryOutcome],
+    receiver: str,
+    timeout_s: float,
+    progress: AlertHttpClient | MailDelivery | None = None,
 ) -> DeliveryOutcome:
     """Run a delivery in a thread and stop waiting after a time: a library's timeout does not end a drip of bytes."""
     outcomes: list[DeliveryOutcome] = []
 
     def describe_end(reason: str) -> DeliveryOutcome:
         may_have_begun = progress is None or progress.has_begun
-        return DeliveryOutcome(model.UNSURE if may_have_begun else model.FAILED, reason)
+        return DeliveryOutcome(model.UNSURE if may_have_begun else model.FAILED, f"{receiver} {reason}")
 
     def run() -> None:
         try:
@@ -230,12 +222,12 @@ def send_to_channel_with_timeout(
 
     thread = threading.Thread(target=run, name="send", daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(timeout_s)
     if outcomes:
         return outcomes[0]
     if progress:  # set before has_begun is read: the delivery has begun by now, or sees this and never begins
         progress.is_abandoned = True
-    return describe_end(f"did not end within {seconds:.0f} s")
+    return describe_end(f"did not end within {timeout_s:.0f} s")
 
 
 def name_channel_in_outcome(outcome: DeliveryOutcome, receiver: str) -> DeliveryOutcome:

@@ -10,7 +10,6 @@ import math
 import os
 import pwd
 import re
-import selectors
 import signal
 import smtplib
 import socket
@@ -21,13 +20,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, localtime, parsedate_to_datetime
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from types import FunctionType
-from typing import IO, Any, BinaryIO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from site_builder.alerts.model import FAILED, REFUSED, SENT, UNSURE, AlertMessage, DeliveryOutcome
 from site_builder.core.terminal_text import clean_excerpt
@@ -38,6 +40,7 @@ CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
 MAX_BODY_BYTES = 1024 * 1024
 CHUNK_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 86400
+HTTP_FUNCTIONS = frozenset({"request", "get", "options", "head", "post", "put", "patch", "delete"})
 STATUS_MEANINGS = {
     400: "does not understand the letter",
     401: "does not accept its token or password",
@@ -57,47 +60,34 @@ class AlertHttpClient:
 
     def __init__(self) -> None:
         self.outcomes: list[DeliveryOutcome] = []
-        self.has_begun = False
-        self.is_abandoned = False
+        self.has_begun = self.is_abandoned = False
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # requests.codes, requests.RequestException, …
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # requests.post, requests.codes, …
         import requests  # noqa: PLC0415 # slow to import
 
-        return getattr(requests, name)
+        attribute = getattr(requests, name)
+        return partial(self.send_request, attribute) if name in HTTP_FUNCTIONS else attribute
 
-    def get(self, url: str, params: object = None, **options: object) -> Any:  # noqa: ANN401 # as in requests
-        return self.request("GET", url, params=params, **options)
-
-    def post(self, url: str, data: object = None, json: object = None, **options: object) -> Any:  # noqa: ANN401
-        return self.request("POST", url, data=data, json=json, **options)
-
-    def put(self, url: str, data: object = None, **options: object) -> Any:  # noqa: ANN401
-        return self.request("PUT", url, data=data, **options)
-
-    def delete(self, url: str, **options: object) -> Any:  # noqa: ANN401
-        return self.request("DELETE", url, **options)
-
-    def request(self, method: str, url: str, **options: Any) -> Any:  # noqa: ANN401
-        """Send one request in a session of our own; return its response as `requests` does."""
-        from requests import RequestException, Session  # noqa: PLC0415 # slow to import
+    def send_request(self, function: Any, *arguments: object, **options: Any) -> Any:  # noqa: ANN401
+        """Call a function of `requests` once, and return its response with a body of limited length."""
+        from requests import RequestException  # noqa: PLC0415 # slow to import
 
         self.has_begun = True
         if self.is_abandoned:
             raise RequestException
         options["timeout"] = options.get("timeout") or (CONNECT_TIMEOUT_S, READ_TIMEOUT_S)
-        with Session() as session:
-            try:
-                response = session.request(method, url, **{**options, "allow_redirects": False, "stream": True})
-            except Exception as error:
-                self.outcomes.append(judge_alert_http_error(error))
-                raise
-            body = bytearray()
-            with suppress(Exception):  # a body that breaks off does not change what the status says
-                for chunk in response.iter_content(CHUNK_BYTES):
-                    body += chunk
-                    if len(body) >= MAX_BODY_BYTES:
-                        break
-            response.close()
+        try:
+            response = function(*arguments, **{**options, "allow_redirects": False, "stream": True})
+        except Exception as error:
+            self.outcomes.append(judge_alert_http_error(error))
+            raise
+        body = bytearray()
+        with suppress(Exception):  # a body that breaks off does not change what the status says
+            for chunk in response.iter_content(CHUNK_BYTES):
+                body += chunk
+                if len(body) >= MAX_BODY_BYTES:
+                    break
+        response.close()
         response._content, response._content_consumed = bytes(body[:MAX_BODY_BYTES]), True
         outcome = judge_alert_http_response(response.status_code, response.headers, response.content)
         self.outcomes.append(outcome)
@@ -230,23 +220,20 @@ class MailServer(NamedTuple):
         return f"MailServer({self.host}:{self.port})"
 
 
+@dataclass
 class MailDelivery:
     """Sends one mail; `has_begun` is True once the server may have got its first byte.
 
     `message_key` makes the Message-ID: a mail that is sent again has the same one.
     """
 
-    def __init__(
-        self,
-        server: MailServer,
-        recipients: tuple[str, ...],
-        message: AlertMessage,
-        message_key: str,
-        bcc_recipients: tuple[str, ...] = (),
-    ) -> None:
-        self.server, self.message, self.message_key = server, message, message_key
-        self.recipients, self.bcc_recipients = recipients, bcc_recipients
-        self.has_begun = self.is_abandoned = False
+    server: MailServer
+    recipients: tuple[str, ...]
+    message: AlertMessage
+    message_key: str
+    bcc_recipients: tuple[str, ...] = ()
+    has_begun: bool = False
+    is_abandoned: bool = False
 
     def send(self) -> DeliveryOutcome:
         try:
@@ -298,27 +285,23 @@ class MailDelivery:
         return mail.as_bytes(policy=SMTP)
 
 
-class BoundedSmtpReplies:
+class BoundedSmtpReplies(BufferedReader):
     """The replies of a server up to a limit: smtplib would store every line of a reply that never ends."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.bytes_left = file, MAX_REPLY_BYTES
+    bytes_left = MAX_REPLY_BYTES
 
-    def readline(self, limit: int) -> bytes:
+    def readline(self, limit: int | None = -1) -> bytes:
         if self.bytes_left <= 0:
             raise OSError(errno.EMSGSIZE, "talks for ever")
-        line = self.file.readline(limit)
+        line = super().readline(limit)
         self.bytes_left -= len(line)
         return line
-
-    def close(self) -> None:
-        self.file.close()
 
 
 class BoundedSmtp(smtplib.SMTP):
     def getreply(self) -> tuple[int, bytes]:
         if self.file is None and self.sock:
-            self.file = BoundedSmtpReplies(self.sock.makefile("rb"))
+            self.file = BoundedSmtpReplies(self.sock.makefile("rb", buffering=0))
         return super().getreply()
 
 
@@ -370,7 +353,7 @@ HOOK_TIMEOUT_S = 30.0
 MAX_OUTPUT_BYTES = 16 * 1024
 MAX_HOOKS = 100
 MAX_LINKS = 40
-POLL_INTERVAL_S = 0.05
+POLL_INTERVAL_S = 0.02
 KILL_TIMEOUT_S = 5.0  # a program that survives SIGKILL hangs in the kernel: do not wait for it
 EXIT_RETRY_LATER = os.EX_TEMPFAIL
 HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -388,13 +371,13 @@ class Hook(NamedTuple):
     problem: str | None = None
 
 
+@dataclass(frozen=True)
 class HookFolder:
     """The programs in GPUBOARD_HOOKS; nothing in a forbidden folder (data/, www/) runs, since others write there."""
 
-    def __init__(
-        self, folder: Path | None, forbidden_folders: tuple[Path, ...] = (), timeout_s: float = HOOK_TIMEOUT_S
-    ) -> None:
-        self.folder, self.forbidden_folders, self.timeout_s = folder, forbidden_folders, timeout_s
+    folder: Path | None
+    forbidden_folders: tuple[Path, ...] = ()
+    timeout_s: float = HOOK_TIMEOUT_S
 
     def list_runnable_names(self) -> tuple[str, ...]:
         return tuple(hook.name for hook in self.check_hooks() if not hook.problem)
@@ -419,7 +402,7 @@ class HookFolder:
             if (resolved := forbidden.resolve()) == folder or resolved in folder.parents:
                 return f"lies inside {forbidden}, where others write: nothing in it is run"
         for path in dict.fromkeys(iterate_hook_path_folders(self.folder or folder)):
-            if reason := describe_hook_foreign_access(path.lstat()):
+            if reason := find_hook_permission_problem(path.lstat()):
                 where = f"{path}, {'in which it lies' if path in folder.parents else 'by which it is reached'}, "
                 return f"{'' if path == folder else where}{reason}: nothing in it is run"
         return None
@@ -442,6 +425,7 @@ class HookFolder:
                 stdin.seek(0)
                 program = subprocess.Popen(
                     [str(path)],
+                    bufsize=0,
                     stdin=stdin,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -487,7 +471,7 @@ def iterate_hook_path_folders(path: Path) -> Iterator[Path]:
         yield folder
 
 
-def describe_hook_foreign_access(status: os.stat_result) -> str | None:
+def find_hook_permission_problem(status: os.stat_result) -> str | None:
     """Explain who besides the builder's user and root may write; a sticky folder counts, since anybody adds files."""
     if status.st_uid not in (0, os.geteuid()):
         return "belongs to another user"
@@ -505,7 +489,7 @@ def find_hook_problem(path: Path) -> str | None:
         return "is a link, and links are not followed"
     if not stat.S_ISREG(status.st_mode):
         return "is not a plain file"
-    if reason := describe_hook_foreign_access(status):
+    if reason := find_hook_permission_problem(status):
         return reason
     return None if os.access(path, os.X_OK) else "is not executable: chmod u+x makes it so"
 
@@ -520,32 +504,21 @@ def build_hook_environment() -> dict[str, str]:
 
 
 def read_hook_output(program: subprocess.Popen[bytes], deadline: float) -> bytes:
-    """Read what a program prints until it ends or its time is over; drop what is too much."""
-    output = bytearray()
-    with cast("IO[bytes]", program.stdout) as pipe, selectors.DefaultSelector() as selector:
+    """Read what a program prints until it ends or its time is over; then kill it, and drop what is too much."""
+    output, has_ended = b"", False
+    with cast("IO[bytes]", program.stdout) as pipe:
         os.set_blocking(pipe.fileno(), False)
-        selector.register(pipe, selectors.EVENT_READ)
-        is_open = True
-        while time.monotonic() < deadline:
+        while not has_ended:
             # WNOWAIT: the process stays a zombie, so that nobody else gets its id before killpg
-            if os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                break
-            if not is_open:
+            status = os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            has_ended = status is not None or time.monotonic() >= deadline
+            if has_ended:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(program.pid, signal.SIGKILL)  # also what it left behind
+            chunk = pipe.read(MAX_OUTPUT_BYTES)  # None if it has printed nothing new
+            output = (output + (chunk or b""))[:MAX_OUTPUT_BYTES]
+            if not chunk and not has_ended:
                 time.sleep(POLL_INTERVAL_S)
-            elif selector.select(POLL_INTERVAL_S):
-                is_open = read_available_hook_output(pipe, output)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(program.pid, signal.SIGKILL)  # also what it left behind
-        read_available_hook_output(pipe, output)
     with suppress(subprocess.TimeoutExpired):
         program.wait(KILL_TIMEOUT_S)
-    return bytes(output)
-
-
-def read_available_hook_output(pipe: IO[bytes], output: bytearray) -> bool:
-    """Read once what is there; return False at the end of the pipe."""
-    with suppress(BlockingIOError):
-        chunk = os.read(pipe.fileno(), MAX_OUTPUT_BYTES)
-        output += chunk[: MAX_OUTPUT_BYTES - len(output)]
-        return bool(chunk)
-    return True
+    return output

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.alerts.channels import NotificationChannels
+from site_builder.alerts.contacts import Contacts
 from site_builder.alerts.model import DeliveryOutcome, Notification
 from site_builder.alerts.sender import NotificationSender
 from site_builder.alerts.store import AlertStateError, AlertStore
@@ -320,7 +321,9 @@ def test_a_receiver_that_is_not_well(
         def note(_: Notification, outcome: DeliveryOutcome) -> None:
             heard.append(outcome.status)
 
-        NotificationSender(settings, found, NotificationChannels(settings, timeout_s=2), lambda: at).send_due(note)
+        NotificationSender(
+            settings, found, NotificationChannels(settings, Contacts(), timeout_s=2), lambda: at
+        ).send_due(note)
         assert heard == [how]
         left = found.read()
         if wait is None:
@@ -331,7 +334,7 @@ def test_a_receiver_that_is_not_well(
         assert "127.0.0.1" not in left.notifications[0].last_error
         if answer:  # it gets well
             NotificationSender(
-                settings, found, NotificationChannels(settings, timeout_s=2), lambda: at + wait
+                settings, found, NotificationChannels(settings, Contacts(), timeout_s=2), lambda: at + wait
             ).send_due(note)
             assert heard == [how, "sent"]
             assert len(web.got) == 1

@@ -298,16 +298,16 @@ def test_a_person_with_several_contacts_is_notified_once(settings: Settings, web
     assert there.send(build_notification("person:dan"), MESSAGE) == DeliveryOutcome(
         "failed", "the Slack bot is not set up"
     )
-    told = []
-    there.send_direct = lambda member, _: told.append(member) or DeliveryOutcome("sent")  # type: ignore[func-returns-value]
+    slack = SlackAccess("xoxb-1", url=f"http://127.0.0.1:{web.port}/slack/")
+    there = open_channels(settings, known, mail_url=server, slack=slack)
     assert there.send(build_notification("person:dan"), MESSAGE) == DeliveryOutcome("sent")
-    assert told == ["U0DAN"]
+    (came,) = web.at("slack/chat.postMessage")
+    assert came["channel"] == "U0DAN"
 
 
 def test_slack_has_the_same_time_limit(settings: Settings, web: Web) -> None:
-    there = open_channels(settings, "dan,slack:U0DAN", seconds=0.3)
     access = SlackAccess("xoxb-1", url=f"http://127.0.0.1:{web.port}/drip/")
-    there.send_direct = lambda member, message: slack_client.send_direct_message(access, member, message)
+    there = open_channels(settings, "dan,slack:U0DAN", seconds=0.3, slack=access)
     assert there.send(build_notification("person:dan"), MESSAGE) == DeliveryOutcome(
         "unsure", "Slack did not end within 0 s"
     )

@@ -25,10 +25,10 @@ Write = Callable[..., Path]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for hooks; that those above it are open to others, as /tmp is, does not count here."""
     above = {(status.st_dev, status.st_ino) for status in (one.stat() for one in tmp_path.parents)}
-    real = http_mail_hooks.describe_hook_foreign_access
+    real = http_mail_hooks.find_hook_permission_problem
     monkeypatch.setattr(
         http_mail_hooks,
-        "describe_hook_foreign_access",
+        "find_hook_permission_problem",
         lambda status: None if (status.st_dev, status.st_ino) in above else real(status),
     )
     made = tmp_path / "hooks"

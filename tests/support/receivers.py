@@ -74,6 +74,8 @@ def handler(web: Web) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if name == "no":
                 self.wfile.write(b'{"ok": false, "error": "channel_not_found"}')
+            if name == "slack":
+                self.wfile.write(b'{"ok": true}')
             if name == "services":
                 self.wfile.write(b"ok")
             while name == "drip" and not web.go.wait(0.02):
