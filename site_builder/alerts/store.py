@@ -9,9 +9,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, get_args, get_origin
+from typing import IO, Any, get_args, get_origin
 
 import orjson
 
@@ -80,7 +80,8 @@ class AlertStore:
 
     def __init__(self, state_folder: Path) -> None:
         self.state_folder = state_folder
-        self.where = str(state_folder / STATE_FILE)
+        self.copied_file: Path | None = state_folder / STATE_FILE
+        self.where = str(self.copied_file)
         self.max_bytes, self.is_packed = MAX_STATE_BYTES, False
         self.problem = ""
         self.cached_state: tuple[files.FileSignature | None, AlertState] | None = None
@@ -92,39 +93,37 @@ class AlertStore:
                 signature = files.read_signature(STATE_FILE, folder)
                 if self.cached_state and self.cached_state[0] == signature:
                     return self.cached_state[1]
-                data = (
-                    files.read_file(STATE_FILE, folder, self.max_bytes, files.check_own_file)[1] if signature else b""
-                )
+                data = b""
+                if signature:
+                    _, data = files.read_file(STATE_FILE, folder, self.max_bytes, files.check_own_file)
         except files.FileRefusedError as error:
             raise AlertStateError(f"{self.where} cannot be read: {error}") from None
         if signature and not data:
-            self.problem = f"is empty, and there is no good copy of it: {BEGUN_ANEW}"
-            state = self.read_copy("is empty") or AlertState()
+            state = self.read_copy("is empty", ", and there is no good copy of it")
         else:
             state = self.parse_content(data)
         self.cached_state = signature, state
         return state
 
-    def read_copy(self, problem: str) -> AlertState | None:
-        """Return the last good copy, if there is one; it is never older than the file was."""
-        content = files.read_file_copy(self.state_folder / STATE_FILE, self.max_bytes)
-        copy = parse_alert_state(content)
-        if not content or copy.problem:
-            return None
-        self.problem = f"{problem}: {files.COPY_USED_MESSAGE}"
-        return copy.state
-
     def parse_content(self, data: bytes) -> AlertState:
-        """Parse the state; keep a damaged file aside."""
-        parsed = parse_alert_state(data)
-        if parsed.is_newer:
-            raise AlertStateError(f"{self.where} {parsed.problem}")
-        if parsed.problem:
-            self.problem = parsed.problem
+        """Parse the state; keep a damaged file aside, and take its copy."""
+        try:
+            return parse_alert_state(data, self.where)
+        except DamagedStateError:
             with suppress(OSError):
                 files.write_atomically(self.state_folder / DAMAGED_FILE, data, 0o600)
-            return self.read_copy("is damaged") or parsed.state
-        return parsed.state
+            return self.read_copy("is damaged")
+
+    def read_copy(self, problem: str, without_copy: str = "") -> AlertState:
+        """Return the last good copy, which is never older than the file was; an empty state if there is none."""
+        content = files.read_file_copy(self.copied_file, self.max_bytes) if self.copied_file else b""
+        self.problem = f"{problem}{without_copy}: {BEGUN_ANEW}"
+        state = AlertState()
+        with suppress(DamagedStateError, AlertStateError):
+            if content:
+                state = parse_alert_state(content, self.where)
+                self.problem = f"{problem}: {files.COPY_USED_MESSAGE}"
+        return state
 
     def change(self, change: StateChange, timeout_s: float = LOCK_TIMEOUT_S) -> AlertState:
         """Read, change and write the state, while nobody else does."""
@@ -175,6 +174,8 @@ class ConsulAlertStore(AlertStore):
     def __init__(self, state_folder: Path, access: KvAccess) -> None:
         super().__init__(state_folder)
         self.access, self.kv_store = access, KvStore(access)
+        # a copy in state/ is older, or another builder's, and Consul keeps copies of its own
+        self.copied_file = None
         self.where = f"{access.prefix}/{STATE_FILE} in Consul"
         self.max_bytes, self.is_packed = MAX_VALUE_BYTES, True
         self.modify_index: int | None = None
@@ -205,10 +206,6 @@ class ConsulAlertStore(AlertStore):
             if time.monotonic() > deadline:
                 raise AlertStateError(f"{self.where} is written by others again and again")
             time.sleep(random.uniform(0, MAX_RETRY_PAUSE_S))  # noqa: S311 # so that they do not meet again
-
-    def read_copy(self, problem: str) -> AlertState | None:  # noqa: ARG002
-        """Return nothing: a copy in state/ is older, or another builder's, and Consul keeps copies of its own."""
-        return None
 
     def try_write(self, content: bytes) -> bool:
         """Return True if it was written; if the answer was lost, compare what is there now."""
@@ -259,17 +256,9 @@ def shrink_alert_state(state: AlertState) -> AlertState:
 # Format
 
 
-class ParsedAlertState(NamedTuple):
-    """A parsed state, or an empty one and why; one of a newer version must not be overwritten."""
-
-    state: AlertState
-    problem: str = ""
-    is_newer: bool = False
-
-
-def parse_alert_state(data: bytes) -> ParsedAlertState:
+def parse_alert_state(data: bytes, where: str) -> AlertState:
     if not data:
-        return ParsedAlertState(AlertState())
+        return AlertState()
     try:
         if data.startswith(GZIP_MAGIC):
             decompressor = zlib.decompressobj(wbits=31)
@@ -278,50 +267,42 @@ def parse_alert_state(data: bytes) -> ParsedAlertState:
                 raise DamagedStateError
         document = orjson.loads(data)
         if make_record_decoder(int)(document["gpuboard"]) > STATE_VERSION:
-            return ParsedAlertState(AlertState(), "was written by a newer gpuboard: update this one", is_newer=True)
+            raise AlertStateError(f"{where} was written by a newer gpuboard: update this one")
         if not {STATE_KEYS[AlertState].get(name, name) for name in AlertState._fields} <= document.keys():
             raise DamagedStateError
-        return ParsedAlertState(build_alert_state_tuple(AlertState, document))
+        return make_alert_state_decoder(AlertState)(document)  # type: ignore[no-any-return]
     except (DamagedStateError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
-        return ParsedAlertState(AlertState(), f"is damaged: {BEGUN_ANEW}")
-
-
-def build_alert_state_tuple(kind: Any, value: Any) -> Any:  # noqa: ANN401 # any of our tuples, from JSON
-    """Build one of our tuples; ignore fields of a later gpuboard."""
-    if not isinstance(value, dict):
-        raise DamagedStateError
-    keys = STATE_KEYS.get(kind, {})
-    fields = {}
-    for name, decode in make_alert_state_decoders(kind).items():
-        key = keys.get(name, name)
-        if key in value:
-            fields[name] = decode(value[key])
-    return kind(**fields)
+        raise DamagedStateError from None
 
 
 @cache
-def make_alert_state_decoders(kind: Any) -> dict[str, Decoder]:  # noqa: ANN401 # the type of one of our tuples
-    return {
-        name: make_alert_state_decoder(field_type) for name, field_type in zip(kind._fields, list_field_types(kind))
-    }
+def make_alert_state_decoder(kind: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
+    """Return a function that turns parsed JSON into `kind`, or raises an error."""
+    if hasattr(kind, "_fields"):  # one of our tuples; fields of a later gpuboard are ignored
+        keys = STATE_KEYS.get(kind, {})
+        decoders = {
+            keys.get(name, name): (name, make_alert_state_decoder(field_type))
+            for name, field_type in zip(kind._fields, list_field_types(kind))
+        }
 
+        def decode_fields(value: dict[str, Any]) -> Any:  # noqa: ANN401 # one of our tuples
+            known_fields = ((decoders[key], field) for key, field in value.items() if key in decoders)
+            return kind(**{name: decode(field) for (name, decode), field in known_fields})
 
-def make_alert_state_decoder(field_type: Any) -> Decoder:  # noqa: ANN401 # a type or a typing construct
-    """Return a function that turns parsed JSON into the type of a field, or raises an error."""
-    if hasattr(field_type, "_fields"):
-        return partial(build_alert_state_tuple, field_type)
-    item_type = next((inner for inner in get_args(field_type) if hasattr(inner, "_fields")), None)
+        return decode_fields
+    item_type = next((inner for inner in get_args(kind) if hasattr(inner, "_fields")), None)
     if item_type is None:
-        return make_record_decoder(field_type)
-    if get_origin(field_type) is dict:
-        return lambda value: {key: build_alert_state_tuple(item_type, entry) for key, entry in value.items()}
+        return make_record_decoder(kind)
+    decode_item = make_alert_state_decoder(item_type)
+    if get_origin(kind) is dict:
+        return lambda value: {key: decode_item(entry) for key, entry in value.items()}
 
-    def decode_tuples(value: object) -> tuple[Any, ...]:
+    def decode_items(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise DamagedStateError
-        return tuple(build_alert_state_tuple(item_type, entry) for entry in value)
+        return tuple(map(decode_item, value))
 
-    return decode_tuples
+    return decode_items
 
 
 def serialize_alert_state(state: AlertState, packed: bool = False) -> bytes:
@@ -371,7 +352,7 @@ def try_alert_state_lock(state_folder: Path, name: str, timeout_s: float) -> Ite
     """Yield whether we hold a lock in the folder; the kernel frees it, however the process ends."""
     with open_alert_state_folder(state_folder) as folder:
         try:
-            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+            handle = os.open(name, locks.LOCK_FLAGS, 0o600, dir_fd=folder)
         except OSError as error:
             raise AlertStateError(f"{state_folder / name} cannot be opened: {error.strerror}") from None
     try:

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 from site_builder.alerts import sender
 from site_builder.alerts import store as alert_store
 from site_builder.alerts.model import Alert, AlertState, Condition, DeliveryRecord, Notification, TrackedCondition
-from site_builder.alerts.store import AlertStateError, AlertStore, ConsulAlertStore
+from site_builder.alerts.store import AlertStateError, AlertStore, ConsulAlertStore, DamagedStateError
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.core import files
 from tests.support import kv_fixtures
@@ -64,10 +64,14 @@ BOOKS = some.builds(
 )
 
 
+def parse_state(data: bytes) -> AlertState:
+    return alert_store.parse_alert_state(data, "alerts.json")
+
+
 @given(BOOKS, some.booleans())
 def test_a_state_is_read_as_it_was_written(written: AlertState, packed: bool) -> None:
     data = alert_store.serialize_alert_state(written, packed)
-    assert alert_store.parse_alert_state(data) == alert_store.ParsedAlertState(written)
+    assert parse_state(data) == written
     assert alert_store.serialize_alert_state(written, packed) == data
 
 
@@ -88,16 +92,16 @@ def test_the_file_of_an_older_gpuboard_is_read_and_written_as_it_was() -> None:
         + alert_text
         + b'],"why":"nobody there","tries":4}],"number":12}\n'
     )
-    found = alert_store.parse_alert_state(older)
-    assert found.problem == ""
-    assert alert_store.serialize_alert_state(found.state) == older
+    assert alert_store.serialize_alert_state(parse_state(older)) == older
 
 
 @given(some.binary(max_size=200) | some.sampled_from([b"{}", b"[]", b"null", b"\x1f\x8b", b'{"gpuboard": true}']))
-def test_any_content_is_a_state_or_a_problem(data: bytes) -> None:
-    found = alert_store.parse_alert_state(data)
-    assert found.state == AlertState()
-    assert bool(found.problem) == bool(data)
+def test_any_content_is_an_empty_state_or_damaged(data: bytes) -> None:
+    if not data:
+        assert parse_state(data) == AlertState()
+        return
+    with pytest.raises(DamagedStateError):
+        parse_state(data)
 
 
 @given(some.data())
@@ -106,20 +110,21 @@ def test_a_damaged_state_is_not_read_in_part(data: some.DataObject) -> None:
         build_state(build_notification(1), build_notification(2)), packed=data.draw(some.booleans())
     )
     cut = data.draw(some.integers(1, len(whole) - 2))
-    assert alert_store.parse_alert_state(whole[:cut]).problem.startswith("is damaged")
+    with pytest.raises(DamagedStateError):
+        parse_state(whole[:cut])
     told = orjson.loads(alert_store.serialize_alert_state(build_state(build_notification(1))))
     part = data.draw(some.sampled_from(sorted(told.keys() - {"gpuboard", "begun"})))
     told[part] = data.draw(
         some.sampled_from([None, "text", [[]], {"a": "b"}, [1.5], [{"id": 5}], {"a": {"seen": "b"}}])
     )
-    found = alert_store.parse_alert_state(orjson.dumps(told))
-    assert found.problem
-    assert found.state == AlertState()
+    with pytest.raises(DamagedStateError):
+        parse_state(orjson.dumps(told))
 
 
 def test_a_small_file_that_unpacks_to_a_huge_one_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alert_store, "MAX_STATE_BYTES", 1000)
-    assert alert_store.parse_alert_state(gzip.compress(b" " * 100_000)).problem
+    with pytest.raises(DamagedStateError):
+        parse_state(gzip.compress(b" " * 100_000))
 
 
 def test_a_damaged_state_is_kept_aside_and_reported(tmp_path: Path) -> None:
