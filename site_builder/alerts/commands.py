@@ -13,14 +13,7 @@ from site_builder.alerts import model, sender, table
 from site_builder.alerts.build import PROBLEM_WHERE, AlertEngine
 from site_builder.alerts.channels import NotificationChannels, load_channels
 from site_builder.alerts.contacts import ContactsAndRules
-from site_builder.alerts.model import (
-    Alert,
-    AlertContext,
-    AlertState,
-    DeliveryOutcome,
-    Notification,
-    parse_person_receiver,
-)
+from site_builder.alerts.model import Alert, AlertContext, AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.render import format_alert_time, render_notification
 from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.board.host_pipeline import run_host_pipeline
@@ -189,7 +182,7 @@ def show_alert_history(settings: Settings, since: str, as_json: bool) -> None:
     if as_json:
         click.echo(table.dump_alert_table_json({"history": records}))
     elif records:
-        print_alert_lines(table.format_delivery_history(records, now, find_terminal_width()))
+        print_alert_lines(table.format_history_table(records, now, find_terminal_width()))
     else:
         print_command_message(f"nothing was told since {format_alert_time(first, now)}")
 
@@ -308,19 +301,17 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
     notifications = []
     for notification in state.notifications:
         address = addresses.get(notification.to, "")
-        if person := parse_person_receiver(notification.to):
+        if person := model.parse_person_receiver(notification.to):
             contacts = channels.check_person(person, notification.via)
             address = ", ".join(contact.problem or contact.masked_address for contact in contacts)
         message = render_notification(notification, settings.zone, settings.privacy.users)
         notifications.append((notification, message, address))
-    statuses = table.list_condition_table_statuses(
-        state, engine.config_files.read_rules()[0], engine.build_context(hosts), now
-    )
-    dry_run = table.DryRunTable(notifications, statuses)
+    rules, _ = engine.config_files.read_rules()
+    statuses = table.list_condition_table_statuses(state, rules, engine.build_context(hosts), now)
     if as_json:
-        click.echo(table.dry_run_table_to_json(dry_run))
+        click.echo(table.dry_run_table_to_json(notifications, statuses))
     else:
-        print_alert_lines(table.format_dry_run_table(dry_run, now, find_terminal_width()))
+        print_alert_lines(table.format_dry_run_table(notifications, statuses, now, find_terminal_width()))
     problems = [*engine.config_files.list_problems(), *engine.watches.problems]
     problems += [history.problem] if history.problem else []
     if engine.failure:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from site_builder.alerts.model import WATCH_RULE, AlertContext, AlertRule, Condition
-from site_builder.core import formatting
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY, HOUR, MINUTE
+from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import (
     RUN_ID_PREFIX,
     Booking,
@@ -318,13 +317,6 @@ def explain_muted_condition(condition: Condition, silences: Mapping[str, int], c
         return f"{condition.host} is under maintenance"
     is_silenced = silences.get(condition.host, 0) > now and condition.rule not in REMINDER_RULES
     return f"{condition.host} is silenced" if is_silenced else ""
-
-
-def describe_condition_wait(seconds: int) -> str:
-    """Format a duration: `at once`, `for 40 s`, `for 2 min`."""
-    if seconds <= 0:
-        return "at once"
-    return f"for {seconds} s" if seconds < MINUTE else f"for {formatting.format_duration(seconds)}"
 
 
 def find_condition_gpu_host(hosts: Mapping[str, HostConditions], uuid: str) -> str | None:

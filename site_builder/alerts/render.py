@@ -201,7 +201,7 @@ def list_alert_facts(alert: Alert, zone: tzinfo) -> Iterator[tuple[str, str]]:
         first, last = to_notification_zone(alert.since, zone), to_notification_zone(alert.until, zone)
         begin, end = format_alert_moment(alert.since, zone), format_alert_moment(alert.until, zone)
         if first.date() == last.date() and first.tzname() == last.tzname():
-            begin, end = format_alert_day_and_clock(first), f"{last:%H:%M} {last.tzname()}"
+            begin, end = f"{formatting.format_weekday_date(first)} {first:%H:%M}", f"{last:%H:%M} {last.tzname()}"
         yield "When", f"{begin} to {end} ({formatting.format_duration(alert.until - alert.since)})"
     elif alert.since is not None:
         label = "Since" if alert.step in (model.STEP_BEGUN, model.STEP_OVER) else "When"
@@ -220,12 +220,7 @@ def list_alert_facts(alert: Alert, zone: tzinfo) -> Iterator[tuple[str, str]]:
 def format_alert_moment(epoch: int, zone: tzinfo) -> str:
     """Format `Tue 17 Nov 14:02 UTC`: the reader may be in another zone."""
     local = to_notification_zone(epoch, zone)
-    return f"{format_alert_day_and_clock(local)} {local.tzname()}"
-
-
-def format_alert_day_and_clock(local: datetime) -> str:
-    day, month = formatting.DAY_NAMES[local.weekday()], formatting.MONTH_NAMES[local.month - 1]
-    return f"{day} {local.day} {month} {local:%H:%M}"
+    return f"{formatting.format_weekday_date(local)} {local:%H:%M} {local.tzname()}"
 
 
 def to_notification_zone(epoch: int, zone: tzinfo) -> datetime:

@@ -9,33 +9,18 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from site_builder.alerts import model
-from site_builder.alerts.conditions import (
-    HEALTH_RULES,
-    describe_condition_wait,
-    explain_muted_condition,
-    find_condition_start_time,
-)
-from site_builder.alerts.model import (
-    ALL_RULES,
-    WATCH_RULE,
-    WEEKLY_REPORT_RULE,
-    AlertContext,
-    AlertRule,
-    AlertState,
-    Condition,
-    ConditionChange,
-    TrackedCondition,
-)
+from site_builder.alerts.conditions import HEALTH_RULES, explain_muted_condition, find_condition_start_time
+from site_builder.alerts.model import AlertContext, AlertRule, AlertState, Condition, ConditionChange, TrackedCondition
 from site_builder.alerts.queue import HISTORY_RETENTION_S, NotificationQueueBuilder
 from site_builder.config.setting_types import (
     RESERVED_CHANNEL_NAMES,
-    SettingType,
     build_duration_type,
     check_setting_range,
     format_duration_setting,
+    match_setting_text,
 )
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, format_names
+from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, format_duration, format_names
 from site_builder.core.terminal_text import decode_text, limit_problems
 from site_builder.core.timeparse.moments import FULL_DAY_NAMES
 from site_builder.health.model import UNNAMED_KEY_PREFIX
@@ -57,8 +42,8 @@ DEFAULT_RULES = {
         AlertRule("booking-ends", to=PERSON_RECEIVERS, before=30 * MINUTE),
         AlertRule("booking-broken", delay=5 * MINUTE, resolve_after=15 * MINUTE, to=PERSON_RECEIVERS),
         AlertRule("booking-unused", delay=HOUR, resolve_after=15 * MINUTE, send_resolved=False, to=PERSON_RECEIVERS),
-        AlertRule(WATCH_RULE, to=PERSON_RECEIVERS),
-        AlertRule(WEEKLY_REPORT_RULE, on=False, to=("all",), at=(0, 8 * 60)),
+        AlertRule(model.WATCH_RULE, to=PERSON_RECEIVERS),
+        AlertRule(model.WEEKLY_REPORT_RULE, on=False, to=("all",), at=(0, 8 * 60)),
     )
 }
 COMMON_KEYS = ("on", "to", "quiet_hours", "max_per_hour")
@@ -73,14 +58,15 @@ RENAMED_KEYS = {
 }
 BOOKING_TIME_RULES = ("booking-begins", "booking-ends")
 # Conditions of these rules have happened when they are seen: they need not last, and are never over.
-MOMENTARY_RULES = ("host-new", *BOOKING_TIME_RULES, WATCH_RULE, WEEKLY_REPORT_RULE)
+MOMENTARY_RULES = ("host-new", *BOOKING_TIME_RULES, *model.OTHER_RULES)
 SECTION_PATTERN = re.compile(r"\[\s*([^\[\]]*?)\s*\]")
 KEY_VALUE_PATTERN = re.compile(r"([^=:\s]+)\s*[=:]\s*(.*)")
 COMMENT_PATTERN = re.compile(r"(?:^|\s)[#;].*")
 RECEIVER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 CLOCK_PATTERN = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 QUIET_HOURS_PATTERN = re.compile(r"([0-9:]+) ?(?:-|–|to|until) ?([0-9:]+)")
-TRUE_WORDS, FALSE_WORDS = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
+HOURLY_LIMIT_PATTERN = re.compile("[0-9]{1,4}")
+FLAG_WORDS = {**dict.fromkeys(("yes", "true", "on", "1"), True), **dict.fromkeys(("no", "false", "off", "0"), False)}
 MAX_LINE_CHARACTERS = 1000
 MAX_QUOTED_CHARACTERS = 32
 # The lead is not longer than that of alerts.conditions.
@@ -98,11 +84,11 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
         if head := SECTION_PATTERN.fullmatch(text):
             section = head[1].lower().replace("_", "-")
             if section != ALL_SECTION and section not in DEFAULT_RULES:
-                hint = suggest_rule_word(section, (ALL_SECTION, *ALL_RULES))
+                hint = suggest_rule_word(section, (ALL_SECTION, *model.ALL_RULES))
                 problem = f"there is no rule {quote_rule_value(head[1])}; {hint}"
                 section = ""  # ignore the lines below it
         elif text and section is None:
-            example = f"begin with [{ALL_SECTION}], or with a rule such as [{ALL_RULES[0]}]"
+            example = f"begin with [{ALL_SECTION}], or with a rule such as [{model.ALL_RULES[0]}]"
             problem = f"this stands before any section: {example}"
         elif text and section:
             problem = parse_rule_line(text, section, sections.setdefault(section, {}))
@@ -135,9 +121,9 @@ def parse_rule_line(text: str, section: str, values: dict[str, Any]) -> str:
         return f"{key} means nothing to {section}, which has {', '.join(allowed)}"
     is_repeated = key in values
     try:
-        values[key] = RULE_KEYS[key].value_type.parse(value)
-    except ValueError:
-        return f"{key} is {quote_rule_value(value)}, {RULE_KEYS[key].value_type.refusal}"
+        values[key] = RULE_KEYS[key].parse(value)
+    except (ValueError, KeyError):
+        return f"{key} is {quote_rule_value(value)}, {RULE_KEYS[key].refusal}"
     return f"{key} stands there twice for {section}; the last one counts" if is_repeated else ""
 
 
@@ -170,7 +156,7 @@ def list_rule_keys(rule_name: str) -> tuple[str, ...]:
     keys = COMMON_KEYS if rule_name in MOMENTARY_RULES else (*COMMON_KEYS, *LASTING_KEYS)
     if rule_name in BOOKING_TIME_RULES:
         return (*keys, "before")
-    return (*keys, "at") if rule_name == WEEKLY_REPORT_RULE else keys
+    return (*keys, "at") if rule_name == model.WEEKLY_REPORT_RULE else keys
 
 
 def suggest_rule_word(word: str, allowed: Collection[str]) -> str:
@@ -186,12 +172,6 @@ def quote_rule_value(text: str) -> str:
     return f"'{text}'"
 
 
-def parse_rule_flag(text: str) -> bool:
-    if text.lower() not in (*TRUE_WORDS, *FALSE_WORDS):
-        raise ValueError(text)
-    return text.lower() in TRUE_WORDS
-
-
 def parse_rule_receivers(text: str) -> tuple[str, ...]:
     """Parse names with blanks or commas between them; `none` is nobody."""
     words = tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
@@ -202,9 +182,7 @@ def parse_rule_receivers(text: str) -> tuple[str, ...]:
 
 def parse_rule_minute_of_day(text: str) -> int:
     """Parse `7:30` as the minute of the day."""
-    clock = CLOCK_PATTERN.fullmatch(text)
-    if not clock:
-        raise ValueError(text)
+    clock = match_setting_text(CLOCK_PATTERN, text)
     return int(clock[1]) * 60 + int(clock[2])
 
 
@@ -212,19 +190,11 @@ def parse_rule_quiet_hours(text: str) -> tuple[int, int] | None:
     """Parse `22:00-07:00`, or `none`."""
     if text.lower() in ("", "none", "no"):
         return None
-    hours = QUIET_HOURS_PATTERN.fullmatch(text.lower())
-    if not hours:
-        raise ValueError(text)
+    hours = match_setting_text(QUIET_HOURS_PATTERN, text.lower())
     first, last = parse_rule_minute_of_day(hours[1]), parse_rule_minute_of_day(hours[2])
     if first == last:  # never or all day is unclear; `none` and `on = no` say it
         raise ValueError(text)
     return first, last
-
-
-def parse_rule_hourly_limit(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,4}", text):
-        raise ValueError(text)
-    return int(check_setting_range(int(text), 1, 1000))
 
 
 def parse_rule_weekly_time(text: str) -> tuple[int, int]:
@@ -242,32 +212,45 @@ def format_rule_minute_of_day(minute: int) -> str:
 
 
 class RuleKey(NamedTuple):
-    value_type: SettingType
+    """A key of alerts.conf: why a value is refused, how it is parsed, and how it is written in the file."""
+
+    refusal: str
+    parse: Callable[[str], Any]
     format_value: Callable[[Any], str]
 
 
-YES_NO_KEY = RuleKey(SettingType("but must be yes or no", parse_rule_flag), lambda value: "yes" if value else "no")
-DURATION_KEY = RuleKey(build_duration_type(0, MAX_DURATION_S), format_duration_setting)
+def build_rule_duration_key(most: int) -> RuleKey:
+    duration = build_duration_type(0, most)
+    return RuleKey(duration.refusal, duration.parse, format_duration_setting)
+
+
+YES_NO_KEY = RuleKey(
+    "but must be yes or no", lambda text: FLAG_WORDS[text.lower()], lambda value: "yes" if value else "no"
+)
 RULE_KEYS: Mapping[str, RuleKey] = {
     "on": YES_NO_KEY,
     "to": RuleKey(
-        SettingType(
-            "but must be names of channels with blanks between them, or all, person, hooks or none",
-            parse_rule_receivers,
-        ),
+        "but must be names of channels with blanks between them, or all, person, hooks or none",
+        parse_rule_receivers,
         lambda value: " ".join(value) or "none",
     ),
     "quiet_hours": RuleKey(
-        SettingType("but must be two times such as 22:00-07:00, or none", parse_rule_quiet_hours),
+        "but must be two times such as 22:00-07:00, or none",
+        parse_rule_quiet_hours,
         lambda value: "-".join(map(format_rule_minute_of_day, value)) if value else "none",
     ),
-    "max_per_hour": RuleKey(SettingType("but must be a number from 1 to 1000", parse_rule_hourly_limit), str),
-    "delay": DURATION_KEY,
-    "resolve_after": DURATION_KEY,
+    "max_per_hour": RuleKey(
+        "but must be a number from 1 to 1000",
+        lambda text: check_setting_range(int(match_setting_text(HOURLY_LIMIT_PATTERN, text)[0]), 1, 1000),
+        str,
+    ),
+    "delay": build_rule_duration_key(MAX_DURATION_S),
+    "resolve_after": build_rule_duration_key(MAX_DURATION_S),
     "send_resolved": YES_NO_KEY,
-    "before": RuleKey(build_duration_type(0, MAX_LEAD_S), format_duration_setting),
+    "before": build_rule_duration_key(MAX_LEAD_S),
     "at": RuleKey(
-        SettingType("but must be a day and a time such as Mon 08:00", parse_rule_weekly_time),
+        "but must be a day and a time such as Mon 08:00",
+        parse_rule_weekly_time,
         lambda value: f"{DAY_NAMES[value[0]]} {format_rule_minute_of_day(value[1])}",
     ),
 }
@@ -425,8 +408,8 @@ class AlertStateBuilder:
             return
         since = tracked.first_seen_at if condition.since is None else condition.since
         if condition.is_lasting:
-            lasted = describe_condition_wait(self.now_s - tracked.first_seen_at)
-            reason = f"rule {rule.name}: it was so {lasted}, and had to be {describe_condition_wait(rule.delay)}"
+            lasted = describe_rule_wait(self.now_s - tracked.first_seen_at)
+            reason = f"rule {rule.name}: it was so {lasted}, and had to be {describe_rule_wait(rule.delay)}"
             self.queue_builder.add_change(ConditionChange(condition, model.STEP_BEGUN, since, None, reason), rule)
             # keep the condition as reported, so that its end names the same
             self.conditions[key] = tracked._replace(condition=condition, reported_at=self.now_s)
@@ -499,12 +482,17 @@ class AlertStateBuilder:
             self.conditions[key] = tracked._replace(cleared_at=cleared_at)
         elif tracked.reported_at is not None and rule.send_resolved:
             since = tracked.first_seen_at if condition.since is None else condition.since
-            lasted = describe_condition_wait(self.now_s - cleared_at)
-            reason = (
-                f"rule {rule.name}: it is over {lasted}, and had to be {describe_condition_wait(rule.resolve_after)}"
-            )
+            lasted = describe_rule_wait(self.now_s - cleared_at)
+            reason = f"rule {rule.name}: it is over {lasted}, and had to be {describe_rule_wait(rule.resolve_after)}"
             ended = condition._replace(what=f"until then: {condition.what}" if condition.what else "")
             change = ConditionChange(ended, model.STEP_OVER, since, cleared_at, reason, tracked.reported_at)
             self.queue_builder.add_change(change, rule)
         else:
             self.queue_builder.withdraw_alert(key)
+
+
+def describe_rule_wait(seconds: int) -> str:
+    """Format a duration: `at once`, `for 40 s`, `for 2 min`."""
+    if seconds <= 0:
+        return "at once"
+    return f"for {seconds} s" if seconds < MINUTE else f"for {format_duration(seconds)}"

@@ -10,30 +10,12 @@ import orjson
 
 from site_builder.alerts import model
 from site_builder.alerts.conditions import explain_muted_condition, find_condition_start_time
-from site_builder.alerts.model import (
-    Alert,
-    AlertContext,
-    AlertMessage,
-    AlertReceiver,
-    AlertRule,
-    AlertState,
-    Condition,
-    DeliveryOutcome,
-    DeliveryRecord,
-    Notification,
-    TrackedCondition,
-)
+from site_builder.alerts.model import Alert, AlertRule, AlertState, Condition, DeliveryOutcome, Notification
 from site_builder.alerts.render import format_alert_place, format_alert_time
 from site_builder.alerts.rules import format_rule_values
+from site_builder.core import terminal_text
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_names
-from site_builder.core.terminal_text import (
-    fit_text,
-    flatten_terminal_text,
-    measure_width,
-    truncate_terminal_text,
-    wrap_text,
-)
 
 LIST_SCHEMA = 1
 COLUMN_GAP = "  "
@@ -42,6 +24,10 @@ MIN_TEXT_WIDTH = 20
 # Titles of one notification in a table; --json has all.
 MAX_TITLES = 5
 REPORTED, WAITING, UNREPORTED, UPCOMING = "reported", "waiting", "unreported", "upcoming"
+# The cells of a row, and the texts below it.
+AlertTableRow = tuple[Sequence[str], Sequence[str]]
+# Notifications with their messages and masked addresses.
+DryRunNotifications = Sequence[tuple[Notification, model.AlertMessage, str]]
 OUTCOME_PHRASES = {
     model.SENT: "sent",
     model.FAILED: "not sent",
@@ -53,17 +39,10 @@ OUTCOME_PHRASES = {
 class ConditionTableStatus(NamedTuple):
     """How far a condition has been reported; `at` is since when it exists, or when it will be reported."""
 
-    tracked: TrackedCondition
+    tracked: model.TrackedCondition
     state: str
     reason: str
     at: int
-
-
-class AlertTableRow(NamedTuple):
-    """Cells of a row, and the texts below it."""
-
-    cells: tuple[str, ...]
-    details: tuple[str, ...] = ()
 
 
 class AlertList(NamedTuple):
@@ -72,19 +51,12 @@ class AlertList(NamedTuple):
     conditions: Sequence[ConditionTableStatus]
     notifications: Sequence[Notification]
     silences: Mapping[str, int]
-    receivers: Sequence[AlertReceiver]
+    receivers: Sequence[model.AlertReceiver]
     rules: Sequence[AlertRule]
 
 
-class DryRunTable(NamedTuple):
-    """What `gpuboard alerts run --dry-run` shows: notifications, their messages and masked addresses."""
-
-    notifications: Sequence[tuple[Notification, AlertMessage, str]]
-    conditions: Sequence[ConditionTableStatus]
-
-
 def list_condition_table_statuses(
-    state: AlertState, rules: Mapping[str, AlertRule], context: AlertContext, now: Now
+    state: AlertState, rules: Mapping[str, AlertRule], context: model.AlertContext, now: Now
 ) -> list[ConditionTableStatus]:
     """List all conditions, the latest first, and upcoming ones by their time."""
     waiting: dict[str, list[Notification]] = {}
@@ -161,7 +133,7 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
                 attempts = "once" if notification.tries == 1 else f"{notification.tries} times"
                 details.append(f"tried {attempts}: {notification.last_error or 'nobody knows why not'}")
             cells = (format_alert_time(notification.created_at, now), format_table_receiver(notification.to), due)
-            rows.append(AlertTableRow(cells, tuple(details)))
+            rows.append((cells, details))
         lines += ["", f"Queued notifications: {len(rows)}"]
         lines += format_alert_table(("created", "to", "due"), rows, width)
     if alert_list.silences:
@@ -174,12 +146,12 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
     for receiver in alert_list.receivers:
         # the mail server of the lab reaches all people
         name = "people" if receiver.name == "mail" else format_table_receiver(receiver.name).rstrip(":")
-        rows.append(AlertTableRow((name, receiver.masked_address), (receiver.problem,) if receiver.problem else ()))
+        rows.append(((name, receiver.masked_address), [receiver.problem] if receiver.problem else []))
     lines += ["", f"Receivers{'' if rows else ': none'}", *format_alert_table((), rows, width)]
     rows = []
     for rule in alert_list.rules:
         if not rule.on:
-            rows.append(AlertTableRow((rule.name, "off")))
+            rows.append(((rule.name, "off"), ()))
             continue
         values = format_rule_values(rule)
         timing = values.get("at") or "at once"
@@ -191,7 +163,7 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
             timing += f", over after {values['resolve_after']}"
         quiet = EMPTY_CELL if rule.quiet_hours is None else values["quiet_hours"]
         receivers = ", ".join(rule.to) or EMPTY_CELL
-        rows.append(AlertTableRow((rule.name, timing, receivers, quiet, values["max_per_hour"])))
+        rows.append(((rule.name, timing, receivers, quiet, values["max_per_hour"]), ()))
     lines += ["", "Rules", *format_alert_table(("rule", "when", "to", "quiet", "an hour"), rows, width)]
     return lines
 
@@ -208,7 +180,7 @@ def format_condition_row(status: ConditionTableStatus, now: Now) -> AlertTableRo
     if tracked.cleared_at is not None:
         details.append(f"over since {format_alert_time(tracked.cleared_at, now)}")
     cells = (format_alert_time(status.at, now), condition.rule, format_table_place(condition), reported)
-    return AlertTableRow(cells, ("; ".join(filter(None, details)),))
+    return cells, ["; ".join(filter(None, details))]
 
 
 def format_table_place(condition: Condition) -> str:
@@ -217,12 +189,12 @@ def format_table_place(condition: Condition) -> str:
 
 
 def format_upcoming_conditions(statuses: Iterable[ConditionTableStatus], now: Now, width: int | None) -> list[str]:
-    rows = []
+    rows: list[AlertTableRow] = []
     for status in statuses:
         if status.state == UPCOMING:
             condition = status.tracked.condition
             place, owners = format_table_place(condition), format_names(condition.owners)
-            rows.append(AlertTableRow((format_alert_time(status.at, now), condition.rule, place, owners)))
+            rows.append(((format_alert_time(status.at, now), condition.rule, place, owners), ()))
     if not rows:
         return []
     return ["", f"Upcoming: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, width)]
@@ -234,12 +206,14 @@ def list_table_alert_titles(alerts: Sequence[Alert], omitted_count: int = 0) -> 
     return [*titles, f"and {omitted_count} more"] if omitted_count else titles
 
 
-def format_dry_run_table(dry_run: DryRunTable, now: Now, width: int | None) -> list[str]:
+def format_dry_run_table(
+    notifications: DryRunNotifications, conditions: Sequence[ConditionTableStatus], now: Now, width: int | None
+) -> list[str]:
     """List what would be sent and why, then what would not be, and what comes."""
-    count = len(dry_run.notifications)
+    count = len(notifications)
     lines = [f"Would be sent: {count or 'no'} notification{'' if count == 1 else 's'}"]
     receivers_by_text: dict[tuple[str, ...], list[str]] = {}  # a message to several receivers is shown once
-    for notification, message, address in dry_run.notifications:
+    for notification, message, address in notifications:
         reasons = dict.fromkeys(f"why: {alert.why}" for alert in notification.alerts if alert.why)
         text = "\n".join((message.title, message.text.strip()))
         to, departure = format_table_receiver(notification.to), describe_table_departure(notification, now)
@@ -253,23 +227,21 @@ def format_dry_run_table(dry_run: DryRunTable, now: Now, width: int | None) -> l
             lines += wrap_alert_table_text(line, width, f"{COLUMN_GAP}| ") or [f"{COLUMN_GAP}|"]
         for reason in why:
             lines += wrap_alert_table_text(reason, width, COLUMN_GAP)
-    rows = []
-    for status in dry_run.conditions:
-        if status.state == UNREPORTED:
-            row = format_condition_row(status, now)
-            rows.append(row._replace(cells=row.cells[:-1]))
+    rows = [
+        (cells[:-1], details)
+        for cells, details in (format_condition_row(status, now) for status in conditions if status.state == UNREPORTED)
+    ]
     lines += ["", f"Would not be reported: {len(rows) or 'nothing'}"]
     lines += format_alert_table(("since", "rule", "where"), rows, width)
-    return lines + format_upcoming_conditions(dry_run.conditions, now, width)
+    return lines + format_upcoming_conditions(conditions, now, width)
 
 
-def format_delivery_history(records: Sequence[DeliveryRecord], now: Now, width: int | None) -> list[str]:
+def format_history_table(records: Sequence[model.DeliveryRecord], now: Now, width: int | None) -> list[str]:
     rows = []
     for record in records:
         attempts = f", after {record.tries} tries" if record.tries > 1 else ""
         cells = (format_alert_time(record.at, now), format_table_receiver(record.to), f"{record.status}{attempts}")
-        details = (*list_table_alert_titles(record.alerts), *([record.reason] if record.reason else []))
-        rows.append(AlertTableRow(cells, details))
+        rows.append((cells, [*list_table_alert_titles(record.alerts), *filter(None, [record.reason])]))
     return format_alert_table(("when", "to", "how"), rows, width)
 
 
@@ -277,27 +249,24 @@ def format_alert_table(head: Sequence[str], rows: Sequence[AlertTableRow], width
     """Format rows in columns, with wrapped details below each; without a width nothing is cut."""
     if not rows:
         return []
-    cells = [tuple(map(flatten_terminal_text, row.cells)) for row in rows]
-    widths = [max(map(measure_width, column)) for column in zip_longest(head, *cells, fillvalue="")]
-    lines = [join_alert_table_cells(head, widths, width)] if head else []
-    for row, row_cells in zip(rows, cells):
-        lines.append(join_alert_table_cells(row_cells, widths, width))
-        for text in row.details:
+    all_rows = [(head, ()), *rows] if head else rows
+    all_cells = [tuple(map(terminal_text.flatten_terminal_text, cells)) for cells, _ in all_rows]
+    widths = [max(map(terminal_text.measure_width, column)) for column in zip_longest(*all_cells, fillvalue="")]
+    lines = []
+    for (_, details), cells in zip(all_rows, all_cells):
+        line = COLUMN_GAP + COLUMN_GAP.join(map(terminal_text.fit_text, cells, widths)).rstrip()
+        lines.append(line if width is None else terminal_text.truncate_terminal_text(line, width))
+        for text in details:
             lines += wrap_alert_table_text(text, width, COLUMN_GAP * 3)
     return lines
 
 
-def join_alert_table_cells(cells: Sequence[str], widths: Sequence[int], width: int | None) -> str:
-    line = COLUMN_GAP + COLUMN_GAP.join(fit_text(cell, size) for cell, size in zip(cells, widths)).rstrip()
-    return line if width is None else truncate_terminal_text(line, width)
-
-
 def wrap_alert_table_text(text: str, width: int | None, indent: str) -> list[str]:
     """Wrap and indent a text; without a width it stays one line."""
-    text = flatten_terminal_text(text)
+    text = terminal_text.flatten_terminal_text(text)
     if width is None:
         return [indent + text] if text else []
-    return [indent + line for line in wrap_text(text, max(MIN_TEXT_WIDTH, width - len(indent)))]
+    return [indent + line for line in terminal_text.wrap_text(text, max(MIN_TEXT_WIDTH, width - len(indent)))]
 
 
 def format_table_outcome(to: str, outcome: DeliveryOutcome) -> str:
@@ -362,10 +331,9 @@ def notification_row_to_json(notification: Notification) -> dict[str, Any]:
     }
 
 
-def dry_run_table_to_json(dry_run: DryRunTable) -> bytes:
-    notifications = [
+def dry_run_table_to_json(notifications: DryRunNotifications, conditions: Sequence[ConditionTableStatus]) -> bytes:
+    rows = [
         {**notification_row_to_json(notification), "address": address, "title": message.title, "text": message.text}
-        for notification, message, address in dry_run.notifications
+        for notification, message, address in notifications
     ]
-    conditions = [condition_row_to_json(status) for status in dry_run.conditions]
-    return dump_alert_table_json({"notifications": notifications, "conditions": conditions})
+    return dump_alert_table_json({"notifications": rows, "conditions": list(map(condition_row_to_json, conditions))})

@@ -129,7 +129,7 @@ def test_the_history_shows_receivers_and_outcomes() -> None:
             AT - 90000, "hook:page", "unsure", tuple(alert(f"h{at} is down") for at in range(7)), "it was ended"
         ),
     ]
-    assert alert_table.format_delivery_history(told, NOW, 80) == [
+    assert alert_table.format_history_table(told, NOW, 80) == [
         "  when          to         how",
         "  14:12         lab        sent",
         "      atlas is down",
@@ -151,7 +151,7 @@ def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
         (build_notification(), message, "Slack (slack://…)"),
         (build_notification(to="hook:page", due_at=AT + 600), message, ""),
     ]
-    assert alert_table.format_dry_run_table(alert_table.DryRunTable(several, untold), NOW, 80) == [
+    assert alert_table.format_dry_run_table(several, untold, NOW, 80) == [
         "Would be sent: 2 notifications",
         "",
         "  to lab, Slack (slack://…), due",
@@ -179,12 +179,10 @@ def test_no_line_is_longer_than_the_terminal(across: int) -> None:
         [AlertReceiver("lab", "slack://•••", "what is wrong " * 20)],
         list(DEFAULT_RULES.values()),
     )
-    trial = alert_table.DryRunTable(
-        [(build_notification(), AlertMessage("t " * 90, "w " * 300, ""), "slack://•••")], found.conditions
-    )
+    trial = [(build_notification(), AlertMessage("t " * 90, "w " * 300, ""), "slack://•••")]
     for lines in (
         alert_table.format_alert_list(found, NOW, across),
-        alert_table.format_dry_run_table(trial, NOW, across),
+        alert_table.format_dry_run_table(trial, found.conditions, NOW, across),
     ):
         assert [line for line in lines if terminal_text.measure_width(line) > across] == []
 
