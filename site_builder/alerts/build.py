@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from site_builder.alerts import queue, sender
 from site_builder.alerts.conditions import (
@@ -19,14 +19,7 @@ from site_builder.alerts.conditions import (
 )
 from site_builder.alerts.contacts import ContactsAndRules, load_contacts
 from site_builder.alerts.http_mail_hooks import HookFolder
-from site_builder.alerts.model import (
-    WATCH_RULE,
-    WEEKLY_REPORT_RULE,
-    AlertContext,
-    AlertRule,
-    AlertState,
-    Condition,
-)
+from site_builder.alerts.model import WATCH_RULE, WEEKLY_REPORT_RULE, AlertContext, AlertRule, AlertState, Condition
 from site_builder.alerts.rules import update_alert_state
 from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.alerts.weekly_report import find_due_report
@@ -38,6 +31,9 @@ from site_builder.core.formatting import MINUTE
 from site_builder.core.model import Problem
 from site_builder.health.store import StoredEventReader
 
+if TYPE_CHECKING:  # it imports this package
+    from site_builder.watches.build import WatchConditions
+
 PROBLEM_WHERE = "alerts"
 HOOKS_SETTING = "GPUBOARD_HOOKS"
 INTERNAL_ERROR = "a fault of gpuboard's own"
@@ -47,28 +43,10 @@ BUILD_LOCK_TIMEOUT_S = 1.0
 Collected = TypeVar("Collected")
 
 
-class AlertWatchSource(Protocol):
-    """The watches of a board (watches.build.WatchConditions)."""
-
-    problems: list[Problem]
-
-    def read_problems(self) -> None:
-        """Read what is wrong with their file."""
-
-    def find_conditions(self, hosts: Mapping[str, HostConditions], rule: AlertRule, now: Now) -> list[Condition]:
-        """Find the watches that are fulfilled."""
-
-    def save_fulfilled_since(self) -> None:
-        """Save since when those that find_conditions() found are fulfilled."""
-
-    def remove_finished(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
-        """Remove watches that were reported, and those that are over."""
-
-
 class AlertEngine:
     """Updates the alert state once a build, and starts the sender."""
 
-    def __init__(self, settings: Settings, events: StoredEventReader, watches: AlertWatchSource) -> None:
+    def __init__(self, settings: Settings, events: StoredEventReader, watches: WatchConditions) -> None:
         self.settings, self.events, self.watches = settings, events, watches
         self.store = open_alert_store(settings.state, settings.kv)
         self.config_files = ContactsAndRules(settings.alerts, settings.data, settings.www, settings.state)
@@ -173,8 +151,9 @@ class AlertEngine:
             self.minute_conditions, self.last_minute, self.unreadable_rules = [], minute, HEALTH_RULES
             self.minute_conditions = self.collect_safely(lambda: self.read_health_conditions(hosts, now))
             rule = rules[WEEKLY_REPORT_RULE]
-            report = self.collect_safely(lambda: [find_due_report(self.settings, now.epoch, rule)])
-            self.minute_conditions += [condition for condition in report if condition]
+            self.minute_conditions += self.collect_safely(
+                lambda: [*filter(None, [find_due_report(self.settings, now.epoch, rule)])]
+            )
         return self.minute_conditions
 
     def read_health_conditions(self, hosts: Mapping[str, HostConditions], now: Now) -> list[Condition]:
@@ -182,12 +161,7 @@ class AlertEngine:
         events = self.events.read_events(now.epoch - LOOKBACK_S, now.epoch + 1)  # including those of this second
         if self.events.reader.problem:
             return []
-        conditions = find_health_conditions(
-            events,
-            lambda host: hosts[host].people if host in hosts else (),
-            now.copy_with_own_expiry(),
-            lambda uuid: find_condition_gpu_host(hosts, uuid) is not None,
-        )
+        conditions = find_health_conditions(events, hosts, now.copy_with_own_expiry())
         self.unreadable_rules = frozenset()
         return conditions
 

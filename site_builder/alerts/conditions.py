@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from site_builder.alerts.model import WATCH_RULE, AlertContext, AlertRule, Condition
@@ -60,13 +60,6 @@ class HostConditions(Protocol):
     def people(self) -> tuple[str, ...]: ...  # who is on its GPUs
 
 
-class ConditionInput(NamedTuple):
-    """What the status of a host does not contain: all of its bookings, and its snapshot."""
-
-    bookings: Sequence[Booking]
-    snapshot: HostSnapshot | None
-
-
 class ConditionBookedGpu(NamedTuple):
     """A booking of a GPU, or of a host whose GPUs are unknown; `shown_booking` respects the privacy settings."""
 
@@ -80,14 +73,15 @@ class ConditionBookedGpu(NamedTuple):
 
 
 def find_conditions(
-    host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
+    host_status: HostStatus, bookings: Sequence[Booking], snapshot: HostSnapshot | None, rules: StateRules, now: Now
 ) -> tuple[Condition, ...]:
     """Find all conditions of a host and its bookings; most hosts have none."""
     conditions: list[Condition] = []
+    booked_gpus = list(list_condition_booked_gpus(host_status, bookings, rules, now)) if bookings else []
     if host_status.state in {"down", "failed"}:
-        conditions.append(build_host_condition(host_status, condition_input, rules, now))
-    if condition_input.bookings:
-        conditions += find_booking_conditions(host_status, condition_input, rules, now)
+        conditions.append(build_host_condition(host_status, snapshot, booked_gpus, rules))
+    if booked_gpus:
+        conditions += find_booking_conditions(host_status, booked_gpus, rules, now)
     for gpu in host_status.gpus:
         if gpu.state == "held":
             holders = resolve_condition_people(gpu.people.users, rules.people)[:MAX_PEOPLE_PER_GPU]
@@ -109,37 +103,29 @@ def find_conditions(
 
 
 def build_host_condition(
-    host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
+    host_status: HostStatus, snapshot: HostSnapshot | None, booked_gpus: list[ConditionBookedGpu], rules: StateRules
 ) -> Condition:
     """Build the condition of a host that is down or has failed; it affects its last users and who has booked it."""
     names: list[str] = []
-    snapshot = condition_input.snapshot
     if snapshot and snapshot.processes is not None:
         ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows else ()
         by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, rules)
         names = [login for gpu_processes in by_gpu.values() for _, login in gpu_processes if login]
-    for booked in list_condition_booked_gpus(host_status, condition_input, rules, now):
-        if booked.booking.phase == "now" and booked.booking.name:
-            names.append(booked.booking.name)
+    bookings = [booked.booking for booked in booked_gpus]
+    names += [booking.name for booking in bookings if booking.phase == "now" and booking.name]
     people = resolve_condition_people(names, rules.people)
     is_down = host_status.state == "down"
     since = int(host_status.last_seen) if host_status.last_seen is not None and is_down else None
-    return Condition(
-        f"host-{host_status.state}",
-        host_status.name,
-        what=host_status.reason,
-        since=since,
-        owners=people,
-        people=people,
-    )
+    rule, name, reason = f"host-{host_status.state}", host_status.name, host_status.reason
+    return Condition(rule, name, what=reason, since=since, owners=people, people=people)
 
 
 def find_booking_conditions(
-    host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
+    host_status: HostStatus, booked_gpus: list[ConditionBookedGpu], rules: StateRules, now: Now
 ) -> Iterator[Condition]:
     """Find bookings that begin, end, are used by others or by nobody; a booking of several GPUs counts once."""
     groups: dict[tuple[str, int | None], list[ConditionBookedGpu]] = {}
-    for booked in list_condition_booked_gpus(host_status, condition_input, rules, now):
+    for booked in booked_gpus:
         begin = int(booked.booking.since.timestamp()) if booked.booking.since else None
         booking_id = booked.booking.id or rules.people.resolve_person(booked.booking.name or "")
         groups.setdefault((booking_id, begin), []).append(booked)
@@ -150,9 +136,7 @@ def find_booking_conditions(
             host=host_status.name,
             about=hashlib.blake2b(key, digest_size=8).hexdigest(),  # it names nobody
             since=begin,
-            owners=resolve_condition_people(
-                [booked.booking.name for booked in group if booked.booking.name], rules.people
-            ),
+            owners=resolve_condition_people([booked.booking.name or "" for booked in group], rules.people),
             until=max(booked.end for booked in group),
         )
         if not booking_id.startswith(RUN_ID_PREFIX):  # a run books for itself, for as long as it lasts
@@ -195,20 +179,20 @@ def find_booking_conditions(
 
 
 def list_condition_booked_gpus(
-    host_status: HostStatus, condition_input: ConditionInput, rules: StateRules, now: Now
+    host_status: HostStatus, bookings: Sequence[Booking], rules: StateRules, now: Now
 ) -> Iterator[ConditionBookedGpu]:
     """Yield each booking of each GPU that is not over, and those of a host whose GPUs are unknown."""
     if not host_status.gpus:
-        bookings = host_status.bookings
+        statuses = host_status.bookings
         if not rules.privacy.users:
-            bookings = booking_use.build_fleet_booking_statuses(condition_input.bookings, SHOW_EVERYTHING, now)
-        yield from (ConditionBookedGpu(None, booking, booking) for booking in bookings if booking.phase != "ended")
-    for gpu in host_status.gpus if condition_input.bookings else ():
-        bookings = gpu.bookings
-        if bookings and not rules.privacy.users:
-            gpu_bookings = booking_use.find_gpu_bookings(condition_input.bookings, gpu.gpu)
-            bookings = booking_use.build_fleet_booking_statuses(gpu_bookings, SHOW_EVERYTHING, now)
-        for booking, shown_booking in zip(bookings, gpu.bookings):
+            statuses = booking_use.build_fleet_booking_statuses(bookings, SHOW_EVERYTHING, now)
+        yield from (ConditionBookedGpu(None, booking, booking) for booking in statuses if booking.phase != "ended")
+    for gpu in host_status.gpus:
+        statuses = gpu.bookings
+        if statuses and not rules.privacy.users:
+            gpu_bookings = booking_use.find_gpu_bookings(bookings, gpu.gpu)
+            statuses = booking_use.build_fleet_booking_statuses(gpu_bookings, SHOW_EVERYTHING, now)
+        for booking, shown_booking in zip(statuses, gpu.bookings):
             if booking.phase != "ended":
                 yield ConditionBookedGpu(gpu, booking, shown_booking)
 
@@ -254,15 +238,11 @@ def list_condition_host_users(host_status: HostStatus) -> tuple[str, ...]:
 
 
 def find_health_conditions(
-    events: Iterable[HealthEvent],
-    find_people: Callable[[str], tuple[str, ...]],
-    now: Now,
-    is_gpu_present: Callable[[str], bool] = lambda _: False,
+    events: Iterable[HealthEvent], hosts: Mapping[str, HostConditions], now: Now
 ) -> list[Condition]:
     """Find conditions in GPU events.
 
-    `find_people` returns who is on a host, `is_gpu_present` whether any host has the GPU of a UUID, since one that was
-    moved is not lost. The number of an event is not part of a key: another builder has its own history.
+    The number of an event is not part of a key: another builder has its own history.
     """
     conditions: dict[str, Condition] = {}
     counts: Counter[str] = Counter()
@@ -273,10 +253,10 @@ def find_health_conditions(
         is_only_shown = not event.gpu_key or (rule == "gpu-error" and event.kind not in ERROR_KINDS)
         if is_over or is_only_shown or counts[event.host] >= MAX_CONDITIONS_PER_HOST:
             continue
-        if event.kind == "gone" and is_gpu_present(event.gpu_key):
-            continue
+        if event.kind == "gone" and find_condition_gpu_host(hosts, event.gpu_key) is not None:
+            continue  # it was moved
         counts[event.host] += 1
-        people = find_people(event.host)
+        people = hosts[event.host].people if event.host in hosts else ()
         condition = Condition(
             rule=rule,
             host=event.host,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.alerts.conditions import ConditionInput, find_conditions, list_condition_host_users
+from site_builder.alerts.conditions import find_conditions, list_condition_host_users
 from site_builder.alerts.model import Condition
 from site_builder.board import card
 from site_builder.board.outputs import detail, metrics, term
@@ -293,7 +293,7 @@ def find_pipeline_conditions(
         return None
 
     def find_with_bookings(bookings: Sequence[Booking]) -> tuple[Condition, ...]:
-        return find_conditions(decided.status, ConditionInput(bookings, decided.snapshot), rules, now)
+        return find_conditions(decided.status, bookings, decided.snapshot, rules, now)
 
     with suppress(Exception):  # problems of its files are reported with its status
         return find_with_bookings(host.bookings)

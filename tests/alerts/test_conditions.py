@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from site_builder.alerts.conditions import (
     LOOKBACK_S,
     MAX_CONDITIONS_PER_HOST,
     MAX_PEOPLE,
-    ConditionInput,
+    HostConditions,
     find_conditions,
     find_health_conditions,
 )
@@ -57,7 +58,7 @@ def found(
     )
     case = HostStatusSources(known or DiscoveredHost("atlas"), None, bookings, idle or IdleTimes(0, {}), kept or {})
     board = host_state.decide_host_status(case, data or HostSnapshot("atlas"), rules, now(after))
-    return list(find_conditions(board, ConditionInput(bookings, data), rules, now(after)))
+    return list(find_conditions(board, bookings, data, rules, now(after)))
 
 
 def of_rule(several: Sequence[Condition], rule: str) -> Condition:
@@ -240,7 +241,9 @@ def event(kind: str, gpu: str = "GPU-3", **more: Any) -> HealthEvent:  # noqa: A
 
 
 def health(*events: HealthEvent, after: float = 60, there: Sequence[str] = ()) -> list[Condition]:
-    return find_health_conditions(events, lambda _: ("alice",), now(after), there.__contains__)
+    gpus = [SimpleNamespace(uuid=uuid, parent_uuid=None) for uuid in there]
+    host = SimpleNamespace(people=("alice",), summary=SimpleNamespace(gpu_identities=gpus))
+    return find_health_conditions(events, {event.host: cast("HostConditions", host) for event in events}, now(after))
 
 
 def test_a_gpu_that_is_lost_then_gone_is_one_condition() -> None:

@@ -66,13 +66,13 @@ def test_alert_rule_recipe(copy: Path) -> None:
     apply_recipe(copy, "alert rule")
     code = """
 from datetime import timezone
-from site_builder.alerts.conditions import ConditionInput, find_conditions
+from site_builder.alerts.conditions import find_conditions
 from site_builder.alerts.rules import DEFAULT_RULES
 from site_builder.core.clock import Now
 from site_builder.core.model import HostFacts, HostStatus
 facts = HostFacts(load=(90.0, 1.0, 1.0), cpus=8)
 status = HostStatus("atlas", None, (), "fresh", "", facts=facts)
-found = find_conditions(status, ConditionInput((), None), None, Now(0, timezone.utc))
+found = find_conditions(status, (), None, None, Now(0, timezone.utc))
 print([condition.rule for condition in found], "host-overloaded" in DEFAULT_RULES)
 """
     assert run(copy, "-c", code).strip() == "['host-overloaded'] True"
