@@ -36,7 +36,6 @@ from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.host_state import NO_IDLE_TIMES, HostStatusSources
 from site_builder.fleet.store import FleetStore
 from site_builder.fleet.summary import find_outdated_hosts_in_summaries
-from site_builder.health import events
 from site_builder.health.store import RECORD_TIME_LIMIT_S, HealthEventStore
 from site_builder.history.rollups import OLD_SUMS_FILE
 from site_builder.history.writer import HistoryWriter
@@ -107,7 +106,7 @@ class Builder:
         self.faults.recall(self.builder_state.problems)
         self.built_hosts: dict[str, BuiltHost] | None = None  # in this build
         self.history = HistoryWriter(state, settings.zone)
-        self.event_log = HealthEventStore(self.history, events.compare_health)
+        self.event_log = HealthEventStore(self.history)
         self.history.idle_percent = settings.limits.idle_percent
         self.waste_monitor = WasteMonitor(self.history, self.builder_state, self.site_writer.build_interval_s)
         self.fleet_page = FleetPageBuilder(settings, self.history)

@@ -43,7 +43,6 @@ from site_builder.fleet.mig import list_whole_gpus
 from site_builder.fleet.processes import format_process_container
 from site_builder.health import gpu_health
 from site_builder.health import page as health_page
-from site_builder.health.events import CRITICAL_KINDS
 from site_builder.health.page import HealthPageSection
 from site_builder.health.store import StoredEventReader
 from site_builder.history import model as history_model
@@ -420,7 +419,7 @@ class HostPageBuilder:
             with self.faults.catch(place, "the health of its GPUs could not be told"):
                 limit = health_page.compute_health_page_event_limit(host_status)
                 timelines = self.event_reader.read_timelines(
-                    name, gpu_health.list_gpu_health_keys(host_status), now.epoch, limit, CRITICAL_KINDS
+                    name, gpu_health.list_gpu_health_keys(host_status), now.epoch, limit
                 )
                 health = health_page.build_health_page_section(host_status, timelines, now)
             parts = HostPageParts(built_host.rendered.card_html, charts_html, health)

@@ -60,13 +60,11 @@ MAX_CLOCK_AHEAD_S = HOUR
 MAX_GONE_GPUS = 64
 # A host can claim anything; sums end here.
 MAX_COUNT = 10**15
-# The counts from which each kind is found, the most reliable first.
-COUNT_SOURCES: dict[str, tuple[str, ...]] = {
-    **{kind: (kind,) for kind in COUNT_DESCRIPTIONS},
-    "corrected": ("corrected_ever", "corrected"),
-    "uncorrected": ("uncorrected_ever", "uncorrected"),
+# The positions of the counts from which each kind is found, the most reliable first.
+COUNT_POSITIONS = {
+    kind: tuple(COUNT_NAMES.index(name) for name in (f"{kind}_ever", kind) if name in COUNT_NAMES)
+    for kind in COUNT_DESCRIPTIONS
 }
-COUNT_POSITIONS = {kind: tuple(COUNT_NAMES.index(name) for name in names) for kind, names in COUNT_SOURCES.items()}
 # Counts that may be set to 0, by a restart of the driver or by an admin.
 RESETTABLE_KINDS = frozenset({"corrected", "uncorrected"})
 Counts = tuple["int | None", ...]
@@ -151,7 +149,7 @@ def compare_health(
     if state:
         present_keys = {previous_key for _, previous_key in matches.values()}
         if state.driver and metrics.driver and state.driver != metrics.driver:
-            comparison.add_momentary_event("", None, "driver", (state.driver, metrics.driver))
+            comparison.begin_event("", None, "driver", (state.driver, metrics.driver))
         missing = {key: gpu for key, gpu in state.gpus.items() if key not in present_keys}
         if metrics.is_complete:
             gone: dict[str, GpuHealthState] = {}
@@ -213,6 +211,7 @@ class HealthEventFinder:
         return event
 
     def begin_event(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
+        """Begin an event that lasts, which at the first check may have begun long before, or record a momentary one."""
         self.last_event_number += 1
         event = HealthEvent(
             host=self.check.host,
@@ -222,17 +221,10 @@ class HealthEventFinder:
             kind=kind,
             value=value,
             began_at=self.checked_at,
-            began_after=self.unobserved_since,
+            began_after=self.unobserved_since if self.state else BEFORE_FIRST_CHECK,
+            ended_at=None if kind in SPAN_KINDS else self.checked_at,
         )
         return self.record(event)
-
-    def begin_span(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
-        """Begin an event that lasts; at the first check it may have begun long before."""
-        event = self.begin_event(gpu_key, index, kind, value)
-        return event if self.state else self.record(event._replace(began_after=BEFORE_FIRST_CHECK))
-
-    def add_momentary_event(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
-        return self.record(self.begin_event(gpu_key, index, kind, value)._replace(ended_at=self.checked_at))
 
     def compare_gpu(
         self, key: str, gpu: GpuHealthMetrics, previous_key: str, previous_host: str | None
@@ -241,7 +233,7 @@ class HealthEventFinder:
         known = self.state.gpus.get(previous_key) if self.state else None
         before = known or GpuHealthState(gpu.index, gpu.bus, NO_COUNTS, {})
         if self.state and not known:
-            self.add_momentary_event(key, gpu.index, "new", (previous_host,))
+            self.begin_event(key, gpu.index, "new", (previous_host,))
         latest_events = self.carry_events(before, key)
         index = gpu.index if gpu.index is not None else before.index
         spans: tuple[tuple[str, bool | None, EventValue], ...] = (
@@ -323,7 +315,7 @@ class HealthEventFinder:
             if event.ended_at is not None or value != event.value:
                 latest_events[kind] = self.record(event._replace(ended_at=None, ended_before=None, value=value))
         elif is_on:
-            latest_events[kind] = self.begin_span(*identity, value)
+            latest_events[kind] = self.begin_event(*identity, value)
         # what is not reported may go on, except for transient events
         elif event and event.ended_at is None and (is_on is not None or kind in TRANSIENT_KINDS):
             latest_events[kind] = self.end_event(event)
@@ -341,7 +333,7 @@ class HealthEventFinder:
             times = min(int(event.value[0] or 0) + 1, MAX_COUNT)
             event = self.record(event._replace(value=(times, event.value[1], self.checked_at), ended_at=None))
         else:
-            event = self.begin_span(key, index, "power", (1, 0, self.checked_at))
+            event = self.begin_event(key, index, "power", (1, 0, self.checked_at))
         latest_events["power"] = event
 
     def compare_counts(
@@ -360,4 +352,4 @@ class HealthEventFinder:
                 ended_at = max(self.checked_at, event.began_at)
                 latest_events[kind] = self.record(event._replace(value=(total, new), ended_at=ended_at))
             elif increase:
-                latest_events[kind] = self.add_momentary_event(key, index, kind, (increase, new))
+                latest_events[kind] = self.begin_event(key, index, kind, (increase, new))

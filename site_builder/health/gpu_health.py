@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
-from site_builder.core.model import Gpu, GpuHealth, HostStatus
+from site_builder.core.model import Gpu, HostStatus
 from site_builder.health.model import HostHealthMetrics, PackedHealthMetrics
 from site_builder.health.store import pack_stored_health_metrics, unpack_stored_health_metrics
 from site_builder.history import model as history_model
@@ -17,36 +16,6 @@ MAX_KEY_CHARACTERS, MAX_REASON_CHARACTERS = 100, 80
 DEFAULT_LIMIT_CELSIUS = 90
 # Anything beyond is no temperature.
 MAX_CELSIUS = 500
-
-
-class GpuHealthReadings(NamedTuple):
-    """Fan speed, memory errors since the driver was loaded, and the health flags of a GPU."""
-
-    fan_percent: float | None = None
-    ecc_corrected: float | None = None
-    ecc_uncorrected: float | None = None
-    is_repair_pending: bool | None = None
-    has_repair_failed: bool | None = None
-    is_recovery_needed: bool | None = None
-    is_slowed_by_heat: bool | None = None
-    is_slowed_by_power: bool | None = None
-
-
-# Most GPUs of a fleet report the same.
-@lru_cache(maxsize=4096)
-def build_gpu_health_readings(health: GpuHealth, fan_speed: float | None) -> GpuHealthReadings:
-    counts = health.error_counts
-    is_slowed_by_heat, is_slowed_by_power = decide_gpu_health_slowdown(health.clock_reasons)
-    return GpuHealthReadings(
-        fan_percent=fan_speed,
-        ecc_corrected=None if counts.corrected is None else float(counts.corrected),
-        ecc_uncorrected=None if counts.uncorrected is None else float(counts.uncorrected),
-        is_repair_pending=health.is_repair_pending,
-        has_repair_failed=health.has_repair_failed,
-        is_recovery_needed=None if health.recovery_action is None else bool(health.recovery_action),
-        is_slowed_by_heat=is_slowed_by_heat,
-        is_slowed_by_power=is_slowed_by_power,
-    )
 
 
 def decide_gpu_health_slowdown(clock_reasons: int | None) -> tuple[bool | None, bool | None]:
@@ -63,27 +32,24 @@ def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMet
     """Return the metrics of a fresh host, from a snapshot of that time; None for any other."""
     if host.state != "fresh":
         return None
-    rows: list[tuple[object, ...]] = []
-    driver = None
-    for gpu, key in zip(list_gpu_health_gpus(host), list_gpu_health_keys(host)):
-        health = gpu.health
-        is_slowed_by_heat, is_slowed_by_power = decide_gpu_health_slowdown(health.clock_reasons)
-        # in the order of GpuHealthMetrics, which would take longer to build
-        row = (
+    gpus = list_gpu_health_gpus(host)
+    # in the order of GpuHealthMetrics, which would take longer to build
+    rows = [
+        (
             key,
             gpu.number,
             normalize_bus_id(gpu.bus_id) if gpu.bus_id else None,
             gpu.lost and gpu.lost[:MAX_REASON_CHARACTERS],
-            health.error_counts,
-            health.recovery_action,
-            health.is_repair_pending,
-            health.has_repair_failed,
-            is_slowed_by_heat,
-            is_slowed_by_power,
+            gpu.health.error_counts,
+            gpu.health.recovery_action,
+            gpu.health.is_repair_pending,
+            gpu.health.has_repair_failed,
+            *decide_gpu_health_slowdown(gpu.health.clock_reasons),
             find_gpu_overheating(gpu),
         )
-        rows.append(row)
-        driver = driver or health.driver
+        for gpu, key in zip(gpus, list_gpu_health_keys(host))
+    ]
+    driver = next((gpu.health.driver for gpu in gpus if gpu.health.driver), None)
     return PackedHealthMetrics(pack_stored_health_metrics(driver, rows, not host.has_missing_gpu), taken_at)
 
 

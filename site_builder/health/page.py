@@ -39,21 +39,7 @@ COUNT_TITLES = {
     "pages_uncorrected": "Pages of memory retired after uncorrected errors",
 }
 BAD_COUNTS = frozenset({"uncorrected", "uncorrected_ever", "rows_uncorrected", "pages_uncorrected"})
-
-
-class GpuProblemRow(NamedTuple):
-    """A problem, and the GPUs that have it."""
-
-    gpus: str
-    severity: str
-    sign: str
-    what: str
-    advice: str
-
-
-class HealthCell(NamedTuple):
-    text: str
-    is_bad: bool = False
+HealthCountRow = tuple[str, list[tuple[str, bool]]]
 
 
 class HealthPageEventRow(NamedTuple):
@@ -67,22 +53,17 @@ class HealthPageEventRow(NamedTuple):
     host: str
 
 
-class HealthPageTimeline(NamedTuple):
-    """The events of a GPU, and how many are left out."""
-
-    title: str
-    key: str
-    rows: Sequence[HealthPageEventRow]
-    earlier_count: int
-
-
 class HealthPageSection(NamedTuple):
-    """The health section of a host's page; `quiet_gpus` are those without events since `watched_since`."""
+    """The health section of a host's page; `quiet_gpus` are those without events since `watched_since`.
+
+    A row of counts has a title, and for each GPU a text and whether it is bad. A time line has a title, the key of a
+    GPU, its events, and how many are left out.
+    """
 
     urgent_events: Sequence[HealthPageEventRow]
     gpu_titles: Sequence[str]
-    count_rows: Sequence[tuple[str, Sequence[HealthCell]]]
-    timelines: Sequence[HealthPageTimeline]
+    count_rows: Sequence[HealthCountRow]
+    timelines: Sequence[tuple[str, str, Sequence[HealthPageEventRow], int]]
     omitted_gpu_count: int
     quiet_gpus: str
     watched_since: str
@@ -103,8 +84,8 @@ def render_problems(problems: tuple[GpuProblem, ...]) -> Html:
     return Html("".join(paragraphs))
 
 
-def build_health_page_problem_rows(host: HostStatus) -> list[GpuProblemRow]:
-    """List each problem of a host once, with all the GPUs that have it, the most severe first."""
+def build_health_page_problem_rows(host: HostStatus) -> list[tuple[str, str, str, str, str]]:
+    """List each problem of a host once, the most severe first: its GPUs, severity, sign, text and advice."""
     labels_by_problem: dict[GpuProblem, list[str]] = {}
     seen: set[tuple[str, GpuProblem]] = set()
     for status in host.gpus:
@@ -119,9 +100,8 @@ def build_health_page_problem_rows(host: HostStatus) -> list[GpuProblemRow]:
         labels = labels_by_problem[problem]
         omitted = [f"{len(labels) - MAX_NAMED_GPUS} more"] if len(labels) > MAX_NAMED_GPUS else []
         gpus = format_names([*labels[:MAX_NAMED_GPUS], *omitted], MAX_NAMED_GPUS + 1)
-        sign = SEVERITY_LABELS[problem.severity]
         what, advice = capitalize_sentence(problem.what), capitalize_sentence(problem.advice)
-        rows.append(GpuProblemRow(gpus, problem.severity, sign, what, advice))
+        rows.append((gpus, problem.severity, SEVERITY_LABELS[problem.severity], what, advice))
     return rows
 
 
@@ -143,11 +123,18 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
     quiet_gpus = f"GPU {format_names(quiet, len(quiet))}" if quiet else ""
     if len(quiet) == len(titles):
         quiet_gpus = "any GPU" if len(titles) != 1 else "the GPU"
-    all_events = [event for timeline in timelines.timelines for event in timeline.events]
     # critical events that go on, then the newest of the last days
-    urgent = [event for event in all_events if event.kind in CRITICAL_KINDS]
-    urgent = [event for event in urgent if event.ended_at is None or event.ended_at >= now.epoch - RECENT_S]
+    urgent = [
+        event
+        for timeline in timelines.timelines
+        for event in timeline.events
+        if event.kind in CRITICAL_KINDS and (event.ended_at is None or event.ended_at >= now.epoch - RECENT_S)
+    ]
     urgent.sort(key=lambda event: (event.ended_at is not None, -event.began_at))
+
+    def build_rows(shown_events: Sequence[HealthEvent]) -> list[HealthPageEventRow]:
+        return [build_health_page_event_row(event, titles, host.name, now) for event in shown_events]
+
     page_timelines = []
     for timeline in timelines.timelines:
         title = titles.get(timeline.gpu_key)
@@ -155,12 +142,10 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
             index = timeline.events[0].index
             title = f"GPU {'?' if index is None else index}, which is gone" if timeline.gpu_key else "The host"
         key = "" if timeline.gpu_key.startswith(UNNAMED_KEY_PREFIX) else timeline.gpu_key
-        rows = [build_health_page_event_row(event, titles, host.name, now) for event in timeline.events]
-        page_timelines.append(HealthPageTimeline(title, key, rows, timeline.event_count - len(timeline.events)))
+        earlier_count = timeline.event_count - len(timeline.events)
+        page_timelines.append((title, key, build_rows(timeline.events), earlier_count))
     return HealthPageSection(
-        urgent_events=[
-            build_health_page_event_row(event, titles, host.name, now) for event in urgent[:MAX_URGENT_EVENTS]
-        ],
+        urgent_events=build_rows(urgent[:MAX_URGENT_EVENTS]),
         gpu_titles=list(titles.values()),
         count_rows=count_rows,
         timelines=page_timelines,
@@ -184,25 +169,25 @@ def build_health_page_event_row(
     )
 
 
-def build_health_page_count_rows(gpus: Sequence[GpuHealthMetrics]) -> Iterator[tuple[str, Sequence[HealthCell]]]:
+def build_health_page_count_rows(gpus: Sequence[GpuHealthMetrics]) -> Iterator[HealthCountRow]:
     """Yield the counts and states of the GPUs; those that no GPU reports are left out."""
     for position, name in enumerate(COUNT_NAMES):
         counts = [gpu.counts[position] for gpu in gpus]
         if any(count is not None for count in counts):
             is_bad = name in BAD_COUNTS
-            cells = [
-                HealthCell("–") if count is None else HealthCell(f"{count:,}", is_bad and count > 0) for count in counts
-            ]
-            yield COUNT_TITLES[name], cells
+            yield (
+                COUNT_TITLES[name],
+                [("–", False) if count is None else (f"{count:,}", is_bad and count > 0) for count in counts],
+            )
     repairs, slowdowns = [], []
     for gpu in gpus:
         repair = "–" if gpu.failed is None and gpu.pending is None else "none"
         repair = "failed" if gpu.failed else "waits for a reset" if gpu.pending else repair
-        repairs.append(HealthCell(repair, bool(gpu.failed or gpu.pending)))
+        repairs.append((repair, bool(gpu.failed or gpu.pending)))
         causes = (("by heat", gpu.heat), ("by its power limit", gpu.power))
         slowdown = " and ".join(cause for cause, is_slowed in causes if is_slowed) or "no"
         is_unknown = gpu.heat is None and gpu.power is None
-        slowdowns.append(HealthCell("–" if is_unknown else slowdown, bool(gpu.heat)))
+        slowdowns.append(("–" if is_unknown else slowdown, bool(gpu.heat)))
     for title, cells in (("Repair of its memory", repairs), ("Slowed", slowdowns)):
-        if any(cell.text != "–" for cell in cells):
+        if any(text != "–" for text, _ in cells):
             yield title, cells

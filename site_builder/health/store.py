@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import orjson
 
 from site_builder.core.formatting import HOUR, MINUTE
+from site_builder.health.events import CRITICAL_KINDS, compare_health
 from site_builder.health.model import (
     BEFORE_FIRST_CHECK,
     COUNT_NAMES,
@@ -48,10 +49,6 @@ MAX_FORMER_GPUS = 8
 POWER_SQL = "kind='power'"
 EVENT_COLUMNS = "host, number, gpu, place, kind, value, at, since, until, by"
 EVENT_PLACEHOLDERS = ",".join("?" * len(HealthEvent._fields))
-CompareHealth = Callable[
-    ["HostHealthState | None", HostHealthMetrics, HealthCheckTimes, Mapping[str, str]],
-    tuple[HostHealthState, list[HealthEvent]],
-]
 SqlCondition = tuple[str, tuple[object, ...]]
 
 
@@ -125,73 +122,68 @@ class StoredEventReader:
             lambda connection: [build_stored_event(*row) for row in connection.execute(query, limits)], []
         )
 
-    def read_timelines(
-        self, host: str, keys: Sequence[str], now: float, max_events: int, critical_kinds: Iterable[str] = ()
-    ) -> HostHealthTimelines:
+    def read_timelines(self, host: str, keys: Sequence[str], now: float, max_events: int) -> HostHealthTimelines:
         """Return the last events of each GPU that a host has, wherever it was then, and of those that it had.
 
         Critical events are included even if they are older, up to `max_events` more.
         """
-        query = StoredTimelineQuery(host, int(now), max_events, tuple(critical_kinds))
-        return self.reader.query(lambda connection: query.read_timelines(connection, keys), NO_TIMELINES)
+
+        def run_query(connection: sqlite3.Connection) -> HostHealthTimelines:
+            row = connection.execute("SELECT first FROM counter WHERE host=?", (host,)).fetchone()
+            watched_since = min(row[0], int(now)) if row else None
+            query = "SELECT gpu FROM event WHERE host=? AND gpu!='' GROUP BY gpu ORDER BY max(number) DESC"
+            current = set(keys)
+            former = [key for (key,) in connection.execute(query, (host,)) if key not in current]
+            timelines = (
+                read_stored_timeline(connection, host, key, watched_since or 0, int(now), max_events)
+                for key in ("", *keys, *former[:MAX_FORMER_GPUS])
+            )
+            with_events = tuple(timeline for timeline in timelines if timeline.events)
+            return HostHealthTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
+
+        return self.reader.query(run_query, NO_TIMELINES)
 
 
-class StoredTimelineQuery:
-    """Reads the time lines of a host."""
+def read_stored_timeline(
+    connection: sqlite3.Connection, host: str, key: str, watched_since: int, now: int, max_events: int
+) -> HealthEventTimeline:
+    """Read the events of a GPU that a host recorded, and those of others before it came here.
 
-    def __init__(self, host: str, now: int, max_events: int, critical_kinds: tuple[str, ...]) -> None:
-        self.host, self.now, self.max_events, self.critical_kinds = host, now, max_events, critical_kinds
-
-    def read_timelines(self, connection: sqlite3.Connection, keys: Sequence[str]) -> HostHealthTimelines:
-        row = connection.execute("SELECT first FROM counter WHERE host=?", (self.host,)).fetchone()
-        watched_since = min(row[0], self.now) if row else None
-        query = "SELECT gpu FROM event WHERE host=? AND gpu!='' GROUP BY gpu ORDER BY max(number) DESC"
-        current = set(keys)
-        former = [key for (key,) in connection.execute(query, (self.host,)) if key not in current]
-        all_keys = ("", *keys, *former[:MAX_FORMER_GPUS])
-        timelines = (self.read_timeline(connection, key, watched_since or 0) for key in all_keys)
-        with_events = tuple(timeline for timeline in timelines if timeline.events)
-        return HostHealthTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
-
-    def read_timeline(self, connection: sqlite3.Connection, key: str, watched_since: int) -> HealthEventTimeline:
-        """Read the events of a GPU that this host recorded, and those of others before it came here.
-
-        Events that another host records while it is here are not trusted. A GPU without a UUID is only its host's.
-        """
-        future = self.now + MAX_CLOCK_AHEAD_S
-        values: tuple[object, ...] = (key, self.host, future)
-        where = "gpu=? AND host=? AND (at<=? OR until IS NULL)"
-        if key and not key.startswith(UNNAMED_KEY_PREFIX):
-            query = "SELECT max(coalesce(by, until, at)) FROM event WHERE host=? AND gpu=? AND kind IN ('new', 'gone')"
-            (arrived_at,) = connection.execute(query, (self.host, key)).fetchone()
-            where = "gpu=? AND (host=? AND (at<=? OR until IS NULL) OR host!=? AND until<=?)"
-            values = (*values, self.host, watched_since if arrived_at is None else arrived_at)
-        selection = f"SELECT host, number FROM event WHERE {where}"  # noqa: S608 # our words
-        order = "ORDER BY until IS NOT NULL, until DESC, number DESC LIMIT ?"
-        ids = dict.fromkeys(connection.execute(f"{selection} {order}", (*values, self.max_events)))
-        total = len(ids)
-        if total == self.max_events:
-            count = f"SELECT count(*) FROM event WHERE {where}"  # noqa: S608 # our words
-            (total,) = connection.execute(count, values).fetchone()
-            critical = f"{selection} AND kind IN ({','.join('?' * len(self.critical_kinds))}) {order}"
-            ids.update(dict.fromkeys(connection.execute(critical, (*values, *self.critical_kinds, self.max_events))))
-        query = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # our words
-        events = []
-        for event_id in ids:
-            event = build_stored_event(*connection.execute(query, event_id).fetchone())
-            if event.ended_at is None and event.began_at > self.now + MAX_CLOCK_AHEAD_S:
-                # recorded by a clock that ran ahead
-                event = event._replace(began_at=self.now, began_after=BEFORE_FIRST_CHECK)
-            events.append(event)
-        return HealthEventTimeline(key, tuple(events), total)
+    Events that another host records while it is here are not trusted. A GPU without a UUID is only its host's.
+    """
+    future = now + MAX_CLOCK_AHEAD_S
+    values: tuple[object, ...] = (key, host, future)
+    where = "gpu=? AND host=? AND (at<=? OR until IS NULL)"
+    if key and not key.startswith(UNNAMED_KEY_PREFIX):
+        query = "SELECT max(coalesce(by, until, at)) FROM event WHERE host=? AND gpu=? AND kind IN ('new', 'gone')"
+        (arrived_at,) = connection.execute(query, (host, key)).fetchone()
+        where = "gpu=? AND (host=? AND (at<=? OR until IS NULL) OR host!=? AND until<=?)"
+        values = (*values, host, watched_since if arrived_at is None else arrived_at)
+    selection = f"SELECT host, number FROM event WHERE {where}"  # noqa: S608 # our words
+    order = "ORDER BY until IS NOT NULL, until DESC, number DESC LIMIT ?"
+    ids = dict.fromkeys(connection.execute(f"{selection} {order}", (*values, max_events)))
+    total = len(ids)
+    if total == max_events:
+        count = f"SELECT count(*) FROM event WHERE {where}"  # noqa: S608 # our words
+        (total,) = connection.execute(count, values).fetchone()
+        critical = f"{selection} AND kind IN ({','.join('?' * len(CRITICAL_KINDS))}) {order}"
+        ids.update(dict.fromkeys(connection.execute(critical, (*values, *CRITICAL_KINDS, max_events))))
+    query = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # our words
+    events = []
+    for event_id in ids:
+        event = build_stored_event(*connection.execute(query, event_id).fetchone())
+        if event.ended_at is None and event.began_at > future:  # recorded by a clock that ran ahead
+            event = event._replace(began_at=now, began_after=BEFORE_FIRST_CHECK)
+        events.append(event)
+    return HealthEventTimeline(key, tuple(events), total)
 
 
 class HealthEventStore(StoredEventReader):
     """Records events beside a history; there is one builder at a time."""
 
-    def __init__(self, history: HistoryWriter, compare: CompareHealth) -> None:
+    def __init__(self, history: HistoryWriter) -> None:
         super().__init__(history)
-        self.history, self.compare = history, compare
+        self.history = history
         self.loaded_from: tuple[sqlite3.Connection, int] | None = None  # the connection, and the version of its data
         self.known_metrics: dict[str, bytes | None] = {}  # as stored for each host; None while it is away
         self.compared_at: dict[str, int] = {}
@@ -312,7 +304,7 @@ class HealthEventStore(StoredEventReader):
             if key not in hosts and (row := connection.execute(query, (key,)).fetchone()):
                 hosts[key] = row[0]
         previous_hosts = {key: host for key, host in hosts.items() if host != check.host}
-        new_state, events = self.compare(state, unpacked, check, previous_hosts)
+        new_state, events = compare_health(state, unpacked, check, previous_hosts)
         if new_state is state:
             return False
         if state is None and last_number:  # no number is used twice

@@ -26,7 +26,6 @@ from site_builder.core.model import (
     PrivacySettings,
 )
 from site_builder.fleet import summary
-from site_builder.health.gpu_health import GpuHealthReadings, build_gpu_health_readings
 from site_builder.snapshots import gpu_tools
 from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, used_by
 from tests.support.health_fixtures import parse_health_cells
@@ -319,7 +318,7 @@ def test_health_metrics_exist_where_the_driver_reports_health(
 
 
 def test_a_gpu_without_health_readings_has_no_health_metrics() -> None:
-    assert build_gpu_health_readings(gpu().health, None) == GpuHealthReadings()
+    assert metrics.format_health_endings(gpu().health, None) == ((),) * 6
 
 
 # Nothing that a host says can spoil the file

@@ -18,7 +18,6 @@ from site_builder.config.settings import Settings
 from site_builder.core.model import GpuStatus, HostStatus, PrivacySettings
 from site_builder.demo import history as demo_history
 from site_builder.demo.scenario import MACHINES
-from site_builder.health import events
 from site_builder.health import page as health_page
 from site_builder.health.gpu_health import pack_gpu_health
 from site_builder.health.model import HostHealthTimelines
@@ -154,7 +153,7 @@ def test_the_health_section_is_the_same_where_people_are_hidden(tmp_path: Path) 
 
 def test_the_latest_and_the_critical_of_many_events_are_shown(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
-    log = HealthEventStore(history, events.compare_health)
+    log = HealthEventStore(history)
     host = board([{UNCORRECTED: "0"}])
     start = int(now().epoch) - 100 * 3600
     for number in range(100):
@@ -162,14 +161,14 @@ def test_the_latest_and_the_critical_of_many_events_are_shown(tmp_path: Path) ->
         host = board([{UNCORRECTED: "1" if number > 3 else "0", **warm}])
         history.record([], start + 3600 * number)
         log.record({"atlas": pack_gpu_health(host, None)}, start + 3600 * number)
-    lines = log.read_timelines("atlas", ("GPU-0",), now().epoch, 20, ("uncorrected",))
+    lines = log.read_timelines("atlas", ("GPU-0",), now().epoch, 20)
     history.close()
     well = health_page.build_health_page_section(host, lines, now())
     assert well
-    (line,) = well.timelines
-    assert len(line.rows) == 21
-    assert line.rows[-1].what == "uncorrected ECC errors: 1 more (now 1)"
-    assert line.earlier_count == lines.timelines[0].event_count - 21 > 20
+    ((_, _, rows, earlier_count),) = well.timelines
+    assert len(rows) == 21
+    assert rows[-1].what == "uncorrected ECC errors: 1 more (now 1)"
+    assert earlier_count == lines.timelines[0].event_count - 21 > 20
     assert [one.what for one in well.urgent_events] == ["uncorrected ECC errors: 1 more (now 1)"]
 
 
@@ -203,7 +202,7 @@ def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
     connection, start = history.connect(), int(now().epoch) - 35 * 86400
     with begin_database_transaction(connection):
         demo_history.insert_demo_events(connection, MACHINES, start, now().epoch)
-    log = HealthEventStore(history, events.compare_health)
+    log = HealthEventStore(history)
     history.record([], now().epoch)
     log.record({machine.name: pack_gpu_health(board([{}]), None) for machine in MACHINES}, now().epoch)
     told = {machine.name: log.read_timelines(machine.name, (), now().epoch, 50) for machine in MACHINES}
@@ -273,7 +272,7 @@ def test_the_html_is_valid(browser: Browser, long: Served, tmp_path: Path) -> No
 @pytest.mark.alone
 def test_a_long_time_line_is_read_and_drawn_in_some_milliseconds(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
-    log = HealthEventStore(history, events.compare_health)
+    log = HealthEventStore(history)
     keys = [f"GPU-{one}" for one in range(8)]
     start = int(now().epoch) - 400 * 3600
     for number in range(400):
@@ -282,9 +281,7 @@ def test_a_long_time_line_is_read_and_drawn_in_some_milliseconds(tmp_path: Path)
         log.record({"atlas": pack_gpu_health(host, None)}, start + 3600 * number)
 
     def draw() -> None:
-        assert health_page.build_health_page_section(
-            host, log.read_timelines("atlas", keys, now().epoch, 20, ("uncorrected",)), now()
-        )
+        assert health_page.build_health_page_section(host, log.read_timelines("atlas", keys, now().epoch, 20), now())
 
     draw()
     pace.check(pace.took(draw, rounds=5), 0.02)

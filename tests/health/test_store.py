@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.health import events
 from site_builder.health import store as health_store
-from site_builder.health.events import CRITICAL_KINDS, describe_event
+from site_builder.health.events import describe_event
 from site_builder.health.model import BEFORE_FIRST_CHECK, GpuHealthMetrics, PackedHealthMetrics
 from site_builder.health.store import HealthEventStore, StoredEventReader, pack_stored_health_metrics
 from site_builder.history.block_format import DamagedBlockError
@@ -36,7 +35,7 @@ class Keeper:
 
     def __init__(self, state: Path) -> None:
         self.history = HistoryWriter(state, timezone.utc)
-        self.log = HealthEventStore(self.history, events.compare_health)
+        self.log = HealthEventStore(self.history)
 
     def look(self, at: float, *gpus: GpuHealthMetrics, name: str = "atlas", taken: float | None = None) -> None:
         """A build at that moment, in which one host is fresh."""
@@ -49,7 +48,7 @@ class Keeper:
 
     def told(self, name: str = "atlas", now: float = NOON + DAY, most: int = 50, *keys: str) -> list[tuple[str, str]]:
         """What the time lines of a host say: of which GPU, and what."""
-        lines = self.log.read_timelines(name, keys or (A, B), now, most, sorted(CRITICAL_KINDS))
+        lines = self.log.read_timelines(name, keys or (A, B), now, most)
         return [(line.gpu_key, event.kind) for line in lines.timelines for event in line.events]
 
     @property

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from site_builder import __version__
 from site_builder.core.clock import Now
-from site_builder.core.model import GpuProblem, GpuStatus, HostFacts, HostStatus, Problem
+from site_builder.core.model import GpuHealth, GpuProblem, GpuStatus, HostFacts, HostStatus, Problem
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import list_whole_gpus
-from site_builder.health.gpu_health import GpuHealthReadings, build_gpu_health_readings
+from site_builder.health.gpu_health import decide_gpu_health_slowdown
 
 if TYPE_CHECKING:
     from site_builder.board.host_pipeline import BuiltHosts
@@ -145,7 +145,7 @@ class FleetMetrics(NamedTuple):
 class StableGpuMetrics(NamedTuple):
     """Facts of a GPU that stay the same for many builds, so that their lines are cached."""
 
-    health_readings: GpuHealthReadings
+    health_endings: tuple[tuple[str, ...], ...]
     process_count: int | None
     is_booked: bool | None
     state: str
@@ -236,7 +236,7 @@ def build_stable_gpu_metrics(gpu_status: GpuStatus) -> StableGpuMetrics:
         if gpu_status.processes or state in EMPTY_STATES:
             process_count = len(gpu_status.processes)
     return StableGpuMetrics(
-        build_gpu_health_readings(gpu.health, gpu.fan_speed),
+        format_health_endings(gpu.health, gpu.fan_speed),
         process_count,
         is_booked,
         state,
@@ -258,11 +258,10 @@ def render_stable_metric_lines(labels: tuple[str, ...], gpus: tuple[StableGpuMet
 def format_health_metric_lines(gpus: list[tuple[str, StableGpuMetrics]]) -> list[list[str]]:
     """Format the lines of each of HEALTH_FAMILIES."""
     *reading_families, problem_family = HEALTH_FAMILIES
-    endings = [(labels, format_health_endings(facts.health_readings)) for labels, facts in gpus]
     problems = [(labels, problem) for labels, facts in gpus for problem in facts.problems]
     return [
         *[
-            [f"{family.name}{labels}{ending}" for labels, gpu_endings in endings for ending in gpu_endings[position]]
+            [f"{family.name}{labels}{ending}" for labels, facts in gpus for ending in facts.health_endings[position]]
             for position, family in enumerate(reading_families)
         ],
         [
@@ -273,27 +272,26 @@ def format_health_metric_lines(gpus: list[tuple[str, StableGpuMetrics]]) -> list
 
 
 @lru_cache(maxsize=4096)
-def format_health_endings(readings: GpuHealthReadings) -> tuple[list[str], ...]:
-    """Format how the lines of HEALTH_FAMILIES end, without problems; most GPUs of a fleet have the same readings."""
-    return (
-        format_metric_line_endings(
-            {"": None if readings.fan_percent is None else readings.fan_percent / PERCENT_PER_UNIT}
-        ),
-        format_metric_line_endings(
-            {',kind="corrected"': readings.ecc_corrected, ',kind="uncorrected"': readings.ecc_uncorrected}
-        ),
-        format_metric_line_endings({"": readings.is_repair_pending}),
-        format_metric_line_endings({"": readings.has_repair_failed}),
-        format_metric_line_endings({"": readings.is_recovery_needed}),
-        format_metric_line_endings(
-            {',reason="heat"': readings.is_slowed_by_heat, ',reason="power"': readings.is_slowed_by_power}
-        ),
+def format_health_endings(health: GpuHealth, fan_speed: float | None) -> tuple[tuple[str, ...], ...]:
+    """Format how the lines of HEALTH_FAMILIES end, without problems; most GPUs of a fleet report the same."""
+    is_slowed_by_heat, is_slowed_by_power = decide_gpu_health_slowdown(health.clock_reasons)
+    counts = health.error_counts
+    readings: tuple[dict[str, float | None], ...] = (
+        {"": None if fan_speed is None else fan_speed / PERCENT_PER_UNIT},
+        {
+            ',kind="corrected"': None if counts.corrected is None else float(counts.corrected),
+            ',kind="uncorrected"': None if counts.uncorrected is None else float(counts.uncorrected),
+        },
+        {"": health.is_repair_pending},
+        {"": health.has_repair_failed},
+        {"": None if health.recovery_action is None else bool(health.recovery_action)},
+        {',reason="heat"': is_slowed_by_heat, ',reason="power"': is_slowed_by_power},
     )
-
-
-def format_metric_line_endings(values: Mapping[str, float | None]) -> list[str]:
-    """Format the last label and the value of each line whose value is known; True is 1."""
-    return [f"{label}}} {value + 0}\n" for label, value in values.items() if value is not None]
+    # True is 1
+    return tuple(
+        tuple([f"{label}}} {value + 0}\n" for label, value in values.items() if value is not None])
+        for values in readings
+    )
 
 
 def format_gpu_state_metrics(gpus: list[tuple[str, StableGpuMetrics]]) -> Iterator[list[str]]:
