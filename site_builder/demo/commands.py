@@ -14,13 +14,7 @@ from site_builder.config.settings import load_settings
 from site_builder.core.command_options import CommandError, complete_folder_option, print_command_message
 from site_builder.demo.history import fill_history
 from site_builder.demo.simulated_lab import SimulatedLab, SimulatedLabOptions
-from site_builder.web.commands import (
-    build_served_environment,
-    create_served_spool_folder,
-    serve_live_board,
-    start_served_builder,
-    stop_serving_on_signals,
-)
+from site_builder.web import commands as web_commands
 
 DEMO_MARK_FILE = ".gpuboard-demo"
 
@@ -73,8 +67,8 @@ def demo(
     if once and not folder:
         raise click.UsageError("--once needs --folder")
     with (
-        stop_serving_on_signals(),
-        create_served_spool_folder() as hidden,
+        web_commands.stop_serving_on_signals(),
+        web_commands.create_served_spool_folder() as hidden,
         prepare_demo_folder(folder, hidden) as place,
     ):
         try:
@@ -105,13 +99,13 @@ def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None, onc
         print_command_message(
             f"starting {options.host_count} simulated {'host' if options.host_count == 1 else 'hosts'}"
         )
-    zone = load_settings(None, {}, build_served_environment(build_settings())).settings.zone
+    zone = load_settings(None, {}, web_commands.build_served_environment(build_settings())).settings.zone
     fill_history(place / "state", zone, lab.started_at, options.host_count, options.seed, options.start_offset_s)
     if not once:
-        serve_live_board(place / "www", listen, build_settings, take_snapshots, report_ready)
+        web_commands.serve_live_board(place / "www", listen, build_settings, take_snapshots, report_ready)
         return
     lab.take_snapshots()
-    with start_served_builder(build_settings()) as builder:
+    with web_commands.start_served_builder(build_settings()) as builder:
         code = builder.wait()
     if code:
         raise click.exceptions.Exit(code)

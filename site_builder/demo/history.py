@@ -11,34 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.demo.past_weeks import (
-    GAP_CODE,
-    SLOT_S,
-    PastHostTracks,
-    build_past_host_tracks,
-    simulate_past_host_load,
-    simulate_past_weeks,
-)
-from site_builder.demo.scenario import (
-    MACHINES,
-    SCENARIO,
-    ScenarioMachine,
-    build_scenario_gpu_uuid,
-    build_scenario_machines,
-    build_scenarios,
-)
+from site_builder.demo import past_weeks, scenario
+from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, PastHostTracks
+from site_builder.demo.scenario import ScenarioMachine, build_scenario_gpu_uuid
 from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gpu_name
 from site_builder.health.model import EventValue, HealthEvent
 from site_builder.health.store import insert_stored_events
 from site_builder.history import block_format, buckets
-from site_builder.history.block_format import (
-    MINUTES_PER_HOUR,
-    NO_CODE,
-    NO_VALUE,
-    Columns,
-    HourBlock,
-    compute_minute_block_part,
-)
+from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, HourBlock
 from site_builder.history.buckets import CHUNK_LENGTH_S, COUNT_COLUMNS, PERSON_COLUMNS, RETENTION_DAYS, HostBuckets
 from site_builder.history.database import begin_database_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
@@ -61,7 +41,7 @@ class DemoHistoryEvent(NamedTuple):
 
 DEMO_EVENTS = {
     host: tuple(DemoHistoryEvent(**{**event, "value": tuple(event["value"])}) for event in events)
-    for host, events in SCENARIO["health_events"].items()
+    for host, events in scenario.SCENARIO["health_events"].items()
 }
 
 
@@ -84,7 +64,7 @@ def insert_demo_events(
 
 
 def fill_history(
-    state: Path, zone: tzinfo, now: float, hosts: int = len(MACHINES), seed: int = 1, after: float = 0
+    state: Path, zone: tzinfo, now: float, hosts: int = len(scenario.MACHINES), seed: int = 1, after: float = 0
 ) -> None:
     """Fill history.db with five weeks up to now, unless there is one; numbered hosts are new and have no past."""
     history = HistoryWriter(state, zone)
@@ -97,13 +77,15 @@ def fill_history(
     connection = history.connect()
     with begin_database_transaction(connection):
         host_histories = []
-        for scenario in build_scenarios(build_scenario_machines(min(hosts, len(MACHINES))), seed):
-            weeks = simulate_past_weeks(scenario, began, after, origin, seed)
-            tracks = build_past_host_tracks(weeks, math.ceil(minutes / MINUTES_PER_SLOT))
+        for host_scenario in scenario.build_scenarios(
+            scenario.build_scenario_machines(min(hosts, len(scenario.MACHINES))), seed
+        ):
+            weeks = past_weeks.simulate_past_weeks(host_scenario, began, after, origin, seed)
+            tracks = past_weeks.build_past_host_tracks(weeks, math.ceil(minutes / MINUTES_PER_SLOT))
             host_histories.append(DemoHostHistory(tracks, start, minutes))
         for host_history in host_histories:
             host_history.store(connection)
-        parts = {compute_minute_block_part(host_history.name) for host_history in host_histories}
+        parts = {block_format.compute_minute_block_part(host_history.name) for host_history in host_histories}
         for day in range(start, int(now), DAY):
             hours = range(day, min(day + DAY, int(now)), HOUR)
             history.add_hours(
@@ -135,7 +117,7 @@ class DemoHostHistory:
         sample = block_format.pack_sample(HostSample(self.name, None, None, tuple(samples)))
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
         self.occupancies = tuple(host.codes_by_occupancy)
-        self.load, self.memory = simulate_past_host_load(host)
+        self.load, self.memory = past_weeks.simulate_past_host_load(host)
         self.host_by_minute = [
             spread_demo_history_slots([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
         ]
@@ -191,7 +173,7 @@ class DemoHostHistory:
         host_buckets = HostBuckets({"load": self.load, "own_memory": self.memory}, [], names)
         for track in self.host.tracks:
             codes = track.state_codes.tobytes()
-            columns: Columns = {
+            columns: block_format.Columns = {
                 "use": track.use_values,
                 "memory": convert_demo_history_unit(track.memory_values, 8),
                 "temperature": track.temperatures,

@@ -8,15 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from site_builder.core.html import load_html_template
-from site_builder.demo.scenario import (
-    DRIVER_VERSION,
-    OVERHEATING_GPUS,
-    RESERVED_MIB,
-    ScenarioMachine,
-    build_scenario_gpu_uuid,
-    build_scenario_uuid,
-    simulate_readings,
-)
+from site_builder.demo import scenario
+from site_builder.demo.scenario import ScenarioMachine, build_scenario_gpu_uuid
 from site_builder.snapshots.parsers.nvidia_xml import CLOCK_REASON_BITS
 
 # What each field is worth where the driver cannot reach the GPU, but for these.
@@ -62,7 +55,7 @@ def render_nvidia_output(
         if unit.vendor == "nvidia" and unit.instance is None
     ]
     if machine.instances:
-        uuid = f"GPU-{build_scenario_uuid(f'{machine.name} whole')}"
+        uuid = f"GPU-{scenario.build_scenario_uuid(f'{machine.name} whole')}"
         cards.insert(0, NvidiaToolGpu(0, uuid, tuple(range(len(machine.instances))), is_mig=True))
     rows: list[dict[str, str]] = []
     listed = []
@@ -88,7 +81,7 @@ def render_nvidia_output(
     if machine.instances:
         files["xml"] = load_html_template("nvidia_smi.xml").render(
             timestamp=time.strftime("%a %b %d %H:%M:%S %Y"),
-            driver_version=DRIVER_VERSION,
+            driver_version=scenario.DRIVER_VERSION,
             cards=[(card, partial(format_smi_xml_cell, fields)) for card, fields in zip(cards, rows)],
             clock_reason_bits=CLOCK_REASON_BITS,
             instances=machine.instances,
@@ -114,7 +107,7 @@ def build_smi_fields(
     if card.is_mig:  # each instance works with its own processors
         busy = [instance.processors * working for instance, (working, _) in zip(machine.instances, seen)]
         use = sum(busy) // sum(instance.processors for instance in machine.instances)
-    readings = simulate_readings(model, card.uuid, use, used, now, key in OVERHEATING_GPUS)
+    readings = scenario.simulate_readings(model, card.uuid, use, used, now, key in scenario.OVERHEATING_GPUS)
     if readings.is_throttled:
         reason = "sw_thermal_slowdown"
     else:
@@ -127,8 +120,8 @@ def build_smi_fields(
         readings=readings,
         reason=reason,
         clock_reason_bits=CLOCK_REASON_BITS,
-        driver_version=DRIVER_VERSION,
-        reserved_mib=RESERVED_MIB,
+        driver_version=scenario.DRIVER_VERSION,
+        reserved_mib=scenario.RESERVED_MIB,
     )
     fields = {**dict(line.split(",", 1) for line in text.splitlines()), **ODD_FIELDS.get(key, {})}
     if card.is_mig:  # nvidia-smi reports no use of a GPU that is cut

@@ -12,42 +12,26 @@ from math import isfinite
 from random import Random
 from typing import NamedTuple, Union
 
+from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import GpuPeople
-from site_builder.demo.scenario import (
-    DAY_S,
-    DEMO_BOOKINGS,
-    HOUR_S,
-    LEAD_TIME_S,
-    LEGACY_HOST,
-    LEGACY_HOST_AGE_S,
-    LOST_GPUS,
-    MINUTE_S,
-    PEOPLE,
-    RESERVED_MIB,
-    UNUSED_GPUS,
-    HostScenario,
-    ScenarioJob,
-    ScenarioMachine,
-    TimeSpan,
-    build_scenario_gpu_uuid,
-    is_scenario_gpu_available,
-)
+from site_builder.demo import scenario
+from site_builder.demo.scenario import HostScenario, ScenarioJob, ScenarioMachine, TimeSpan
 from site_builder.history.block_format import NO_VALUE, pack_occupancy
 from site_builder.history.model import OccupancySample
 
 # A host that was down for a day and a half, one that is being repaired, and one whose scripts have ended.
 DOWN_HOSTS = {
-    "lyra": (-12 * DAY_S - 7 * HOUR_S, -11 * DAY_S + 5 * HOUR_S),
-    "pavo": (-2 * DAY_S, float("inf")),
-    LEGACY_HOST: (-LEGACY_HOST_AGE_S, float("inf")),
+    "lyra": (-12 * DAY - 7 * HOUR, -11 * DAY + 5 * HOUR),
+    "pavo": (-2 * DAY, float("inf")),
+    scenario.LEGACY_HOST: (-scenario.LEGACY_HOST_AGE_S, float("inf")),
 }
 # Jobs come by day, and fewer in the evening, at night, and at the end of the week.
 EVENING_RATE, NIGHT_RATE, WEEKEND_RATE = 0.4, 0.08, 0.25
 # How many hours a job of each kind takes; some train for days.
 PAST_JOB_HOURS = {"train": (2, 14), "long": (20, 70), "notebook": (2, 30), "debug": (0.1, 0.7)}
 LONG_JOB_SHARE = 0.2
-SLOT_S = 5 * MINUTE_S
-HELD_AFTER_S = 2 * HOUR_S
+SLOT_S = 5 * MINUTE
+HELD_AFTER_S = 2 * HOUR
 # The code of a slot in which nothing was heard of the host.
 GAP_CODE = NO_VALUE["B"]
 # How busy a job of each kind keeps a GPU, from and to, in half percents.
@@ -82,33 +66,35 @@ class PastWeeks(NamedTuple):
         return round((moment - self.began) / SLOT_S) if isfinite(moment) else 1 << 30
 
 
-def simulate_past_weeks(scenario: HostScenario, began: float, until: float, origin: datetime, seed: int) -> PastWeeks:
-    machine = scenario.machine
+def simulate_past_weeks(
+    host_scenario: HostScenario, began: float, until: float, origin: datetime, seed: int
+) -> PastWeeks:
+    machine = host_scenario.machine
     rng = Random(f"{seed} {machine.name} weeks")  # noqa: S311 nothing secret
     bookings, booked_jobs = simulate_past_bookings(machine, rng, began)
     taken = [(entry.gpu, entry.starts_at, entry.ends_at) for entry in bookings]
-    taken += [(gpu, job.starts_at, job.ends_at) for job in scenario.fixed_jobs for gpu in job.gpus]
-    taken += [(gpu, began, until) for gpu in UNUSED_GPUS.get(machine.scenario, ())]
+    taken += [(gpu, job.starts_at, job.ends_at) for job in host_scenario.fixed_jobs for gpu in job.gpus]
+    taken += [(gpu, began, until) for gpu in scenario.UNUSED_GPUS.get(machine.scenario, ())]
     recent_jobs = {}
-    for moment in range(-LEAD_TIME_S, int(until) + 1, SLOT_S):
-        recent_jobs.update({(job.pid, job.starts_at): job for job in scenario.list_jobs_at(moment)})
-    recent = [job for job in recent_jobs.values() if job not in scenario.fixed_jobs]
+    for moment in range(-scenario.LEAD_TIME_S, int(until) + 1, SLOT_S):
+        recent_jobs.update({(job.pid, job.starts_at): job for job in host_scenario.list_jobs_at(moment)})
+    recent = [job for job in recent_jobs.values() if job not in host_scenario.fixed_jobs]
     # somebody who tries something for a minute does so beside others
     next_start = {gpu: job.starts_at for job in reversed(recent) if job.kind != "debug" for gpu in job.gpus}
     earlier = []
     for job in generate_past_jobs(machine, rng, began, taken, origin):
-        if job.ends_at > -LEAD_TIME_S:  # it ends before those that the story itself begins with
-            end = min(job.ends_at, rng.uniform(-LEAD_TIME_S, -2 * HOUR_S))
+        if job.ends_at > -scenario.LEAD_TIME_S:  # it ends before those that the story itself begins with
+            end = min(job.ends_at, rng.uniform(-scenario.LEAD_TIME_S, -2 * HOUR))
             job = replace(job, ends_at=min([end, *(next_start.get(gpu, end) for gpu in job.gpus)]))  # noqa: PLW2901
         earlier.append(job)
     silent_spans: list[tuple[float, float]] = [DOWN_HOSTS[machine.scenario]] if machine.scenario in DOWN_HOSTS else []
     silent_spans += [
         (moment, moment + SLOT_S)
         for moment in range(0, int(until), SLOT_S)
-        if scenario.is_silent(moment) or not scenario.has_driver(moment)
+        if host_scenario.is_silent(moment) or not host_scenario.has_driver(moment)
     ]
-    jobs = [*booked_jobs, *earlier, *scenario.fixed_jobs, *recent]
-    return PastWeeks(machine, began, jobs, bookings, LOST_GPUS.get(machine.scenario, ()), silent_spans)
+    jobs = [*booked_jobs, *earlier, *host_scenario.fixed_jobs, *recent]
+    return PastWeeks(machine, began, jobs, bookings, scenario.LOST_GPUS.get(machine.scenario, ()), silent_spans)
 
 
 def simulate_past_bookings(
@@ -117,23 +103,23 @@ def simulate_past_bookings(
     """Return the bookings of these weeks, and what ran on those that were kept: two in three are."""
     bookings = [
         PastBooking(gpu, booking.person, booking.starts_at - offset, booking.ends_at - offset)
-        for booking in DEMO_BOOKINGS
+        for booking in scenario.DEMO_BOOKINGS
         if booking.host == machine.scenario
         for gpu in (range(machine.gpu_count) if booking.gpus is None else booking.gpus)
-        for offset in (range(0, 43 * DAY_S, 7 * DAY_S) if booking.rrule else (0,))
+        for offset in (range(0, 43 * DAY, 7 * DAY) if booking.rrule else (0,))
     ]
     if machine.gpu_count < 4 or not machine.job_share:
         return bookings, []
     jobs = []
-    moment = began + rng.uniform(0, 5) * DAY_S
-    while moment < -6 * DAY_S:
-        person, first = rng.choice(PEOPLE), rng.randrange(machine.gpu_count - 2)
+    moment = began + rng.uniform(0, 5) * DAY
+    while moment < -6 * DAY:
+        person, first = rng.choice(scenario.PEOPLE), rng.randrange(machine.gpu_count - 2)
         gpus = machine.choose_gpus((first, first + 1), 2) or (first,)
-        ends = moment + rng.choice((1, 2, 3)) * DAY_S
+        ends = moment + rng.choice((1, 2, 3)) * DAY
         bookings += [PastBooking(gpu, person, moment, ends) for gpu in gpus]
         if rng.random() < 2 / 3:
-            jobs.append(create_past_job("train", person, gpus, moment + rng.uniform(0, 3) * HOUR_S, ends, rng))
-        moment = ends + rng.uniform(3, 7) * DAY_S
+            jobs.append(create_past_job("train", person, gpus, moment + rng.uniform(0, 3) * HOUR, ends, rng))
+        moment = ends + rng.uniform(3, 7) * DAY
     return bookings, jobs
 
 
@@ -148,22 +134,24 @@ def generate_past_jobs(
         "debug": machine.short_runs_per_hour / machine.gpu_count / 10,
     }
     an_hour = machine.gpu_count * sum(kinds.values())
-    while an_hour and moment < -LEAD_TIME_S:
-        moment += rng.expovariate(an_hour / HOUR_S)
+    while an_hour and moment < -scenario.LEAD_TIME_S:
+        moment += rng.expovariate(an_hour / HOUR)
         local = origin + timedelta(seconds=moment)
         rate = 1 if 9 <= local.hour < 19 else EVENING_RATE if 19 <= local.hour < 23 else NIGHT_RATE
         if rng.random() > rate * (WEEKEND_RATE if local.weekday() >= 5 else 1):
             continue
         kind = rng.choices(list(kinds), list(kinds.values()))[0]
         takes = "long" if kind == "train" and rng.random() < LONG_JOB_SHARE else kind
-        ends = moment + rng.uniform(*PAST_JOB_HOURS[takes]) * HOUR_S
+        ends = moment + rng.uniform(*PAST_JOB_HOURS[takes]) * HOUR
         count = rng.choice((1, 1, 2, 4)) if kind == "train" else 1
         # nobody likes all hosts alike
-        person = PEOPLE[int(len(PEOPLE) * rng.random() ** 2 + machine.number * 5) % len(PEOPLE)]
+        person = scenario.PEOPLE[
+            int(len(scenario.PEOPLE) * rng.random() ** 2 + machine.number * 5) % len(scenario.PEOPLE)
+        ]
         free = [
             gpu
             for gpu in range(machine.gpu_count)
-            if free_from[gpu] <= moment and is_scenario_gpu_available(gpu, moment, ends, taken)
+            if free_from[gpu] <= moment and scenario.is_scenario_gpu_available(gpu, moment, ends, taken)
         ]
         gpus = machine.choose_gpus(free, count)
         for gpu in gpus:
@@ -177,7 +165,7 @@ def create_past_job(
 ) -> ScenarioJob:
     share = rng.uniform(0.1, 0.5) if kind != "train" else rng.uniform(0.4, 0.94)
     return ScenarioJob(
-        kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), share, "", rng.uniform(0.3, 3) * HOUR_S
+        kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), share, "", rng.uniform(0.3, 3) * HOUR
     )
 
 
@@ -260,7 +248,7 @@ class PastGpuSimulation:
     def __init__(self, weeks: PastWeeks, gpu: int) -> None:
         unit = weeks.machine.units[gpu]
         self.weeks, self.memory_mib, self.is_instance = weeks, unit.memory_mib, unit.instance is not None
-        self.rng = Random(build_scenario_gpu_uuid(weeks.machine, gpu))  # noqa: S311 nothing secret
+        self.rng = Random(scenario.build_scenario_gpu_uuid(weeks.machine, gpu))  # noqa: S311 nothing secret
         base, slope = 27 + self.rng.randrange(9), 0.3 + self.rng.random() * 0.15
         idle_share = 0.07 + self.rng.random() * 0.05
         percents = [min(100, use / 2) for use in range(256)]
@@ -292,7 +280,7 @@ class PastGpuSimulation:
         if state == "lost":
             return
         memory = 4 + sum(int(self.memory_mib * job.memory_share) for job in jobs)
-        track.memory_values[slots] = array("I", [min(memory, self.memory_mib - RESERVED_MIB - 20)]) * count
+        track.memory_values[slots] = array("I", [min(memory, self.memory_mib - scenario.RESERVED_MIB - 20)]) * count
         use = bytes(count)
         at_work = [job for job in jobs if first < find_slot(find_past_job_idle_start(job))]
         if at_work:

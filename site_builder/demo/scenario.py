@@ -12,6 +12,8 @@ from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from site_builder.core.formatting import DAY, HOUR, MINUTE
+
 DRIVER_VERSION = "590.48.01"
 RESERVED_MIB = 280
 # One that gets too warm as soon as it works, and the degrees at which it slows itself down.
@@ -24,25 +26,24 @@ PEOPLE = tuple(SCENARIO["people"])
 FIRST_UID = 1001
 ALIASES = "lenak, lena\nmarek, Marek S.\n"
 LEARNING_RATES = ("1e-4", "3e-4", "5e-5", "2e-5")
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 # One host had the old scripts, so that its files are of their kind; they stopped so long ago.
-LEGACY_HOST, LEGACY_HOST_AGE_S = "pascal", 2 * HOUR_S + 13 * MINUTE_S
+LEGACY_HOST, LEGACY_HOST_AGE_S = "pascal", 2 * HOUR + 13 * MINUTE
 # The lab is this old when the demo begins.
-LEAD_TIME_S = 36 * HOUR_S
+LEAD_TIME_S = 36 * HOUR
 # How many hours a job of each kind takes, on how many GPUs.
 JOB_HOURS = {"train": (1, 11), "debug": (0.01, 0.12), "notebook": (2, 22), "sweep": (2, 8)}
 GPU_COUNTS = {"train": (1, 1, 2, 4)}
 # Every three days a deadline comes, and for twelve hours before it everybody wants everything.
-DEADLINE_INTERVAL_S, RUSH_START_S, RUSH_END_S, RUSH_FACTOR = 3 * DAY_S, 6 * HOUR_S, 18 * HOUR_S, 30
-LOST_GPUS = {"hydra": ((5, -3 * HOUR_S, 9 * HOUR_S),), "orion": ((3, 25 * MINUTE_S, 4 * HOUR_S),)}
+DEADLINE_INTERVAL_S, RUSH_START_S, RUSH_END_S, RUSH_FACTOR = 3 * DAY, 6 * HOUR, 18 * HOUR, 30
+LOST_GPUS = {"hydra": ((5, -3 * HOUR, 9 * HOUR),), "orion": ((3, 25 * MINUTE, 4 * HOUR),)}
 # GPUs that nobody ever takes.
 UNUSED_GPUS = {"perseus": (7,)}
 # GPUs that happen to be free for some hours.
-FREE_GPUS = {"gemini": ((3, -2 * HOUR_S, 6 * HOUR_S),), "centaurus": ((3, -2 * HOUR_S, 6 * HOUR_S),)}
+FREE_GPUS = {"gemini": ((3, -2 * HOUR, 6 * HOUR),), "centaurus": ((3, -2 * HOUR, 6 * HOUR),)}
 # A host is silent from two minutes after the start for 18 minutes, and every nine hours again.
-SILENT_HOSTS = {"draco": (2 * MINUTE_S, 20 * MINUTE_S, 9 * HOUR_S)}
+SILENT_HOSTS = {"draco": (2 * MINUTE, 20 * MINUTE, 9 * HOUR)}
 # After an update, the driver does not answer for half an hour.
-HOSTS_WITHOUT_DRIVER = {"perseus": (HOUR_S, 1.5 * HOUR_S)}
+HOSTS_WITHOUT_DRIVER = {"perseus": (HOUR, 1.5 * HOUR)}
 
 
 TimeSpan = tuple[int, float, float]  # a GPU, from one moment to another
@@ -229,7 +230,7 @@ class ScenarioJob:
             return 0
         if self.kind == "notebook":
             return int(20 + 60 * noise) if ran < self.active_s else 0
-        if ran < MINUTE_S:  # it reads its data first
+        if ran < MINUTE:  # it reads its data first
             return int(9 * noise)
         if self.kind == "serve":
             return int(70 * noise * noise)
@@ -238,7 +239,7 @@ class ScenarioJob:
         return int(25 + 55 * noise)
 
     def simulate_memory(self, total: int, now: float) -> int:
-        return int(total * self.memory_share * min(1.0, 0.15 + (now - self.starts_at) / (2 * MINUTE_S)))
+        return int(total * self.memory_share * min(1.0, 0.15 + (now - self.starts_at) / (2 * MINUTE)))
 
     @property
     def program(self) -> str:
@@ -263,7 +264,7 @@ class ScenarioBooking:
 
 
 def create_fixed_job(kind: str, person: str, gpus: list[int], hours: list[float], **details: Any) -> ScenarioJob:  # noqa: ANN401
-    begins, ends = (hour * HOUR_S for hour in hours)
+    begins, ends = (hour * HOUR for hour in hours)
     rng = Random(f"{person} {tuple(hours)} {tuple(gpus)}")  # noqa: S311
     details = {"memory_share": 0.88, "command": choose_scenario_command(kind, person, rng), **details}
     return ScenarioJob(kind, person, tuple(gpus), begins, ends, rng.randrange(2000, 4_000_000), **details)
@@ -281,8 +282,8 @@ DEMO_BOOKINGS = tuple(
         booking["host"],
         None if booking["gpus"] is None else tuple(booking["gpus"]),
         booking["person"],
-        booking["hours"][0] * HOUR_S,
-        booking["hours"][1] * HOUR_S,
+        booking["hours"][0] * HOUR,
+        booking["hours"][1] * HOUR,
         booking["comment"],
         booking.get("rrule", ""),
     )
@@ -330,16 +331,16 @@ class HostScenario:
             self.jobs = [job for job in self.jobs if job.ends_at > self.next_arrival]
             if any(rates.values()):
                 self.add_job(self.rng.choices(list(rates), list(rates.values()))[0], self.next_arrival)
-            self.next_arrival += self.rng.expovariate((sum(rates.values()) or 1) / HOUR_S)
+            self.next_arrival += self.rng.expovariate((sum(rates.values()) or 1) / HOUR)
         self.jobs = [job for job in self.jobs if job.ends_at > now]
         return [*(job for job in self.fixed_jobs if job.starts_at <= now < job.ends_at), *self.jobs]
 
     def add_job(self, kind: str, now: float) -> None:
         rng, gpu_count = self.rng, self.machine.gpu_count
         person, count = rng.choice(PEOPLE), min(rng.choice(GPU_COUNTS.get(kind, (1,))), gpu_count)
-        ends = now + rng.uniform(*JOB_HOURS[kind]) * HOUR_S
+        ends = now + rng.uniform(*JOB_HOURS[kind]) * HOUR
         share = rng.uniform(0.1, 0.5) if kind in ("debug", "notebook") else rng.uniform(0.5, 0.94)
-        active, pid = rng.uniform(0.2, 2) * HOUR_S, rng.randrange(2000, 4_000_000)
+        active, pid = rng.uniform(0.2, 2) * HOUR, rng.randrange(2000, 4_000_000)
         container = "docker" if rng.random() < 0.2 else ""
         command = choose_scenario_command(kind, person, rng)
         taken = [*self.reserved_spans, *((gpu, now, job.ends_at) for job in self.jobs for gpu in job.gpus)]

@@ -19,28 +19,12 @@ from random import Random
 from site_builder.core import files
 from site_builder.core.data_folder import find_bookings_file_in_data
 from site_builder.core.files import SCRIPTS_FOLDER
+from site_builder.core.formatting import HOUR, MINUTE
 from site_builder.core.model import IdleTimes
+from site_builder.demo import scenario
 from site_builder.demo.amd_tools import render_amd_output
 from site_builder.demo.nvidia_tools import NvidiaToolProcess, render_nvidia_output
-from site_builder.demo.scenario import (
-    ALIASES,
-    DEMO_BOOKINGS,
-    DRIVER_VERSION,
-    FIRST_UID,
-    HOUR_S,
-    LEGACY_HOST,
-    LEGACY_HOST_AGE_S,
-    MACHINES,
-    MINUTE_S,
-    PEOPLE,
-    RESERVED_MIB,
-    HostScenario,
-    ScenarioJob,
-    ScenarioMachine,
-    build_scenario_gpu_uuid,
-    build_scenario_machines,
-    build_scenarios,
-)
+from site_builder.demo.scenario import HostScenario, ScenarioJob, ScenarioMachine, build_scenario_gpu_uuid
 from site_builder.fleet.store import FleetStore
 
 KERNEL_VERSION = "6.1.0-28-amd64"
@@ -66,15 +50,17 @@ MIN_ROUND_S = 5
 class SimulatedHost:
     """The files of one host in its folder; `speed` is how much faster the lab lives than we do."""
 
-    def __init__(self, folder: Path, scenario: HostScenario, speed: float) -> None:
+    def __init__(self, folder: Path, host_scenario: HostScenario, speed: float) -> None:
         self.proc_folder, self.tools_folder = folder / "proc", folder / "smi"
-        self.scenario, self.machine, self.speed = scenario, scenario.machine, speed
+        self.scenario, self.machine, self.speed = host_scenario, host_scenario.machine, speed
         self.uptime = 86400 * (11 + 7 * self.machine.number % 90) + 3600 * 5
         self.pids: set[int] = set()
         for path in (self.proc_folder / "sys/kernel", self.tools_folder / "amd", self.tools_folder / "docker"):
             path.mkdir(parents=True)
         address = f"192.0.2.{self.machine.number % 250 + 1}/24"
-        people = (f"{name}:x:{FIRST_UID + n}:100::/home/{name}:/bin/sh\n" for n, name in enumerate(PEOPLE))
+        people = (
+            f"{name}:x:{scenario.FIRST_UID + n}:100::/home/{name}:/bin/sh\n" for n, name in enumerate(scenario.PEOPLE)
+        )
         write_simulated_files(
             self.proc_folder,
             {
@@ -86,7 +72,7 @@ class SimulatedHost:
         write_simulated_files(
             self.tools_folder,
             {
-                "driver": DRIVER_VERSION,
+                "driver": scenario.DRIVER_VERSION,
                 "df": render_simulated_df_output(self.machine),
                 "ip": f"2: eno1    inet {address} brd 192.0.2.255 scope global eno1\n",
                 "passwd": "".join(["root:x:0:0:root:/root:/bin/sh\n", *people]),
@@ -111,7 +97,7 @@ class SimulatedHost:
             use = sum(job.simulate_use(gpu, now) for job in jobs if gpu in job.gpus)
             used = unit.instance.empty_mib if unit.instance else 4
             used += sum(process.memory_mib for process in processes if process.gpu == gpu)
-            seen.append((min(100, use), min(unit.memory_mib - RESERVED_MIB - 20, used)))
+            seen.append((min(100, use), min(unit.memory_mib - scenario.RESERVED_MIB - 20, used)))
         output = {}
         if self.has_vendor("nvidia"):
             ours = [process for process in processes if machine.units[process.gpu].vendor == "nvidia"]
@@ -152,7 +138,7 @@ class SimulatedHost:
                 proc_files = {"stat": f"{first} {began} 90000000 {RSS_KIB // 4} 18446744073709551615 0 0\n"}
                 if pid not in self.pids:
                     folder.mkdir()
-                    person_uid = FIRST_UID + PEOPLE.index(job.person)
+                    person_uid = scenario.FIRST_UID + scenario.PEOPLE.index(job.person)
                     uid = 0 if job.runs_as_root else person_uid
                     cgroup = f"/user.slice/user-{person_uid}.slice/session-{job.pid % 90}.scope"
                     if job.container:
@@ -198,7 +184,7 @@ def render_simulated_df_output(machine: ScenarioMachine) -> str:
 
 @dataclass(frozen=True)
 class SimulatedLabOptions:
-    host_count: int = len(MACHINES)
+    host_count: int = len(scenario.MACHINES)
     seed: int = 1
     speed: float = 1.0
     start_offset_s: float = 0.0
@@ -212,22 +198,22 @@ class SimulatedLab:
         self.options, self.work_folder = options, work_folder
         self.data_folder, self.state_folder = folder / "data", folder / "state"
         self.started_at = time.time()
-        self.machines = build_scenario_machines(options.host_count)
+        self.machines = scenario.build_scenario_machines(options.host_count)
         self.hosts = [
-            SimulatedHost(work_folder / scenario.machine.name, scenario, options.speed)
-            for scenario in build_scenarios(self.machines, options.seed)
-            if scenario.machine.name != LEGACY_HOST
+            SimulatedHost(work_folder / host_scenario.machine.name, host_scenario, options.speed)
+            for host_scenario in scenario.build_scenarios(self.machines, options.seed)
+            if host_scenario.machine.name != scenario.LEGACY_HOST
         ]
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
         files.create_protected_folder(self.data_folder)
         self.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lines = (f"{host.name}, {host.title}, {host.tags}, {host.remark}".rstrip(", ") for host in self.machines)
         files.write_atomically(self.data_folder / "hosts.txt", "".join(f"{line}\n" for line in lines).encode())
-        files.write_atomically(self.data_folder / "aliases.csv", ALIASES.encode())
+        files.write_atomically(self.data_folder / "aliases.csv", scenario.ALIASES.encode())
         self.write_bookings()
         for machine in self.machines:
-            if machine.name == LEGACY_HOST:
-                then = self.started_at - LEGACY_HOST_AGE_S / self.options.speed
+            if machine.name == scenario.LEGACY_HOST:
+                then = self.started_at - scenario.LEGACY_HOST_AGE_S / self.options.speed
                 stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
                 cells = f"{machine.model.name}, 4, {machine.model.memory_mib}, 0, 0, 31, {stamp}"
                 rows = (
@@ -251,7 +237,7 @@ class SimulatedLab:
             "GPUBOARD_NOTICE": f"Simulated{pace}: these hosts, people and jobs do not exist.",
             "GPUBOARD_STALE_AFTER": str(stale),
             "GPUBOARD_DOWN_AFTER": str(max(round(600 / speed), 6 * self.interval_s + stale + 5)),
-            "GPUBOARD_HELD_AFTER": str(round(2 * HOUR_S / speed)),
+            "GPUBOARD_HELD_AFTER": str(round(2 * HOUR / speed)),
         }
 
     def to_lab_time(self, wall: float) -> float:
@@ -297,7 +283,7 @@ class SimulatedLab:
     def write_bookings(self) -> None:
         machines = {machine.name: machine for machine in self.machines}
         lines_by_host: dict[str, list[str]] = {}
-        for booking in DEMO_BOOKINGS:
+        for booking in scenario.DEMO_BOOKINGS:
             if booking.host not in machines:
                 continue
             entry = {
@@ -317,14 +303,14 @@ class SimulatedLab:
         )
 
     def format_date(self, moment: float) -> str:
-        step = max(1, 15 * MINUTE_S / self.options.speed)
+        step = max(1, 15 * MINUTE / self.options.speed)
         local = datetime.fromtimestamp(round(self.to_wall_time(moment) / step) * step)
-        return f"{local:%Y-%m-%d %H:%M}" if step % MINUTE_S == 0 else f"{local:%Y-%m-%d %H:%M:%S}"
+        return f"{local:%Y-%m-%d %H:%M}" if step % MINUTE == 0 else f"{local:%Y-%m-%d %H:%M:%S}"
 
     def write_builder_state(self) -> None:
         """Let the builder know since when GPUs are idle."""
         state, now = FleetStore(self.state_folder), self.options.start_offset_s
-        state.add_logins(frozenset(PEOPLE))
+        state.add_logins(frozenset(scenario.PEOPLE))
         for host in self.hosts:
             jobs, idle_starts = host.scenario.list_jobs_at(now), {}
             for gpu, unit in enumerate(host.machine.units):

@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from site_builder.core.formatting import DAY, MINUTE
+from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.demo import history, scenario
 from site_builder.demo.past_weeks import DOWN_HOSTS
-from site_builder.demo.scenario import HOUR_S, LEAD_TIME_S, build_scenarios
+from site_builder.demo.scenario import LEAD_TIME_S, build_scenarios
 from site_builder.history.block_format import unpack_gpu_series
 from site_builder.history.buckets import RETENTION_DAYS
 from site_builder.history.model import GPU_STATES, TAKEN_STATES
@@ -117,7 +117,7 @@ def test_five_weeks_are_there_of_each_host(whole: HistoryReader) -> None:
 
 def test_the_past_ends_now(whole: HistoryReader) -> None:
     for step in (60, 300, 3600):
-        found = whole.read_host("atlas", NOW - HOUR_S, NOW + DAY, step)
+        found = whole.read_host("atlas", NOW - HOUR, NOW + DAY, step)
         last = max(at for at, count in enumerate(found.gpus[0].columns["seen"]) if count)
         assert found.since + last * step <= NOW
 
@@ -208,10 +208,10 @@ def test_a_builder_goes_on_with_it_and_counts_nothing_again(tmp_path: Path) -> N
 def test_a_host_that_was_down_has_a_gap_and_no_zeros(whole: HistoryReader, name: str) -> None:
     begins, ends = (max(-35 * DAY, min(0, moment)) for moment in DOWN_HOSTS[name])
     for step in (300, 3600):
-        inside = whole.read_host(name, NOW + begins + HOUR_S, NOW + ends - HOUR_S, step)
+        inside = whole.read_host(name, NOW + begins + HOUR, NOW + ends - HOUR, step)
         assert inside.gpus == ()
         assert set(inside.list_values("load")) == {None}
-    assert whole.read_host(name, NOW + begins - DAY, NOW + begins - HOUR_S, 300).gpus
+    assert whole.read_host(name, NOW + begins - DAY, NOW + begins - HOUR, 300).gpus
 
 
 def test_people_have_habits_of_their_own(whole: HistoryReader) -> None:
@@ -276,7 +276,7 @@ def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     return found
 
 
-@pytest.mark.parametrize("after", [0, 5 * HOUR_S])
+@pytest.mark.parametrize("after", [0, 5 * HOUR])
 def test_who_was_there_last_is_who_is_there_when_it_begins(tmp_path: Path, after: int) -> None:
     told = filled(folder(tmp_path), after=after)
     expected, found = people_at(after), {}
@@ -298,7 +298,7 @@ def test_the_lab_is_as_full_before_its_story_begins_as_after(whole: HistoryReade
         return sum(one.busy + one.held + one.conflict for one in told) / sum(one.seen for one in told)
 
     edge = NOW - LEAD_TIME_S
-    assert share(edge, edge + 4 * HOUR_S) > 0.8 * share(edge - 4 * HOUR_S, edge)
+    assert share(edge, edge + 4 * HOUR) > 0.8 * share(edge - 4 * HOUR, edge)
 
 
 def test_the_first_build_goes_on_with_the_same_gpus(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from site_builder.core.formatting import HOUR, MINUTE
 from site_builder.demo import scenario
-from site_builder.demo.scenario import DEMO_BOOKINGS, HOUR_S, MINUTE_S, HostScenario, build_scenarios
+from site_builder.demo.scenario import DEMO_BOOKINGS, HostScenario, build_scenarios
 from tests.support.live_page import Live, clean_environment, gpuboard, is_gone
 
 ROOT = Path(__file__).parents[2]
@@ -54,11 +55,11 @@ def hosts_of(folder: Path) -> dict[str, Any]:
 
 def test_the_same_seed_is_the_same_lab_however_often_one_looks() -> None:
     often, seldom = lab(), lab()
-    for moment in range(0, 3 * HOUR_S, 60):
+    for moment in range(0, 3 * HOUR, 60):
         for story in often.values():
             story.list_jobs_at(moment)
-    assert [story.list_jobs_at(3 * HOUR_S) for story in often.values()] == [
-        story.list_jobs_at(3 * HOUR_S) for story in seldom.values()
+    assert [story.list_jobs_at(3 * HOUR) for story in often.values()] == [
+        story.list_jobs_at(3 * HOUR) for story in seldom.values()
     ]
 
 
@@ -69,12 +70,12 @@ def test_another_seed_is_another_lab() -> None:
 
 
 def test_a_host_lives_the_same_life_in_a_larger_lab() -> None:
-    assert lab()["hydra"].list_jobs_at(HOUR_S) == lab(200)["hydra"].list_jobs_at(HOUR_S)
+    assert lab()["hydra"].list_jobs_at(HOUR) == lab(200)["hydra"].list_jobs_at(HOUR)
 
 
 def test_something_starts_or_ends_every_minute_or_so() -> None:
     seen = lab()
-    moments = [[story.list_jobs_at(now) for story in seen.values()] for now in range(0, 20 * MINUTE_S, 10)]
+    moments = [[story.list_jobs_at(now) for story in seen.values()] for now in range(0, 20 * MINUTE, 10)]
     assert sum(before != after for before, after in zip(moments, moments[1:])) >= 15
 
 
@@ -89,14 +90,14 @@ def test_a_deadline_fills_the_cluster(seed: int) -> None:
     shares = []
     seen = [one for one in lab(60, seed).values() if one.machine.short_runs_per_hour]
     for hour in (3, 15):
-        shares.append(sum(len(taken(one, hour * HOUR_S)) for one in seen) / sum(one.machine.gpu_count for one in seen))
+        shares.append(sum(len(taken(one, hour * HOUR)) for one in seen) / sum(one.machine.gpu_count for one in seen))
     assert shares[0] < 0.7
     assert shares[1] > 0.8
 
 
 def test_no_gpu_has_two_jobs_but_where_two_share_one() -> None:
     for story in lab(40).values():
-        for now in range(0, 24 * HOUR_S, HOUR_S):
+        for now in range(0, 24 * HOUR, HOUR):
             gpus = [gpu for job in story.list_jobs_at(now) for gpu in job.gpus]
             assert len(gpus) == len(set(gpus)) or story.machine.name == "draco"
 
@@ -115,7 +116,7 @@ def test_bookings_are_kept_and_broken() -> None:
 
 def test_a_host_goes_down_and_returns() -> None:
     draco = lab()["draco"]
-    assert [draco.is_silent(minute * MINUTE_S) for minute in (0, 1, 3, 15, 21, 9 * 60 + 3)] == [
+    assert [draco.is_silent(minute * MINUTE) for minute in (0, 1, 3, 15, 21, 9 * 60 + 3)] == [
         False,
         False,
         True,
@@ -128,7 +129,7 @@ def test_a_host_goes_down_and_returns() -> None:
 def test_what_runs_on_several_gpus_runs_on_whole_ones_of_one_maker() -> None:
     several = 0
     for story in lab(60).values():
-        for now in range(0, 48 * HOUR_S, HOUR_S):
+        for now in range(0, 48 * HOUR, HOUR):
             for job in story.list_jobs_at(now):
                 units = [story.machine.units[gpu] for gpu in job.gpus]
                 assert len({unit.vendor for unit in units}) == 1
@@ -281,7 +282,7 @@ def test_at_speed_hours_become_minutes_and_states_still_hold(tmp_path: Path) -> 
     assert hosts["atlas"]["gpus"][6]["state"] == "held"
     assert hosts["pascal"]["state"] == "down"
     job = hosts["atlas"]["gpus"][0]["processes"][0]["started"]
-    assert 50 * MINUTE_S < time.time() - job < 54 * MINUTE_S
+    assert 50 * MINUTE < time.time() - job < 54 * MINUTE
 
 
 def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) -> None:
