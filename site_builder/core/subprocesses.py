@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from site_builder.core.model import EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS, EXIT_TIMED_OUT
 from site_builder.core.terminal_text import replace_unprintable
 
 TIMEOUT_S = 10
 PR_SET_PDEATHSIG = 1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Processes that could not be killed, by command: while one hangs, the command is not started again.
 HUNG_PROCESSES: list[tuple[str, subprocess.Popen[bytes]]] = []
 # Import nothing from the folder in which the builder was started: others may be able to write there.
@@ -73,6 +74,23 @@ def build_module_command(package: str, module: str, *words: str) -> tuple[list[s
 def end_with_parent(number: int) -> None:
     """Let Linux signal this process when its parent ends, even if that is killed; call it in the child."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+@contextmanager
+def interrupt_on_signals() -> Iterator[None]:
+    """Let a closed terminal and a kill end the block as Ctrl-C does; a second signal changes nothing."""
+
+    def end(*_: object) -> None:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, end) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def require_time_left(deadline: float) -> float:

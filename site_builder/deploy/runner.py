@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,7 @@ import click
 from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.core.formatting import format_duration
 from site_builder.core.parallel import WorkerPool
+from site_builder.core.subprocesses import interrupt_on_signals
 from site_builder.deploy import host_job
 from site_builder.deploy.host_job import FAILED, GOOD_RESULTS, STOPPED, WAITING, HostDeployJob, HostDeployPlan
 from site_builder.deploy.web_host import WebHostError, find_installer, open_web_host
@@ -29,7 +28,6 @@ from site_builder.remote.targets import Target
 REFRESH_INTERVAL_S = 0.2
 # Ctrl-C waits no longer than this for threads whose connections it has cut.
 STOP_TIMEOUT_S = 15.0
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 UNFINISHED_MESSAGES = {
     "deploy": "not done; once the reason is mended, call it again",
     "check": "not up to date",
@@ -80,7 +78,7 @@ def deploy_hosts(
     with ExitStack() as stack:
         try:
             web_host = stack.enter_context(open_web_host(data, web, config_file))
-            stack.enter_context(interrupt_deploy_on_signals())
+            stack.enter_context(interrupt_on_signals())
             if destination is not None:
                 web_host.build_known_hosts_lines(destination)
             web_state = web_host.read_state()
@@ -117,23 +115,6 @@ def deploy_hosts(
             "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
         )
     return not unfinished
-
-
-@contextmanager
-def interrupt_deploy_on_signals() -> Iterator[None]:
-    """End a deploy as Ctrl-C does when the terminal is closed or we are killed; a second signal changes nothing."""
-
-    def end(*_: object) -> None:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, end) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 if TYPE_CHECKING:

@@ -23,16 +23,8 @@ from typing import NamedTuple
 import paramiko  # noqa: TID251
 
 from site_builder.core.subprocesses import extract_last_line, require_time_left
-from site_builder.remote.ssh_config import (
-    TIMEOUT_ERRORS,
-    HostKey,
-    SshError,
-    SshHostConfig,
-    has_known_hosts_authority,
-    list_known_hosts_names,
-    read_known_host_keys,
-    resolve_ssh_host,
-)
+from site_builder.remote import ssh_config
+from site_builder.remote.ssh_config import TIMEOUT_ERRORS, HostKey, SshError, SshHostConfig, resolve_ssh_host
 
 CONNECT_TIMEOUT_S = 20.0
 RUN_TIMEOUT_S = 30.0
@@ -178,7 +170,7 @@ def connect_ssh_with_retries(host: SshHostConfig, deadline: float, jumps: int) -
 
 
 def connect_ssh_once(host: SshHostConfig, deadline: float, jumps: int) -> SshConnection:
-    keys = read_known_host_keys(host)
+    keys = ssh_config.read_known_host_keys(host)
     with ExitStack() as resources:
         sock = open_ssh_socket(host, deadline, jumps, resources)
         resources.callback(sock.close)
@@ -276,9 +268,9 @@ def check_host_key(transport: paramiko.Transport, host: SshHostConfig, keys: lis
         raise TimeoutError from None
     if keys:
         problem = f"{host.name} has another key than known_hosts says: it was installed anew, or is not itself"
-        command = f"ssh-keygen -R '{list_known_hosts_names(host)[0]}'"
+        command = f"ssh-keygen -R '{ssh_config.list_known_hosts_names(host)[0]}'"
         message = f"{problem}; if you know that it is, {command} and log in there once by hand: ssh {host.name}"
-    elif has_known_hosts_authority(host):
+    elif ssh_config.has_known_hosts_authority(host):
         problem = f"{host.name} is known by a certificate alone, which is not understood here"
         message = f"{problem}: put its key into known_hosts"
     else:

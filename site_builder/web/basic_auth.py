@@ -18,14 +18,10 @@ from typing import TYPE_CHECKING
 
 from site_builder.core import files
 from site_builder.core.model import BookingPolicy
+from site_builder.web import static_files
 from site_builder.web.identity import find_client_address
 from site_builder.web.rate_limit import InMemoryRateLimiter
-from site_builder.web.static_files import (
-    RETRY_AFTER_S,
-    StaticResponse,
-    build_static_error_response,
-    send_static_response,
-)
+from site_builder.web.static_files import StaticResponse, build_static_error_response
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -225,7 +221,7 @@ class BasicAuth:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         refusal = self.check_login(environ)
         return (
-            send_static_response(environ, start_response, refusal)
+            static_files.send_static_response(environ, start_response, refusal)
             if refusal
             else self.application(environ, start_response)
         )
@@ -237,7 +233,8 @@ class BasicAuth:
             return build_static_error_response(401, AUTHENTICATE_HEADER, sentence=LOGIN_MESSAGE)
         if not self.password_file.refresh().was_verified(*credentials):
             if not self.admitted.acquire(blocking=False):
-                return build_static_error_response(503, ("Retry-After", RETRY_AFTER_S), sentence=OVERLOADED_MESSAGE)
+                retry_header = ("Retry-After", static_files.RETRY_AFTER_S)
+                return build_static_error_response(503, retry_header, sentence=OVERLOADED_MESSAGE)
             try:
                 with self.active:
                     verifier = self.password_file.refresh()

@@ -23,16 +23,8 @@ from site_builder.bookings.service import BookingService
 from site_builder.bookings.store import LAST_GOOD_FILE, LOG_FILE, BookingsUnreadableError
 from site_builder.bookings.transaction import BookingUser
 from site_builder.config.settings import Settings, SettingsError, load_settings
-from site_builder.core import files, locks
-from site_builder.core.data_folder import (
-    BOOKINGS_FILE,
-    WATCHES_FILE,
-    find_bookings_folder_in_data,
-    is_data_folder_ours,
-    is_moved_data_file_link,
-    is_unmoved_data_file,
-    name_data_folder_writers,
-)
+from site_builder.core import data_folder, files, locks
+from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE
 from site_builder.core.locks import LockedFileError
 from site_builder.core.names import BOOKINGS, is_host_name
 from site_builder.snapshots.store import LEGACY_FILE_NAME
@@ -62,13 +54,13 @@ class BookingFolderError(Exception):
 def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
     """Move bookings to data/bookings/ and close data/, if other accounts can write there; finish what was begun."""
     data = settings.data
-    writers = name_data_folder_writers(data)
+    writers = data_folder.name_data_folder_writers(data)
     begun = os.path.lexists(data / NEW_FOLDER)
-    if writers and not is_data_folder_ours(data):
+    if writers and not data_folder.is_data_folder_ours(data):
         raise BookingFolderError(
             f"{writers} can put links into {data}, which is not this user's: its owner must call chmod go-w {data}"
         )
-    if (writers or begun) and find_bookings_folder_in_data(data) == data:
+    if (writers or begun) and data_folder.find_bookings_folder_in_data(data) == data:
         if os.path.lexists(data / BOOKINGS):
             raise BookingFolderError(
                 f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
@@ -92,7 +84,7 @@ def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
             os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
             os.fsync(top)
         tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
-    if find_bookings_folder_in_data(data) != data and is_data_folder_ours(data):
+    if data_folder.find_bookings_folder_in_data(data) != data and data_folder.is_data_folder_ours(data):
         take_over_into_booking_folder(settings)
     if writers:
         close_data_folder(data)
@@ -142,7 +134,7 @@ def close_data_folder(data: Path) -> None:
 
 def take_over_into_booking_folder(settings: Settings) -> None:
     """Take over what stands in data/ and not in data/bookings/, and leave links there."""
-    data, place = settings.data, find_bookings_folder_in_data(settings.data)
+    data, place = settings.data, data_folder.find_bookings_folder_in_data(settings.data)
     with (
         booking_store.open_booking_store_folder(data) as top,
         booking_store.open_booking_store_folder(place) as folder,
@@ -152,7 +144,7 @@ def take_over_into_booking_folder(settings: Settings) -> None:
             base = read_booking_folder_file(folder, place, BASE_FILES[name])
             # as often as it changes: people edit without a lock
             while (
-                is_unmoved_data_file(data / name)
+                data_folder.is_unmoved_data_file(data / name)
                 and (left := read_booking_folder_file(top, data, name)) is not None
                 and left != base
             ):
@@ -281,7 +273,7 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
 
 def read_booking_folder_file(folder: int, path: Path, name: str) -> bytes | None:
     """Read a plain file in an open folder; None if it is not there."""
-    if is_moved_data_file_link(path / name):
+    if data_folder.is_moved_data_file_link(path / name):
         raise BookingFolderError(
             f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
         )

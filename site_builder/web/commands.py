@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -23,20 +23,13 @@ from site_builder.config.settings import LoadedSettings, Settings, load_settings
 from site_builder.core import command_options
 from site_builder.core.command_options import CommandError, print_command_message, with_loaded_settings, with_settings
 from site_builder.core.files import SCRIPTS_FOLDER, create_protected_folder
-from site_builder.core.subprocesses import end_with_parent
-from site_builder.web.server import (
-    WebServer,
-    build_server_application,
-    build_server_url,
-    list_server_booking_warnings,
-    list_server_start_messages,
-    open_free_server_port,
-)
+from site_builder.core.subprocesses import end_with_parent, interrupt_on_signals
+from site_builder.web import server
+from site_builder.web.server import WebServer
 
 MAX_PORTS_TRIED = 50
 FIRST_PAGE_TIMEOUT_S = 60
 SOURCE_FOLDER = Path(__file__).parent.parent.parent
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The scripts accept only such a path for their spool.
 PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
 SNAPSHOT_INTERVAL_S = 10
@@ -57,25 +50,14 @@ def build_served_environment(settings: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **settings}
 
 
-class StopServingError(BaseException):
-    """A signal asks us to end."""
-
-
 @contextmanager
 def stop_serving_on_signals() -> Iterator[None]:
     """End the block at the first signal; further signals do not interrupt its clean-up."""
-
-    def end(*_: object) -> None:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise StopServingError
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, end)
-    with suppress(StopServingError):
-        yield
-        return
-    print_command_message("ended")
+    with interrupt_on_signals():
+        try:
+            yield
+        except KeyboardInterrupt:
+            print_command_message("ended")
 
 
 @contextmanager
@@ -97,7 +79,7 @@ def serve_live_board(
 
     Without `listen`, use the first free port from 8080 on. The settings are read after the first snapshots.
     """
-    with open_free_server_port(listen or ("127.0.0.1", 8080), 1 if listen else MAX_PORTS_TRIED) as sock:
+    with server.open_free_server_port(listen or ("127.0.0.1", 8080), 1 if listen else MAX_PORTS_TRIED) as sock:
         began = time.monotonic()
         wait_s = take_snapshots()
         www.mkdir(parents=True, exist_ok=True)
@@ -115,19 +97,19 @@ def serve_live_board(
                 if page.exists() and page.stat().st_mtime >= started_at - 1:
                     break
                 time.sleep(0.05)
-            server = WebServer(build_server_application(www, settings), sock)
-            thread = Thread(target=server.run)
+            web_server = WebServer(server.build_server_application(www, settings), sock)
+            thread = Thread(target=web_server.run)
             thread.start()
             try:
-                report_ready(build_server_url(sock))
-                for sentence in list_server_booking_warnings(sock, settings):
+                report_ready(server.build_server_url(sock))
+                for sentence in server.list_server_booking_warnings(sock, settings):
                     print_command_message(sentence)
                 while process.poll() is None:
                     time.sleep(max(0.0, began + wait_s - time.monotonic()))
                     began = time.monotonic()
                     wait_s = take_snapshots()
             finally:
-                server.stop()
+                web_server.stop()
                 thread.join()
         finally:
             process.terminate()
@@ -173,14 +155,15 @@ def serve(settings: Settings) -> None:
     www = settings.www.absolute()
     if not www.is_dir():
         raise CommandError(f"there is no folder {www}: run `gpuboard build` first, or set GPUBOARD_WWW")
-    application = build_server_application(www, settings)
-    sock = open_free_server_port(settings.listen)
-    server = WebServer(application, sock, settings.booking_policy.proxy)
+    application = server.build_server_application(www, settings)
+    sock = server.open_free_server_port(settings.listen)
+    web_server = WebServer(application, sock, settings.booking_policy.proxy)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.stop())
-    for sentence in list_server_start_messages(sock, settings, sys.stderr.isatty()):  # cron would mail all but warnings
+        signal.signal(number, lambda *_: web_server.stop())
+    # cron would mail all but warnings
+    for sentence in server.list_server_start_messages(sock, settings, sys.stderr.isatty()):
         print_command_message(sentence)
-    server.run()
+    web_server.run()
 
 
 @click.command()

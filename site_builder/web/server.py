@@ -26,21 +26,12 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.web import compat_routes
+from site_builder.web import compat_routes, static_files
 from site_builder.web.basic_auth import BasicAuth, PasswordFile, PasswordFileError
 from site_builder.web.booking_app import BookingApplication, BookingConcurrencyLimit
 from site_builder.web.identity import parse_ip_address
 from site_builder.web.rate_limit import build_rate_limit_address_key
-from site_builder.web.static_files import (
-    ABSOLUTE_URL_START,
-    SECURITY_HEADERS,
-    StaticResponse,
-    StaticSite,
-    build_static_error_response,
-    parse_static_target,
-    send_static_response,
-    split_static_path,
-)
+from site_builder.web.static_files import StaticResponse, StaticSite, build_static_error_response
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -126,7 +117,7 @@ class HostHeaderCheck:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         refused = self.check_host(environ)
         return (
-            send_static_response(environ, start_response, refused)
+            static_files.send_static_response(environ, start_response, refused)
             if refused
             else self.application(environ, start_response)
         )
@@ -138,7 +129,7 @@ class HostHeaderCheck:
             if environ["SERVER_PROTOCOL"] != "HTTP/1.0":
                 return build_static_error_response(400)
             hosts = []  # no browser: each sends a Host
-        target = ABSOLUTE_URL_START.match(environ["REQUEST_URI"])
+        target = static_files.ABSOLUTE_URL_START.match(environ["REQUEST_URI"])
         if target:  # a name there counts more than the header (RFC 9112, 3.2.2), so that both must be ours
             hosts.append(target[0].partition("//")[2])
         for host in hosts:
@@ -157,8 +148,8 @@ class HostHeaderCheck:
             self.lookup_thread.join(DNS_TIMEOUT_S)
             if name in self.allowed_names:
                 return True
-        path, query = parse_static_target(environ)
-        if compat_routes.is_compat_route(path, split_static_path(path), query):
+        path, query = static_files.parse_static_target(environ)
+        if compat_routes.is_compat_route(path, static_files.split_static_path(path), query):
             with suppress(OSError):
                 return any(folder.name.lower() == name for folder in self.states_folder.iterdir())
         return False
@@ -182,7 +173,7 @@ class ErrorResponseTask(ErrorTask):
         error: Any = self.request.error  # type: ignore[attr-defined] # the stub takes the request for its error
         response = build_static_error_response(error.code)
         self.status = f"{error.code} {error.reason}"
-        self.response_headers = [*SECURITY_HEADERS, *response.headers]
+        self.response_headers = [*static_files.SECURITY_HEADERS, *response.headers]
         self.set_close_on_finish()
         self.content_length = len(response.body)
         self.write(response.body)
