@@ -25,7 +25,7 @@ from site_builder.config.settings import Settings
 from site_builder.consul.leader import load_leader_builder_name
 from site_builder.core import subprocesses
 from site_builder.core.clock import find_zone
-from site_builder.core.files import BuildLogFile
+from site_builder.core.files import append_to_build_log
 from site_builder.core.parallel import create_parallel_shared_file
 from site_builder.core.records import build_dataclass_decoder, convert_for_json, replace_dicts_by_pairs
 from site_builder.reports import collect
@@ -202,4 +202,4 @@ def main() -> None:
         reason = str(error)
     except Exception as error:
         reason = f"a fault of gpuboard's own ({type(error).__name__})"
-    BuildLogFile(settings.state).write(datetime.now(settings.zone), f"alerts could not be sent: {reason}")
+    append_to_build_log(settings.state, datetime.now(settings.zone), f"alerts could not be sent: {reason}")

@@ -25,7 +25,7 @@ from site_builder.core import published_files
 from site_builder.core.clock import Now
 from site_builder.core.data_folder import list_data_folder_problems
 from site_builder.core.faults import WWW_PREFIX, describe_fault, is_file_system_fault
-from site_builder.core.files import BuildLogFile
+from site_builder.core.files import append_to_build_log
 from site_builder.core.model import Problem
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
@@ -120,7 +120,6 @@ class Builder:
             from site_builder.watches.build import WatchConditions  # noqa: PLC0415
 
             self.alert_engine = AlertEngine(settings, self.event_log, WatchConditions(settings))
-        self.build_log = BuildLogFile(state)
         self.snapshots_saved_at = 0.0
         self.extra_problems: list[Problem] = []  # of the command around the build, for the same page
         self.clock_doubt = ""  # why the clock may be wrong; then nothing is removed because of its age
@@ -294,9 +293,9 @@ class Builder:
         """Log which problems are new and which are over."""
         current = {f"{problem.where}: {problem.what}" for problem in problems}
         for sentence in sorted(current - self.builder_state.problems):
-            self.build_log.write(now.local, f"new: {sentence}")
+            append_to_build_log(self.settings.state, now.local, f"new: {sentence}")
         for sentence in sorted(self.builder_state.problems - current):
-            self.build_log.write(now.local, f"over: {sentence}")
+            append_to_build_log(self.settings.state, now.local, f"over: {sentence}")
         self.builder_state.problems = current
 
     # Publishing
@@ -309,7 +308,7 @@ class Builder:
         self.is_leader = self.leadership.is_leader(0.0 if self.snapshots_saved_at else LEADERSHIP_TIMEOUT_S)
         if self.is_leader and not has_led and self.leadership.status and self.leadership.status.taken_from:
             sentence = f"this builder leads now: {self.leadership.status.taken_from} has been silent"
-            self.build_log.write(now.local, sentence)
+            append_to_build_log(self.settings.state, now.local, sentence)
         writer = published_files.find_published_files_writer(self.settings.www, now.epoch)
         if not self.is_leader and writer not in (None, self.leadership.name):
             self.site_writer.written_files = []

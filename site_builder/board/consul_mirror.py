@@ -15,7 +15,7 @@ import orjson
 
 from site_builder.bookings.consul_store import COPIED_FILES, RESERVED_NAMES, ConsulStoreCopies
 from site_builder.consul import kv
-from site_builder.consul.client import KV_RIGHTS, TIMEOUT_MESSAGE, ConsulRequest
+from site_builder.consul.client import KV_RIGHTS, ConsulRequest
 from site_builder.consul.kv import KvEntry, KvStore
 from site_builder.core import files
 from site_builder.core.formatting import format_local_time
@@ -86,12 +86,10 @@ class ConsulMirror:
         request = self.request
         if request is None or request.is_cancelled:
             return [self.build_problem("does not answer, and still hangs on an earlier question")]
-        if not request.wait():
-            request.cancel()
-            return [self.build_problem(TIMEOUT_MESSAGE)]
-        self.request = None
-        if request.failure:
-            return [self.build_problem(request.failure)]
+        failure = request.wait()
+        self.request = request if request.is_cancelled else None
+        if failure:
+            return [self.build_problem(failure)]
         body, request.response, request.body = request.body or b"[]", None, None
         dump = kv.parse_kv_entries(body, self.kv_store.data_prefix)
         del body  # the entries have their own

@@ -18,7 +18,7 @@ from site_builder.bookings.ics import HOST_FEEDS, PEOPLE_FEEDS, CalendarFile, fi
 from site_builder.bookings.page import CALENDAR_PAGE, CalendarBuilder, CalendarHost, CalendarInput
 from site_builder.config.settings import Settings
 from site_builder.core import files, published_files
-from site_builder.core.clock import Now, timestamp_to_milliseconds
+from site_builder.core.clock import Now
 from site_builder.core.faults import WWW_PREFIX, Catch, FaultLog
 from site_builder.core.model import REWRITE_INTERVAL_S, Problem
 from site_builder.core.people import PeopleDirectory
@@ -119,7 +119,7 @@ class SiteWriter:
             for host, built_host in built_hosts.items()
         }
         unchanged = {name for name, (digest, _) in fragments.items() if self.published.is_unchanged(name, digest)}
-        now_ms = timestamp_to_milliseconds(now.epoch)
+        now_ms = int(now.epoch * 1000)
         with self.catch_fault("index.html"):
             page_content = self.build_page_content(built_hosts, problems)
             parts = pages.render_board_parts(page_content, now)
@@ -130,8 +130,7 @@ class SiteWriter:
                     unchanged.add(name)
             # since when each fragment has its content
             revisions = {
-                name: timestamp_to_milliseconds(self.find_write_time(name)) if name in unchanged else now_ms
-                for name in fragments
+                name: int(self.find_write_time(name) * 1000) if name in unchanged else now_ms for name in fragments
             }
             with self.catch_fault("index.html"):
                 self.write_board_page(built_hosts, page_content, parts, now)
@@ -198,7 +197,7 @@ class SiteWriter:
         )
         header = LiveCardsHeader(
             schema=LIVE_SCHEMA,
-            built=timestamp_to_milliseconds(now.epoch),
+            built=int(now.epoch * 1000),
             every=self.build_interval_s,
             version=content.assets_version,
             free=content.free_count,

@@ -154,9 +154,7 @@ class RemoteBookingBackend:
 
     def translate_error(self, error: board_client.BoardResponseError, url: str) -> Exception:
         """Return the exception for a response other than 200."""
-        if error.is_login_required:
-            return FleetUnavailableError(board_client.describe_board_login_error(error, url))
-        if error.status == 401:
+        if error.status == 401 and not error.is_login_required:
             message = error.message or "the board does not know who you are: ask its admin for a token"
             hint = "GPUBOARD_TOKEN is what was sent" if self.token else "GPUBOARD_TOKEN is where it belongs"
             return FleetUnavailableError(f"{message}; {hint}")
@@ -167,7 +165,7 @@ class RemoteBookingBackend:
         if error.status == 429:
             message = f"{url} has had too many requests: wait a minute, and try again"
             return FleetUnavailableError(error.message or message)
-        return FleetUnavailableError(board_client.describe_board_response_error(error, url))
+        return error
 
 
 BookingBackend = Union[LocalBookingBackend, RemoteBookingBackend]

@@ -117,10 +117,7 @@ def build_fleet_owner_check(loaded: LoadedSettings, name: str | None) -> Callabl
 def load_board_fleet(url: str, login: str | None = None) -> Fleet:
     """Load the fleet from a board elsewhere; refuse one that is no longer built."""
     status_url = f"{url}status.json"
-    try:
-        response = board_client.send_board_request(status_url, login=login)
-    except board_client.BoardResponseError as error:
-        raise FleetUnavailableError(board_client.describe_board_response_error(error, status_url)) from None
+    response = board_client.send_board_request(status_url, login=login)
     fleet, fault = parse_status(response.content)
     if fleet is None:
         hint = f": {board_client.CHECK_URL_HINT}" if fault == NOT_STATUS_MESSAGE else ""

@@ -54,7 +54,7 @@ class ConsulUnavailableError(Exception):
 
 
 class ExpectedConsulResponse(NamedTuple):
-    """First characters, whether it has an index, rights needed, and whether the key may be missing."""
+    """What a usable response looks like, and the rights that are needed for it."""
 
     first_characters: str
     has_index: bool
@@ -88,7 +88,7 @@ class ConsulRequest:
         self.sent_at = time.time()
         self.response: object = None
         self.body: bytearray | None = None
-        self.failure: str | None = None
+        self.failure = ""
         self.has_response = False
         self.received_at = 0.0
         self.is_cancelled = False
@@ -109,18 +109,18 @@ class ConsulRequest:
                 connection.close()
             self.connections.clear()
 
-    def wait(self) -> bool:
-        """Return True if it has ended by the deadline."""
+    def wait(self) -> str:
+        """Return why there is no response by the deadline, or nothing."""
         self.thread.join(max(0.0, self.deadline - time.monotonic()))
-        return not self.thread.is_alive()
-
-    def cancel(self) -> None:
-        """End the connection under the thread: the library's time limit does not stop a byte per second."""
+        if not self.thread.is_alive():
+            return self.failure
+        # end the connection under the thread: the library's time limit does not stop a byte per second
         with self.lock:
             self.is_cancelled = True
             for connection in self.connections:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+        return TIMEOUT_MESSAGE
 
 
 def perform_consul_request(request: ConsulRequest) -> object:
@@ -179,7 +179,7 @@ def perform_consul_request(request: ConsulRequest) -> object:
 
 
 def build_cancellable_consul_pool(pool: Any, request: ConsulRequest) -> type:  # noqa: ANN401 # a class of urllib3
-    """Return a pool whose connections `ConsulRequest.cancel` can end."""
+    """Return a pool whose connections `ConsulRequest.wait` can end."""
 
     def connect(connection: Any) -> socket.socket:  # noqa: ANN401 # the same
         new_socket: socket.socket = pool.ConnectionCls._new_conn(connection)

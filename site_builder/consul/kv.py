@@ -57,11 +57,8 @@ class KvStore:
     def call(self, call: ConsulCall, expected: ExpectedConsulResponse) -> Any:  # noqa: ANN401 # whatever the library returns
         """Send a request and wait for the response."""
         request = ConsulRequest(self.access.consul, call, expected)
-        if not request.wait():
-            request.cancel()
-            raise ConsulUnavailableError(client.TIMEOUT_MESSAGE)
-        if request.failure:
-            raise ConsulUnavailableError(request.failure)
+        if failure := request.wait():
+            raise ConsulUnavailableError(failure)
         return request.response
 
     def get(self, key: str) -> KvValue | None:

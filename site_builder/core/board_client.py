@@ -10,13 +10,13 @@ import socket
 import ssl
 import time
 import urllib.error
-import urllib.request
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from email.message import Message
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import clean_text
@@ -36,18 +36,12 @@ class OutcomeUnknownError(FleetUnavailableError):
     """No response came, and the request may have been carried out all the same."""
 
 
-class BoardResponseError(Exception):
-    """A response other than 200; `message` is what the board says about it, if it is a board."""
+class BoardResponseError(FleetUnavailableError):
+    """A response other than 200, in one sentence; `message` is what the board says about it, if it is a board."""
 
-    def __init__(
-        self, status: int, message: str, reason: str, is_login_required: bool = False, was_login_sent: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.reason = reason
-        self.is_login_required = is_login_required
-        self.was_login_sent = was_login_sent
+    def __init__(self, sentence: str, status: int, message: str, is_login_required: bool) -> None:
+        super().__init__(sentence)
+        self.status, self.message, self.is_login_required = status, message, is_login_required
 
 
 class ForeignRedirectError(Exception):
@@ -70,83 +64,46 @@ def send_board_request(
     own_headers = {
         "Accept": "application/json",
         "Accept-Encoding": "gzip",
-        "User-Agent": "gpuboard",
         "Cache-Control": "no-cache",  # the board behind a cache may be long gone
-        **build_board_auth_header(login),
     }
-    request = urllib.request.Request(url, body, {**own_headers, **(headers or {})})  # noqa: S310 # the setting takes http and https
-    opener = urllib.request.build_opener(SameOriginRedirectHandler)
-    try:
-        with opener.open(request, timeout=REQUEST_TIMEOUT_S) as response:
-            return build_board_response(response, read_response(response))
-    except urllib.error.HTTPError as error:
-        with error:
-            message = None  # what the board says itself, if it is a board
-            with suppress(OSError, ValueError, RecursionError, http.client.HTTPException, zlib.error):
-                reply = json.loads(read_response(error))
-                message = reply.get("error") if isinstance(reply, dict) else None
-            asks_basic = error.headers.get("WWW-Authenticate", "").lower().startswith("basic")
-            raise BoardResponseError(
-                error.code,
-                " ".join(clean_text(message).split())[:1000] if isinstance(message, str) else "",
-                clean_text(str(error.reason))[:80],
-                is_login_required=error.code == 401 and asks_basic,
-                was_login_sent=bool(login),
-            ) from None
-    except ForeignRedirectError as redirect:
-        raise FleetUnavailableError(
-            f"{url} leads to {clean_text(str(redirect))[:200]}, and nothing was sent there: {CHECK_URL_HINT}"
-        ) from None
-    except (OSError, http.client.HTTPException, zlib.error) as error:
-        reason = describe_board_connection_error(error, url)
-        if body and not isinstance(error, urllib.error.URLError):  # urllib wraps what fails before the request is sent
-            raise OutcomeUnknownError(f"{reason}; `gpuboard bookings` tells whether it was done") from None
-        raise FleetUnavailableError(reason) from None
+    with explain_board_connection_errors(url, ", and nothing was sent there", has_body=bool(body)):
+        try:
+            with open_board_url(url, body, {**own_headers, **(headers or {})}, login) as response:
+                return build_board_response(response, read_response(response))
+        except urllib.error.HTTPError as error:
+            raise build_board_response_error(error, url, bool(login)) from None
 
 
 def probe_board_url(url: str, max_bytes: int | None = None, login: str | None = None) -> BoardResponse:
     """Get a URL: all of it, compressed if possible, or its first bytes."""
-    headers = {
-        "User-Agent": "gpuboard",
-        **({} if max_bytes else {"Accept-Encoding": "gzip"}),
-        **build_board_auth_header(login),
-    }
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 # the same
-    try:
+    with explain_board_connection_errors(url):
         try:
-            response = urllib.request.build_opener(SameOriginRedirectHandler).open(request, timeout=REQUEST_TIMEOUT_S)
+            response = open_board_url(url, None, {} if max_bytes else {"Accept-Encoding": "gzip"}, login)
         except urllib.error.HTTPError as error:
             response = error
         with response:
             return build_board_response(response, response.read(max_bytes) if max_bytes else read_response(response))
-    except ForeignRedirectError as redirect:
-        raise FleetUnavailableError(f"{url} leads to {clean_text(str(redirect))[:200]}: {CHECK_URL_HINT}") from None
-    except (OSError, http.client.HTTPException, zlib.error) as error:
-        raise FleetUnavailableError(describe_board_connection_error(error, url)) from None
 
 
-class SameOriginRedirectHandler(urllib.request.HTTPRedirectHandler):
+def open_board_url(url: str, body: bytes | None, headers: Mapping[str, str], login: str | None) -> Any:  # noqa: ANN401 # urllib has no type for it
+    all_headers = {"User-Agent": "gpuboard", **headers}
+    if login:
+        encoded_login = base64.b64encode(login.encode("utf-8", "surrogateescape")).decode()
+        all_headers.setdefault("Authorization", f"Basic {encoded_login}")
+    request = Request(url, body, all_headers)  # noqa: S310 # the setting takes http and https
+    return build_opener(SameOriginRedirectHandler).open(request, timeout=REQUEST_TIMEOUT_S)
+
+
+class SameOriginRedirectHandler(HTTPRedirectHandler):
     """Follow redirects within the same server only, and none for a booking."""
 
-    def redirect_request(  # urllib's signature
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
+    ) -> Request | None:
         """Return the new request, or raise ForeignRedirectError."""
         if req.data is not None or parse_board_origin(newurl) != parse_board_origin(req.full_url):
             raise ForeignRedirectError(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def build_board_auth_header(login: str | None) -> dict[str, str]:
-    if not login:
-        return {}
-    return {"Authorization": f"Basic {base64.b64encode(login.encode('utf-8', 'surrogateescape')).decode()}"}
 
 
 def build_board_response(response: Any, content: bytes) -> BoardResponse:  # noqa: ANN401 # urllib has no type for it
@@ -183,42 +140,53 @@ def describe_unexpected_board_response(url: str) -> str:
     return f"{url} did not answer as a gpuboard does: {CHECK_URL_HINT}"
 
 
-def describe_board_connection_error(error: Exception, url: str) -> str:
-    """Say why no response came, and what to do."""
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+@contextmanager
+def explain_board_connection_errors(url: str, redirect_note: str = "", has_body: bool = False) -> Iterator[None]:
+    """Raise FleetUnavailableError if no response comes: why, and what to do."""
     server = urlsplit(url).netloc
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"the certificate of {server} cannot be trusted: {cause.verify_message}; nothing was sent"
-    sentences: tuple[tuple[Any, str], ...] = (
-        (ssl.SSLError, f"{server} speaks no TLS that we understand: is it http://?"),
-        (socket.timeout, f"{server} did not answer within {REQUEST_TIMEOUT_S} s: try again later"),
-        (TimeoutError, f"{server} did not answer in time: try again later"),
-        (socket.gaierror, f"{server} is not known on this network: {CHECK_URL_HINT}"),
-        (ConnectionRefusedError, f"nothing answers at {server}: is the board being served there?"),
-        ((http.client.HTTPException, zlib.error), describe_unexpected_board_response(url)),
-    )
-    for error_type, sentence in sentences:
-        if isinstance(cause, error_type):
-            return sentence
-    return f"{server} cannot be reached: {getattr(cause, 'strerror', None) or clean_text(str(cause))[:200]}"
+    try:
+        yield
+    except ForeignRedirectError as redirect:
+        target = clean_text(str(redirect))[:200]
+        raise FleetUnavailableError(f"{url} leads to {target}{redirect_note}: {CHECK_URL_HINT}") from None
+    except (OSError, http.client.HTTPException, zlib.error) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        flaw = getattr(cause, "verify_message", "")
+        sentences: tuple[tuple[Any, str], ...] = (
+            (ssl.SSLCertVerificationError, f"the certificate of {server} cannot be trusted: {flaw}; nothing was sent"),
+            (ssl.SSLError, f"{server} speaks no TLS that we understand: is it http://?"),
+            (socket.timeout, f"{server} did not answer within {REQUEST_TIMEOUT_S} s: try again later"),
+            (TimeoutError, f"{server} did not answer in time: try again later"),
+            (socket.gaierror, f"{server} is not known on this network: {CHECK_URL_HINT}"),
+            (ConnectionRefusedError, f"nothing answers at {server}: is the board being served there?"),
+            ((http.client.HTTPException, zlib.error), describe_unexpected_board_response(url)),
+            (object, f"{server} cannot be reached: {getattr(cause, 'strerror', None) or clean_text(str(cause))[:200]}"),
+        )
+        reason = next(sentence for error_type, sentence in sentences if isinstance(cause, error_type))
+        if has_body and not isinstance(error, urllib.error.URLError):  # urllib wraps what fails before it is sent
+            raise OutcomeUnknownError(f"{reason}; `gpuboard bookings` tells whether it was done") from None
+        raise FleetUnavailableError(reason) from None
 
 
-def describe_board_response_error(error: BoardResponseError, url: str) -> str:
+def build_board_response_error(error: urllib.error.HTTPError, url: str, has_login: bool) -> BoardResponseError:
     """Say what a response other than 200 means."""
-    if error.is_login_required:
-        return describe_board_login_error(error, url)
-    if error.status == 421:
-        server = urlsplit(url).netloc
-        return f"the board does not answer as {server}: its admin can add that name to GPUBOARD_SERVER_NAMES"
-    if error.status == 404:
-        return f"there is nothing at {url}: {CHECK_URL_HINT}"
-    return error.message or f"{url} answered {error.status} {error.reason}: try again later"
-
-
-def describe_board_login_error(error: BoardResponseError, url: str) -> str:
-    server = urlsplit(url).netloc
-    if error.was_login_sent:
-        return f"{server} does not take the name and the password in GPUBOARD_LOGIN"
-    return (
-        f"{server} asks for a name and a password: set GPUBOARD_LOGIN=name:password, in a file that only you can read"
-    )
+    reply, server = None, urlsplit(url).netloc
+    with error, suppress(OSError, ValueError, RecursionError, http.client.HTTPException, zlib.error):
+        reply = json.loads(read_response(error))
+    own_words = reply.get("error") if isinstance(reply, dict) else None
+    message = " ".join(clean_text(own_words).split())[:1000] if isinstance(own_words, str) else ""
+    asks_basic = error.headers.get("WWW-Authenticate", "").lower().startswith("basic")
+    is_login_required = error.code == 401 and asks_basic
+    if is_login_required and has_login:
+        sentence = f"{server} does not take the name and the password in GPUBOARD_LOGIN"
+    elif is_login_required:
+        hint = "set GPUBOARD_LOGIN=name:password, in a file that only you can read"
+        sentence = f"{server} asks for a name and a password: {hint}"
+    elif error.code == 421:
+        sentence = f"the board does not answer as {server}: its admin can add that name to GPUBOARD_SERVER_NAMES"
+    elif error.code == 404:
+        sentence = f"there is nothing at {url}: {CHECK_URL_HINT}"
+    else:
+        reason = clean_text(str(error.reason))[:80]
+        sentence = message or f"{url} answered {error.code} {reason}: try again later"
+    return BoardResponseError(sentence, error.code, message, is_login_required)

@@ -1,4 +1,4 @@
-"""The time of a build, read once and passed on; time zones, and what the wall clock shows in them."""
+"""The time of a build, read once and passed on, and time zones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -73,26 +74,19 @@ def load_named_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        return load_dateutil_zone(name)
+        from dateutil import tz  # noqa: PLC0415 # slow to import, and rarely needed
 
-
-def load_dateutil_zone(name: str) -> tzinfo:
-    """Load a zone of dateutil's own database; refuse what it makes of any word with a digit."""
-    from dateutil import tz  # noqa: PLC0415 # slow to import, and rarely needed
-
-    zone = tz.gettz(name)
-    if not isinstance(zone, (tz.tzfile, tz.tzutc)):
-        raise ValueError(name)
-    return zone
+        zone = tz.gettz(name)
+        if not isinstance(zone, (tz.tzfile, tz.tzutc)):  # dateutil makes one of any word with a digit
+            raise ValueError(name) from None
+        return zone
 
 
 def read_localtime_zone(localtime: Path) -> tzinfo | None:
     """Read the machine's zone file, under the name of the file that it links to."""
-    try:
-        with localtime.open("rb") as file:
-            return ZoneInfo.from_file(file, key=os.path.realpath(localtime).partition("/zoneinfo/")[2] or None)
-    except (OSError, ValueError):
-        return None
+    with suppress(OSError, ValueError), localtime.open("rb") as file:
+        return ZoneInfo.from_file(file, key=os.path.realpath(localtime).partition("/zoneinfo/")[2] or None)
+    return None
 
 
 def load_system_zone() -> tzinfo:
@@ -100,8 +94,3 @@ def load_system_zone() -> tzinfo:
     from dateutil import tz  # noqa: PLC0415 # the same
 
     return tz.tzlocal()
-
-
-def timestamp_to_milliseconds(epoch: float) -> int:
-    """Convert to the unit of times in pages and revisions."""
-    return int(epoch * 1000)

@@ -6,13 +6,15 @@ machine was started. After a jump, hosts must agree with it for a while, or it m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import orjson
 
 from site_builder.core import files, formatting
+from site_builder.core.records import encode_record, make_record_decoder
 
 CLOCK_FILE = "clock.json"
 UPTIME_FILE, BOOT_ID_FILE = Path("/proc/uptime"), Path("/proc/sys/kernel/random/boot_id")
@@ -55,7 +57,7 @@ def find_clock_doubt(state: Path, now: float, offsets: Iterable[float]) -> str:
             is_rewritten = True
     if is_rewritten:  # not at every build
         with suppress(OSError):  # the next build judges by the older file
-            files.write_atomically(state / CLOCK_FILE, json.dumps(new_history).encode(), 0o600)
+            files.write_atomically(state / CLOCK_FILE, encode_record(new_history), 0o600)
     return new_history.doubt
 
 
@@ -135,15 +137,7 @@ def format_clock_difference(seconds: float) -> str:
 
 def read_clock_history(state: Path) -> ClockHistory:
     """Read what the last builder stored; a damaged file counts as none."""
-    try:
-        trusted, untrusted, even_since, doubt = json.loads((state / CLOCK_FILE).read_bytes())
-        return ClockHistory(decode_clock_reading(trusted), decode_clock_reading(untrusted), int(even_since), str(doubt))
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
-        return ClockHistory()
-
-
-def decode_clock_reading(fields: Any) -> ClockReading | None:  # noqa: ANN401 # a file may hold anything
-    if fields is None:
-        return None
-    at, booted, boot_id = fields
-    return ClockReading(int(at), None if booted is None else int(booted), str(boot_id))
+    with suppress(OSError, ValueError):
+        history: ClockHistory = make_record_decoder(ClockHistory)(orjson.loads((state / CLOCK_FILE).read_bytes()))
+        return history
+    return ClockHistory()

@@ -282,18 +282,11 @@ def find_file_owner_login(uid: int) -> str:
         return f"user {uid}"
 
 
-class BuildLogFile:
-    """Appends lines to build.log; a line that cannot be written is lost, since a full disk is reported elsewhere."""
-
-    def __init__(self, state: Path) -> None:
-        self.path = state / "build.log"
-
-    def write(self, moment: datetime, line: str) -> None:
-        """Append a line; a large file is first renamed to build.log.1."""
-        text = " ".join(line.split())[:MAX_LINE_CHARACTERS]
-        with suppress(OSError):
-            with suppress(FileNotFoundError):
-                if self.path.stat().st_size > MAX_LOG_BYTES:
-                    self.path.replace(self.path.with_name("build.log.1"))
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(f"{moment.isoformat(timespec='seconds')} {text}\n")
+def append_to_build_log(state: Path, moment: datetime, line: str) -> None:
+    """Append a line, or lose it: a full disk is reported elsewhere. A large file is first renamed to build.log.1."""
+    path, text = state / "build.log", " ".join(line.split())[:MAX_LINE_CHARACTERS]
+    with suppress(OSError):
+        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+            path.replace(path.with_name("build.log.1"))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{moment.isoformat(timespec='seconds')} {text}\n")

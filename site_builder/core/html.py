@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple, NewType
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 
@@ -68,29 +68,15 @@ class HtmlLineJoiner(Extension):
 
 # Each feature keeps its templates beside its page; board/templates has those that all pages include.
 TEMPLATE_LOADER = FileSystemLoader(sorted(PACKAGE_FOLDER.glob("*/templates")))
-# Escapes every value that a template shows.
+# Templates that escape every value.
 ESCAPING_ENVIRONMENT = Environment(
     loader=TEMPLATE_LOADER, autoescape=True, undefined=StrictUndefined, auto_reload=False
 )
-# The same, with the lines of a template joined.
+# The same, without the line breaks and indentation of a template.
 COMPACT_ENVIRONMENT = ESCAPING_ENVIRONMENT.overlay(extensions=[HtmlLineJoiner])
-# Escapes nothing: only for values that are Html already.
+# The same, for values that are Html already: nothing is escaped.
 RAW_COMPACT_ENVIRONMENT = COMPACT_ENVIRONMENT.overlay(autoescape=False)
-
-
-@lru_cache
-def load_html_template(name: str) -> Template:
-    """Load a template that escapes every value."""
-    return ESCAPING_ENVIRONMENT.get_template(name)
-
-
-@lru_cache
-def load_compact_html_template(name: str) -> Template:
-    """Load a template that escapes every value; its line breaks and indentation are not sent."""
-    return COMPACT_ENVIRONMENT.get_template(name)
-
-
-@lru_cache
-def load_raw_html_template(name: str) -> Template:
-    """Load a template for values that are Html already; its line breaks and indentation are not sent."""
-    return RAW_COMPACT_ENVIRONMENT.get_template(name)
+# Load a template by its name, once.
+load_html_template = lru_cache(ESCAPING_ENVIRONMENT.get_template)
+load_compact_html_template = lru_cache(COMPACT_ENVIRONMENT.get_template)
+load_raw_html_template = lru_cache(RAW_COMPACT_ENVIRONMENT.get_template)

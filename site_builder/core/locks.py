@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from site_builder.core import files
@@ -54,11 +54,10 @@ def try_hold_lock(path: Path) -> Iterator[str | None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, LOCK_FLAGS, 0o600)
     try:
-        if not try_acquire_lock(handle):
-            yield read_lock_holder(handle)
-            return
-        write_lock_holder(handle)
-        yield None
+        is_held = try_acquire_lock(handle)
+        if is_held:
+            write_lock_holder(handle)
+        yield None if is_held else read_lock_holder(handle)
     finally:
         os.close(handle)
 
@@ -67,20 +66,17 @@ def try_hold_lock(path: Path) -> Iterator[str | None]:
 def hold_file_lock(path: Path) -> Iterator[None]:
     """Hold a file for us alone; the kernel frees it, however we end."""
     lock_path = path.with_name(f".{path.name}.lock")
-    handle = None
-    try:
+    check_lock_folder(path.parent)
+    with ExitStack() as stack:
         try:
-            check_lock_folder(path.parent)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(lock_path, LOCK_FLAGS, 0o600)
+            stack.callback(os.close, handle)
             if not acquire_lock(handle, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
                 raise LockedFileError(f"somebody else has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again")
         except OSError as error:
             raise LockedFileError(f"{lock_path} cannot be opened: {error.strerror}; {OWNER_HINT}") from None
         yield
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def read_locked_file(path: Path, limit: int) -> bytes:

@@ -292,17 +292,6 @@ class Booking:
 
 
 @dataclass(frozen=True)
-class ListedHost:
-    """A line of hosts.txt; `maintenance` is the reason, None outside maintenance."""
-
-    name: str
-    title: str | None = None
-    tags: tuple[str, ...] = ()
-    maintenance: str | None = None
-    is_hidden: bool = False
-
-
-@dataclass(frozen=True)
 class ConsulAccess:
     """How to reach Consul; `service` is what the GPU hosts register there."""
 
@@ -333,7 +322,9 @@ class KvAccess:
 
 @dataclass(frozen=True)
 class DiscoveredHost:
-    """A host of the board; `listed_by` names Consul, hosts.txt and hosts.json if they list it.
+    """A host of the board, or a line of hosts.txt; `maintenance` is the reason, None outside maintenance.
+
+    `listed_by` names Consul, hosts.txt and hosts.json if they list it.
 
     `consul_status` is the worst of its checks (passing, warning, critical), `consul_message` that check's output; both
     are None if Consul is not used or does not list it, which `is_missing_in_consul` tells apart.

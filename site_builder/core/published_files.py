@@ -135,13 +135,11 @@ def claim_published_files(www: Path, name: str, now: float) -> None:
     files.write_atomically(www / WRITER_FILE, f"{name}\n".encode())
 
 
-def compute_site_code_fingerprint() -> tuple[object, ...]:
-    """Return the version, and the name, size and time of every module and template."""
-    paths = [*PACKAGE_FOLDER.rglob("*.py"), *PACKAGE_FOLDER.rglob("*.html")]
-    stats = {str(path.relative_to(PACKAGE_FOLDER)): path.stat() for path in paths}
-    return __version__, tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
-
-
-# After an update of gpuboard, everything cached is made again. Computed once: this process builds with the code that
-# it has loaded, whatever is installed meanwhile.
-CODE_FINGERPRINT = compute_site_code_fingerprint()
+# The version, and the name, size and time of every module and template: after an update of gpuboard, everything cached
+# is made again. Computed once: this process builds with the code that it has loaded, whatever is installed meanwhile.
+CODE_FILES = (path for pattern in ("*.py", "*.html") for path in PACKAGE_FOLDER.rglob(pattern))
+CODE_STATS = {str(path.relative_to(PACKAGE_FOLDER)): path.stat() for path in CODE_FILES}
+CODE_FINGERPRINT = (
+    __version__,
+    tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in CODE_STATS.items())),
+)

@@ -29,6 +29,8 @@ JSON_TYPES: dict[Any, frozenset[type]] = {
     bool: frozenset({bool}),
     type(None): frozenset({type(None)}),
 }
+# Types that JSON has as text.
+TEXT_CONVERTERS: dict[Any, Decoder] = {bytes: bytes.fromhex, date: date.fromisoformat, Path: Path}
 # Bytes of a file: more than 20,000 hosts need.
 MAX_RECORDS_BYTES = 4 * 1024**3
 MAX_LINE_BYTES = 1024
@@ -113,33 +115,20 @@ def make_record_decoder(kind: Any) -> Decoder:  # noqa: ANN401 # a type or a typ
     raise TypeError(f"no decoder for {kind!r}")
 
 
-def build_type_decoder(*types: type) -> Decoder:
-    """Return a decoder of JSON's own types; a bool is not an int here."""
+def build_simple_decoder(types: frozenset[type], convert: Decoder | None = None) -> Decoder:
+    """Return a decoder of JSON's own types, or of one that JSON has as text; a bool is not an int here."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
-        if type(value) in types:
-            return value
-        raise WrongTypeError
-
-    return decode
-
-
-def build_text_decoder(convert: Callable[[str], Any]) -> Decoder:
-    """Return a decoder of types that JSON has as text."""
-
-    def decode(value: Any) -> Any:  # noqa: ANN401
-        if type(value) is not str:
+        if type(value) not in types:
             raise WrongTypeError
-        return convert(value)
+        return convert(value) if convert else value
 
     return decode
 
 
 SIMPLE_DECODERS: dict[Any, Decoder] = {
-    **{kind: build_type_decoder(*types) for kind, types in JSON_TYPES.items()},
-    bytes: build_text_decoder(bytes.fromhex),
-    date: build_text_decoder(date.fromisoformat),
-    Path: build_text_decoder(Path),
+    **{kind: build_simple_decoder(types) for kind, types in JSON_TYPES.items()},
+    **{kind: build_simple_decoder(JSON_TYPES[str], convert) for kind, convert in TEXT_CONVERTERS.items()},
 }
 
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from site_builder.consul import client
-from site_builder.consul.client import MAX_RESPONSE_BYTES, TIMEOUT_MESSAGE, ConsulRequest, clean_consul_json_value
+from site_builder.consul.client import MAX_RESPONSE_BYTES, ConsulRequest, clean_consul_json_value
 from site_builder.core import files
 from site_builder.core.data_folder import CachedDataFile
-from site_builder.core.files import read_with_signature
 from site_builder.core.formatting import format_local_time
-from site_builder.core.model import ConsulAccess, DiscoveredHost, ListedHost, ParsedFile, Problem
+from site_builder.core.model import ConsulAccess, DiscoveredHost, ParsedFile, Problem
 from site_builder.core.names import is_host_name
 from site_builder.core.records import describe_json_error
 from site_builder.core.terminal_text import decode_text, limit_problems
@@ -59,10 +58,6 @@ class DiscoveredNode:
         return self.node if NUMERIC_NAME.fullmatch(self.node) else self.node.partition(".")[0]
 
 
-class MalformedHostEntryError(Exception):
-    """What is wrong with an entry, in words."""
-
-
 class HostDiscovery:
     """Merges all lists of hosts at each build."""
 
@@ -95,7 +90,11 @@ class HostDiscovery:
         hosts = {}
         for name in sorted({*names, *nodes}):
             # hosts.txt, which people write, before Consul, and that before hosts.json
-            listed, node, in_hosts_json = hosts_txt.get(name, ListedHost(name)), nodes.get(name), hosts_json.get(name)
+            listed, node, in_hosts_json = (
+                hosts_txt.get(name, DiscoveredHost(name)),
+                nodes.get(name),
+                hosts_json.get(name),
+            )
             full_name = in_hosts_json.title if in_hosts_json and in_hosts_json.title != name else None
             hosts[name] = DiscoveredHost(
                 name,
@@ -111,9 +110,9 @@ class HostDiscovery:
         return hosts, problems
 
 
-def parse_hosts_txt(data: bytes) -> ParsedFile[ListedHost]:
+def parse_hosts_txt(data: bytes) -> ParsedFile[DiscoveredHost]:
     """Parse one host per line; `#` begins a comment."""
-    hosts: dict[str, ListedHost] = {}
+    hosts: dict[str, DiscoveredHost] = {}
     problems: list[str] = []
     for number, line in enumerate(decode_text(data).split("\n"), 1):
         text = line.partition("#")[0].strip()
@@ -130,17 +129,13 @@ def parse_hosts_txt(data: bytes) -> ParsedFile[ListedHost]:
             problems.append(f"line {number}: {name} stands there twice; the first line counts")
         else:
             reason = (maintenance[1] or "").strip() or "no reason given" if maintenance else None
-            hosts[name] = ListedHost(
-                name,
-                title=values[0] or None if values else None,
-                tags=tuple(values[1].split()) if len(values) > 1 else (),
-                maintenance=reason and reason[:MAX_CELL_CHARACTERS],
-                is_hidden=len(values) < len(cells),
-            )
+            title, tags, *_ = *values, "", ""
+            reason, is_hidden = reason and reason[:MAX_CELL_CHARACTERS], len(values) < len(cells)
+            hosts[name] = DiscoveredHost(name, title or None, tuple(tags.split()), reason, is_hidden)
     return ParsedFile(tuple(hosts.values()), problems=limit_problems(problems))
 
 
-def parse_hosts_json(data: bytes) -> ParsedFile[ListedHost]:
+def parse_hosts_json(data: bytes) -> ParsedFile[DiscoveredHost]:
     """Parse hosts with their full names as titles; incomplete if the file is no such object."""
     try:
         content = json.loads(decode_text(data).lstrip("\ufeff"), strict=False)
@@ -151,7 +146,7 @@ def parse_hosts_json(data: bytes) -> ParsedFile[ListedHost]:
     if not isinstance(content, dict):
         reason = 'it must be an object of names: {"atlas": "atlas.example.org"}'
         return ParsedFile(is_complete=False, problems=(reason,))
-    hosts: list[ListedHost] = []
+    hosts: list[DiscoveredHost] = []
     problems: list[str] = []
     for name, full_name in content.items():
         shown_name = clean_hosts_json_text(name)[:80]
@@ -160,7 +155,9 @@ def parse_hosts_json(data: bytes) -> ParsedFile[ListedHost]:
         elif full_name is not None and not isinstance(full_name, str):
             problems.append(f"the full name of {shown_name} is not a text")
         else:
-            hosts.append(ListedHost(name, title=clean_hosts_json_text(full_name or "")[:MAX_TITLE_CHARACTERS] or None))
+            hosts.append(
+                DiscoveredHost(name, title=clean_hosts_json_text(full_name or "")[:MAX_TITLE_CHARACTERS] or None)
+            )
     if len(hosts) > MAX_HOSTS:
         problems.append(f"it has {len(hosts)} hosts; only the first {MAX_HOSTS} count")
     return ParsedFile(tuple(hosts[:MAX_HOSTS]), problems=limit_problems(problems))
@@ -177,6 +174,7 @@ class ConsulHostList:
     def __init__(self, state: Path, access: ConsulAccess) -> None:
         """Load the last good list of this service."""
         self.access = access
+        self.query = {"service": access.service, "datacenter": access.datacenter}  # identifies a stored list
         self.where = f"Consul at {client.format_agent_address(access.address)}"
         self.store_path = state / "consul.json"
         self.nodes: tuple[DiscoveredNode, ...] | None = None
@@ -184,18 +182,13 @@ class ConsulHostList:
         self.nodes_time = 0.0
         self.request: ConsulRequest | None = None
         with suppress(OSError, files.FileRefusedError, ValueError, RecursionError):
-            signature, content = read_with_signature(state / "consul.json", MAX_RESPONSE_BYTES)
+            signature, content = files.read_with_signature(self.store_path, MAX_RESPONSE_BYTES)
             stored = json.loads(content)
-            if isinstance(stored, dict) and [stored.get("service"), stored.get("datacenter")] == self.query:
-                parsed = parse_discovered_nodes(stored.get("nodes"))
-                if parsed.is_complete:
-                    self.nodes = self.stored_nodes = parsed.rows
-                    self.nodes_time = signature.modified_ns / 1e9
-
-    @property
-    def query(self) -> list[str | None]:
-        """Return what identifies a stored list."""
-        return [self.access.service, self.access.datacenter]
+            nodes = stored.pop("nodes", None) if isinstance(stored, dict) else None
+            parsed = parse_discovered_nodes(nodes)
+            if stored == self.query and parsed.is_complete:
+                self.nodes = self.stored_nodes = parsed.rows
+                self.nodes_time = signature.modified_ns / 1e9
 
     def start_request(self) -> None:
         """Send a request, unless an earlier one still hangs."""
@@ -210,12 +203,10 @@ class ConsulHostList:
         if request is None or request.is_cancelled:
             failure = "does not answer, and still hangs on an earlier question, so that it was not asked again"
             return self.nodes, [self.build_problem(failure)]
-        if not request.wait():
-            request.cancel()
-            return self.nodes, [self.build_problem(TIMEOUT_MESSAGE)]
-        self.request = None
-        if request.failure:
-            return self.nodes, [self.build_problem(request.failure)]
+        failure = request.wait()
+        self.request = request if request.is_cancelled else None
+        if failure:
+            return self.nodes, [self.build_problem(failure)]
         parsed = parse_discovered_nodes(request.response)
         if not parsed.is_complete:
             return self.nodes, [self.build_problem(f"answers, but {'; '.join(parsed.problems)}")]
@@ -224,8 +215,7 @@ class ConsulHostList:
         try:
             self.store_nodes()
         except OSError as error:
-            what = f"the list of Consul could not be kept: {error.strerror}"
-            problems.append(Problem("state/consul.json", what))
+            problems.append(Problem("state/consul.json", f"the list of Consul could not be kept: {error.strerror}"))
         if not parsed.rows:
             # without rights, Consul shows nothing rather than refuse
             rights = client.SERVICE_RIGHTS
@@ -245,8 +235,7 @@ class ConsulHostList:
             with suppress(FileNotFoundError):
                 os.utime(self.store_path, (self.nodes_time, self.nodes_time))
                 return
-        service, datacenter = self.query
-        content = {"service": service, "datacenter": datacenter, "nodes": discovered_nodes_to_json(self.nodes or ())}
+        content = {**self.query, "nodes": discovered_nodes_to_json(self.nodes or ())}
         self.stored_nodes = None
         files.write_atomically(self.store_path, json.dumps(content).encode(), 0o600)
         self.stored_nodes = self.nodes
@@ -267,7 +256,7 @@ def parse_discovered_nodes(response: object) -> ParsedFile[DiscoveredNode]:
     for number, entry in enumerate(response[:MAX_ENTRIES], 1):
         try:
             node = parse_discovered_node(entry)
-        except MalformedHostEntryError as error:
+        except ValueError as error:
             problems.append(f"entry {number} of its answer does not count: {error}")
             continue
         key = node.node, node.host
@@ -284,18 +273,19 @@ def parse_discovered_nodes(response: object) -> ParsedFile[DiscoveredNode]:
 
 def parse_discovered_node(entry: object) -> DiscoveredNode:
     """Parse a node, its service, and the checks of both."""
-    record = require_host_entry_object(entry, "it")
-    node = require_host_entry_object(record.get("Node"), "Node")
-    service = require_host_entry_object(record.get("Service"), "Service")
-    meta = require_host_entry_object(service.get("Meta") or {}, "Service.Meta")
-    tags = require_host_entry_list(service.get("Tags"), "Service.Tags")
+    record = require_discovered_object(entry, "it")
+    node = require_discovered_object(record.get("Node"), "Node")
+    service = require_discovered_object(record.get("Service"), "Service")
+    meta = require_discovered_object(service.get("Meta") or {}, "Service.Meta")
+    tags = require_discovered_list(service.get("Tags"), "Service.Tags")
     clean_tags = [clean_consul_json_value(tag, MAX_TAG_CHARACTERS) for tag in tags]
     name = clean_consul_json_value(node.get("Node"), MAX_NAME_CHARACTERS + 1)
     if not name or len(name) > MAX_NAME_CHARACTERS:
-        raise MalformedHostEntryError("its node has no name" if not name else "the name of its node is too long")
-    checks, maintenance = [], None
-    for item in require_host_entry_list(record.get("Checks"), "Checks"):
-        check = require_host_entry_object(item, "a check")
+        raise ValueError("its node has no name" if not name else "the name of its node is too long")
+    checks: list[dict[object, object]] = [{"Status": "passing"}]
+    maintenance = None
+    for item in require_discovered_list(record.get("Checks"), "Checks"):
+        check = require_discovered_object(item, "a check")
         # by these checks Consul marks its maintenance mode
         if check.get("Status") == "critical" and MAINTENANCE_CHECK.fullmatch(str(check.get("CheckID"))):
             note = clean_consul_json_value(check.get("Notes"), MAX_MESSAGE_CHARACTERS)
@@ -303,43 +293,36 @@ def parse_discovered_node(entry: object) -> DiscoveredNode:
             maintenance = maintenance or reason
         else:
             checks.append(check)
-    status, message = find_worst_status(checks)
+    worst = min(checks, key=rank_discovered_check)
+    messages = (clean_consul_json_value(worst.get(key), MAX_MESSAGE_CHARACTERS) for key in ("Output", "Notes", "Name"))
     return DiscoveredNode(
         name,
         host=clean_consul_json_value(meta.get("host"), MAX_NAME_CHARACTERS) or None,
         title=clean_consul_json_value(meta.get("title"), MAX_TITLE_CHARACTERS) or None,
         tags=tuple(dict.fromkeys(filter(None, clean_tags)))[:MAX_TAGS],
-        status=status,
-        message=message,
+        status=STATUSES_WORST_FIRST[rank_discovered_check(worst)],
+        message=next(filter(None, messages), None),
         maintenance=maintenance,
     )
 
 
-def require_host_entry_object(value: object, what: str) -> dict[object, object]:
+def require_discovered_object(value: object, what: str) -> dict[object, object]:
     if not isinstance(value, dict):
-        raise MalformedHostEntryError(f"{what} is not an object")
+        raise ValueError(f"{what} is not an object")
     return value
 
 
-def require_host_entry_list(value: object, what: str) -> list[object]:
+def require_discovered_list(value: object, what: str) -> list[object]:
     """Return the list; Consul writes null for an empty one."""
     if value is not None and not isinstance(value, list):
-        raise MalformedHostEntryError(f"{what} is not a list")
+        raise ValueError(f"{what} is not a list")
     return value or []
 
 
-def find_worst_status(checks: Iterable[dict[object, object]]) -> tuple[str, str | None]:
-    """Return the worst status with the message of its first check; an unknown status is critical."""
-    status, message = "passing", None
-    for check in checks:
-        reported = check.get("Status")
-        check_status = reported if isinstance(reported, str) and reported in STATUSES_WORST_FIRST else "critical"
-        if STATUSES_WORST_FIRST.index(check_status) < STATUSES_WORST_FIRST.index(status):
-            messages = (
-                clean_consul_json_value(check.get(key), MAX_MESSAGE_CHARACTERS) for key in ("Output", "Notes", "Name")
-            )
-            status, message = check_status, next(filter(None, messages), None)
-    return status, message
+def rank_discovered_check(check: dict[object, object]) -> int:
+    """Rank the worst status lowest; an unknown one is critical."""
+    status = check.get("Status")
+    return STATUSES_WORST_FIRST.index(status) if status in STATUSES_WORST_FIRST else 0
 
 
 def merge_discovered_nodes(node: DiscoveredNode, second: DiscoveredNode) -> DiscoveredNode:

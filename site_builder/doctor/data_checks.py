@@ -15,7 +15,7 @@ from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.store import BookingStoreFile
 from site_builder.consul import client, kv, leader
-from site_builder.consul.client import TIMEOUT_MESSAGE, ConsulRequest, ConsulUnavailableError
+from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
 from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_folder_in_data, list_data_folder_problems
 from site_builder.core.formatting import format_count, format_duration, format_names, format_size
@@ -96,7 +96,7 @@ def check_consul(context: DoctorContext) -> CheckResult:
         return CheckResult.not_applicable("GPUBOARD_CONSUL_SERVICE is not set: Consul is not asked for hosts")
     where = f"Consul at {client.format_agent_address(access.address)}"
     request = request_discovered_nodes(access)
-    failure = wait_for_consul(request)
+    failure = request.wait()
     parsed_nodes = hosts.parse_discovered_nodes(request.response)
     if not failure and not parsed_nodes.is_complete:
         failure = f"answers, but {'; '.join(parsed_nodes.problems)}"
@@ -114,20 +114,13 @@ def check_consul(context: DoctorContext) -> CheckResult:
     return CheckResult.passed(f"{message}, of which {failing} fail their check" if failing else message)
 
 
-def wait_for_consul(request: ConsulRequest) -> str:
-    if not request.wait():
-        request.cancel()
-        return TIMEOUT_MESSAGE
-    return request.failure or ""
-
-
 def check_kv_store(context: DoctorContext) -> CheckResult:
     access = context.settings.kv
     if access is None:
         return CheckResult.not_applicable("GPUBOARD_KV is not set: data/ is no copy of Consul's KV store")
     store = KvStore(access)
     request = store.request_all()
-    failure = wait_for_consul(request)
+    failure = request.wait()
     dump = kv.parse_kv_entries(request.body or b"[]", store.data_prefix)
     held = None
     try:

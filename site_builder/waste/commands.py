@@ -80,10 +80,7 @@ def load_waste_for_command(loaded: LoadedSettings) -> WasteReport:
     settings, clock_ahead_s = loaded.settings, 0.0
     if loader.choose_fleet_source(loaded) == "url":
         source = f"{settings.url}{WASTE_FILE}"
-        try:
-            response = board_client.send_board_request(source, login=settings.login)
-        except board_client.BoardResponseError as error:
-            raise CommandError(board_client.describe_board_response_error(error, source)) from None
+        response = board_client.send_board_request(source, login=settings.login)
         content, clock_ahead_s = response.content, response.clock_ahead_s
     else:
         source = str(settings.www.absolute() / WASTE_FILE)

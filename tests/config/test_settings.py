@@ -14,6 +14,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import NoReturn
+from zoneinfo import ZoneInfoNotFoundError
 
 import click
 import pytest
@@ -37,7 +39,8 @@ from site_builder.config.settings import (
     parse_conf_file,
     resolve_setting_values,
 )
-from site_builder.core.clock import find_zone, load_dateutil_zone
+from site_builder.core import clock
+from site_builder.core.clock import find_zone
 from site_builder.core.command_options import with_settings
 from site_builder.core.model import ConsulAccess, PrivacySettings, StateLimits
 from tests.support.pace import check, took, within
@@ -394,9 +397,13 @@ def test_tz_rule_is_left_to_the_c_library() -> None:
     assert python(code, TZ="XYZ-3:30") == "2026-01-15 00:00:00+03:30\n"
 
 
-def test_machine_without_zones_uses_dateutil() -> None:
-    assert offset(load_dateutil_zone("Asia/Tokyo")) == timedelta(hours=9)
-    assert offset(load_dateutil_zone("UTC")) == timedelta(0)
+def test_machine_without_zones_uses_dateutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_no_zone(name: str) -> NoReturn:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(clock, "ZoneInfo", find_no_zone)
+    assert offset(find_zone("Asia/Tokyo", {})) == timedelta(hours=9)
+    assert offset(find_zone("UTC", {})) == timedelta(0)
 
 
 # The file: what sh and Python read alike

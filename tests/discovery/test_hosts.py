@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from site_builder.bookings import parser as booking_parser
 from site_builder.consul.client import ConsulRequest
 from site_builder.core import people
-from site_builder.core.model import ConsulAccess, DiscoveredHost, ListedHost, Problem
+from site_builder.core.model import ConsulAccess, DiscoveredHost, Problem
 from site_builder.core.names import is_host_name
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import DiscoveredNode, HostDiscovery
@@ -671,7 +671,7 @@ def test_lists_that_did_not_change_are_not_parsed_again(lab: Lab) -> None:
 
 def test_hosts_json_reports_what_does_not_count() -> None:
     dump = hosts.parse_hosts_json(b'\xef\xbb\xbf{"atlas": "a.x", "../x": "y", "hydra": 7, "titan": null}')
-    assert dump.rows == (ListedHost("atlas", "a.x"), ListedHost("titan"))
+    assert dump.rows == (DiscoveredHost("atlas", "a.x"), DiscoveredHost("titan"))
     assert dump.problems == ("'../x' is not a host name", "the full name of hydra is not a text")
 
 
@@ -865,25 +865,28 @@ def test_a_problem_is_one_sentence_with_its_place() -> None:
 @pytest.mark.parametrize(
     ("line", "host"),
     [
-        ("atlas", ListedHost("atlas")),
-        ("192.168.0.1", ListedHost("192.168.0.1")),
-        ("atlas, The big one, vision nlp  # in room 7", ListedHost("atlas", "The big one", ("vision", "nlp"))),
-        ("atlas,,vision", ListedHost("atlas", None, ("vision",))),
-        ("atlas, hidden", ListedHost("atlas", is_hidden=True)),
-        ("atlas, Big, a b, hidden", ListedHost("atlas", "Big", ("a", "b"), is_hidden=True)),
-        ("atlas, maintenance: new fans, back on Monday", ListedHost("atlas", maintenance="new fans, back on Monday")),
-        ("atlas, Big, maintenance", ListedHost("atlas", "Big", maintenance="no reason given")),
-        ("atlas, Big, a, hidden, maintenance: x", ListedHost("atlas", "Big", ("a",), "x", is_hidden=True)),
+        ("atlas", DiscoveredHost("atlas")),
+        ("192.168.0.1", DiscoveredHost("192.168.0.1")),
+        ("atlas, The big one, vision nlp  # in room 7", DiscoveredHost("atlas", "The big one", ("vision", "nlp"))),
+        ("atlas,,vision", DiscoveredHost("atlas", None, ("vision",))),
+        ("atlas, hidden", DiscoveredHost("atlas", is_hidden=True)),
+        ("atlas, Big, a b, hidden", DiscoveredHost("atlas", "Big", ("a", "b"), is_hidden=True)),
+        (
+            "atlas, maintenance: new fans, back on Monday",
+            DiscoveredHost("atlas", maintenance="new fans, back on Monday"),
+        ),
+        ("atlas, Big, maintenance", DiscoveredHost("atlas", "Big", maintenance="no reason given")),
+        ("atlas, Big, a, hidden, maintenance: x", DiscoveredHost("atlas", "Big", ("a",), "x", is_hidden=True)),
     ],
 )
-def test_line_of_hosts_txt(line: str, host: ListedHost) -> None:
+def test_line_of_hosts_txt(line: str, host: DiscoveredHost) -> None:
     dump = hosts.parse_hosts_txt(f"# our hosts\n\n{line}\r\n".encode())
     assert (dump.rows, dump.problems) == ((host,), ())
 
 
 def test_invalid_and_repeated_names_are_reported() -> None:
     dump = hosts.parse_hosts_txt(b"atlas\n../../etc\natlas, again\na b\n")
-    assert dump.rows == (ListedHost("atlas"),)
+    assert dump.rows == (DiscoveredHost("atlas"),)
     assert dump.problems == (
         "line 2: '../../etc' is not a host name",
         "line 3: atlas stands there twice; the first line counts",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import time
+import urllib.error
 from collections.abc import Iterator
 from dataclasses import replace
+from email.message import Message
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,10 +222,10 @@ def test_more_than_50_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_command_that_uses_another_name_says_what_to_set() -> None:
-    told = board_client.describe_board_response_error(
-        board_client.BoardResponseError(421, "", "Misdirected Request"), "http://gpus:8080/status.json"
-    )
-    assert told == "the board does not answer as gpus:8080: its admin can add that name to GPUBOARD_SERVER_NAMES"
+    url = "http://gpus:8080/status.json"
+    response = urllib.error.HTTPError(url, 421, "Misdirected Request", Message(), io.BytesIO())
+    error = board_client.build_board_response_error(response, url, has_login=False)
+    assert str(error) == "the board does not answer as gpus:8080: its admin can add that name to GPUBOARD_SERVER_NAMES"
 
 
 # The name that DNS gives to this machine
