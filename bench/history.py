@@ -44,7 +44,7 @@ from site_builder.core.command_options import load_command_settings
 from site_builder.fleet import host_state
 from site_builder.health.store import HealthEventStore
 from site_builder.history.writer import HistoryWriter
-from site_builder.usage import build as people_build
+from site_builder.usage import people_page
 
 added = 0.0
 def clocked(work):
@@ -68,12 +68,12 @@ HistoryWriter.record = clocked(lambda self, samples, now, reach: record(self, sa
 HealthEventStore.record = clocked(lambda self, told, now, within: tell(self, told, began + 60 * (tick // 6), within))
 HistoryWriter.roll_up = clocked(HistoryWriter.roll_up)
 SparklineCache.render_hosts = clocked(SparklineCache.render_hosts)
-people_build.PeoplePageBuilder.write = clocked(people_build.PeoplePageBuilder.write)
+people_page.PeoplePageBuilder.write = clocked(people_page.PeoplePageBuilder.write)
 builder = board_builder.Builder(load_command_settings(None, {}).settings, build_interval_s=10)
 hosts, began, minutes = int(sys.argv[1]), time.time(), []
 for tick in range(24):
     fleet(Path("data"), hosts, tick + 1)
-    people_build.WRITE_INTERVAL_S = 1e9 if tick % 6 else 0
+    people_page.WRITE_INTERVAL_S = 1e9 if tick % 6 else 0
     added, before = 0.0, time.process_time()
     report = builder.build(time.time())
     total = time.process_time() - before

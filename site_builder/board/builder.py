@@ -40,7 +40,8 @@ from site_builder.health.store import RECORD_TIME_LIMIT_S, HealthEventStore
 from site_builder.history.rollups import OLD_SUMS_FILE
 from site_builder.history.writer import HistoryWriter
 from site_builder.snapshots.store import OLD_STORE_FILE, SnapshotStore
-from site_builder.usage.build import FLEET_PAGE, PEOPLE_PAGE, FleetPageBuilder, PeoplePageBuilder
+from site_builder.usage.fleet_page import FLEET_PAGE, FleetPageBuilder
+from site_builder.usage.people_page import PEOPLE_PAGE, PeoplePageBuilder
 from site_builder.waste.build import WasteMonitor
 from site_builder.waste.rules import WASTE_FILE
 

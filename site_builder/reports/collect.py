@@ -26,31 +26,19 @@ from site_builder.history.reader import GpuHistory, HistoryReader, read_first_hi
 from site_builder.history.usage_sums import DailyUsageSums, StateMinutes
 from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import UsageCell
-from site_builder.usage.totals import (
-    MINUTES_PER_HOUR,
-    TotalsPeriod,
-    UsageGpuStay,
-    UsageTable,
-    UseSummary,
-    compute_usage_percent_seen,
-    find_usage_midnight,
-    sum_state_minutes,
-    summarize_usage_by_model,
-    summarize_usage_total,
-    summarize_use,
-)
+from site_builder.usage.totals import UsageTable, UseSummary, find_usage_midnight, sum_state_minutes
 from site_builder.waste.render import parse_waste_json
 from site_builder.waste.rules import WASTE_FILE, WasteItem
 
 WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
-DAYS_PER_WEEK = 7
+WEEK = timedelta(days=7)
 # A shorter break is no waste.
 MIN_WASTE_MINUTES = 60
 HISTORY_COLUMNS = ("busy", "held", "conflict", "booked", "owner", "booker")
 # Length of a bucket, where history is still so fine.
 BUCKET_S = 300
 # Current waste is part of a report whose week ended at most this long ago, if the board was built within the hour.
-MAX_REPORT_AGE_S = DAYS_PER_WEEK * DAY
+MAX_REPORT_AGE_S = 7 * DAY
 MAX_WASTE_AGE_S = HOUR
 HIDDEN_HOST_NAME = "a hidden host"
 
@@ -85,7 +73,7 @@ class CollectedUsage(NamedTuple):
 
     @property
     def seen_percent(self) -> int | None:
-        return compute_usage_percent_seen(self.people.total)
+        return totals.compute_usage_percent_seen(self.people.total)
 
 
 class CollectedReport(NamedTuple):
@@ -135,11 +123,11 @@ def format_report_week(monday: date) -> str:
 
 def find_last_whole_week(today: date) -> date:
     """Return the Monday of the last week that is over."""
-    return today - timedelta(days=today.weekday() + DAYS_PER_WEEK)
+    return today - timedelta(days=today.weekday()) - WEEK
 
 
 def list_report_week_days(first: date) -> list[date]:
-    return fleet_page.list_fleet_days_until(first + timedelta(days=DAYS_PER_WEEK - 1), DAYS_PER_WEEK)
+    return [first + timedelta(days=day) for day in range(WEEK.days)]
 
 
 # Sums
@@ -199,13 +187,12 @@ class ReportCollectionError(Exception):
 def collect_report(settings: Settings, history: HistoryReader, first: date, now: float) -> CollectedReport | None:
     """Collect the report of the week that begins with this Monday; None if history has nothing of it."""
     zone = settings.zone
-    usage = read_week_usage(history, first, now)
+    usage, previous = (history.read_daily_usage(day, day + timedelta(days=6), now) for day in (first, first - WEEK))
+    check_collected_history(history)
     if not usage.seen:
         return None
-    start, end = find_usage_midnight(first, zone), find_usage_midnight(first + timedelta(days=DAYS_PER_WEEK), zone)
+    start, end = find_usage_midnight(first, zone), find_usage_midnight(first + WEEK, zone)
     until = min(end, now)
-    previous_first = first - timedelta(days=DAYS_PER_WEEK)
-    previous = read_week_usage(history, previous_first, now)
     names = {share.person for week in (usage, previous) for share in week.shares}
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], names)
     tally = WeekTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
@@ -227,14 +214,8 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
     gpu_counts: dict[tuple[date, str], int] = defaultdict(int)  # of each model, the most at once on each day
     for (hour, model), seen in tally.seen_by_hour_and_model.items():
         key = (datetime.fromtimestamp(hour, zone).date(), model)
-        gpu_counts[key] = max(gpu_counts[key], ceil(seen / MINUTES_PER_HOUR))
-    stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
-    history_start = read_first_history_day(history)
-    period, previous_period = (
-        TotalsPeriod(monday, monday + timedelta(days=DAYS_PER_WEEK - 1), zone, now)
-        for monday in (first, previous_first)
-    )
-    week_usage = collect_week_usage(usage, gpu_counts, stays, people, period, history_start)
+        gpu_counts[key] = max(gpu_counts[key], ceil(seen / totals.MINUTES_PER_HOUR))
+    week_usage = collect_week_usage(history, first, usage, people, now, gpu_counts)
     shown_hosts = tuple(row for row in week_usage.hosts.rows if row.name not in hidden)
     report = CollectedReport(
         first=first,
@@ -243,7 +224,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
         zone=zone,
         usage=week_usage._replace(hosts=week_usage.hosts._replace(rows=shown_hosts)),
         previous_usage=(
-            collect_week_usage(previous, {}, stays, people, previous_period, history_start) if previous.seen else None
+            collect_week_usage(history, first - WEEK, previous, people, now, {}) if previous.seen else None
         ),
         cells=fleet_page.build_fleet_cells_from_sums(tally.minutes_by_hour, list_report_week_days(first), zone),
         waste=tally.wasted,
@@ -260,22 +241,18 @@ def check_collected_history(history: HistoryReader) -> None:
         raise ReportCollectionError(history.problem.what)
 
 
-def read_week_usage(history: HistoryReader, first: date, now: float) -> DailyUsageSums:
-    usage = history.read_daily_usage(first, first + timedelta(days=DAYS_PER_WEEK - 1), now)
-    check_collected_history(history)
-    return usage
-
-
 def collect_week_usage(
+    history: HistoryReader,
+    first: date,
     usage: DailyUsageSums,
-    gpu_counts: Mapping[tuple[date, str], int],
-    stays: Sequence[UsageGpuStay],
     people: PeopleDirectory,
-    period: TotalsPeriod,
-    history_start: date | None,
+    now: float,
+    gpu_counts: Mapping[tuple[date, str], int],
 ) -> CollectedUsage:
     """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
-    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, period)
+    days, zone, history_start = list_report_week_days(first), history.zone, read_first_history_day(history)
+    stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
+    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, (days[0], days[-1]), zone, now)
     sums_by_name, sums_by_gpu = totals.total_daily_usage(usage.shares, usage.seen, unseen.items())
     by_person, by_host = (
         totals.build_usage_totals_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
@@ -284,23 +261,27 @@ def collect_week_usage(
     for row in usage.seen:
         minutes_by_key[row.day, row.model].append(row.seen)
     sums = {key: sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
-    days = {}
-    for day in list_report_week_days(period.first):
-        days[day] = summarize_use(
+    use_by_day = {}
+    for day in days:
+        use_by_day[day] = totals.summarize_use(
             sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
             sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
         )
+
+    def count_day_minutes(day: date) -> int:  # clocks may change on it
+        return (find_usage_midnight(day + timedelta(days=1), zone) - find_usage_midnight(day, zone)) // 60
+
     models = {}
-    for model, use in summarize_usage_by_model(sums, fleet_page.build_fleet_day_length(period.zone)).items():
+    for model, use in totals.summarize_usage_by_model(sums, count_day_minutes).items():
         counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
         models[model] = use._replace(gpus=max(counts, default=use.gpus))
     return CollectedUsage(
-        days=days,
+        days=use_by_day,
         models=models,
-        total=summarize_usage_total(models, sums.values()),
+        total=totals.summarize_usage_total(models, sums.values()),
         people=by_person,
         hosts=by_host,
-        history_start=history_start if history_start and period.first < history_start else None,
+        history_start=history_start if history_start and first < history_start else None,
     )
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from site_builder.charts import svg
 from site_builder.core.formatting import format_gpu_hours, format_names, format_weekday_date
 from site_builder.core.html import Html, escape_html
+from site_builder.core.model import GpuNumber
 from site_builder.core.names import natural_sort_key
 from site_builder.core.terminal_text import flatten_terminal_text, replace_unprintable, truncate_terminal_text
 from site_builder.health import events
 from site_builder.health.model import HealthEvent
 from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
 from site_builder.usage import fleet_page
-from site_builder.usage.fleet_page import FleetPageRow, HeatmapRow, build_heatmap_hourly_rows
+from site_builder.usage.fleet_page import build_fleet_page_row
 from site_builder.usage.totals import (
     MAX_MODELS,
     MINUTES_PER_HOUR,
     NOTHING_SEEN,
     PeriodComparison,
-    PeriodTotals,
     UsageChange,
     UsageRow,
     UsageTotals,
@@ -31,6 +30,7 @@ from site_builder.usage.totals import (
     compute_usage_percent_seen,
     usage_total_to_hours,
 )
+from site_builder.waste.rules import WasteItem
 
 SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
 INFO_LABEL = "for your information"
@@ -90,179 +90,70 @@ TEXT = ContentFormat(
 MAIL = TEXT._replace(max_models=20, are_names_cut=True)
 
 
-class ReportUseRow(NamedTuple):
-    """Use of some GPUs, and its cells ready to be shown."""
-
-    use: UseSummary
-    cells: FleetPageRow
-    change: str = ""
-
-
-class PersonRow(NamedTuple):
-    """GPU-hours of a person, ready to be shown."""
-
-    name: str
-    sums: UsageTotals
-    used: str
-    change: str
-    held: str
-    booked: str
-    unused: str
-
-
-class ContentWasteRow(NamedTuple):
-    gpu: str
-    model: str
-    person: str
-    hours: str
-
-
-class ContentWasteTable(NamedTuple):
-    """GPUs that were wasted in one way; `has_people` if it says by whom."""
-
-    title: str
-    has_people: bool
-    rows: Sequence[ContentWasteRow]
-    omitted_count: int
-    omitted: str
-
-
-class ContentCurrentWasteRow(NamedTuple):
-    """GPU wasted when the report was made; hours and people are empty where they are not known."""
-
-    gpu: str
-    people: str
-    hours: str
-    what: str
-    advice: str
-
-    @property
-    def subject(self) -> str:
-        people = f" ({self.people})" if self.people else ""
-        return f"{self.gpu}{people}{f', {self.hours} h' if self.hours else ''}"
-
-
-class ContentEventRow(NamedTuple):
-    severity: str
-    is_critical: bool
-    when: str
-    gpu: str
-    what: str
-
-
-class ContentUnseenHost(NamedTuple):
-    """Host that was not seen all the time."""
-
-    name: str
-    seen: str
-    unseen_hours: str
-
-
-@dataclass(frozen=True)
-class ReportContent:
-    """Content of a report, in the order of its sections; the templates have these names."""
-
-    title: str
-    date_range: str
-    notes: list[str]
-    changes: list[tuple[str, str, str]]
-    days: list[ReportUseRow]
-    all_gpus: ReportUseRow
-    heat: list[HeatmapRow]
-    models: list[ReportUseRow]
-    omitted_models: int
-    users: bool
-    people: list[PersonRow]
-    most_used: int
-    omitted_people: str
-    unowned_hours: str
-    total: PersonRow
-    waste: list[ContentWasteTable]
-    current_waste: list[ContentCurrentWasteRow]
-    omitted_current_waste: int
-    events: list[ContentEventRow]
-    omitted_events: int
-    hosts: list[ContentUnseenHost]
-    omitted_hosts: int
-
-
-def build_report_content(report: CollectedReport, form: ContentFormat) -> ReportContent:
-    until = find_unfinished_content_end(report)
-    models = list(list_report_models(report).items())
-    people = report.usage.people
+def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[str, Any]:
+    """Build what the templates show, in the order of their sections."""
+    models, people = list_report_models(report), report.usage.people
     omitted_people = people.rows[form.max_people :]
-    omitted_hours = format_unit_hours(sum(row.sums.used for row in omitted_people))
+    omitted_hours = format_report_hours(sum(row.sums.used for row in omitted_people))
     previous = report.compared_usage
     previous_use = {row.key: row.sums.used for row in previous.people.rows} if previous else None
     report_events, hosts = list_content_events(report), list_unseen_report_hosts(report)
     comparison = compare_report_weeks(report)
-    return ReportContent(
-        title=build_content_title(report),
-        date_range=build_content_date_range(report),
-        notes=list_report_notes(report),
-        changes=fleet_page.describe_fleet_page_comparison(comparison),
-        days=[build_report_use_row(format_weekday_date(day), report.usage.days[day]) for day in report.days],
-        all_gpus=build_report_use_row("All GPUs", report.usage.total, build_content_change(comparison.used)),
-        heat=build_heatmap_hourly_rows(report.days, report.cells, until),
-        models=[
-            build_report_use_row(form.shorten(model), use, build_content_change(compare_report_model(report, model)))
+    use_change = Html(build_content_change(comparison.used))
+    person_rows = []
+    for row in people.rows[: form.max_people] if report.are_users_shown else ():
+        before = None if previous_use is None else usage_total_to_hours(previous_use.get(row.key, 0))
+        change = UsageChange(usage_total_to_hours(row.sums.used), before)
+        person_rows.append(build_content_person(form.shorten(row.name), row.sums, row.sums.used, change))
+    return {
+        "title": build_content_title(report),
+        "date_range": build_content_date_range(report),
+        "notes": list_report_notes(report),
+        "changes": fleet_page.describe_fleet_page_comparison(comparison),
+        "days": [build_fleet_page_row(format_weekday_date(day), report.usage.days[day]) for day in report.days],
+        "all_gpus": build_fleet_page_row("All GPUs", report.usage.total, use_change),
+        "hour_names": fleet_page.HOUR_NAMES,
+        "heat": fleet_page.build_heatmap_hourly_rows(report.days, report.cells, find_unfinished_week_end(report)),
+        "models": [
+            build_fleet_page_row(
+                form.shorten(model), use, Html(build_content_change(compare_report_model(report, model)))
+            )
             for model, use in models[: form.max_models]
         ],
-        omitted_models=0 if form.max_models is None else len(models) - form.max_models,
-        users=report.are_users_shown,
-        people=[
-            build_person_row(
-                form.shorten(row.name),
-                row.sums,
-                row.sums.used,
-                UsageChange(
-                    usage_total_to_hours(row.sums.used),
-                    None if previous_use is None else usage_total_to_hours(previous_use.get(row.key, 0)),
-                ),
-            )
-            for row in (people.rows[: form.max_people] if report.are_users_shown else ())
-        ],
-        most_used=max((row.sums.used for row in people.rows), default=0),
-        omitted_people=f"and {len(omitted_people)} more with {omitted_hours} GPU-hours" if omitted_people else "",
-        unowned_hours=format_unit_hours(people.total.unowned) if people.total.unowned else "",
-        total=build_person_row("All together", people.total, people.total.used + people.total.unowned, comparison.used),
-        waste=[
-            build_report_waste_table(report, form, kind) for kind in form.waste_titles if getattr(report.waste, kind)
-        ],
-        current_waste=[
-            ContentCurrentWasteRow(
-                gpu=form.shorten(format_report_gpu_name(waste.host, waste.index), MAX_GPU_CHARACTERS),
-                people=form.shorten(format_names(waste.people)),
-                hours="" if waste.hours is None else f"{waste.hours:,.1f}",
-                what=form.shorten(waste.what, MAX_SENTENCE_CHARACTERS),
-                advice=form.shorten(f"{waste.advice} {waste.command}".strip(), MAX_SENTENCE_CHARACTERS),
-            )
-            for waste in report.current_waste[: form.max_wasted]
-        ],
-        omitted_current_waste=len(report.current_waste) - form.max_wasted,
-        events=[
-            ContentEventRow(
-                severity=find_report_event_severity(event)[1],
-                is_critical=event.kind in events.CRITICAL_KINDS,
-                when=events.format_event_time(event, report.zone),
-                gpu=form.shorten(
-                    format_report_gpu_name(event.host, event.index if event.gpu_key else None), MAX_GPU_CHARACTERS
-                ),
-                what=form.shorten(events.describe_event(event), MAX_SENTENCE_CHARACTERS),
-            )
+        "omitted_models": 0 if form.max_models is None else len(models) - form.max_models,
+        "users": report.are_users_shown,
+        "people": person_rows,
+        "most_used": max((row.sums.used for row in people.rows), default=0),
+        "omitted_people": f"and {len(omitted_people)} more with {omitted_hours} GPU-hours" if omitted_people else "",
+        "unowned_hours": format_report_hours(people.total.unowned) if people.total.unowned else "",
+        "total": build_content_person(
+            "All together", people.total, people.total.used + people.total.unowned, comparison.used
+        ),
+        "waste": [build_content_waste(report, form, kind) for kind in form.waste_titles if getattr(report.waste, kind)],
+        "current_waste": [build_content_current_waste(item, form) for item in report.current_waste[: form.max_wasted]],
+        "omitted_current_waste": len(report.current_waste) - form.max_wasted,
+        "events": [
+            {
+                "severity": find_report_event_severity(event)[1],
+                "is_critical": event.kind in events.CRITICAL_KINDS,
+                "when": events.format_event_time(event, report.zone),
+                "gpu": format_content_gpu(form, event.host, event.index if event.gpu_key else None),
+                "what": form.shorten(events.describe_event(event), MAX_SENTENCE_CHARACTERS),
+            }
             for event in report_events[: form.max_events]
         ],
-        omitted_events=len(report_events) - form.max_events,
-        hosts=[
-            ContentUnseenHost(
-                name=form.shorten(row.name, MAX_GPU_CHARACTERS),
-                seen=svg.UNKNOWN if (seen := compute_usage_percent_seen(row.sums)) is None else f"{seen} %",
-                unseen_hours=format_unit_hours(row.sums.unseen),
-            )
+        "omitted_events": len(report_events) - form.max_events,
+        "hosts": [
+            {
+                "name": form.shorten(row.name, MAX_GPU_CHARACTERS),
+                "seen": svg.UNKNOWN if (seen := compute_usage_percent_seen(row.sums)) is None else f"{seen} %",
+                "unseen_hours": format_report_hours(row.sums.unseen),
+            }
             for row in hosts[: form.max_hosts]
         ],
-        omitted_hosts=len(hosts) - form.max_hosts,
-    )
+        "omitted_hosts": len(hosts) - form.max_hosts,
+        "no_data": svg.NO_DATA,
+    }
 
 
 def build_content_title(report: CollectedReport) -> str:
@@ -280,7 +171,7 @@ def build_content_date_range(report: CollectedReport) -> str:
     return f"{first_label}{year} to {last_label} {last.year}, {zone}"
 
 
-def find_unfinished_content_end(report: CollectedReport) -> datetime | None:
+def find_unfinished_week_end(report: CollectedReport) -> datetime | None:
     """Return when the report was made, if its week was not over then."""
     return None if report.is_over else datetime.fromtimestamp(report.until, report.zone)
 
@@ -288,7 +179,7 @@ def find_unfinished_content_end(report: CollectedReport) -> datetime | None:
 def list_report_notes(report: CollectedReport) -> list[str]:
     """List what a reader must know to understand the numbers."""
     notes = []
-    until, seen, before = find_unfinished_content_end(report), report.usage.seen_percent, report.previous_usage
+    until, seen, before = find_unfinished_week_end(report), report.usage.seen_percent, report.previous_usage
     if until:
         notes.append(
             f"This week is not over: it is told up to {format_weekday_date(until.date())} {until:%H:%M}, "
@@ -320,51 +211,60 @@ def build_content_change(change: UsageChange) -> str:
     return f"{change.percent:+,.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "−")  # noqa: RUF001
 
 
-def format_report_gpu_name(host: str, index: int | str | None) -> str:
+def format_content_gpu(form: ContentFormat, host: str, index: GpuNumber) -> str:
     """Format `atlas:3`."""
-    return host if index is None else f"{host}:{index}"
+    return form.shorten(host if index is None else f"{host}:{index}", MAX_GPU_CHARACTERS)
 
 
-def format_unit_hours(units: int) -> str:
+def format_report_hours(units: int) -> str:
     return f"{usage_total_to_hours(units):,.1f}"
 
 
-def build_report_use_row(name: str, use: UseSummary, change: str = "") -> ReportUseRow:
-    return ReportUseRow(use, fleet_page.build_fleet_page_row(name, use, Html(change)), change)
+def build_content_person(name: str, sums: UsageTotals, used: int, change: UsageChange) -> dict[str, Any]:
+    hours = {part: format_report_hours(getattr(sums, part)) for part in ("held", "booked", "unused")}
+    return {
+        "name": name,
+        "sums": sums,
+        "used": format_report_hours(used),
+        "change": build_content_change(change),
+        **hours,
+    }
 
 
-def build_person_row(name: str, sums: UsageTotals, used: int, change: UsageChange) -> PersonRow:
-    return PersonRow(
-        name=name,
-        sums=sums,
-        used=format_unit_hours(used),
-        change=build_content_change(change),
-        held=format_unit_hours(sums.held),
-        booked=format_unit_hours(sums.booked),
-        unused=format_unit_hours(sums.unused),
-    )
-
-
-def build_report_waste_table(report: CollectedReport, form: ContentFormat, kind: str) -> ContentWasteTable:
+def build_content_waste(report: CollectedReport, form: ContentFormat, kind: str) -> dict[str, Any]:
+    """Build the table of GPUs that were wasted in one way."""
     gpus: list[CollectedWastedGpu] = getattr(report.waste, kind)
     omitted = gpus[form.max_wasted :]
     omitted_hours = format_gpu_hours(sum(gpu.minutes for gpu in omitted))
-    total_hours = format_gpu_hours(sum(gpu.minutes for gpu in gpus))
-    return ContentWasteTable(
-        title=form.waste_titles[kind].format(hours=total_hours),
-        has_people=report.are_users_shown and kind != "unused",
-        rows=[
-            ContentWasteRow(
-                gpu=form.shorten(format_report_gpu_name(gpu.host, gpu.index), MAX_GPU_CHARACTERS),
-                model=form.shorten(gpu.model),
-                person=form.shorten(gpu.person),
-                hours=format_gpu_hours(gpu.minutes),
-            )
+    return {
+        "title": form.waste_titles[kind].format(hours=format_gpu_hours(sum(gpu.minutes for gpu in gpus))),
+        "has_people": report.are_users_shown and kind != "unused",
+        "rows": [
+            {
+                "gpu": format_content_gpu(form, gpu.host, gpu.index),
+                "model": form.shorten(gpu.model),
+                "person": form.shorten(gpu.person),
+                "hours": format_gpu_hours(gpu.minutes),
+            }
             for gpu in gpus[: form.max_wasted]
         ],
-        omitted_count=len(omitted),
-        omitted=f"and {len(omitted)} more with {omitted_hours} GPU-hours" if omitted else "",
-    )
+        "omitted_count": len(omitted),
+        "omitted": f"and {len(omitted)} more with {omitted_hours} GPU-hours" if omitted else "",
+    }
+
+
+def build_content_current_waste(item: WasteItem, form: ContentFormat) -> dict[str, str]:
+    """Build the row of a GPU wasted when the report was made; hours and people are empty where they are not known."""
+    gpu, people = format_content_gpu(form, item.host, item.index), form.shorten(format_names(item.people))
+    hours = "" if item.hours is None else f"{item.hours:,.1f}"
+    return {
+        "gpu": gpu,
+        "people": people,
+        "hours": hours,
+        "subject": f"{gpu}{f' ({people})' if people else ''}{f', {hours} h' if hours else ''}",
+        "what": form.shorten(item.what, MAX_SENTENCE_CHARACTERS),
+        "advice": form.shorten(f"{item.advice} {item.command}".strip(), MAX_SENTENCE_CHARACTERS),
+    }
 
 
 def list_content_events(report: CollectedReport) -> list[HealthEvent]:
@@ -386,13 +286,15 @@ def find_report_event_severity(event: HealthEvent) -> tuple[int, str]:
 def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
     previous = report.compared_usage
     return compare_usage_periods(
-        summarize_report_week(report.usage),
-        summarize_report_week(previous) if previous else PeriodTotals(NOTHING_SEEN, 0, 0),
+        report.usage.total,
+        count_report_users(report.usage),
+        previous.total if previous else NOTHING_SEEN,
+        count_report_users(previous) if previous else 0,
     )
 
 
-def summarize_report_week(usage: CollectedUsage) -> PeriodTotals:
-    return PeriodTotals(usage.total, 0, sum(row.sums.used > 0 for row in usage.people.rows))
+def count_report_users(usage: CollectedUsage) -> int:
+    return sum(row.sums.used > 0 for row in usage.people.rows)
 
 
 def compare_report_model(report: CollectedReport, model: str) -> UsageChange:
@@ -402,13 +304,13 @@ def compare_report_model(report: CollectedReport, model: str) -> UsageChange:
     return UsageChange(use.taken / MINUTES_PER_HOUR, before.taken / MINUTES_PER_HOUR if before else None)
 
 
-def list_report_models(report: CollectedReport) -> dict[str, UseSummary]:
-    """Return the models of the week, and those that were seen only in the week before."""
+def list_report_models(report: CollectedReport) -> list[tuple[str, UseSummary]]:
+    """List the models of the week, and those that were seen only in the week before."""
     models = dict(report.usage.models)
     for model in report.previous_usage.models if report.previous_usage else ():
         if len(models) < MAX_MODELS:
             models.setdefault(model, NOTHING_SEEN)
-    return models
+    return list(models.items())
 
 
 def list_unseen_report_hosts(report: CollectedReport) -> list[UsageRow]:

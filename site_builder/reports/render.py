@@ -5,22 +5,21 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 from site_builder.charts import svg
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES, format_weekday_date
-from site_builder.core.html import EMPTY_HTML, Html, load_compact_html_template
+from site_builder.core.html import EMPTY_HTML, Html, load_compact_html_template, load_html_template
 from site_builder.core.terminal_text import fit_text, flatten_terminal_text, replace_unprintable, truncate_terminal_text
 from site_builder.health import events
 from site_builder.reports import content
 from site_builder.reports.collect import CollectedReport
-from site_builder.reports.content import PersonRow, ReportContent, build_report_content
+from site_builder.reports.content import build_report_content
 from site_builder.usage import fleet_page
-from site_builder.usage.fleet_page import HOUR_NAMES
-from site_builder.usage.totals import UsageTotals, format_usage_share
+from site_builder.usage.totals import UsageTotals, UseSummary, format_usage_share
 
 # Colours of the mail: those of the board, on white and where the mail program is dark.
 COLOURS = {
@@ -44,7 +43,6 @@ TEXT_WIDTH = 78
 BAR_CHARACTERS = 30
 # A letter for each part of a bar of the text; free time is blank.
 BAR_LETTERS = {"working": "#", "held": "=", "booked": ".", "unclear": "?"}
-NAME_WIDTH, PEOPLE_WIDTHS = 26, (12, 10, 10, 10, 10)
 
 
 def format_report_made_at(made: Now) -> str:
@@ -58,11 +56,10 @@ def render_report_page(report: CollectedReport, style: str, made: Now, url: str 
     """Render a page that needs no other file; `style` is its style sheet."""
     form = build_report_content(report, content.PAGE)
     text = load_compact_html_template("report.html").render(
-        **vars(form),
+        **form,
         style=Html(style),
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        hour_names=HOUR_NAMES,
-        draw_bar=partial(render_report_person_bar, most=form.most_used),
+        draw_bar=partial(render_report_person_bar, most=form["most_used"]),
         made=format_report_made_at(made),
         url=url,
     )
@@ -121,18 +118,16 @@ def render_report_mail(report: CollectedReport, made: Now, board: str = "", page
         for ink, ground in zip(COLOURS["working"], CARD_COLOURS)
     )
     return load_compact_html_template("report_mail.html").render(
-        **vars(form),
+        **form,
         parts=PART_LABELS,
         colours=COLOURS,
         cards=CARD_COLOURS,
         light_tints=light_tints,
         dark_tints=dark_tints,
-        no_data=svg.NO_DATA,
         dates=[(DAY_NAMES[day.weekday()], day.day) for day in report.days],
-        hour_names=HOUR_NAMES,
         draw_use_bar=lambda use: build_report_bar(use.parts, use.seen),
         draw_person_bar=lambda sums: build_report_bar(
-            {"working": sums.used - sums.held, "held": sums.held}, form.most_used
+            {"working": sums.used - sums.held, "held": sums.held}, form["most_used"]
         ),
         made=format_report_made_at(made),
         board=board,
@@ -164,137 +159,33 @@ def build_report_bar(minutes_by_part: Mapping[str, float], whole: float) -> list
 
 
 def render_report_text(report: CollectedReport, url: str = "") -> str:
-    form = build_report_content(report, content.TEXT)
-    sections: list[tuple[str, Iterable[str]]] = [
-        ("", [f"gpuboard: {form.title[0].lower()}{form.title[1:]}", form.date_range]),
-        ("", [line for note in form.notes for line in wrap_report_sentence(note)]),
-        ("In short", format_report_summary_lines(report)),
-        ("Use by day", format_report_day_lines(form)),
-        ("Use by model", format_report_model_lines(form)),
-        ("People", format_report_people_lines(form)),
-        ("Waste", format_report_waste_lines(form)),
-        ("Health", format_report_health_lines(form)),
-        ("", [f"With charts: {url}"] if url else []),
-    ]
-    lines: list[str] = []
-    for title, section in sections:
-        section_lines = list(section)
-        if section_lines:
-            lines += [""] if lines else []
-            lines += [title, "-" * len(title)] if title else []
-            lines += section_lines
-    return "".join(f"{truncate_terminal_text(replace_unprintable(line), TEXT_WIDTH).rstrip()}\n" for line in lines)
-
-
-def wrap_report_sentence(sentence: str, indent: str = "", first: str = "") -> list[str]:
-    return textwrap.wrap(flatten_terminal_text(sentence), TEXT_WIDTH, initial_indent=first, subsequent_indent=indent)
-
-
-def format_report_text_row(name: str, room: int, *cells: tuple[str, int]) -> str:
-    """Format a name and numbers, each at the right of its column."""
-    return fit_text(flatten_terminal_text(name), room) + "".join(text.rjust(width) for text, width in cells)
-
-
-def replace_report_dashes(change: str) -> str:
-    """Write a change in letters that every mail program has."""
-    return change.replace("−", "-").replace("–", "-")  # noqa: RUF001
-
-
-def format_report_summary_lines(report: CollectedReport) -> Iterator[str]:
     changes = content.compare_report_weeks(report)
-    for label, change, digits in (
-        ("GPU-hours used", changes.used, 1),
-        ("people who used GPUs", changes.people, 0),
-        ("GPU-hours held idle or booked and unused", changes.wasted, 1),
-    ):
-        before = "" if change.before is None else f"was {change.before:,.{digits}f}"
-        percent = replace_report_dashes(content.build_content_change(change))
-        yield format_report_text_row(label, 42, (f"{change.now:,.{digits}f}", 10), (percent, 9), (before, 16))
-    share, share_before = changes.taken_percents
-    before = "" if share_before is None else f"was {format_usage_share(share_before)}"
-    yield format_report_text_row(
-        "taken, of all that was seen", 42, (format_usage_share(share), 10), ("", 9), (before, 16)
+    text = load_html_template("report.txt").render(
+        **build_report_content(report, content.TEXT),
+        summary=(
+            ("GPU-hours used", changes.used, 1),
+            ("people who used GPUs", changes.people, 0),
+            ("GPU-hours held idle or booked and unused", changes.wasted, 1),
+        ),
+        shares=[None if share is None else format_usage_share(share) for share in changes.taken_percents],
+        format_change=content.build_content_change,
+        fit=lambda text, width: fit_text(flatten_terminal_text(text), width),
+        wrap=wrap_report_sentence,
+        draw_bar=draw_report_text_bar,
+        url=url,
     )
+    lines = (truncate_terminal_text(replace_unprintable(line), TEXT_WIDTH).rstrip() for line in text.split("\n"))
+    return "".join(f"{line}\n" for line in lines)
 
 
-def format_report_day_lines(form: ReportContent) -> Iterator[str]:
-    widths = (BAR_CHARACTERS + 2, 9, 8, 12)
-    yield format_report_text_row("", 11, *zip(("", "taken", "held", "GPU-hours"), widths))
-    for row in form.days:
-        bar, position = "", 0.0
-        for part, minutes in row.use.parts.items() if row.use.seen else ():
-            position += minutes * BAR_CHARACTERS / row.use.seen
-            bar += BAR_LETTERS[part] * (round(position) - len(bar))
-        values = (row.cells.taken, row.cells.held, row.cells.hours) if row.use.seen else ()
-        drawn = f"|{(bar if row.use.seen else svg.NO_DATA).ljust(BAR_CHARACTERS)}|"
-        yield format_report_text_row(row.cells.name, 11, *zip((drawn, *values), widths))
-    yield "# taken   = of it held idle   . booked, nobody on it   ? lost or not known"
+def wrap_report_sentence(sentence: str, indent: str = "", first: str = "") -> str:
+    text = flatten_terminal_text(sentence)
+    return textwrap.fill(text, TEXT_WIDTH, initial_indent=first, subsequent_indent=indent)
 
 
-def format_report_model_lines(form: ReportContent) -> Iterator[str]:
-    widths = (6, 8, 8, 12, 10)
-    yield format_report_text_row("", 28, *zip(("GPUs", "taken", "held", "GPU-hours", "change"), widths))
-    for row in (*form.models, form.all_gpus):
-        cells = row.cells
-        if row.use.seen:
-            values = (cells.gpus, cells.taken, cells.held, cells.hours, replace_report_dashes(row.change))
-            yield format_report_text_row(cells.name, 28, *zip(values, widths))
-        else:
-            yield format_report_text_row(cells.name, 28, (svg.NO_DATA, 14))
-
-
-def format_report_people_lines(form: ReportContent) -> Iterator[str]:
-    if not form.users:
-        yield from wrap_report_sentence(f"People are not shown. All together used {form.total.used} GPU-hours.")
-        return
-    heads = ("used", "change", "held", "booked", "unused")
-    yield format_report_text_row("GPU-hours", NAME_WIDTH, *zip(heads, PEOPLE_WIDTHS))
-    for person in form.people:
-        yield format_report_person_line(person)
-    if form.omitted_people:
-        yield form.omitted_people
-    if form.unowned_hours:
-        yield format_report_text_row("owner not known", NAME_WIDTH, (form.unowned_hours, PEOPLE_WIDTHS[0]))
-    yield format_report_person_line(form.total)
-
-
-def format_report_person_line(person: PersonRow) -> str:
-    cells = (person.used, replace_report_dashes(person.change), person.held, person.booked, person.unused)
-    return format_report_text_row(person.name, NAME_WIDTH, *zip(cells, PEOPLE_WIDTHS))
-
-
-def format_report_waste_lines(form: ReportContent) -> Iterator[str]:
-    for table in form.waste:
-        yield table.title
-        for row in table.rows:
-            yield (
-                fit_text(f"  {row.gpu}", 20)
-                + fit_text(flatten_terminal_text(row.model), 26)
-                + fit_text(flatten_terminal_text(row.person), 20)
-                + row.hours.rjust(10)
-            )
-        if table.omitted_count:
-            yield f"  and {table.omitted_count} more"
-    if form.current_waste:
-        yield "When this report was made:"
-        for waste in form.current_waste:
-            yield from wrap_report_sentence(f"{waste.subject}: {waste.what}. {waste.advice}", "    ", "  ")
-        if form.omitted_current_waste > 0:
-            yield f"  and {form.omitted_current_waste} more: gpuboard waste lists them"
-    if not form.waste and not form.current_waste:
-        yield "Nothing was wasted for an hour or longer."
-
-
-def format_report_health_lines(form: ReportContent) -> Iterator[str]:
-    for event in form.events:
-        mark = "!" if event.is_critical else "-"
-        yield from wrap_report_sentence(f"{mark} {event.gpu}: {event.what} ({event.when})", "  ")
-    if form.omitted_events > 0:
-        yield f"and {form.omitted_events} more"
-    if not form.events:
-        yield "Nothing happened to a GPU that was told."
-    for host in form.hosts:
-        sentence = f"- {host.name} was seen {host.seen} of the time; {host.unseen_hours} GPU-hours were not"
-        yield from wrap_report_sentence(sentence, "  ")
-    if form.omitted_hosts > 0:
-        yield f"and {form.omitted_hosts} more hosts"
+def draw_report_text_bar(use: UseSummary) -> str:
+    bar, position = "", 0.0
+    for part, minutes in use.parts.items() if use.seen else ():
+        position += minutes * BAR_CHARACTERS / use.seen
+        bar += BAR_LETTERS[part] * (round(position) - len(bar))
+    return f"|{(bar if use.seen else svg.NO_DATA).ljust(BAR_CHARACTERS)}|"

@@ -34,15 +34,7 @@ from site_builder.history.commands import check_history_command_query, explain_m
 from site_builder.history.export import CsvCell, format_csv_lines
 from site_builder.history.reader import HistoryReader, read_first_history_day, read_history_gpu_set_changes
 from site_builder.usage import totals
-from site_builder.usage.totals import (
-    GROUPINGS,
-    UNUSED_PARTS,
-    TotalsPeriod,
-    UsageTable,
-    UsageTotals,
-    compute_usage_percent_seen,
-    usage_total_to_hours,
-)
+from site_builder.usage.totals import GROUPINGS, UNUSED_PARTS, UsageTable, UsageTotals, compute_usage_percent_seen
 
 MONTH_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}")
 STATS_SCHEMA = 1
@@ -128,9 +120,7 @@ def stats(
     try:
         if not history.exists:
             raise CommandError(explain_missing_history(loaded, history))
-        usage_stats = read_usage_stats(
-            history, settings, TotalsPeriod(days.first, days.last, settings.zone, now), days.label, by
-        )
+        usage_stats = read_usage_stats(history, settings, days, by, now)
     except OSError as error:
         raise CommandError(f"{history.path.absolute()} could not be read: {error.strerror}") from None
     finally:
@@ -164,27 +154,23 @@ def choose_stats_days(month: date | None, since: date | None, until: date | None
     return StatsDays(first, last, label if first == last else f"{first} to {last}")
 
 
-def read_usage_stats(
-    history: HistoryReader, settings: Settings, period: TotalsPeriod, label: str, by: str
-) -> UsageStats:
-    usage = check_history_command_query(
-        history, lambda: history.read_daily_usage(period.first, period.last, period.now)
-    )
+def read_usage_stats(history: HistoryReader, settings: Settings, days: StatsDays, by: str, now: float) -> UsageStats:
+    first, last, label = days
+    usage = check_history_command_query(history, lambda: history.read_daily_usage(first, last, now))
     first_day = check_history_command_query(history, lambda: read_first_history_day(history))
     if not usage.seen:
         since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
         raise NegativeResultError(f"there is no history of {label} in {history.path.absolute()}: {since}")
-    stays = totals.find_usage_gpu_stays(
-        check_history_command_query(history, lambda: read_history_gpu_set_changes(history))
-    )
+    changes = check_history_command_query(history, lambda: read_history_gpu_set_changes(history))
+    stays = totals.find_usage_gpu_stays(changes)
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})
-    if first_day and first_day > period.first:
+    if first_day and first_day > first:
         print_command_message(f"history begins with {first_day}: what was before is not in it")
-        period = period._replace(first=first_day)
-    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, period)
+        first = first_day
+    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, (first, last), settings.zone, now)
     sums_by_name, sums_by_place = totals.total_daily_usage(usage.shares, usage.seen, unseen.items())
     table = totals.build_usage_totals_table(sums_by_name, sums_by_place, people, by)
-    return UsageStats(table, period.first, period.last, str(settings.zone))
+    return UsageStats(table, first, last, str(settings.zone))
 
 
 # The table
@@ -194,7 +180,7 @@ def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> lis
     """Render the table for a terminal; without a width nothing is cut."""
     table, total = stats.table, stats.table.total
     columns = PERSON_COLUMNS if table.by == "person" else PLACE_COLUMNS
-    digits = 0 if usage_total_to_hours(total.seen) >= MANY_HOURS else 1
+    digits = 0 if totals.usage_total_to_hours(total.seen) >= MANY_HOURS else 1
     seen = compute_usage_percent_seen(total)
     coverage = "" if seen is None else f"; seen {seen} % of the time"
     rows = [
@@ -212,7 +198,7 @@ def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> lis
         *align_stats_table_rows(rows, width),
         "",
         *align_stats_table_rows(
-            [(name, (format_unit_hours(units, digits),)) for name, units in remainder.items()], width
+            [(name, (format_stats_hours(units, digits),)) for name, units in remainder.items()], width
         ),
     ]
     return lines if width is None else [truncate_terminal_text(line, width) for line in lines]
@@ -241,15 +227,15 @@ def format_stats_day_range(first: date, last: date) -> str:
 
 
 def format_stats_cells(sums: UsageTotals, columns: Sequence[str], digits: int) -> tuple[str, ...]:
-    cells = tuple(format_unit_hours(getattr(sums, name), digits) for name in columns)
+    cells = tuple(format_stats_hours(getattr(sums, name), digits) for name in columns)
     if columns is PERSON_COLUMNS:
         return cells
     seen = compute_usage_percent_seen(sums)
     return (*cells, "?" if seen is None else f"{seen} %")
 
 
-def format_unit_hours(units: int, digits: int) -> str:
-    return f"{usage_total_to_hours(units):.{digits}f}"
+def format_stats_hours(units: int, digits: int) -> str:
+    return f"{totals.usage_total_to_hours(units):.{digits}f}"
 
 
 # For spreadsheets and programs
@@ -292,4 +278,4 @@ def render_usage_stats_json(stats: UsageStats) -> bytes:
 
 
 def stats_totals_to_hours(sums: UsageTotals) -> dict[str, float]:
-    return {name: round(usage_total_to_hours(units), EXACT_DIGITS) for name, units in sums._asdict().items()}
+    return {name: round(totals.usage_total_to_hours(units), EXACT_DIGITS) for name, units in sums._asdict().items()}

@@ -1,29 +1,54 @@
-"""Show how much of the fleet is used, by model, by hour and against the week before: fleet.html, and in reports."""
+"""Write fleet.html: how much of the fleet is used, by model, by hour and against the week before."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import NamedTuple
 
 from site_builder.charts import svg
 from site_builder.charts.svg import NO_DATA, UNKNOWN
+from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
-from site_builder.core.formatting import HOUR, MONTH_NAMES, format_gpu_hours, format_weekday_date
+from site_builder.core.files import compute_digest
+from site_builder.core.formatting import DAY, HOUR, MONTH_NAMES, format_gpu_hours, format_weekday_date
 from site_builder.core.html import EMPTY_HTML, Html, build_time_html, escape_html, load_compact_html_template
-from site_builder.history.usage_sums import StateMinutes
+from site_builder.core.people import PeopleDirectory
+from site_builder.core.published_files import CODE_FINGERPRINT, SiteFiles
+from site_builder.history.reader import HistoryReader
+from site_builder.history.usage_sums import StateMinutes, UsageShareSums
 from site_builder.usage.totals import (
-    MINUTES_PER_HOUR,
+    MAX_MODELS,
+    NOTHING_SEEN,
     PeriodComparison,
-    PeriodTotals,
     UsageChange,
     UseSummary,
+    compare_usage_periods,
     describe_usage_coverage,
     find_usage_midnight,
     format_usage_share,
+    summarize_usage_by_model,
+    summarize_usage_total,
 )
 
+FLEET_PAGE, REPORTS_FOLDER = "fleet.html", "reports"
+# How often the page is checked for something new; its script takes one of 65 minutes for old.
+CHECK_INTERVAL_S = 60
+# Until the first hour is rolled up, the page shows minutes, and changes this often.
+FIRST_HOUR_INTERVAL_S = 600
+PERIOD_DAYS = {"the last 24 hours": 1, "the last 7 days": 7, "the last 30 days": 30}
+WEEK_DAYS, MONTH_DAYS = 7, 30
+COURSE_STEP_HOURS = 6
+# Two years.
+MAX_REPORTS = 106
+REPORT_FILE_NAME = re.compile(r"[0-9]{4}-W[0-9]{2}\.html")
+# How a report begins that names people.
+NAMED_REPORT_START = b"<!doctype html>\n<html lang=en data-people>"
+NO_HISTORY_YET = "There is no history yet: come back in some minutes."
 HOURS_PER_DAY = 24
 HOUR_NAMES = [f"{hour:02}" for hour in range(HOURS_PER_DAY)]
 # Tints of a heat map.
@@ -58,7 +83,7 @@ class HeatmapCell(NamedTuple):
 
 class HeatmapRow(NamedTuple):
     name: str
-    cells: Sequence[HeatmapCell]
+    cells: list[HeatmapCell]
 
 
 class FleetPageCourse(NamedTuple):
@@ -69,6 +94,9 @@ class FleetPageCourse(NamedTuple):
 
 
 class FleetPageRow(NamedTuple):
+    """Use of some GPUs, and its cells ready to be shown."""
+
+    use: UseSummary
     name: str
     gpus: str
     hours: str
@@ -82,38 +110,25 @@ class FleetPageRow(NamedTuple):
     line: Html = EMPTY_HTML
 
 
-class FleetPageModelTable(NamedTuple):
-    """Table of models over a period; the longest period has the course of each model."""
-
-    title: str
-    use_by_model: Mapping[str, UseSummary]
-    period: PeriodTotals
-    courses_by_model: Mapping[str, FleetPageCourse]
-
-
-class FleetPageContent(NamedTuple):
-    """Content of the page; `until` is the end of the last hour in it."""
-
-    problem: str
-    periods: Sequence[FleetPageModelTable] = ()
-    days: Sequence[date] = ()
-    cells: Sequence[Sequence[UsageCell]] = ()
-    month: Sequence[date] = ()
-    changes: PeriodComparison | None = None
-    until: float | None = None
-    reports: Sequence[str] = ()
-
-
 # Sums, in GPU-minutes
 
 
-def count_fleet_hour_minutes(_: int) -> int:
-    return MINUTES_PER_HOUR
+def select_fleet_hours(seen: MinutesByHour, days: int, end: int) -> MinutesByHour:
+    """Return the hours of some days up to a moment."""
+    return {key: row for key, row in seen.items() if end - days * DAY <= key[0] < end}
 
 
-def build_fleet_day_length(zone: tzinfo) -> Callable[[date], int]:
-    """Return a function for the number of minutes in a day: it may have 23 hours, or 25."""
-    return lambda day: (find_usage_midnight(day + timedelta(days=1), zone) - find_usage_midnight(day, zone)) // 60
+def compare_fleet_weeks(
+    seen: MinutesByHour, week_shares: Sequence[Mapping[str, UsageShareSums]], end: int, people: PeopleDirectory
+) -> PeriodComparison:
+    """Compare the week up to a moment with the one before; `week_shares` are what people had in each."""
+    weeks: list[tuple[UseSummary, int]] = []
+    for back, shares in enumerate(week_shares):
+        week = select_fleet_hours(seen, WEEK_DAYS, end - back * WEEK_DAYS * DAY)
+        known_people = PeopleDirectory(people.aliases, {*people.logins, *shares})
+        users = {known_people.resolve_user(name) for name, share in shares.items() if share.used}
+        weeks.append((summarize_usage_total(summarize_usage_by_model(week), week.values()), len(users)))
+    return compare_usage_periods(*weeks[0], *weeks[1])
 
 
 def list_fleet_days_until(last: date, count: int) -> list[date]:
@@ -133,11 +148,8 @@ def build_fleet_cells_from_sums(
 ) -> list[list[UsageCell]]:
     """Build the rows from minutes that were seen and taken by hour; an hour that begins at 17:30 is in 17."""
     cells = {(day, hour): [0, 0, 0] for day in days for hour in range(HOURS_PER_DAY)}
-    start, end = (
-        find_usage_midnight(days[0], zone) // HOUR * HOUR,
-        find_usage_midnight(days[-1] + timedelta(days=1), zone),
-    )
-    for at in range(start, end, HOUR):
+    end = find_usage_midnight(days[-1] + timedelta(days=1), zone)
+    for at in range(find_usage_midnight(days[0], zone) // HOUR * HOUR, end, HOUR):
         local = datetime.fromtimestamp(at, zone)
         cell = cells.get((local.date(), local.hour))
         if cell:
@@ -146,12 +158,10 @@ def build_fleet_cells_from_sums(
     return [[UsageCell(*cells[day, hour]) for hour in range(HOURS_PER_DAY)] for day in days]
 
 
-def build_fleet_page_course(
-    seen: MinutesByHour, days: Sequence[date], step_hours: int, zone: tzinfo
-) -> FleetPageCourse:
+def build_fleet_page_course(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> FleetPageCourse:
     rows = build_fleet_heatmap_cells(seen, days, zone)
     cells = [cell for row in rows for cell in row]
-    steps = (cells[start : start + step_hours] for start in range(0, len(cells), step_hours))
+    steps = (cells[start : start + COURSE_STEP_HOURS] for start in range(0, len(cells), COURSE_STEP_HOURS))
     return FleetPageCourse(
         [join_heatmap_cells(step).share for step in steps], [join_heatmap_cells(row) for row in rows]
     )
@@ -164,41 +174,122 @@ def join_heatmap_cells(cells: Iterable[UsageCell]) -> UsageCell:
 # The page
 
 
-def render_fleet_page(fleet: FleetPageContent, version: str, now: Now) -> bytes:
-    until = None if fleet.until is None else datetime.fromtimestamp(fleet.until, now.zone)
-    courses = fleet.periods[-1].courses_by_model if fleet.periods else {}
-    text = load_compact_html_template("fleet.html").render(
-        version=version,
-        built=build_time_html(now, "minutes"),
-        until=f"{format_weekday_date(until.date())} {until:%H:%M}" if until else "",
-        zone=getattr(now.zone, "key", None) or now.local.tzname(),
-        problem=fleet.problem,
-        changes=describe_fleet_page_comparison(fleet.changes) if fleet.changes else [],
-        hour_names=HOUR_NAMES,
-        hourly_rows=build_heatmap_hourly_rows(fleet.days, fleet.cells, until),
-        month_days=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in fleet.month],
-        daily_rows=build_heatmap_daily_rows({model: course.days for model, course in courses.items()}, fleet.month),
-        periods=[
-            {
-                "title": table.title,
-                "rows": [
-                    build_fleet_page_row(
-                        model, use, render_fleet_page_course(table.courses_by_model.get(model), fleet.month, model)
-                    )
-                    for model, use in table.use_by_model.items()
-                ],
-                "total": build_fleet_page_row("All GPUs", table.period.use),
-                "coverage": describe_usage_coverage(table.period),
-            }
-            for table in fleet.periods
-        ],
-        reports=fleet.reports,
-    )
-    return text.encode("utf-8", "replace")
+class FleetPageBuilder:
+    """Writes fleet.html when there is something new."""
+
+    def __init__(self, settings: Settings, history: HistoryReader) -> None:
+        self.settings, self.history = settings, history
+        self.checked_at = -float("inf")
+
+    def write(self, site: SiteFiles, people: PeopleDirectory, now: Now) -> None:
+        if 0 <= now.epoch - self.checked_at < CHECK_INTERVAL_S:
+            return
+        self.checked_at = now.epoch
+        until = self.history.find_rolled_up_end(now.epoch)
+        reports = list_fleet_page_reports(self.settings.www, self.settings.privacy.users)
+        inputs = (
+            until if until is not None else int(now.epoch) // FIRST_HOUR_INTERVAL_S * FIRST_HOUR_INTERVAL_S,
+            str(self.history.problem),
+            reports,
+            site.assets_version,
+            str(now.zone),
+            sorted(people.aliases.items()),
+        )
+        fingerprint = compute_digest(repr((inputs, CODE_FINGERPRINT)).encode("utf-8", "replace"))
+        if not site.published.is_unchanged(FLEET_PAGE, fingerprint):
+            page = self.render_page(until, reports, people, site.assets_version, now)
+            site.write_file(FLEET_PAGE, fingerprint, page, now)
+
+    def render_page(
+        self, until: int | None, reports: Sequence[str], people: PeopleDirectory, version: str, now: Now
+    ) -> bytes:
+        """Render what was seen up to the end of the last hour that is rolled up; before the first, up to now."""
+        end = int(now.epoch) if until is None else until
+        seen: MinutesByHour
+        if until is None:
+            usage = self.history.read_hourly_usage(end - DAY, end + 1)
+            shares: dict[str, UsageShareSums] = {}
+            for (_, _, person), share in usage.shares.items():
+                shares[person] = UsageShareSums(*map(sum, zip(shares.get(person, UsageShareSums(0, 0, 0, 0)), share)))
+            seen, week_shares = usage.seen, [shares, {}]
+        else:
+            seen = self.history.read_hourly_minutes(end - MONTH_DAYS * DAY, end)
+            week_ends = (end, end - WEEK_DAYS * DAY)
+            week_shares = [self.history.read_person_shares(until - WEEK_DAYS * DAY, until) for until in week_ends]
+        last_day = datetime.fromtimestamp(end - 1, now.zone).date()
+        week, month = (list_fleet_days_until(last_day, count) for count in (WEEK_DAYS, MONTH_DAYS))
+        month_seen = select_fleet_hours(seen, MONTH_DAYS, end)
+        hours_by_model: dict[str, dict[tuple[int, str], StateMinutes]] = defaultdict(dict)
+        for key, row in month_seen.items():
+            hours_by_model[key[1]][key] = row
+        courses = {
+            model: build_fleet_page_course(hours_by_model[model], month, now.zone)
+            for model in summarize_usage_by_model(month_seen)
+            if model in hours_by_model
+        }
+        lines = {model: render_fleet_page_course(course, month, model) for model, course in courses.items()}
+        end_time = datetime.fromtimestamp(end, now.zone)
+        text = load_compact_html_template("fleet.html").render(
+            version=version,
+            built=build_time_html(now, "minutes"),
+            until=f"{format_weekday_date(end_time.date())} {end_time:%H:%M}" if seen else "",
+            zone=getattr(now.zone, "key", None) or now.local.tzname(),
+            problem=self.history.problem_text or ("" if seen else NO_HISTORY_YET),
+            changes=describe_fleet_page_comparison(compare_fleet_weeks(seen, week_shares, end, people)),
+            hour_names=HOUR_NAMES,
+            hourly_rows=build_heatmap_hourly_rows(week, build_fleet_heatmap_cells(seen, week, now.zone), end_time),
+            month_days=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in month],
+            daily_rows=build_heatmap_daily_rows({model: course.days for model, course in courses.items()}, month),
+            periods=[
+                build_fleet_page_period(title, days, seen, end, lines) for title, days in PERIOD_DAYS.items() if seen
+            ],
+            reports=reports,
+        )
+        return text.encode("utf-8", "replace")
+
+
+def build_fleet_page_period(
+    title: str, days: int, seen: MinutesByHour, end: int, lines: Mapping[str, Html]
+) -> dict[str, object]:
+    """Build a table of models over some days, with those that were seen only before; the longest has lines."""
+    period_seen = select_fleet_hours(seen, days, end)
+    models = summarize_usage_by_model(period_seen)
+    total = summarize_usage_total(models, period_seen.values())
+    if days < MONTH_DAYS:
+        lines = {}
+        missing = sorted({model for _, model in seen} - {model for _, model in period_seen})
+        models.update(dict.fromkeys(missing[: max(0, MAX_MODELS - len(models))], NOTHING_SEEN))
+    return {
+        "title": title,
+        "rows": [build_fleet_page_row(model, use, lines.get(model, EMPTY_HTML)) for model, use in models.items()],
+        "total": build_fleet_page_row("All GPUs", total),
+        "coverage": describe_usage_coverage(total, days),
+    }
+
+
+def list_fleet_page_reports(www: Path, are_users_shown: bool) -> list[str]:
+    """List the weeks with a report, the newest first; delete those that name people who are not to be shown."""
+    weeks: list[str] = []
+    with suppress(OSError):
+        for path in sorted((www / REPORTS_FOLDER).iterdir(), reverse=True):
+            if REPORT_FILE_NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                with suppress(OSError):  # one that cannot be read costs no other
+                    if are_users_shown or not is_naming_report(path):
+                        weeks.append(path.stem)
+                    else:
+                        path.unlink(missing_ok=True)
+    return weeks[:MAX_REPORTS]
+
+
+def is_naming_report(path: Path) -> bool:
+    """Return True if a report names people."""
+    with path.open("rb") as file:
+        return file.read(len(NAMED_REPORT_START)) == NAMED_REPORT_START
 
 
 def build_fleet_page_row(name: str, use: UseSummary, line: Html = EMPTY_HTML) -> FleetPageRow:
     return FleetPageRow(
+        use=use,
         name=name,
         gpus=str(use.gpus) if use.seen else UNKNOWN,
         hours=format_gpu_hours(use.taken) if use.seen else UNKNOWN,
@@ -232,10 +323,10 @@ def render_fleet_page_bar(use: UseSummary) -> Html:
     )
 
 
-def render_fleet_page_course(course: FleetPageCourse | None, days: Sequence[date], name: str) -> Html:
+def render_fleet_page_course(course: FleetPageCourse, days: Sequence[date], name: str) -> Html:
     """Draw the taken part over some days, from 0 to 100 %, with the value of each day on hover."""
-    mean = join_heatmap_cells(course.days).share if course else None
-    if course is None or mean is None:
+    mean = join_heatmap_cells(course.days).share
+    if mean is None:
         return EMPTY_HTML
     highest = max(percent for percent in course.percents if percent is not None)
     shares = f"{format_usage_share(mean)} on average, {format_usage_share(highest)} at most"
@@ -295,11 +386,19 @@ def build_heatmap_hourly_rows(
     """Build rows of days; `until` is the local time up to which they have come."""
     end = until.replace(tzinfo=None) if until else datetime.max
     rows = []
-    for day, row in zip(days, cells):
-        start = datetime.combine(day, datetime.min.time())
-        has_begun = [start.replace(hour=hour) < end for hour in range(HOURS_PER_DAY)]
-        row_cells = [build_heatmap_hour_cell(day, hour, row[hour], has_begun[hour]) for hour in range(HOURS_PER_DAY)]
-        rows.append(HeatmapRow(format_weekday_date(day), row_cells))
+    for day, day_cells in zip(days, cells):
+        row = HeatmapRow(format_weekday_date(day), [])
+        for hour, cell in enumerate(day_cells):
+            when = f"{row.name} {hour:02}:00"
+            if not cell.hour_count:
+                row.cells.append(HeatmapCell("", "", f"{when}: the clocks left this hour out"))
+            elif cell.share is None and datetime(day.year, day.month, day.day, hour) >= end:
+                row.cells.append(HeatmapCell("", "", f"{when}: still to come"))
+            else:
+                row.cells.append(
+                    build_heatmap_cell(f"{when} (this hour came twice)" if cell.hour_count > 1 else when, cell)
+                )
+        rows.append(row)
     return rows
 
 
@@ -313,17 +412,6 @@ def build_heatmap_daily_rows(
         )
         for name, cells in cells_by_name.items()
     ]
-
-
-def build_heatmap_hour_cell(day: date, hour: int, cell: UsageCell, has_begun: bool) -> HeatmapCell:
-    when = f"{format_weekday_date(day)} {hour:02}:00"
-    if not cell.hour_count:
-        return HeatmapCell("", "", f"{when}: the clocks left this hour out")
-    if not has_begun and cell.share is None:
-        return HeatmapCell("", "", f"{when}: still to come")
-    if cell.hour_count > 1:
-        when = f"{when} (this hour came twice)"
-    return build_heatmap_cell(when, cell)
 
 
 def build_heatmap_cell(when: str, cell: UsageCell) -> HeatmapCell:

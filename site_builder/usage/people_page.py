@@ -1,31 +1,39 @@
-"""Show who has how much now, had on average, and how many GPU-hours in each month: users.html."""
+"""Write users.html: who has how much now, had on average, and how many GPU-hours in each month."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import date, datetime, tzinfo
 from typing import NamedTuple
 from urllib.parse import quote
 
+from site_builder.config.settings import Settings
 from site_builder.core import formatting
 from site_builder.core.clock import Now
+from site_builder.core.files import compute_digest
 from site_builder.core.html import build_time_html, load_compact_html_template
-from site_builder.history.rollups import RollupWindow
-from site_builder.history.usage_sums import UNITS_PER_MINUTE
-from site_builder.usage.totals import (
-    NO_USAGE,
-    UNKNOWN,
-    UNUSED_PARTS,
-    FleetBalance,
-    PersonTotals,
-    UsageRow,
-    UsageTable,
-    UsageTotals,
-    add_usage_totals,
-    compute_usage_percent_seen,
-    usage_total_to_hours,
-)
+from site_builder.core.names import natural_sort_key
+from site_builder.core.people import PeopleDirectory, group_spellings
+from site_builder.core.published_files import CODE_FINGERPRINT, SiteFiles
+from site_builder.core.terminal_text import clean_text
+from site_builder.fleet.summary import GpuUseSummary, PersonUseSummary, SummarizedHost
+from site_builder.history.reader import GpuSetChange, HistoryReader
+from site_builder.history.rollups import HostModel, MonthUsage, RollupWindow, UsageRollup
+from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes
+from site_builder.usage import totals
+from site_builder.usage.totals import NO_USAGE, UNKNOWN, UNUSED_PARTS, UsageRow, UsageTable, UsageTotals
 
+PEOPLE_PAGE = "users.html"
+# A little less than a minute, or every other build of cron would come too early.
+WRITE_INTERVAL_S = 55
+# Seconds that one build of many spends on sums, and those of a build that stands alone.
+ROLLUP_TIME_LIMIT_S, ROLLUP_TIME_LIMIT_ALONE_S = 0.03, 1.0
+WINDOW_HOURS = (2, 24, 168)
+MONTH_COUNT = 13
+# Older averages are not shown: nobody has added up since.
+MAX_WINDOW_AGE_S = 1800
+OTHER_HOSTS = "not on the board"
 # Hosts of one person that are named; the others are counted.
 MAX_HOSTS = 12
 UNUSED_PART_LABELS = {name: label.capitalize() for name, label in UNUSED_PARTS.items()}
@@ -37,39 +45,24 @@ FULL_MONTH_NAMES = (
 )
 
 
-class PeopleMonthTables(NamedTuple):
-    """Month since a day and up to a moment, by person, model and host."""
-
-    first: date
-    since: date
-    until: float
-    by_person: UsageTable
-    by_model: UsageTable
-    by_host: UsageTable
-
-
-class PeoplePageContent(NamedTuple):
-    """Content of the page; `tables` are the GPU-hours, as HTML."""
-
-    people: Sequence[PersonTotals]
-    balance: FleetBalance
-    windows: Sequence[RollupWindow]
-    are_users_shown: bool
-    problem: str
-    tables: str
-
-
 class PersonRow(NamedTuple):
     """What a person has now, and had on average over each window; `link` is empty if the search cannot find them."""
 
     name: str
     link: str
+    gpus: str
+    memory: str
+    processes: str
+    hosts: Sequence[tuple[str, int]]
+    omitted_hosts: int
     means: Sequence[str]
-    gpus: str = "0"
-    memory: str = ""
-    processes: str = ""
-    hosts: Sequence[tuple[str, int]] = ()
-    omitted_hosts: int = 0
+
+
+class PeopleMonthTables(NamedTuple):
+    month: MonthUsage
+    by_person: UsageTable
+    by_model: UsageTable
+    by_host: UsageTable
 
 
 class PeopleTableRow(NamedTuple):
@@ -89,37 +82,60 @@ class PeopleTable(NamedTuple):
     foot: Sequence[PeopleTableRow] = ()
 
 
-def render_people_page(content: PeoplePageContent, version: str, now: Now) -> bytes:
-    text = load_compact_html_template("users.html").render(
-        version=version,
-        built=build_time_html(now, "minutes"),
-        zone=getattr(now.zone, "key", None) or now.local.tzname(),
-        are_users_shown=content.are_users_shown,
-        problem=content.problem,
-        windows=[format_people_window(window, now) for window in content.windows],
-        people=[build_person_row(person) for person in content.people],
-        balance_rows=build_people_balance_rows(content.balance),
-        tables=content.tables,
-    )
-    return text.encode("utf-8", "replace")
+class PeoplePageBuilder:
+    def __init__(self, settings: Settings, history: HistoryReader, patient: bool = False) -> None:
+        self.settings, self.history = settings, history
+        self.time_limit_s = ROLLUP_TIME_LIMIT_ALONE_S if patient else ROLLUP_TIME_LIMIT_S
+        self.rollup: UsageRollup | None = None
 
+    def write(self, site: SiteFiles, hosts: Mapping[str, SummarizedHost], people: PeopleDirectory, now: Now) -> None:
+        # the hosts are part of it: one that is hidden must disappear at once
+        inputs = (CODE_FINGERPRINT, site.assets_version, self.settings.privacy.users, str(now.zone), list(hosts))
+        fingerprint = compute_digest(repr(inputs).encode())
+        age = now.epoch - site.find_write_time(PEOPLE_PAGE)
+        is_due = not 0 <= age < WRITE_INTERVAL_S or not site.published.is_unchanged(PEOPLE_PAGE, fingerprint)
+        if self.rollup is None:
+            self.rollup = UsageRollup(self.history, WINDOW_HOURS, MONTH_COUNT, self.count_unseen)
+        if is_due or not self.rollup.is_done:
+            self.rollup.advance(now.epoch, self.time_limit_s)
+        if is_due:
+            page = self.render_page(self.rollup, hosts, people, site.assets_version, now)
+            site.write_file(PEOPLE_PAGE, fingerprint, page, now)
 
-def render_month_tables(
-    months: Sequence[PeopleMonthTables], are_users_shown: bool, held_after: float, hosts: Container[str], zone: tzinfo
-) -> str:
-    """Render the GPU-hours of months, the newest first; `hosts` are those that have a page."""
-    two = months[:2]
-    tables = []
-    if two:
-        groups = [(format_people_month_heading(month, zone), len(PLACE_COLUMN_LABELS) + 1) for month in two]
-        tables = [
-            *([build_person_table(two, zone)] if are_users_shown else []),
-            build_people_balance_table(two, zone),
-            build_people_place_table("By model", "Model", [month.by_model for month in two], groups),
-            build_people_place_table("By host", "Host", [month.by_host for month in two], groups, hosts),
-            build_month_table(months),
-        ]
-    return load_compact_html_template("sums.html").render(tables=tables, held=formatting.format_duration(held_after))
+    def save(self) -> None:
+        if self.rollup:
+            self.rollup.save()
+
+    def render_page(
+        self, rollup: UsageRollup, hosts: Mapping[str, SummarizedHost], people: PeopleDirectory, version: str, now: Now
+    ) -> bytes:
+        settings, are_users_shown = self.settings, self.settings.privacy.users
+        windows = [window for window in rollup.state.windows if 0 <= now.epoch - window.until < MAX_WINDOW_AGE_S]
+        names = (sorted(people.aliases.items()), sorted(people.logins), list(hosts))
+        inputs = (CODE_FINGERPRINT, are_users_shown, str(settings.zone), settings.limits.held_after, names)
+        text = load_compact_html_template("users.html").render(
+            version=version,
+            built=build_time_html(now, "minutes"),
+            zone=getattr(now.zone, "key", None) or now.local.tzname(),
+            are_users_shown=are_users_shown,
+            problem=self.history.problem_text,
+            windows=[format_people_window(window, now) for window in windows],
+            people=list_person_rows(hosts, windows, people) if are_users_shown else [],
+            balance_rows=build_people_balance_rows(hosts, windows),
+            tables=rollup.render_months(
+                repr(inputs).encode("utf-8", "replace"),
+                lambda months: render_people_month_tables(months, hosts, people, settings),
+            ),
+        )
+        return text.encode("utf-8", "replace")
+
+    def count_unseen(
+        self, changes: Iterable[GpuSetChange], first: date, until: int, seen: Mapping[HostModel, StateMinutes]
+    ) -> dict[HostModel, int]:
+        """Count the minutes of a month in which GPUs should have been seen and were not."""
+        minutes = {place: row.seen for place, row in seen.items()}
+        midnight = totals.find_usage_midnight(first, self.history.zone)
+        return totals.count_unseen_usage_minutes(totals.find_usage_gpu_stays(changes), minutes, midnight, until)
 
 
 # Now, and on average
@@ -140,49 +156,79 @@ def format_people_window(window: RollupWindow, now: Now) -> dict[str, str]:
     }
 
 
-def build_person_row(person: PersonTotals) -> PersonRow:
-    usage = person.usage
-    row = PersonRow(person.name, build_people_search_link(person.name), format_people_means(person.mean_gpus))
-    if not usage.process_count:
-        return row
-    gpus = usage.gpu_units / UNITS_PER_MINUTE
-    memory = UNKNOWN
-    if usage.unknown_memory_count < usage.process_count:
-        # with some processes unknown, the sum is a lower limit
-        memory = f"{'≥ ' if usage.unknown_memory_count else ''}{formatting.format_size(usage.memory_mib)}"
-    return row._replace(
-        gpus=f"{gpus:.0f}" if gpus == int(gpus) else format_people_decimal(gpus),
-        memory=memory,
-        processes=str(usage.process_count),
-        hosts=person.gpus_by_host[:MAX_HOSTS],
-        omitted_hosts=len(person.gpus_by_host[MAX_HOSTS:]),
-    )
+def list_person_rows(
+    hosts: Mapping[str, SummarizedHost], windows: Sequence[RollupWindow], people: PeopleDirectory
+) -> list[PersonRow]:
+    """List everybody who is on a GPU or was, the one who has most first."""
+    usage_by_name: dict[str, list[tuple[str, PersonUseSummary]]] = defaultdict(list)
+    for host_name, host in hosts.items():
+        for name, host_usage in host.summary.use_by_person.items():
+            usage_by_name[name].append((host_name, host_usage))
+    past_users = {name for window in windows for name, share in window.shares.items() if share.used}
+    known_people = totals.add_usage_names(people, windows)
+    rows = []
+    for names in group_spellings({*usage_by_name, *past_users}, known_people).values():
+        usage, gpus_by_host = PersonUseSummary(), Counter[str]()
+        for name in names:
+            for host_name, host_usage in usage_by_name.get(name, ()):
+                usage = usage.add(host_usage)
+                gpus_by_host[host_name] += host_usage.gpu_count
+        shown_hosts = sorted(gpus_by_host.items(), key=lambda item: (-item[1], natural_sort_key(item[0])))
+        means = []
+        for window in windows:
+            units = sum(window.shares[name].used for name in names if name in window.shares)
+            means.append(compute_people_mean_gpus(units, window))
+        memory = UNKNOWN if usage.process_count else ""
+        if usage.unknown_memory_count < usage.process_count:
+            # with some processes unknown, the sum is a lower limit
+            memory = f"{'≥ ' if usage.unknown_memory_count else ''}{formatting.format_size(usage.memory_mib)}"
+        gpus = usage.gpu_units / UNITS_PER_MINUTE
+        name = clean_text(known_people.choose_display_name(names))
+        row = PersonRow(
+            name=name,
+            link=build_people_search_link(name),
+            gpus=f"{gpus:.0f}" if gpus == int(gpus) else format_people_decimal(gpus),
+            memory=memory,
+            processes=str(usage.process_count or ""),
+            hosts=shown_hosts[:MAX_HOSTS],
+            omitted_hosts=len(shown_hosts[MAX_HOSTS:]),
+            means=[format_people_decimal(mean) for mean in means],
+        )
+        order = (-usage.gpu_units, -usage.gpu_count, [-(mean or 0) for mean in means], natural_sort_key(name), name)
+        rows.append((order, row))
+    return [row for _, row in sorted(rows, key=lambda item: item[0])]
 
 
-def format_people_decimal(number: float) -> str:
+def compute_people_mean_gpus(units: int, window: RollupWindow) -> float | None:
+    """Return GPUs on average over the minutes that were seen; None if no GPU was seen in any of them."""
+    return units / UNITS_PER_MINUTE / window.seen_minutes if window.seen_minutes and window.state_minutes.seen else None
+
+
+def format_people_decimal(number: float | None) -> str:
     """Format a number with one decimal; a small one is never 0."""
+    if number is None:
+        return UNKNOWN
     return "<0.1" if 0 < number < 0.05 else f"{number:,.1f}"
 
 
-def format_people_means(means: Sequence[float | None]) -> list[str]:
-    return [UNKNOWN if mean is None else format_people_decimal(mean) for mean in means]
-
-
-def build_people_balance_rows(balance: FleetBalance) -> list[dict[str, object]]:
-    """Build the rows below the people: all of them, and the GPUs that nobody uses."""
+def build_people_balance_rows(
+    hosts: Mapping[str, SummarizedHost], windows: Sequence[RollupWindow]
+) -> list[dict[str, object]]:
+    """Build the rows below the people: all of them, and the GPUs that nobody uses, now and on average."""
+    host_counts = (host.summary.gpu_use for host in hosts.values())
+    counts = GpuUseSummary(*map(sum, zip(GpuUseSummary(), *host_counts)))._asdict()
+    counts["seen"] = sum(counts.values()) - counts["unseen"]
     titles = {"used": "All people", **UNUSED_PART_LABELS, "seen": "All GPUs that are seen"}
-    if balance.now["unseen"]:
+    means: dict[str, list[str]] = defaultdict(list)
+    for window in windows:
+        sums = totals.state_minutes_to_usage_totals(window.state_minutes)
+        sums = sums._replace(used=sums.seen - sum(getattr(sums, part) for part in UNUSED_PARTS))
+        for name in titles:
+            means[name].append(format_people_decimal(compute_people_mean_gpus(getattr(sums, name), window)))
+    if counts["unseen"]:
         titles["unseen"] = "On hosts of which nothing is heard"
-    unknown = [None] * len(balance.means.get("seen", ()))
-    return [
-        {
-            "id": name,
-            "title": title,
-            "gpus": balance.now[name],
-            "means": format_people_means(balance.means.get(name, unknown)),
-        }
-        for name, title in titles.items()
-    ]
+        means["unseen"] = [UNKNOWN] * len(windows)
+    return [{"id": name, "title": title, "gpus": counts[name], "means": means[name]} for name, title in titles.items()]
 
 
 def build_people_search_link(name: str) -> str:
@@ -193,41 +239,79 @@ def build_people_search_link(name: str) -> str:
     return f"index.html?q={quote(query, safe='', errors='replace')}"
 
 
-# GPU-hours
+# GPU-hours of months
 
 
-def format_people_month_heading(month: PeopleMonthTables, zone: tzinfo) -> str:
+def render_people_month_tables(
+    months: Sequence[MonthUsage], hosts: Container[str], people: PeopleDirectory, settings: Settings
+) -> str:
+    """Render the GPU-hours, which change once an hour; `hosts` are those that have a page."""
+    seen_months = [month for month in months if month.seen_by_place]
+    known_people = totals.add_usage_names(people, seen_months)
+    month_tables = [build_people_month_tables(month, known_people, hosts) for month in seen_months]
+    newest = month_tables[:2]
+    tables = []
+    if newest:
+        headings = [format_people_month_heading(table.month, settings.zone) for table in newest]
+        groups = [(heading, len(PLACE_COLUMN_LABELS) + 1) for heading in headings]
+        tables = [
+            *([build_person_table([table.by_person for table in newest], headings)] if settings.privacy.users else []),
+            build_people_balance_table([table.by_model.total for table in newest], headings),
+            build_people_place_table("By model", "Model", [table.by_model for table in newest], groups),
+            build_people_place_table("By host", "Host", [table.by_host for table in newest], groups, hosts),
+            build_people_month_table(month_tables),
+        ]
+    held = formatting.format_duration(settings.limits.held_after)
+    return load_compact_html_template("sums.html").render(tables=tables, held=held)
+
+
+def build_people_month_tables(month: MonthUsage, people: PeopleDirectory, hosts: Container[str]) -> PeopleMonthTables:
+    """Build the tables of a month; hosts that are not on the board, hidden or gone, are not named."""
+
+    def name_place(place: HostModel) -> totals.MonthHostModel:
+        return month.first, place[0] if place[0] in hosts else OTHER_HOSTS, place[1]
+
+    sums_by_name = {name: UsageTotals(*share) for name, share in month.shares.items()}
+    _, sums_by_place = totals.total_daily_usage(
+        ((*name_place(place), "", share) for place, share in month.shares_by_place.items()),
+        ((*name_place(place), minutes) for place, minutes in month.seen_by_place.items()),
+        ((name_place(place), minutes) for place, minutes in month.unseen_by_place.items()),
+    )
+    tables = (
+        totals.build_usage_totals_table(sums_by_name, sums_by_place, people, by) for by in ("person", "model", "host")
+    )
+    return PeopleMonthTables(month, *tables)
+
+
+def format_people_month_heading(month: MonthUsage, zone: tzinfo) -> str:
     """Format `October 2026`, or `November 2026, from 3 Nov up to 17 Nov 14:00` if that is not all of it."""
-    limits = [format_people_month_name(month)]
+    limits = []
     if month.since > month.first:
         limits.append(f"from {month.since.day} {formatting.MONTH_NAMES[month.since.month - 1]}")
     until = datetime.fromtimestamp(month.until, zone)
     if until.date().replace(day=1) == month.first:
         limits.append(f"up to {until.day} {formatting.MONTH_NAMES[until.month - 1]} {until:%H:%M}")
-    return ", ".join(filter(None, (limits[0], " ".join(limits[1:]))))
+    return ", ".join(filter(None, (format_people_month_name(month), " ".join(limits))))
 
 
-def format_people_month_name(month: PeopleMonthTables) -> str:
+def format_people_month_name(month: MonthUsage) -> str:
     """Format `October 2026`."""
     return f"{FULL_MONTH_NAMES[month.first.month - 1]} {month.first.year}"
 
 
-def build_person_table(months: Sequence[PeopleMonthTables], zone: tzinfo) -> PeopleTable:
-    tables = [month.by_person for month in months]
+def build_person_table(tables: Sequence[UsageTable], headings: Sequence[str]) -> PeopleTable:
     rows = [
-        PeopleTableRow(
-            row.name, build_people_search_link(row.name), format_people_sums_cells(sums_list, PERSON_COLUMN_LABELS)
-        )
+        PeopleTableRow(row.name, build_people_search_link(row.name), format_people_sums(sums_list))
         for row, sums_list in merge_people_tables(tables)
     ]
-    totals = [add_usage_totals(row.sums for row in table.rows) for table in tables]
+    sums = [totals.add_usage_totals(row.sums for row in table.rows) for table in tables]
     return PeopleTable(
         title="GPU-hours by person",
         first_head="Person",
-        groups=[(format_people_month_heading(month, zone), len(PERSON_COLUMN_LABELS)) for month in months],
-        heads=[*PERSON_COLUMN_LABELS.values()] * len(months),
+        groups=[(heading, len(PERSON_COLUMN_LABELS)) for heading in headings],
+        heads=[*PERSON_COLUMN_LABELS.values()] * len(tables),
         rows=rows,
-        foot=[PeopleTableRow("All people", "", format_people_sums_cells(totals, PERSON_COLUMN_LABELS))],
+        foot=[PeopleTableRow("All people", "", format_people_sums(sums))],
     )
 
 
@@ -242,39 +326,30 @@ def merge_people_tables(tables: Sequence[UsageTable]) -> list[tuple[UsageRow, li
     return [(row, sums_by_key[key]) for key, row in first_rows.items()]
 
 
-def format_people_sums_cells(sums_list: Sequence[UsageTotals], columns: Mapping[str, str]) -> list[str]:
-    return [format_people_decimal_hours(getattr(sums, name)) for sums in sums_list for name in columns]
+def format_people_sums(sums_list: Sequence[UsageTotals], columns: Iterable[str] = PERSON_COLUMN_LABELS) -> list[str]:
+    return [format_people_hours(getattr(sums, name)) for sums in sums_list for name in columns]
 
 
-def format_people_decimal_hours(units: int) -> str:
-    return format_people_decimal(usage_total_to_hours(units))
+def format_people_hours(units: int) -> str:
+    return format_people_decimal(totals.usage_total_to_hours(units))
 
 
-def build_people_balance_table(months: Sequence[PeopleMonthTables], zone: tzinfo) -> PeopleTable:
+def build_people_balance_table(month_sums: Sequence[UsageTotals], headings: Sequence[str]) -> PeopleTable:
     """Build the table of where all GPU-hours went."""
-    month_sums = [month.by_model.total for month in months]
     parts = {title: [getattr(sums, name) for sums in month_sums] for name, title in UNUSED_PART_LABELS.items()}
     seen = [sums.seen for sums in month_sums]
     used = [total - sum(units) for total, *units in zip(seen, *parts.values())]
-    return PeopleTable(
-        title="All GPU-hours",
-        first_head="What",
-        groups=(),
-        heads=[format_people_month_heading(month, zone) for month in months],
-        rows=[
-            PeopleTableRow(title, "", [*map(format_people_decimal_hours, units)])
-            for title, units in {"Used by people": used, **parts}.items()
-        ],
-        foot=[
-            PeopleTableRow("All that was seen", "", [*map(format_people_decimal_hours, seen)]),
-            PeopleTableRow("Not seen", "", [format_people_decimal_hours(sums.unseen) for sums in month_sums]),
-            PeopleTableRow("Seen of all", "", [*map(format_people_percent_seen, month_sums)]),
-        ],
-    )
+    unseen = [sums.unseen for sums in month_sums]
+    rows = [
+        PeopleTableRow(title, "", [*map(format_people_hours, units)])
+        for title, units in {"Used by people": used, **parts, "All that was seen": seen, "Not seen": unseen}.items()
+    ]
+    percent_row = PeopleTableRow("Seen of all", "", [*map(format_people_percent_seen, month_sums)])
+    return PeopleTable("All GPU-hours", "What", (), headings, rows[:-2], [*rows[-2:], percent_row])
 
 
 def format_people_percent_seen(sums: UsageTotals) -> str:
-    seen = compute_usage_percent_seen(sums)
+    seen = totals.compute_usage_percent_seen(sums)
     return UNKNOWN if seen is None else f"{seen} %"
 
 
@@ -291,22 +366,18 @@ def build_people_place_table(
         cells: list[str] = []
         for sums in sums_list:
             if sums.seen:
-                cells += [*format_people_sums_cells([sums], PLACE_COLUMN_LABELS), format_people_percent_seen(sums)]
+                cells += [*format_people_sums([sums], PLACE_COLUMN_LABELS), format_people_percent_seen(sums)]
             else:
                 cells += [UNKNOWN] * (len(PLACE_COLUMN_LABELS) + 1)
         rows.append(PeopleTableRow(row.name, f"hosts/{quote(row.name)}.html" if row.name in hosts else "", cells))
     return PeopleTable(title, first_head, groups, [*PLACE_COLUMN_LABELS.values(), "Seen of all"] * len(tables), rows)
 
 
-def build_month_table(months: Sequence[PeopleMonthTables]) -> PeopleTable:
+def build_people_month_table(month_tables: Sequence[PeopleMonthTables]) -> PeopleTable:
     heads = [*PLACE_COLUMN_LABELS.values(), "All seen", "Seen of all"]
     rows = []
-    for month in months:
-        sums = month.by_model.total
-        cells = [
-            *format_people_sums_cells([sums], PLACE_COLUMN_LABELS),
-            format_people_decimal_hours(sums.seen),
-            format_people_percent_seen(sums),
-        ]
-        rows.append(PeopleTableRow(format_people_month_name(month), "", cells))
+    for month, *_, by_host in month_tables:
+        cells = format_people_sums([by_host.total], (*PLACE_COLUMN_LABELS, "seen"))
+        percent = format_people_percent_seen(by_host.total)
+        rows.append(PeopleTableRow(format_people_month_name(month), "", [*cells, percent]))
     return PeopleTable("By month", "Month", (), heads, rows)

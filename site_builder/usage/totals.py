@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from typing import NamedTuple, TypeVar
 
+from site_builder.core.formatting import DAY, MINUTE
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory, group_spellings
 from site_builder.core.terminal_text import clean_text
-from site_builder.fleet.summary import GpuUseSummary, PersonUseSummary
 from site_builder.history.model import GpuSeries
 from site_builder.history.rollups import MonthUsage, RollupWindow
 from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes, UsageShareSums
@@ -31,7 +31,6 @@ MAX_MODELS = 40
 OTHER_MODELS = "other models"
 MonthHostModel = tuple[date, str, str]  # the first of a month, a host, a model
 TimeKey = TypeVar("TimeKey", int, date)
-Key = TypeVar("Key")
 
 
 class UsageTotals(NamedTuple):
@@ -84,48 +83,6 @@ class UsageGpuStay(NamedTuple):
     until: int | None
 
 
-class TotalsPeriod(NamedTuple):
-    """Days up to now, including the last."""
-
-    first: date
-    last: date
-    zone: tzinfo
-    now: float
-
-    def iterate_months(self) -> Iterator[tuple[date, float, float]]:
-        """Yield the first day of each month, and from when to when it is part of the period."""
-        month = self.first.replace(day=1)
-        while month <= self.last:
-            next_month = (month + timedelta(days=31)).replace(day=1)
-            since = find_usage_midnight(max(month, self.first), self.zone)
-            until = min(find_usage_midnight(min(next_month, self.last + timedelta(days=1)), self.zone), self.now)
-            yield month, since, max(since, until)
-            month = next_month
-
-
-class FleetUsage(NamedTuple):
-    """Fleet at this moment: what each person has on each host, and the number of GPUs by use."""
-
-    usage_by_person: Mapping[str, Mapping[str, PersonUseSummary]]
-    gpu_counts: GpuUseSummary
-
-
-class PersonTotals(NamedTuple):
-    """What a person has, on how many GPUs of which hosts, and had on average over each window."""
-
-    name: str
-    usage: PersonUseSummary
-    gpus_by_host: tuple[tuple[str, int], ...]
-    mean_gpus: tuple[float | None, ...]
-
-
-class FleetBalance(NamedTuple):
-    """GPUs by UNUSED_PARTS and in all: now, and on average over each window."""
-
-    now: Mapping[str, int]
-    means: Mapping[str, tuple[float | None, ...]]
-
-
 def find_usage_midnight(day: date, zone: tzinfo) -> int:
     """Return the epoch at which a day begins."""
     return int(datetime.combine(day, datetime.min.time(), zone).timestamp())
@@ -153,10 +110,19 @@ def build_usage_totals_table(
     people: PeopleDirectory,
     by: str = "person",
 ) -> UsageTable:
-    """Build rows by one of GROUPINGS, from the sums of each person and of each place."""
-    rows = (
-        build_person_totals_rows(sums_by_name, people) if by == "person" else build_place_totals_rows(sums_by_place, by)
-    )
+    """Build rows by one of GROUPINGS: of people with the one who used most first, of all else in their order."""
+    rows = []
+    if by == "person":
+        for key, names in group_spellings(sums_by_name, people).items():
+            sums = add_usage_totals(sums_by_name[name] for name in names)
+            rows.append(UsageRow(key, clean_text(people.choose_display_name(names)), sums, tuple(names)))
+        rows.sort(key=lambda row: (-row.sums.used, -row.sums.booked, natural_sort_key(row.name), row.name))
+    else:
+        sums_by_key: dict[str, list[UsageTotals]] = defaultdict(list)
+        for (month, host, model), sums in sums_by_place.items():
+            sums_by_key[{"month": f"{month:%Y-%m}", "host": host, "model": model}[by]].append(sums)
+        for name in sorted(sums_by_key, key=natural_sort_key):
+            rows.append(UsageRow(name, clean_text(name), add_usage_totals(sums_by_key[name])))
     return UsageTable(by, tuple(rows), add_usage_totals(sums_by_place.values()))
 
 
@@ -166,49 +132,27 @@ def total_daily_usage(
     unseen: Iterable[tuple[MonthHostModel, int]],
 ) -> tuple[dict[str, UsageTotals], dict[MonthHostModel, UsageTotals]]:
     """Sum up rows of days: by person, and by month, host and model."""
-    by_name: dict[str, list[int]] = {}
-    by_place: dict[MonthHostModel, list[int]] = {}
+    by_name: dict[str, list[UsageTotals]] = defaultdict(list)
+    by_place: dict[MonthHostModel, list[UsageTotals]] = defaultdict(list)
     for day, host, model, name, share in shares:
-        add_to_usage_totals(by_name, name, share)
-        add_to_usage_totals(by_place, (day.replace(day=1), host, model), share)
+        sums = UsageTotals(*share)
+        by_name[name].append(sums)
+        by_place[day.replace(day=1), host, model].append(sums)
     for day, host, model, minutes in seen:
-        add_to_usage_totals(by_place, (day.replace(day=1), host, model), state_minutes_to_usage_totals(minutes))
+        by_place[day.replace(day=1), host, model].append(state_minutes_to_usage_totals(minutes))
     for place, unseen_minutes in unseen:
-        add_to_usage_totals(by_place, place, UsageTotals(unseen=unseen_minutes * UNITS_PER_MINUTE))
-    return {name: UsageTotals(*row) for name, row in by_name.items()}, {
-        place: UsageTotals(*row) for place, row in by_place.items()
-    }
-
-
-def add_to_usage_totals(sums: dict[Key, list[int]], key: Key, row: Sequence[int]) -> None:
-    """Add to a row of sums; a share is the beginning of one."""
-    sums_row = sums.get(key)
-    if sums_row is None:
-        sums_row = sums[key] = [0] * len(UsageTotals._fields)
-    for position, units in enumerate(row):
-        sums_row[position] += units
+        by_place[place].append(UsageTotals(unseen=unseen_minutes * UNITS_PER_MINUTE))
+    sums_by_name = {name: add_usage_totals(rows) for name, rows in by_name.items()}
+    return sums_by_name, {place: add_usage_totals(rows) for place, rows in by_place.items()}
 
 
 def add_usage_totals(rows: Iterable[UsageTotals]) -> UsageTotals:
     return UsageTotals(*map(sum, zip(NO_USAGE, *rows)))
 
 
-def build_place_totals_rows(places: Mapping[MonthHostModel, UsageTotals], by: str) -> Iterator[UsageRow]:
-    """Build a row for each model, host or month, in their order."""
-    sums_by_key: dict[str, list[UsageTotals]] = defaultdict(list)
-    for (month, host, model), sums in places.items():
-        sums_by_key[{"month": f"{month:%Y-%m}", "host": host, "model": model}[by]].append(sums)
-    for name in sorted(sums_by_key, key=natural_sort_key):
-        yield UsageRow(name, clean_text(name), add_usage_totals(sums_by_key[name]))
-
-
-def build_person_totals_rows(sums_by_name: Mapping[str, UsageTotals], people: PeopleDirectory) -> list[UsageRow]:
-    """Build a row for each person, the one who used most first."""
-    rows = []
-    for key, names in group_spellings(sums_by_name, people).items():
-        sums = add_usage_totals(sums_by_name[name] for name in names)
-        rows.append(UsageRow(key, clean_text(people.choose_display_name(names)), sums, tuple(names)))
-    return sorted(rows, key=lambda row: (-row.sums.used, -row.sums.booked, natural_sort_key(row.name), row.name))
+def add_usage_names(people: PeopleDirectory, usages: Iterable[RollupWindow | MonthUsage]) -> PeopleDirectory:
+    """Return the directory with everybody who had a share in these sums."""
+    return PeopleDirectory(people.aliases, {*people.logins, *(name for usage in usages for name in usage.shares)})
 
 
 # Time that nobody saw
@@ -258,17 +202,23 @@ def count_unseen_usage_minutes(
 
 
 def count_unseen_usage_by_month(
-    stays: Sequence[UsageGpuStay], seen: Iterable[tuple[date, str, str, StateMinutes]], period: TotalsPeriod
+    stays: Sequence[UsageGpuStay],
+    seen: Iterable[tuple[date, str, str, StateMinutes]],
+    days: tuple[date, date],
+    zone: tzinfo,
+    now: float,
 ) -> dict[MonthHostModel, int]:
-    """Count the same for each month of a period."""
+    """Count the same for each month of which something was seen, from the first to the last of `days` and up to now."""
     minutes: dict[date, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
     for day, host, model, row in seen:
         minutes[day.replace(day=1)][host, model] += row.seen
     unseen: dict[MonthHostModel, int] = {}
-    for month, since, until in period.iterate_months():
-        if month in minutes:
-            for (host, model), count in count_unseen_usage_minutes(stays, minutes[month], since, until).items():
-                unseen[month, host, model] = count
+    for month, seen_minutes in minutes.items():
+        next_month = (month + timedelta(days=31)).replace(day=1)
+        since = find_usage_midnight(max(month, days[0]), zone)
+        until = min(find_usage_midnight(min(next_month, days[1] + timedelta(days=1)), zone), now)
+        for (host, model), count in count_unseen_usage_minutes(stays, seen_minutes, since, until).items():
+            unseen[month, host, model] = count
     return unseen
 
 
@@ -276,78 +226,6 @@ def compute_usage_percent_seen(sums: UsageTotals) -> int | None:
     """Return how much of the time was seen, in percent, rounded down: only all of it is 100."""
     total = sums.seen + sums.unseen
     return None if not total else sums.seen * 100 // total
-
-
-# The fleet now, and on average
-
-
-def sum_fleet_usage(hosts: Iterable[tuple[str, Mapping[str, PersonUseSummary], GpuUseSummary]]) -> FleetUsage:
-    usage_by_person: dict[str, dict[str, PersonUseSummary]] = defaultdict(dict)
-    sums = [0] * len(GpuUseSummary._fields)
-    for host, host_usage, gpu_counts in hosts:
-        for name, usage in host_usage.items():
-            usage_by_person[name][host] = usage
-        sums = [usage + count for usage, count in zip(sums, gpu_counts)]
-    return FleetUsage(usage_by_person, GpuUseSummary(*sums))
-
-
-def list_person_totals(
-    fleet_usage: FleetUsage, windows: Sequence[RollupWindow], people: PeopleDirectory
-) -> list[PersonTotals]:
-    """List everybody who is on a GPU or was, the one who has most first."""
-    past_users = (name for window in windows for name, share in window.shares.items() if share.used)
-    spellings = group_spellings({*fleet_usage.usage_by_person, *past_users}, people)
-    summaries = [build_person_totals(names, fleet_usage, windows, people) for names in spellings.values()]
-    return sorted(
-        summaries,
-        key=lambda person: (
-            -person.usage.gpu_units,
-            -person.usage.gpu_count,
-            [-(mean or 0) for mean in person.mean_gpus],
-            natural_sort_key(person.name),
-            person.name,
-        ),
-    )
-
-
-def build_person_totals(
-    names: Sequence[str], fleet_usage: FleetUsage, windows: Sequence[RollupWindow], people: PeopleDirectory
-) -> PersonTotals:
-    usage = PersonUseSummary()
-    gpus_by_host: dict[str, int] = defaultdict(int)
-    for name in names:
-        for host, host_usage in fleet_usage.usage_by_person.get(name, {}).items():
-            usage = usage.add(host_usage)
-            gpus_by_host[host] += host_usage.gpu_count
-    means = []
-    for window in windows:
-        units = sum(window.shares[name].used for name in names if name in window.shares)
-        means.append(compute_usage_mean_gpus(units, window))
-    sorted_hosts = tuple(sorted(gpus_by_host.items(), key=lambda item: (-item[1], natural_sort_key(item[0]))))
-    return PersonTotals(clean_text(people.choose_display_name(names)), usage, sorted_hosts, tuple(means))
-
-
-def compute_usage_mean_gpus(units: int, window: RollupWindow) -> float | None:
-    """Return GPUs on average over the minutes that were seen; None if no GPU was seen in any of them."""
-    return units / UNITS_PER_MINUTE / window.seen_minutes if window.seen_minutes and window.state_minutes.seen else None
-
-
-def build_fleet_totals_balance(fleet_usage: FleetUsage, windows: Sequence[RollupWindow]) -> FleetBalance:
-    gpu_counts = fleet_usage.gpu_counts
-    counts = {"used": gpu_counts.used, **{name: getattr(gpu_counts, name) for name in UNUSED_PARTS}}
-    all_counts = {**counts, "seen": sum(counts.values()), "unseen": gpu_counts.unseen}
-    means: dict[str, list[float | None]] = defaultdict(list)
-    for window in windows:
-        sums = state_minutes_to_usage_totals(window.state_minutes)
-        used = sums.seen - sum(getattr(sums, name) for name in UNUSED_PARTS)
-        means["used"].append(compute_usage_mean_gpus(used, window))
-        for name in (*UNUSED_PARTS, "seen"):
-            means[name].append(compute_usage_mean_gpus(getattr(sums, name), window))
-    return FleetBalance(all_counts, {name: tuple(values) for name, values in means.items()})
-
-
-def list_usage_names(usages: Iterable[RollupWindow | MonthUsage]) -> set[str]:
-    return {name for usage in usages for name in usage.shares}
 
 
 # How GPUs were used over a period, in GPU-minutes
@@ -376,32 +254,11 @@ class UseSummary(NamedTuple):
     @property
     def parts(self) -> dict[str, int]:
         """Return the parts of a bar, in their order; the rest was free."""
-        return {
-            "working": self.taken - self.held,
-            "held": self.held,
-            "booked": self.booked,
-            "unclear": self.unclear,
-        }
-
-    @property
-    def wasted(self) -> int:
-        return self.held + self.booked
+        working = self.taken - self.held
+        return {"working": working, "held": self.held, "booked": self.booked, "unclear": self.unclear}
 
 
 NOTHING_SEEN = UseSummary(gpus=0, seen=0, taken=0, held=0, booked=0, free=0, unclear=0, use_percent=None)
-
-
-class PeriodTotals(NamedTuple):
-    """Sums of some days; `minutes` is how long each GPU could have been seen."""
-
-    use: UseSummary
-    minutes: int
-    people: int
-
-    @property
-    def seen_percent(self) -> float | None:
-        possible = self.use.gpus * self.minutes
-        return min(100.0, 100 * self.use.seen / possible) if possible else None
 
 
 class UsageChange(NamedTuple):
@@ -442,9 +299,10 @@ def summarize_use(seen: StateMinutes, gpus: int) -> UseSummary:
 
 
 def summarize_usage_by_model(
-    seen: Mapping[tuple[TimeKey, str], StateMinutes], count_minutes: Callable[[TimeKey], int]
+    seen: Mapping[tuple[TimeKey, str], StateMinutes],
+    count_minutes: Callable[[TimeKey], int] = lambda _: MINUTES_PER_HOUR,
 ) -> dict[str, UseSummary]:
-    """Summarize each model, the most seen first; `count_minutes` returns the length of a time key."""
+    """Summarize each model, the most seen first; `count_minutes` returns the length of an hour or a day."""
     rows_by_model: dict[str, list[StateMinutes]] = defaultdict(list)
     gpus_by_model: dict[str, int] = defaultdict(int)
     for (time_key, model), row in seen.items():
@@ -466,17 +324,17 @@ def summarize_usage_total(models: Mapping[str, UseSummary], seen: Iterable[State
     return summarize_use(sum_state_minutes(seen), sum(use.gpus for use in models.values()))
 
 
-def compare_usage_periods(current: PeriodTotals, previous: PeriodTotals) -> PeriodComparison:
-    has_previous = previous.use.seen > 0
+def compare_usage_periods(use: UseSummary, people: int, previous: UseSummary, previous_people: int) -> PeriodComparison:
+    has_previous = previous.seen > 0
 
     def compare_hours(minutes: int, minutes_before: int) -> UsageChange:
         return UsageChange(minutes / MINUTES_PER_HOUR, minutes_before / MINUTES_PER_HOUR if has_previous else None)
 
     return PeriodComparison(
-        used=compare_hours(current.use.taken, previous.use.taken),
-        taken_percents=(current.use.share("taken"), previous.use.share("taken")),
-        people=UsageChange(current.people, previous.people if has_previous else None),
-        wasted=compare_hours(current.use.wasted, previous.use.wasted),
+        used=compare_hours(use.taken, previous.taken),
+        taken_percents=(use.share("taken"), previous.share("taken")),
+        people=UsageChange(people, previous_people if has_previous else None),
+        wasted=compare_hours(use.held + use.booked, previous.held + previous.booked),
     )
 
 
@@ -487,9 +345,10 @@ def format_usage_share(percent: float | None) -> str:
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
-def describe_usage_coverage(period: PeriodTotals) -> str:
-    """Say how much of the time was seen, if it was not all."""
-    seen = period.seen_percent
-    if seen is None:
+def describe_usage_coverage(use: UseSummary, days: int) -> str:
+    """Say how much of the time of some days was seen, if it was not all."""
+    possible = use.gpus * days * DAY // MINUTE
+    if not possible:
         return "Nothing was seen"
-    return "" if seen >= 99.5 else f"{format_usage_share(seen)} of the time of these GPUs was seen"
+    percent = 100 * use.seen / possible
+    return "" if percent >= 99.5 else f"{format_usage_share(percent)} of the time of these GPUs was seen"

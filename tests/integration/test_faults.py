@@ -41,8 +41,8 @@ FLEET_FILES = {
     "waste.render.render_waste_json": ["waste.json"],
     "bookings.page.render_calendar_page": ["bookings.html"],
     "bookings.ics.render_ics_feed": ["bookings.ics", "bookings/hosts/good.ics", "bookings/people/alice.ics"],
-    "usage.fleet_page.render_fleet_page": ["fleet.html"],
-    "usage.people_page.render_people_page": ["users.html"],
+    "usage.fleet_page.FleetPageBuilder.render_page": ["fleet.html"],
+    "usage.people_page.PeoplePageBuilder.render_page": ["users.html"],
     "board.outputs.host_json.JOINED_FILES.0": ["states/index.json"],
     "board.outputs.host_json.JOINED_FILES.1": ["nodes/index.json"],
 }
@@ -173,7 +173,7 @@ def test_a_file_that_can_be_made_again_is_no_longer_a_problem(lab: Lab, monkeypa
 def test_the_same_fault_again_and_again_is_logged_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, every: int | None
 ) -> None:
-    break_function(monkeypatch, "usage.people_page.render_people_page")
+    break_function(monkeypatch, "usage.people_page.PeoplePageBuilder.render_page")
     break_function(monkeypatch, "fleet.status_json.render_status_host", is_evil)
     break_function(monkeypatch, "charts.cache.ChartCache.render_host", lambda _, asked, *__: asked.host == "good")
     builder = Builder(lab.settings(), every)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.history.writer import HistoryWriter
-from site_builder.usage.build import NAMED_REPORT_START
+from site_builder.usage.fleet_page import NAMED_REPORT_START
 from tests.support.board_fixture import Lab
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
 from tests.support.week_fixtures import DAY, HOUR, MONDAY, MORNING, PARIS, Report, lab_of, reporter

@@ -19,10 +19,10 @@ from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.history.usage_sums import UsageShareSums
 from site_builder.history.writer import HistoryWriter
-from site_builder.usage.build import (
+from site_builder.usage.fleet_page import (
     NAMED_REPORT_START,
     NO_HISTORY_YET,
-    build_usage_week_comparison,
+    compare_fleet_weeks,
     list_fleet_page_reports,
 )
 from tests.support import pace
@@ -144,7 +144,7 @@ def test_the_week_is_compared_with_the_one_before_it(plain: Page) -> None:
 
 def test_a_login_that_ps_cut_is_no_second_person() -> None:
     had = dict.fromkeys(["maximilian", "maximil+", "Maximilian"], UsageShareSums(60, 0, 0, 0))
-    assert build_usage_week_comparison({}, [had, {}], START, PeopleDirectory({})).people.now == 1
+    assert compare_fleet_weeks({}, [had, {}], START, PeopleDirectory({})).people.now == 1
 
 
 def heat_of(page: Page) -> dict[str, list[str]]:
@@ -297,7 +297,7 @@ def test_a_report_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch
             raise PermissionError(report)
         return False
 
-    monkeypatch.setattr("site_builder.usage.build.has_people_names", refuse_one)
+    monkeypatch.setattr("site_builder.usage.fleet_page.is_naming_report", refuse_one)
     (tmp_path / "reports").mkdir()
     for week in ("2026-W44", "2026-W45", "2026-W46"):
         (tmp_path / f"reports/{week}.html").write_text("<!doctype html>")

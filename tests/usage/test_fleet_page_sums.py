@@ -16,7 +16,6 @@ from site_builder.usage.totals import (
     MAX_MODELS,
     NOTHING_SEEN,
     OTHER_MODELS,
-    PeriodTotals,
     UsageChange,
     UseSummary,
     compare_usage_periods,
@@ -66,7 +65,7 @@ def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
         (HOUR, "A100"): seen(held=60, lost=20, free=40, taken_told=60, taken_use=0),
         (0, "V100"): seen(conflict=30, free=30, taken_told=0),
     }
-    found = summarize_usage_by_model(told, fleet_page.count_fleet_hour_minutes)
+    found = summarize_usage_by_model(told)
     assert found == {
         "A100": UseSummary(gpus=2, seen=240, taken=120, held=60, booked=60, free=40, unclear=20, use_percent=40.0),
         "V100": UseSummary(gpus=1, seen=60, taken=30, held=0, booked=0, free=30, unclear=0, use_percent=None),
@@ -88,7 +87,7 @@ def test_the_parts_of_what_was_seen_are_all_of_it() -> None:
 
 def test_many_models_have_one_row_together_and_no_minute_is_lost() -> None:
     told = {(0, f"model {number:03}"): seen(busy=60 + number) for number in range(100)}
-    found = summarize_usage_by_model(told, fleet_page.count_fleet_hour_minutes)
+    found = summarize_usage_by_model(told)
     assert next(iter(found)) == "model 099"
     assert (len(found), list(found)[-1]) == (MAX_MODELS + 1, OTHER_MODELS)
     assert sum(one.seen for one in found.values()) == sum(one.seen for one in told.values())
@@ -175,7 +174,7 @@ def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
 def test_a_line_breaks_where_nothing_was_seen() -> None:
     at = epoch("2026-03-23T06:00", timezone.utc)
     told = {(at + hour * HOUR, "A100"): seen(busy=30, free=30) for hour in range(6)}
-    found = fleet_page.build_fleet_page_course(told, days(MONDAY)[:2], 6, timezone.utc)
+    found = fleet_page.build_fleet_page_course(told, days(MONDAY)[:2], timezone.utc)
     assert found.percents == [None, 50.0, None, None, None, None, None, None]
     assert [one.share for one in found.days] == [50.0, None]
     picture = fleet_page.render_fleet_page_course(found, days(MONDAY)[:2], "<b>")
@@ -203,8 +202,7 @@ def test_a_change_is_reported_in_words(now: float, before: float | None, words: 
 
 
 def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
-    now = PeriodTotals(summarize_use(seen(busy=60, free=60), 2), 60, 3)
-    found = compare_usage_periods(now, PeriodTotals(NOTHING_SEEN, 60, 0))
+    found = compare_usage_periods(summarize_use(seen(busy=60, free=60), 2), 3, NOTHING_SEEN, 0)
     assert (found.used, found.people, found.wasted) == (
         UsageChange(1, None),
         UsageChange(3, None),
@@ -214,10 +212,10 @@ def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
 
 
 def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:
-    use = summarize_use(seen(busy=60, free=60), 2)
-    assert describe_usage_coverage(PeriodTotals(use, 60, 0)) == ""
-    assert describe_usage_coverage(PeriodTotals(use, 120, 0)) == "50 % of the time of these GPUs was seen"
-    assert describe_usage_coverage(PeriodTotals(NOTHING_SEEN, 60, 0)) == "Nothing was seen"
+    use = summarize_use(seen(busy=1440, free=1440), 2)
+    assert describe_usage_coverage(use, 1) == ""
+    assert describe_usage_coverage(use, 2) == "50 % of the time of these GPUs was seen"
+    assert describe_usage_coverage(NOTHING_SEEN, 1) == "Nothing was seen"
 
 
 # Weeks by their names

@@ -20,9 +20,9 @@ from playwright.sync_api import Browser, Page, expect
 from site_builder.board.builder import Builder
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import PrivacySettings
+from site_builder.history.rollups import MonthUsage
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import people_page
-from site_builder.usage.totals import NO_USAGE, UsageTable
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, Site, node_module, served
 from tests.support.history_fixtures import gpu as past_gpu
@@ -382,7 +382,6 @@ def test_the_html_is_parsed_without_an_error(built: Lab) -> None:
     ],
 )
 def test_a_month_of_which_history_has_only_a_part_says_which(since: str, until: str, told: str) -> None:
-    none = UsageTable("person", (), NO_USAGE)
     moment = datetime.fromisoformat(f"{until}+01:00").timestamp()
-    month = people_page.PeopleMonthTables(date(2026, 10, 1), date.fromisoformat(since), moment, none, none, none)
+    month = MonthUsage(date(2026, 10, 1), date.fromisoformat(since), int(moment), {}, {}, {}, {})
     assert people_page.format_people_month_heading(month, ZoneInfo("Europe/Berlin")) == told

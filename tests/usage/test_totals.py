@@ -15,7 +15,7 @@ from site_builder.history.block_format import PackedSample
 from site_builder.history.reader import read_history_gpu_set_changes
 from site_builder.history.writer import HistoryWriter
 from site_builder.usage import totals
-from site_builder.usage.totals import TotalsPeriod, UsageTable, UsageTotals, usage_total_to_hours
+from site_builder.usage.totals import UsageTable, UsageTotals, usage_total_to_hours
 from tests.support.history_fixtures import A100, epoch, gpu, host, record, roll
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
@@ -28,12 +28,11 @@ def told(
     history: HistoryWriter, first: str, last: str, now: float, by: str = "person", people: PeopleDirectory = NOBODY
 ) -> UsageTable:
     """What `gpuboard stats` is made of, from one day to another."""
-    period = TotalsPeriod(date.fromisoformat(first), date.fromisoformat(last), history.zone, now)
-    tallies = history.read_daily_usage(period.first, period.last, now)
+    days = date.fromisoformat(first), date.fromisoformat(last)
+    tallies = history.read_daily_usage(*days, now)
     stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
-    persons, places = totals.total_daily_usage(
-        tallies.shares, tallies.seen, totals.count_unseen_usage_by_month(stays, tallies.seen, period).items()
-    )
+    unseen = totals.count_unseen_usage_by_month(stays, tallies.seen, days, history.zone, now)
+    persons, places = totals.total_daily_usage(tallies.shares, tallies.seen, unseen.items())
     return totals.build_usage_totals_table(persons, places, people, by)
 
 
