@@ -12,11 +12,11 @@ from site_builder.core.published_files import PublishedFile, SiteFiles
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.store import FleetStore
 from site_builder.fleet.summary import HostSummary, SummarizedHost
-from site_builder.history.idle_runs import IdleRun, build_fleet_gpu_key, find_current_idle_run, read_idle_history
+from site_builder.history.idle_runs import IdleRun, find_current_idle_run, read_idle_history
 from site_builder.history.reader import HistoryReader
 from site_builder.waste import render
 from site_builder.waste import rules as waste_rules
-from site_builder.waste.rules import WASTE_FILE, EmptyGpuCandidate, WasteCandidate, WasteReport
+from site_builder.waste.rules import WASTE_FILE, WasteCandidate, WasteReport
 
 # History counts in minutes: a shorter interval shows nothing new.
 CHECK_INTERVAL_S = 60
@@ -70,34 +70,31 @@ def collect_waste(
     now: float,
 ) -> WasteReport:
     """Collect all that is wasted; `anomalies` is the memory of earlier builds, and is updated."""
-    gpu_keys = {
-        build_fleet_gpu_key(host, candidate.gpu_key)
-        for host, host_candidates in candidates.items()
-        for candidate in host_candidates
-    }
+    all_candidates = [candidate for host_candidates in candidates.values() for candidate in host_candidates]
+    gpu_keys = {candidate.fleet_key for candidate in all_candidates}
     long_minutes, since = waste_rules.MIN_UNUSED_DAYS * DAY // MINUTE, now - waste_rules.ENDED_BOOKING_DAYS * DAY
     idle_history = read_idle_history(history, gpu_keys, long_minutes, since, now)
-    empty_gpus = list(collect_empty_gpus(summaries, candidates, idle_history.runs, anomalies, now))
+    empty_gpus = list(find_unused_waste_candidates(summaries, candidates, idle_history.runs, anomalies, now))
     # hosts that have left the board are nobody's concern any more
     unused_bookings = tuple(booking for booking in idle_history.unused_bookings if booking.host in summaries)
     idle_history = idle_history._replace(unused_bookings=unused_bookings)
     return WasteReport(
         built_at=int(now),
         build_interval_s=0,
-        items=tuple(waste_rules.find_waste(candidates, empty_gpus, idle_history, rules, anomalies, now)),
+        items=tuple(waste_rules.find_waste(all_candidates, empty_gpus, idle_history, rules, anomalies, now)),
         hosts=tuple(summaries),
         history_since=idle_history.first_at,
         problem=history.problem_text or None,
     )
 
 
-def collect_empty_gpus(
+def find_unused_waste_candidates(
     summaries: Mapping[str, HostSummary],
     candidates: Mapping[str, Sequence[WasteCandidate]],
     runs: Mapping[str, IdleRun],
     anomalies: MutableMapping[str, int],
     now: float,
-) -> Iterator[EmptyGpuCandidate]:
+) -> Iterator[WasteCandidate]:
     """Yield GPUs that were empty for long and still are; remember those in use now until history knows it."""
     unused_runs = {
         gpu_key: run
@@ -112,18 +109,17 @@ def collect_empty_gpus(
         summary = summaries.get(run.host)
         if summary is None or summary.state != "fresh":
             continue
-        for gpu in collect_host_empty_gpus(run.host, summary, candidates.get(run.host, ())):
-            if build_fleet_gpu_key(run.host, gpu.gpu_key) == gpu_key:
-                if USED_PREFIX + gpu_key not in anomalies:
-                    yield gpu
-                break
-        else:
+        empty_gpus = list_empty_waste_candidates(run.host, summary, candidates.get(run.host, ()))
+        empty_gpu = next((gpu for gpu in empty_gpus if gpu.fleet_key == gpu_key), None)
+        if empty_gpu is None:
             anomalies[USED_PREFIX + gpu_key] = int(now)
+        elif USED_PREFIX + gpu_key not in anomalies:
+            yield empty_gpu
 
 
-def collect_host_empty_gpus(
+def list_empty_waste_candidates(
     host: str, summary: HostSummary, candidates: Sequence[WasteCandidate]
-) -> Iterator[EmptyGpuCandidate]:
+) -> Iterator[WasteCandidate]:
     """List the GPUs of a host that nobody is on: those that are free, and those that are booked and unused."""
     numbers = [identity.number for identity in summary.gpu_identities]
     keys = {
@@ -133,7 +129,5 @@ def collect_host_empty_gpus(
     }
     for gpu in summary.free_gpus:
         if gpu.index in keys:
-            yield EmptyGpuCandidate(host, keys[gpu.index], gpu.index, gpu.model)
-    for candidate in candidates:
-        if candidate.kind == "booking":
-            yield EmptyGpuCandidate(host, candidate.gpu_key, candidate.index, candidate.model)
+            yield WasteCandidate("unused", host, keys[gpu.index], gpu.index, gpu.model)
+    yield from (candidate for candidate in candidates if candidate.kind == "booking")

@@ -7,7 +7,7 @@ held, booking, unused. So no GPU-hour counts twice; hours of a booking do not co
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import NamedTuple
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE, format_names, format_size
@@ -76,6 +76,7 @@ class WasteCandidate(NamedTuple):
     """
 
     kind: str
+    host: str
     gpu_key: str
     index: GpuNumber  # type: ignore[assignment]
     model: str
@@ -85,14 +86,9 @@ class WasteCandidate(NamedTuple):
     memory_text: str = ""
     pids: tuple[int, ...] = ()
 
-
-class EmptyGpuCandidate(NamedTuple):
-    """GPU that nobody is on now."""
-
-    host: str
-    gpu_key: str
-    index: GpuNumber  # type: ignore[assignment]
-    model: str
+    @property
+    def fleet_key(self) -> str:
+        return build_fleet_gpu_key(self.host, self.gpu_key)
 
 
 # Candidates, from the present state of a host
@@ -114,6 +110,7 @@ def find_waste_candidates(host: HostStatus) -> tuple[WasteCandidate, ...]:
             candidates.append(
                 WasteCandidate(
                     kind="booking",
+                    host=host.name,
                     gpu_key=key,
                     index=gpu.gpu.number,
                     model=gpu.model,
@@ -133,6 +130,7 @@ def find_waste_candidates(host: HostStatus) -> tuple[WasteCandidate, ...]:
             candidates.append(
                 WasteCandidate(
                     kind=kind,
+                    host=host.name,
                     gpu_key=key,
                     index=gpu.gpu.number,
                     model=gpu.model,
@@ -162,53 +160,45 @@ def find_waste_kind(gpu: GpuStatus, has_unmatched: bool) -> str | None:
 
 
 def find_waste(
-    candidates_by_host: Mapping[str, Sequence[WasteCandidate]],
-    empty_gpus: Iterable[EmptyGpuCandidate],
+    candidates: Sequence[WasteCandidate],
+    empty_gpus: Iterable[WasteCandidate],
     history: IdleRunHistory,
     rules: StateRules,
     anomalies: MutableMapping[str, int],
     now: float,
 ) -> list[WasteItem]:
-    """List all that is wasted, the most GPU-hours first.
+    """List all that is wasted, the most GPU-hours first; `empty_gpus` are those that nobody is on.
 
     `anomalies` has the time since when each GPU is in a state that should not be, and is updated here.
     """
     evaluator = WasteRules(history, rules, now)
-    candidates = [
-        (host, build_fleet_gpu_key(host, candidate.gpu_key), candidate)
-        for host, host_candidates in candidates_by_host.items()
-        for candidate in host_candidates
-    ]
-    current = {f"{candidate.kind} {key}" for _, key, candidate in candidates if candidate.kind in ANOMALY_KINDS}
+    current = {f"{gpu.kind} {gpu.fleet_key}" for gpu in candidates if gpu.kind in ANOMALY_KINDS}
     for name in list(anomalies):
         if name.partition(" ")[0] in ANOMALY_KINDS and name not in current:
             del anomalies[name]
     for name in current:
         anomalies[name] = min(anomalies.get(name, int(now)), int(now))
     # if two hosts report the same GPU, nobody can know whose hours these are
-    counts = Counter(gpu_key for _, gpu_key, _ in candidates)
+    counts = Counter(gpu.fleet_key for gpu in candidates)
     items: list[WasteItem] = []
-    for host, gpu_key, candidate in candidates:
-        if candidate.kind in ANOMALY_KINDS and now - anomalies[f"{candidate.kind} {gpu_key}"] < MIN_ANOMALY_S:
+    for gpu in candidates:
+        since = anomalies.get(f"{gpu.kind} {gpu.fleet_key}")
+        if gpu.kind in ANOMALY_KINDS and since is not None and now - since < MIN_ANOMALY_S:
             continue
-        if candidate.kind == "booking":
-            item = evaluator.evaluate_booking(host, candidate)
-        else:
-            item = evaluator.evaluate_taken(host, candidate, anomalies)
+        item = evaluator.evaluate_booking(gpu) if gpu.kind == "booking" else evaluator.evaluate_taken(gpu, since)
         if item:
-            items.append(item._replace(since=None, hours=None) if counts[gpu_key] > 1 else item)
+            items.append(item._replace(since=None, hours=None) if counts[gpu.fleet_key] > 1 else item)
     items += map(evaluator.build_ended_booking, evaluator.ended_bookings)
     booked_hours: dict[str, float] = defaultdict(float)
     taken_gpus = set()
     for item in items:
-        gpu_key = build_fleet_gpu_key(item.host, item.gpu_key)
+        fleet_key = build_fleet_gpu_key(item.host, item.gpu_key)
         if item.kind == "booking":
-            booked_hours[gpu_key] += item.hours or 0
+            booked_hours[fleet_key] += item.hours or 0
         else:
-            taken_gpus.add(gpu_key)
+            taken_gpus.add(fleet_key)
     for gpu in empty_gpus:
-        gpu_key = build_fleet_gpu_key(gpu.host, gpu.gpu_key)
-        unused = None if gpu_key in taken_gpus else evaluator.evaluate_empty(gpu, booked_hours[gpu_key])
+        unused = None if gpu.fleet_key in taken_gpus else evaluator.evaluate_empty(gpu, booked_hours[gpu.fleet_key])
         if unused:
             items.append(unused)
     return sorted(
@@ -249,11 +239,11 @@ class WasteRules:
         people = self.rules.people
         return tuple({people.resolve_user(login): people.display_login(login) for login in logins}.values())
 
-    def evaluate_taken(self, host: str, candidate: WasteCandidate, anomalies: Mapping[str, int]) -> WasteItem | None:
+    def evaluate_taken(self, candidate: WasteCandidate, anomaly_since: int | None) -> WasteItem | None:
         """Return a taken GPU as wasted; None if it is not idle for long enough."""
         since, hours, now = candidate.since, None, self.now
         if since is not None:
-            run = self.find_run(host, candidate.gpu_key)
+            run = self.find_run(candidate.host, candidate.gpu_key)
             seconds = max(0, now - since)
             # history remembers over a gap, the builder does not; use only a run that reaches up to what the builder saw
             if (
@@ -270,38 +260,46 @@ class WasteRules:
             hours = measure_wasted_hours(seconds)
         if candidate.kind == "held" and (hours is None or hours * HOUR < self.rules.limits.held_after):
             return None
-        if since is None:
-            since = anomalies.get(f"{candidate.kind} {build_fleet_gpu_key(host, candidate.gpu_key)}")
         people = self.list_display_names(candidate.people)
-        what, advice, command = decide_waste_advice(host, candidate, people)
-        item = start_waste_item(candidate.kind, host, candidate)
-        return item._replace(
-            people=people, since=since, hours=hours, pids=candidate.pids, what=what, advice=advice, command=command
+        what, advice, command = decide_waste_advice(candidate, people)
+        return start_waste_item(candidate.kind, candidate)._replace(
+            people=people,
+            since=anomaly_since if since is None else since,
+            hours=hours,
+            pids=candidate.pids,
+            what=what,
+            advice=advice,
+            command=command,
         )
 
-    def evaluate_booking(self, host: str, candidate: WasteCandidate) -> WasteItem | None:
+    def evaluate_booking(self, candidate: WasteCandidate) -> WasteItem | None:
         """Return a running booking as wasted; None if somebody was on the GPU since it began, or nobody can know."""
-        seconds = self.measure_unused_booking(host, candidate)
+        seconds = self.measure_unused_booking(candidate)
         if seconds is None or seconds < MIN_UNUSED_BOOKING_S:
             return None
-        people = self.list_display_names(candidate.people)
-        return start_waste_item("booking", host, candidate)._replace(
-            people=people,
-            since=candidate.booking_start,
-            hours=measure_wasted_hours(seconds),
-            what="booked, and nobody has been on it since that began",
-            advice=f"{decide_whom_to_ask(people)} to use it or to release it.",
-        )
+        item = self.build_booking_item(candidate, seconds, "to use it or to release it")
+        return item._replace(since=candidate.booking_start, what="booked, and nobody has been on it since that began")
 
-    def measure_unused_booking(self, host: str, candidate: WasteCandidate) -> float | None:
+    def build_ended_booking(self, booking: UnusedBookingRun) -> WasteItem:
+        item = self.build_booking_item(booking, booking.minutes * MINUTE, "to release what is not needed")
+        what = "was booked, and nobody was on it in all that time"
+        return item._replace(since=booking.since, until=booking.until, what=what)
+
+    def build_booking_item(self, booking: WasteCandidate | UnusedBookingRun, seconds: float, request: str) -> WasteItem:
+        people = self.list_display_names(booking.people)
+        bookers = format_names(people) if people else "who booked it"
+        item = start_waste_item("booking", booking)
+        return item._replace(people=people, hours=measure_wasted_hours(seconds), advice=f"Ask {bookers} {request}.")
+
+    def measure_unused_booking(self, candidate: WasteCandidate) -> float | None:
         """Return for how many seconds a booked GPU was seen with nobody on it; None if somebody was."""
         start, since = candidate.booking_start, candidate.since
         if start is None or since is None:
             return None
         if since <= start + FIRST_CHECK_S:
             # if somebody else had booked it before, this booking began when theirs ended
-            return max(0, self.now - max(since, self.ended_until.get(build_fleet_gpu_key(host, candidate.gpu_key), 0)))
-        run = self.find_run(host, candidate.gpu_key)
+            return max(0, self.now - max(since, self.ended_until.get(candidate.fleet_key, 0)))
+        run = self.find_run(candidate.host, candidate.gpu_key)
         booked_run = run.booked_run if run else None
         if (
             not run
@@ -318,18 +316,7 @@ class WasteRules:
         has_gaps = booked_run.minutes < (booked_run.last_seen - booked_run.since) // MINUTE + 1
         return None if has_gaps else booked_run.last_seen + MINUTE - start + unrecorded
 
-    def build_ended_booking(self, booking: UnusedBookingRun) -> WasteItem:
-        people = self.list_display_names(booking.people)
-        return start_waste_item("booking", booking.host, booking)._replace(
-            people=people,
-            since=booking.since,
-            until=booking.until,
-            hours=measure_wasted_hours(booking.minutes * MINUTE),
-            what="was booked, and nobody was on it in all that time",
-            advice=f"{decide_whom_to_ask(people)} to release what is not needed.",
-        )
-
-    def evaluate_empty(self, gpu: EmptyGpuCandidate, booked_hours: float) -> WasteItem | None:
+    def evaluate_empty(self, gpu: WasteCandidate, booked_hours: float) -> WasteItem | None:
         """Return a GPU as wasted that nobody has been on for long, without the hours that bookings count."""
         run = self.find_run(gpu.host, gpu.gpu_key)
         if run is None or not is_gpu_long_unused(run):
@@ -337,7 +324,7 @@ class WasteRules:
         until = run.last_seen + MINUTE
         pending = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
         seen = f"{run.minutes * MINUTE // DAY} days that were seen"
-        return start_waste_item("unused", gpu.host, gpu)._replace(
+        return start_waste_item("unused", gpu)._replace(
             since=run.since,
             hours=max(0.0, round(measure_wasted_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
             what=f"nobody was ever on it, in {seen}" if run.last_taken is None else f"nobody has been on it for {seen}",
@@ -345,8 +332,8 @@ class WasteRules:
         )
 
 
-def start_waste_item(kind: str, host: str, gpu: WasteCandidate | UnusedBookingRun | EmptyGpuCandidate) -> WasteItem:
-    return WasteItem(kind=kind, host=host, gpu_key=gpu.gpu_key, index=gpu.index, model=gpu.model)
+def start_waste_item(kind: str, gpu: WasteCandidate | UnusedBookingRun) -> WasteItem:
+    return WasteItem(kind=kind, host=gpu.host, gpu_key=gpu.gpu_key, index=gpu.index, model=gpu.model)
 
 
 def is_gpu_long_unused(run: IdleRun) -> bool:
@@ -358,13 +345,9 @@ def measure_wasted_hours(seconds: float) -> float:
     return round(seconds / HOUR, 2)
 
 
-def decide_whom_to_ask(people: Sequence[str]) -> str:
-    return f"Ask {format_names(people)}" if people else "Ask who booked it"
-
-
-def decide_waste_advice(host: str, candidate: WasteCandidate, people: Sequence[str]) -> tuple[str, str, str]:
+def decide_waste_advice(candidate: WasteCandidate, people: Sequence[str]) -> tuple[str, str, str]:
     """Return what is wrong with a taken GPU, what to do about it, and the command for that."""
-    memory = candidate.memory_text
+    host, memory = candidate.host, candidate.memory_text
     if candidate.kind == "dead":
         command = f"kill {' '.join(map(str, candidate.pids))}"
         return f"{memory} taken by a dead process whose children live on", f"On {host}:", command

@@ -268,7 +268,7 @@ def test_a_history_that_cannot_be_read_costs_what_it_knew_and_is_reported(tmp_pa
 def test_a_fault_of_our_own_costs_the_section_and_not_the_board(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waste_build, "collect_empty_gpus", lambda *_: [None])
+    monkeypatch.setattr(waste_build, "find_unused_waste_candidates", lambda *_: [None])
     lab = Lab(tmp_path)
     lab.host()
     lab.build()

@@ -32,15 +32,15 @@ from site_builder.history.idle_runs import (
 )
 from site_builder.waste import rules as waste_rules
 from site_builder.waste.render import group_waste_items, sum_waste_hours
-from site_builder.waste.rules import EmptyGpuCandidate, WasteCandidate, WasteItem
+from site_builder.waste.rules import WasteCandidate, WasteItem
 
 NOW = 1_790_000_000
 LAST = NOW - 60  # the last minute that history knows
 RULES = StateRules(StateLimits(), PeopleDirectory({"asmith": "Alice"}, ["alice", "bob"]), PrivacySettings())
-HELD = WasteCandidate("held", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, None, "31 GiB")
-BOOKING = WasteCandidate("booking", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, NOW - 3 * HOUR)
+HELD = WasteCandidate("held", "atlas", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, None, "31 GiB")
+BOOKING = WasteCandidate("booking", "atlas", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, NOW - 3 * HOUR)
 UNKEPT = UnusedBookingRun("atlas", "GPU-0", 0, "A100", ("alice",), NOW - 2 * DAY, NOW - DAY, 24 * 60)
-PLACE = EmptyGpuCandidate("atlas", "GPU-0", 0, "A100")
+PLACE = WasteCandidate("unused", "atlas", "GPU-0", 0, "A100")
 MONTH = 30 * 24 * 60
 
 
@@ -61,16 +61,14 @@ def found(
     *marks: WasteCandidate,
     past: IdleRun | None = None,
     unkept: Sequence[UnusedBookingRun] = (),
-    empty: Sequence[EmptyGpuCandidate] = (),
+    empty: Sequence[WasteCandidate] = (),
     odd: dict[str, int] | None = None,
     rules: StateRules = RULES,
 ) -> list[WasteItem]:
     """What is told of one GPU; what is odd is so for long, unless it is said."""
     known = {} if past is None else {"GPU-0": past}
     lasts = {f"{one.kind} {one.gpu_key}": NOW - DAY for one in marks} if odd is None else odd
-    return waste_rules.find_waste(
-        {"atlas": marks}, empty, IdleRunHistory(None, dict(known), tuple(unkept)), rules, lasts, NOW
-    )
+    return waste_rules.find_waste(marks, empty, IdleRunHistory(None, dict(known), tuple(unkept)), rules, lasts, NOW)
 
 
 def only(*marks: WasteCandidate, **more: object) -> WasteItem:
@@ -259,9 +257,8 @@ def test_a_gpu_that_moved_is_unused_no_second_time_where_it_was_booked() -> None
 
 
 def test_a_gpu_that_two_hosts_report_counts_for_neither() -> None:
-    several = waste_rules.find_waste(
-        {"atlas": [HELD], "hydra": [HELD]}, [], IdleRunHistory(None, {}, ()), RULES, {}, NOW
-    )
+    marks = [HELD, HELD._replace(host="hydra")]
+    several = waste_rules.find_waste(marks, [], IdleRunHistory(None, {}, ()), RULES, {}, NOW)
     assert [(one.host, one.hours) for one in several] == [("atlas", None), ("hydra", None)]
 
 
