@@ -13,7 +13,7 @@ from site_builder.alerts.queue import describe_queue_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store
 from site_builder.core import locks
 from site_builder.core.formatting import format_count
-from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message, format_first_check_problem
+from site_builder.doctor.model import CheckResult, DoctorContext, fail, not_applicable, passed, skip, warn
 
 NO_RECEIVERS_MESSAGE = (
     "nobody is told anything: neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL, GPUBOARD_HOOKS or GPUBOARD_CONTACTS is set"
@@ -24,46 +24,40 @@ DAY_S = 86400
 def check_alert_rules(context: DoctorContext) -> CheckResult:
     settings = context.settings
     if not settings.alerts.is_enabled and not settings.alerts.rules_file:
-        return CheckResult.not_applicable(NO_RECEIVERS_MESSAGE)
+        return not_applicable(NO_RECEIVERS_MESSAGE)
     rules, problems = ContactsAndRules(settings.alerts, settings.data, settings.www).read_rules()
     if problems:
-        advice = "correct it; what it does not say is as in alerts.conf.example"
-        return CheckResult.warn(format_first_check_problem(problems), advice)
+        return warn(problems, "correct it; what it does not say is as in alerts.conf.example")
     if not settings.alerts.is_enabled:
         message = "GPUBOARD_ALERTS is set, but no way to tell anybody"
-        return CheckResult.warn(
-            message, "set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS: docs/alerts.md tells how"
-        )
+        return warn(message, "set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS: docs/alerts.md tells how")
     active_rules = [name for name, rule in rules.items() if rule.on and rule.to]
     if not active_rules:
-        message = "every rule is off: nobody is told anything"
-        return CheckResult.warn(message, "see `on` and `to` in the file of GPUBOARD_ALERTS")
+        return warn("every rule is off: nobody is told anything", "see `on` and `to` in the file of GPUBOARD_ALERTS")
     where = Path(settings.alerts.rules_file).name if settings.alerts.rules_file else "the defaults"
-    return CheckResult.passed(f"{len(active_rules)} of {format_count(len(rules), 'rule')} are on, by {where}")
+    return passed(f"{len(active_rules)} of {format_count(len(rules), 'rule')} are on, by {where}")
 
 
 def check_contacts(context: DoctorContext) -> CheckResult:
     alerts = context.settings.alerts
     if not alerts.is_enabled:
-        return CheckResult.not_applicable(NO_RECEIVERS_MESSAGE)
+        return not_applicable(NO_RECEIVERS_MESSAGE)
     if not alerts.contacts_file and not alerts.mail_domain:
-        return CheckResult.skip("people are told nothing: neither GPUBOARD_CONTACTS nor GPUBOARD_MAIL_DOMAIN is set")
+        return skip("people are told nothing: neither GPUBOARD_CONTACTS nor GPUBOARD_MAIL_DOMAIN is set")
     if alerts.mail_domain and not alerts.mail_url:
-        message = "GPUBOARD_MAIL_DOMAIN is set, but no mail server"
-        return CheckResult.warn(message, "set GPUBOARD_MAIL: docs/alerts.md tells how")
+        return warn("GPUBOARD_MAIL_DOMAIN is set, but no mail server", "set GPUBOARD_MAIL: docs/alerts.md tells how")
     contacts_result, problems = ContactsAndRules(alerts, context.settings.data, context.settings.www).read_contacts()
     if not contacts_result.is_complete:
-        advice = "mend the file, or its owner and mode; until then people are told nothing"
-        return CheckResult.fail(format_first_check_problem(problems), advice)
+        return fail(problems, "mend the file, or its owner and mode; until then people are told nothing")
     if problems:
-        return CheckResult.warn(format_first_check_problem(problems), "correct the line; the others count")
+        return warn(problems, "correct the line; the others count")
     if alerts.contacts_file and Path(alerts.contacts_file).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         message = f"others can read {alerts.contacts_file}, which holds addresses of people and may hold passwords"
-        return CheckResult.warn(message, f"chmod 600 {alerts.contacts_file}")
+        return warn(message, f"chmod 600 {alerts.contacts_file}")
     contacts, channels = load_contacts(context.settings), load_channels(context.settings)
     if shared := contacts.find_shared_members():
         message = f"{' and '.join(shared[0])} have one member id of Slack, so that the bot knows neither by it"
-        return CheckResult.warn(message, "correct one; if they are one person, let aliases.csv say so")
+        return warn(message, "correct one; if they are one person, let aliases.csv say so")
     unusable = [
         f"a way to {person} cannot be used: {channel.problem}"
         for person in contacts.contacts_by_login
@@ -71,86 +65,78 @@ def check_contacts(context: DoctorContext) -> CheckResult:
         if channel.problem
     ]
     if unusable:
-        return CheckResult.warn(format_first_check_message(unusable), "correct that line of the contacts")
+        return warn(unusable, "correct that line of the contacts")
     if contacts.mail_domain and not contacts.contacts_by_login:
-        return CheckResult.passed(f"everybody has LOGIN@{contacts.mail_domain}")
+        return passed(f"everybody has LOGIN@{contacts.mail_domain}")
     summary = f"{format_count(len(contacts.contacts_by_login), 'person')} in the contacts".replace("persons", "people")
-    return CheckResult.passed(
-        f"{summary}; all others have LOGIN@{contacts.mail_domain}" if contacts.mail_domain else summary
-    )
+    return passed(f"{summary}; all others have LOGIN@{contacts.mail_domain}" if contacts.mail_domain else summary)
 
 
 def check_channels(context: DoctorContext) -> CheckResult:
     alerts = context.settings.alerts
     if not alerts.channels and not alerts.mail_url:
-        return CheckResult.not_applicable("neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL is set")
+        return not_applicable("neither GPUBOARD_NOTIFY nor GPUBOARD_MAIL is set")
     receivers = load_channels(context.settings).check_receivers()
     receivers = [receiver for receiver in receivers if not receiver.name.startswith(HOOK_PREFIX)]
     unusable = [receiver for receiver in receivers if receiver.problem]
     if unusable:
         name = unusable[0].name.replace(CHANNEL_PREFIX, "channel ")
         problems = [f"{name}: {receiver.problem}" for receiver in unusable]
-        return CheckResult.fail(
-            format_first_check_message(problems), "correct it; what should go there waits, for a day at the most"
-        )
+        return fail(problems, "correct it; what should go there waits, for a day at the most")
     routes = []
     for receiver in receivers:
         is_channel = receiver.name.startswith(CHANNEL_PREFIX)
         name = receiver.name.replace(CHANNEL_PREFIX, "") if is_channel else "people"
         routes.append(f"{name} by {receiver.masked_address.partition(' (')[0]}")
-    return CheckResult.passed(f"{', '.join(routes)}; `gpuboard alerts test` tells whether it arrives")
+    return passed(f"{', '.join(routes)}; `gpuboard alerts test` tells whether it arrives")
 
 
 def check_hooks(context: DoctorContext) -> CheckResult:
     folder = context.settings.alerts.hooks_folder
     if folder is None:
-        return CheckResult.not_applicable("GPUBOARD_HOOKS is not set")
+        return not_applicable("GPUBOARD_HOOKS is not set")
     hooks = HookFolder(folder, (context.settings.data, context.settings.www)).check_hooks()
     for hook in hooks:
         if hook.problem:
             name = f"{folder}/{hook.name}" if hook.name else f"{folder}"
             advice = "nothing there is run until then" if not hook.name else "it is not run until then"
-            return CheckResult.fail(f"{name} {hook.problem}", f"mend it, its owner or its mode: {advice}")
+            return fail(f"{name} {hook.problem}", f"mend it, its owner or its mode: {advice}")
     if not hooks:
-        return CheckResult.warn(f"there is no program in {folder}", "put one there, or set no GPUBOARD_HOOKS")
-    return CheckResult.passed(f"{format_count(len(hooks), 'program')} in {folder}")
+        return warn(f"there is no program in {folder}", "put one there, or set no GPUBOARD_HOOKS")
+    return passed(f"{format_count(len(hooks), 'program')} in {folder}")
 
 
 def check_notifications(context: DoctorContext) -> CheckResult:
     settings = context.settings
     if not settings.alerts.is_enabled:
-        return CheckResult.not_applicable(NO_RECEIVERS_MESSAGE)
+        return not_applicable(NO_RECEIVERS_MESSAGE)
     path = settings.state / STATE_FILE
     if path.exists() and path.stat().st_mode & 0o077:
-        return CheckResult.warn(f"others can read {path}, which tells who was told what", f"chmod 600 {path}")
+        return warn(f"others can read {path}, which tells who was told what", f"chmod 600 {path}")
     store = open_alert_store(settings.state, settings.kv)
     try:
         alert_state = store.read()
     except AlertStateError as error:
-        return CheckResult.fail(str(error), "until then nobody is told anything")
+        return fail(str(error), "until then nobody is told anything")
     if store.problem:
-        advice = "see why: a full disk, or a share that is no local disk"
-        return CheckResult.warn(f"{store.where} {store.problem}", advice)
+        return warn(f"{store.where} {store.problem}", "see why: a full disk, or a share that is no local disk")
     if alert_state.started_at is None:
-        return CheckResult.skip("no build has looked yet what there is to tell")
+        return skip("no build has looked yet what there is to tell")
     now = context.read_clock()
     if problems := describe_queue_problems(alert_state, int(now)):
-        advice = "`gpuboard alerts list` shows all of them, `gpuboard alerts test` tries anew"
-        return CheckResult.warn(format_first_check_message(problems), advice)
+        return warn(problems, "`gpuboard alerts list` shows all of them, `gpuboard alerts test` tries anew")
     sent = sum(delivery.status == SENT and now - delivery.at < DAY_S for delivery in alert_state.history)
     waiting = len(alert_state.notifications) or "none"
-    return CheckResult.passed(f"{format_count(sent, 'letter')} sent in the last day; {waiting} on the way")
+    return passed(f"{format_count(sent, 'letter')} sent in the last day; {waiting} on the way")
 
 
 def check_slack_bot(context: DoctorContext) -> CheckResult:
     access = context.settings.alerts.slack
     if not access.app_token:
-        return CheckResult.not_applicable("GPUBOARD_SLACK_APP_TOKEN is not set")
+        return not_applicable("GPUBOARD_SLACK_APP_TOKEN is not set")
     if not access.bot_token:
-        message = "GPUBOARD_SLACK_APP_TOKEN is set without GPUBOARD_SLACK_BOT_TOKEN"
-        return CheckResult.fail(message, "set both: docs/slack.md")
+        return fail("GPUBOARD_SLACK_APP_TOKEN is set without GPUBOARD_SLACK_BOT_TOKEN", "set both: docs/slack.md")
     pid = locks.find_lock_holder(context.settings.state / locks.BOT_LOCK_NAME)
     if pid is None:
-        advice = "`gpuboard slack` says why; `./install.sh web` starts it"
-        return CheckResult.fail("the bot in Slack does not run", advice)
-    return CheckResult.passed(f"the bot in Slack runs, as process {pid}")
+        return fail("the bot in Slack does not run", "`gpuboard slack` says why; `./install.sh web` starts it")
+    return passed(f"the bot in Slack runs, as process {pid}")

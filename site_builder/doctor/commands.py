@@ -17,7 +17,7 @@ from site_builder.config.settings import SettingsError, load_settings
 from site_builder.core.command_options import with_setting_options
 from site_builder.core.terminal_text import is_coloured, replace_unencodable
 from site_builder.doctor import alert_checks, builder_checks, data_checks, web_checks
-from site_builder.doctor.model import EXIT_CODES, Check, CompletedCheck, DoctorContext, find_worst_status, run_check
+from site_builder.doctor.model import EXIT_CODES, PASS, Check, CheckResult, DoctorContext, run_check
 from site_builder.snapshots.local_machine import read_local_machine_name
 
 LINE_WIDTH = 80
@@ -85,17 +85,21 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
         context = DoctorContext(load_settings(conf, flags, os.environ))
     except SettingsError as error:
         context = DoctorContext(None, str(error))
-    results: list[CompletedCheck] = []
+    results: list[CheckResult] = []
+    group = ""
     if not as_json:
         click.echo(f"{read_local_machine_name()} (gpuboard {__version__})")
     for check in CHECKS:
-        if not as_json and (not results or results[-1].check.group != check.group):
-            click.echo(f"\n{check.group}")
-        results.append(CompletedCheck(check, run_check(check, context)))
+        if not as_json and check.group != group:
+            group = check.group
+            click.echo(f"\n{group}")
+        results.append(run_check(check, context))
         if not as_json:
-            for line in format_check_lines(results[-1], verbose):
+            for line in format_check_lines(check.id, results[-1], verbose):
                 click.echo(line)
-    worst = find_worst_status(results)
+    statuses = Counter(result.status for result in results)
+    # skipped checks do not count
+    worst = max(EXIT_CODES.keys() & statuses, key=EXIT_CODES.__getitem__, default=PASS)
     if as_json:  # in the same form as gpu-doctor.sh
         checks = [
             {
@@ -105,35 +109,32 @@ def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verb
                 "what": result.message,
                 "do": result.advice or None,
             }
-            for check, result in results
+            for check, result in zip(CHECKS, results)
         ]
         report = {"host": read_local_machine_name(), "version": __version__, "worst": worst, "checks": checks}
         click.echo(replace_unencodable(json.dumps(report, indent=1, ensure_ascii=False)))
     else:
-        counts = Counter(completed.result.status for completed in results)
-        click.echo("\n" + ", ".join(f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
+        click.echo("\n" + ", ".join(f"{statuses[status]} {status}" for status in ("pass", "warn", "fail", "skip")))
     sys.exit(EXIT_CODES[worst])
 
 
-def format_check_lines(result: CompletedCheck, verbose: bool) -> Iterator[str]:
+def format_check_lines(name: str, result: CheckResult, verbose: bool) -> Iterator[str]:
     """Format a check; one that passes takes a single line."""
-    check, outcome = result
-    if outcome.is_not_applicable and not verbose:
+    if result.is_not_applicable and not verbose:
         return
     width = max(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns) if sys.stdout.isatty() else LINE_WIDTH
-    status = f"{outcome.status:4}"
+    status = f"{result.status:4}"
     if is_coloured():
-        status = click.style(status, fg=STATUS_COLOURS.get(outcome.status))
+        status = click.style(status, fg=STATUS_COLOURS.get(result.status))
     width_left = width - MESSAGE_INDENT - 1
-    message = join_printable_words(outcome.message)
+    message, advice = (
+        " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+        for text in (result.message, result.advice)
+    )
     lines = textwrap.wrap(message, width_left) or [""]
-    if outcome.status == "pass" and not verbose and len(lines) > 1:
+    if result.status == "pass" and not verbose and len(lines) > 1:
         lines = [message[: width_left - 3] + "..."]
-    yield replace_unencodable(f"  {status}  {check.id:13}  {lines[0]}")
+    yield replace_unencodable(f"  {status}  {name:13}  {lines[0]}")
     yield from (replace_unencodable(" " * MESSAGE_INDENT + line) for line in lines[1:])
-    for number, line in enumerate(textwrap.wrap(join_printable_words(outcome.advice), width_left)):
+    for number, line in enumerate(textwrap.wrap(advice, width_left)):
         yield replace_unencodable((" " * MESSAGE_INDENT if number else f"{'->':>{MESSAGE_INDENT - 1}} ") + line)
-
-
-def join_printable_words(text: str) -> str:
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import time
 from collections import Counter
-from pathlib import Path
+from contextlib import closing
 
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
@@ -22,7 +22,7 @@ from site_builder.core.formatting import format_count, format_duration, format_n
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import HostDiscovery, request_discovered_nodes
 from site_builder.doctor.builder_checks import BYTES_PER_MIB
-from site_builder.doctor.model import CheckResult, DoctorContext, format_first_check_message, format_first_check_problem
+from site_builder.doctor.model import CheckResult, DoctorContext, fail, not_applicable, passed, skip, warn
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.history import database
 from site_builder.snapshots.store import SnapshotStore
@@ -49,9 +49,9 @@ def check_authorized_keys(context: DoctorContext) -> CheckResult:
             lines = file.read(MAX_FILE_BYTES).decode(errors="replace").splitlines()
             mode = os.fstat(file.fileno()).st_mode
     except FileNotFoundError:
-        return CheckResult.skip(f"{path} is not there: no host pushes here by a key of this user")
+        return skip(f"{path} is not there: no host pushes here by a key of this user")
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return CheckResult.fail(f"others can write to {path}: sshd takes no key of it", f"chmod go-w {path}")
+        return fail(f"others can write to {path}: sshd takes no key of it", f"chmod go-w {path}")
     keys = []
     for number, line in enumerate(lines, 1):
         match = KEY_PATTERN.search(line)
@@ -62,14 +62,14 @@ def check_authorized_keys(context: DoctorContext) -> CheckResult:
     for script in sorted({(split_forced_command(options) or [""])[0] for _, options in keys}):
         if script.endswith(f"/{RECEIVER_SCRIPT}") and not os.access(script, os.X_OK):
             message = f"{path} names {script}, which is not there: nothing arrives from those hosts"
-            return CheckResult.fail(message, "call ./install.sh web, or enrol them again: gpu-enrol.sh add HOST")
+            return fail(message, "call ./install.sh web, or enrol them again: gpu-enrol.sh add HOST")
     unrestricted = [shown for shown, options in keys if is_authorized_key_unrestricted(options)]
     if unrestricted:
         counts = f"of {len(keys)} keys in {path}, {len(unrestricted)}"
         message = f"{counts} can do more than push for one host: {format_names(unrestricted)}"
         advice = "a GPU host's key belongs behind restrict,command=: gpu-enrol.sh add HOST; see docs/security.md"
-        return CheckResult.warn(message, f"{advice}. A person's own key may stay")
-    return CheckResult.passed(f"all {len(keys)} keys in {path} push for one host each, and do nothing else")
+        return warn(message, f"{advice}. A person's own key may stay")
+    return passed(f"all {len(keys)} keys in {path} push for one host each, and do nothing else")
 
 
 def split_forced_command(options: str) -> list[str]:
@@ -93,7 +93,7 @@ def is_authorized_key_unrestricted(options: str) -> bool:
 def check_consul(context: DoctorContext) -> CheckResult:
     access = context.settings.consul
     if access is None:
-        return CheckResult.not_applicable("GPUBOARD_CONSUL_SERVICE is not set: Consul is not asked for hosts")
+        return not_applicable("GPUBOARD_CONSUL_SERVICE is not set: Consul is not asked for hosts")
     where = f"Consul at {client.format_agent_address(access.address)}"
     request = request_discovered_nodes(access)
     failure = request.wait()
@@ -102,22 +102,22 @@ def check_consul(context: DoctorContext) -> CheckResult:
         failure = f"answers, but {'; '.join(parsed_nodes.problems)}"
     if failure:
         advice = "the last good list serves meanwhile; see CONSUL_HTTP_ADDR and CONSUL_HTTP_TOKEN"
-        return CheckResult.fail(f"{where} {failure}", advice)
+        return fail(f"{where} {failure}", advice)
     if not parsed_nodes.rows:
         problem = f"{where} lists no host with the service {access.service}"
         rights = f"{'' if access.token else 'CONSUL_HTTP_TOKEN must be set, and '}{client.SERVICE_RIGHTS}"
-        return CheckResult.warn(problem, f"correct GPUBOARD_CONSUL_SERVICE, or if Consul has ACLs, {rights}")
+        return warn(problem, f"correct GPUBOARD_CONSUL_SERVICE, or if Consul has ACLs, {rights}")
     if parsed_nodes.problems:
-        return CheckResult.warn(f"{where}: {parsed_nodes.problems[0]}", "correct that registration; the others count")
+        return warn(f"{where}: {parsed_nodes.problems[0]}", "correct that registration; the others count")
     failing = sum(node.status == "critical" for node in parsed_nodes.rows)
     message = f"{where} lists {len(parsed_nodes.rows)} with the service {access.service}"
-    return CheckResult.passed(f"{message}, of which {failing} fail their check" if failing else message)
+    return passed(f"{message}, of which {failing} fail their check" if failing else message)
 
 
 def check_kv_store(context: DoctorContext) -> CheckResult:
     access = context.settings.kv
     if access is None:
-        return CheckResult.not_applicable("GPUBOARD_KV is not set: data/ is no copy of Consul's KV store")
+        return not_applicable("GPUBOARD_KV is not set: data/ is no copy of Consul's KV store")
     store = KvStore(access)
     request = store.request_all()
     failure = request.wait()
@@ -131,34 +131,33 @@ def check_kv_store(context: DoctorContext) -> CheckResult:
         failure = "; ".join(dump.problems)
     if failure:
         advice = "data/ serves as it is, and grows old; see GPUBOARD_KV and CONSUL_HTTP_TOKEN"
-        return CheckResult.fail(f"{access.where} {failure}", advice)
+        return fail(f"{access.where} {failure}", advice)
     summary = f"{access.where} has {len(dump.rows)} entries below {store.data_prefix}"
     if not dump.rows:
         message = f"{access.where} has nothing below {store.data_prefix}"
-        return CheckResult.warn(message, "no host pushes there, or the token may not read it")
+        return warn(message, "no host pushes there, or the token may not read it")
     if held is None or not held.session:
-        return CheckResult.warn(f"{summary}, and no builder leads", "start one: the check crontab tells what should")
-    return CheckResult.passed(f"{summary}; {leader.parse_leader_name(held.content)} leads")
+        return warn(f"{summary}, and no builder leads", "start one: the check crontab tells what should")
+    return passed(f"{summary}; {leader.parse_leader_name(held.content)} leads")
 
 
 def check_data_folder(context: DoctorContext) -> CheckResult:
     data = context.settings.data.absolute()
     if not data.is_dir():
-        advice = "set GPUBOARD_DATA to the folder that the hosts push to, or mount it"
-        return CheckResult.fail(f"{data} is not there", advice)
+        return fail(f"{data} is not there", "set GPUBOARD_DATA to the folder that the hosts push to, or mount it")
     if not os.access(data, os.R_OK | os.X_OK):
-        return CheckResult.fail(f"{data} cannot be read by this user", "let this user be in its group, with g+rx")
+        return fail(f"{data} cannot be read by this user", "let this user be in its group, with g+rx")
     if risks := list_data_folder_problems(data):
         what, _, advice = risks[0].what.partition(": ")
-        return CheckResult.fail(f"{data}{risks[0].where.removeprefix('data')}: {what}", advice)
+        return fail(f"{data}{risks[0].where.removeprefix('data')}: {what}", advice)
     if data.stat().st_mode & stat.S_IWOTH:
         what = f"everybody on this machine can write to {data}, and so say what they like about any host"
-        return CheckResult.warn(what, f"chmod o-w {data}")
+        return warn(what, f"chmod o-w {data}")
     place = find_bookings_folder_in_data(data)
     if context.settings.booking_policy.url and not os.access(place, os.W_OK):
         what = f"{place} cannot be written by this user, so that nobody can book over the web"
-        return CheckResult.warn(what, "let the user of `gpuboard serve` write there, or set no GPUBOARD_BOOK_URL")
-    return CheckResult.passed(str(data))
+        return warn(what, "let the user of `gpuboard serve` write there, or set no GPUBOARD_BOOK_URL")
+    return passed(str(data))
 
 
 def check_bookings_file(context: DoctorContext) -> CheckResult:
@@ -172,99 +171,83 @@ def check_bookings_file(context: DoctorContext) -> CheckResult:
     )
     rows, problems = file.read()
     if problems and file.content is None:
-        return CheckResult.fail(f"{name}: {problems[0].what}", "correct it: the last good bookings stay on the board")
+        return fail(f"{name}: {problems[0].what}", "correct it: the last good bookings stay on the board")
     if problems:
-        first = format_first_check_message([problem.what for problem in problems])
-        return CheckResult.warn(f"{name}: {first}", "correct the entry; the others count")
+        return warn([f"{name}: {problem.what}" for problem in problems], "correct the entry; the others count")
     if not file.content:
-        return CheckResult.passed("nobody has booked yet")
-    return CheckResult.passed(f"{name} has {format_count(len(rows), 'booking')}")
+        return passed("nobody has booked yet")
+    return passed(f"{name} has {format_count(len(rows), 'booking')}")
 
 
 def check_name_lists(context: DoctorContext) -> CheckResult:
     _, problems = HostDiscovery(context.settings.data, None, None).list_hosts(())
     problems += NameFiles(context.settings.data, None).read_names()[2]
     if problems:
-        return CheckResult.warn(format_first_check_problem(problems), "correct the line; the others count")
-    return CheckResult.passed("hosts.txt, aliases.csv and gpu-names.csv, where they are there, can be read")
+        return warn(problems, "correct the line; the others count")
+    return passed("hosts.txt, aliases.csv and gpu-names.csv, where they are there, can be read")
 
 
 def check_hosts(context: DoctorContext) -> CheckResult:
     fleet = context.fleet
     if isinstance(fleet, str):
-        return CheckResult.fail(fleet, "see the check data")
+        return fail(fleet, "see the check data")
     if not fleet.hosts:
         advice = "call ./install.sh host on a GPU host; gpu-doctor.sh there tells what is in its way"
-        return CheckResult.warn("no host has pushed yet", advice)
+        return warn("no host has pushed yet", advice)
     counts = Counter(host.state for host in fleet.hosts)
     summary = ", ".join(f"{counts[state]} {state}" for state in HOST_STATES if counts[state])
     bad_hosts = [host for host in fleet.hosts if host.state not in GOOD_HOST_STATES]
     if not bad_hosts:
-        return CheckResult.passed(f"{format_count(len(fleet.hosts), 'host')}: {summary}")
+        return passed(f"{format_count(len(fleet.hosts), 'host')}: {summary}")
     names = format_names([host.name for host in bad_hosts])
     message = f"{format_count(len(fleet.hosts), 'host')}: {summary}; {names}: {bad_hosts[0].reason}"
     advice = "call gpu-doctor.sh there; one that is gone for good: gpuboard forget HOST"
-    return CheckResult.warn(message, advice) if counts["fresh"] else CheckResult.fail(message, advice)
+    return warn(message, advice) if counts["fresh"] else fail(message, advice)
 
 
 def check_host_clocks(context: DoctorContext) -> CheckResult:
     host_files, _ = SnapshotStore(context.settings.data, None, context.settings.snapshot_bytes).read_hosts()
     offsets = {files.name: clock for files in host_files if (clock := files.parse().clock_offset) is not None}
     if not offsets:
-        return CheckResult.skip("no host tells its clock")
+        return skip("no host tells its clock")
     limit_s = context.settings.limits.clock_off
     by_offset = sorted(offsets, key=lambda name: -abs(offsets[name]))
     wrong_hosts = [name for name in by_offset if abs(offsets[name]) > limit_s]
     if not wrong_hosts:
-        return CheckResult.passed(f"{format_count(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
+        return passed(f"{format_count(len(offsets), 'clock')} within {limit_s:.0f} s of this one's")
     direction = "ahead" if offsets[wrong_hosts[0]] > 0 else "behind"
     offset = format_duration(abs(offsets[wrong_hosts[0]]))
     message = f"the clock of {format_names(wrong_hosts)} is off: that of {wrong_hosts[0]} by {offset} {direction}"
-    return CheckResult.warn(message, "set it by NTP; where all are off, it is this machine's clock that is wrong")
+    return warn(message, "set it by NTP; where all are off, it is this machine's clock that is wrong")
 
 
 def check_host_problems(context: DoctorContext) -> CheckResult:
     fleet = context.fleet
     if isinstance(fleet, str):
-        return CheckResult.skip("data/ cannot be read")
+        return skip("data/ cannot be read")
     problems = [problem for problem in fleet.problems if "the clock of this host" not in problem]
     if problems:
-        advice = "all of them stand at the end of the page; docs/troubleshooting.md tells more"
-        return CheckResult.warn(format_first_check_message(problems), advice)
-    return CheckResult.passed("all that the hosts push is understood")
+        return warn(problems, "all of them stand at the end of the page; docs/troubleshooting.md tells more")
+    return passed("all that the hosts push is understood")
 
 
 def check_history(context: DoctorContext) -> CheckResult:
     path = context.settings.state / database.DATABASE_NAME
     if not path.exists():
-        return CheckResult.skip("there is no history yet: the first builds begin it")
+        return skip("there is no history yet: the first builds begin it")
+    deadline = time.monotonic() + QUICK_CHECK_TIMEOUT_S
     try:
-        outcome = run_history_quick_check(path)
+        with closing(database.open_database(path, read_only=True)) as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+            (outcome,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except database.HistoryUnusableError as error:
-        return CheckResult.warn(f"{path}: {error}", "update gpuboard here, or let `gpuboard build` bring it up to date")
+        return warn(f"{path}: {error}", "update gpuboard here, or let `gpuboard build` bring it up to date")
     except sqlite3.Error as error:
-        outcome = str(error)
+        outcome = "ok" if "interrupted" in str(error) else str(error)  # nothing was wrong until the deadline
     if outcome != "ok":
         advice = "the next build sets a damaged one aside and begins anew; docs/history.md tells what can be saved"
-        return CheckResult.fail(f"{path} cannot be read: {outcome}", advice)
+        return fail(f"{path} cannot be read: {outcome}", advice)
     problems = database.describe_broken_databases(context.settings.state)
     if problems:
-        advice = "see why: a full disk, or a share that is no local disk"
-        return CheckResult.warn(f"{problems[0].where} {problems[0].what}", advice)
-    return CheckResult.passed(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")
-
-
-def run_history_quick_check(path: Path) -> str:
-    """Run SQLite's quick_check for a limited time; return `ok` if nothing is wrong."""
-    connection = database.open_database(path, read_only=True)
-    deadline = time.monotonic() + QUICK_CHECK_TIMEOUT_S
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
-    try:
-        (outcome,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.OperationalError as error:
-        if "interrupted" not in str(error):
-            raise
-        return "ok"
-    finally:
-        connection.close()
-    return str(outcome)
+        return warn(f"{problems[0].where} {problems[0].what}", "see why: a full disk, or a share that is no local disk")
+    return passed(f"history.db has {format_size(path.stat().st_size / BYTES_PER_MIB)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,28 +33,36 @@ class CheckResult(NamedTuple):
     advice: str = ""
     is_not_applicable: bool = False
 
-    @classmethod
-    def passed(cls, message: str) -> CheckResult:
-        return cls(PASS, message)
 
-    @classmethod
-    def warn(cls, message: str, advice: str) -> CheckResult:
-        """Report something that is wrong while the board still works."""
-        return cls(WARN, message, advice)
+def passed(message: str) -> CheckResult:
+    return CheckResult(PASS, message)
 
-    @classmethod
-    def fail(cls, message: str, advice: str) -> CheckResult:
-        """Report something that keeps the board, or a part of it, from working, or lets in the wrong people."""
-        return cls(FAIL, message, advice)
 
-    @classmethod
-    def skip(cls, reason: str) -> CheckResult:
-        """Report that the check could not be made."""
-        return cls(SKIP, reason)
+def warn(messages: str | Sequence[str | Problem], advice: str) -> CheckResult:
+    """Report something that is wrong while the board still works."""
+    return CheckResult(WARN, shorten_check_messages(messages), advice)
 
-    @classmethod
-    def not_applicable(cls, reason: str) -> CheckResult:
-        return cls(SKIP, reason, is_not_applicable=True)
+
+def fail(messages: str | Sequence[str | Problem], advice: str) -> CheckResult:
+    """Report something that keeps the board, or a part of it, from working, or lets in the wrong people."""
+    return CheckResult(FAIL, shorten_check_messages(messages), advice)
+
+
+def skip(reason: str) -> CheckResult:
+    """Report that the check could not be made."""
+    return CheckResult(SKIP, reason)
+
+
+def not_applicable(reason: str) -> CheckResult:
+    return CheckResult(SKIP, reason, is_not_applicable=True)
+
+
+def shorten_check_messages(messages: str | Sequence[str | Problem]) -> str:
+    """Return the only message, or the first and how many more there are."""
+    if isinstance(messages, str):
+        return messages
+    texts = [message if isinstance(message, str) else f"{message.where}: {message.what}" for message in messages]
+    return f"{texts[0]} (and {len(texts) - 1} more)" if len(texts) > 1 else texts[0]
 
 
 class CheckEndedError(Exception):
@@ -75,11 +83,12 @@ class DoctorContext:
     proc_folder: Path = Path("/proc")
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     read_clock: Callable[[], float] = time.time
+    responses: dict[str, BoardResponse | str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
         if self.loaded_settings is None:
-            raise CheckEndedError(CheckResult.skip("the settings cannot be read"))
+            raise CheckEndedError(skip("the settings cannot be read"))
         return self.loaded_settings.settings
 
     @cached_property
@@ -93,10 +102,6 @@ class DoctorContext:
         address = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(address, address)  # noqa: S104 # of the setting
         return f"http://[{address}]:{port}/" if ":" in address else f"http://{address}:{port}/"
 
-    @cached_property
-    def responses(self) -> dict[str, BoardResponse | str]:
-        return {}
-
     def fetch(self, name: str) -> BoardResponse | str:
         """Fetch a file of the board once; return the reason if that fails."""
         if name not in self.responses:
@@ -105,6 +110,19 @@ class DoctorContext:
             except FleetUnavailableError as error:
                 self.responses[name] = str(error)
         return self.responses[name]
+
+    def fetch_served(self, name: str) -> BoardResponse:
+        """Fetch a file of the board, or end the check."""
+        page = self.fetch("") if self.url else ""
+        if isinstance(page, str) or page.status != 200:
+            raise CheckEndedError(not_applicable("the board was not reached"))
+        response = self.fetch(name)
+        if isinstance(response, str):
+            raise CheckEndedError(fail(response, "see the check url"))
+        if response.status != 200:
+            message = f"{urljoin(self.url, name)} answers {response.status}"
+            raise CheckEndedError(fail(message, "see whether www/ is what is served, and whether it is built"))
+        return response
 
     @cached_property
     def fleet(self) -> Fleet | str:
@@ -121,11 +139,6 @@ class Check(NamedTuple):
     run: Callable[[DoctorContext], CheckResult]
 
 
-class CompletedCheck(NamedTuple):
-    check: Check
-    result: CheckResult
-
-
 def run_check(check: Check, context: DoctorContext) -> CheckResult:
     """Run a check in its own thread, since a folder on a share can hang for ever."""
     results: list[CheckResult] = []
@@ -137,30 +150,15 @@ def run_check(check: Check, context: DoctorContext) -> CheckResult:
             results.append(error.result)
         except OSError as error:
             where = error.filename if isinstance(error.filename, str) else "what it looks at"
-            results.append(CheckResult.fail(f"{where}: {error.strerror or error}", "see that this user may read it"))
+            results.append(fail(f"{where}: {error.strerror or error}", "see that this user may read it"))
         except Exception as error:
             message = f"the check itself failed ({type(error).__name__}: {error})"
             advice = "this should not happen; `gpuboard --version` and this sentence help to mend it"
-            results.append(CheckResult.fail(message, advice))
+            results.append(fail(message, advice))
 
     thread = threading.Thread(target=run, name=check.id, daemon=True)
     thread.start()
     thread.join(CHECK_TIMEOUT_S)
     if not results:
-        return CheckResult.fail(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
+        return fail(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
     return results[0]
-
-
-def find_worst_status(results: Iterable[CompletedCheck]) -> str:
-    """Return the worst status; skipped checks do not count."""
-    statuses = [completed.result.status for completed in results if completed.result.status in EXIT_CODES]
-    return max(statuses, key=EXIT_CODES.__getitem__, default=PASS)
-
-
-def format_first_check_message(texts: Sequence[str]) -> str:
-    """Return the first text, and how many more there are."""
-    return f"{texts[0]} (and {len(texts) - 1} more)" if len(texts) > 1 else texts[0]
-
-
-def format_first_check_problem(problems: Sequence[Problem]) -> str:
-    return format_first_check_message([f"{problem.where}: {problem.what}" for problem in problems])

@@ -15,7 +15,7 @@ from site_builder.client.model import Fleet
 from site_builder.core import board_client
 from site_builder.core.formatting import format_names
 from site_builder.core.model import FleetUnavailableError
-from site_builder.doctor.model import CheckEndedError, CheckResult, DoctorContext
+from site_builder.doctor.model import CheckResult, DoctorContext, fail, passed, skip, warn
 
 # Seconds for which an answer may be kept: an open page asks for live.json this often.
 MAX_CACHE_S = 10
@@ -37,52 +37,37 @@ HEADERS_ADVICE = "docs/webservers.md has what a web server must send"
 def check_board_url(context: DoctorContext) -> CheckResult:
     url = context.url
     if not url:
-        return CheckResult.skip("nobody said where the board is served: set GPUBOARD_URL, or call this with --url")
+        return skip("nobody said where the board is served: set GPUBOARD_URL, or call this with --url")
     page = context.fetch("")
     if isinstance(page, str):
-        return CheckResult.fail(page, "start the web server, or correct GPUBOARD_URL or --url")
+        return fail(page, "start the web server, or correct GPUBOARD_URL or --url")
     if page.status == 401:
-        return CheckResult.skip(f"{url} asks for a login: to have it looked at, set GPUBOARD_LOGIN")
+        return skip(f"{url} asks for a login: to have it looked at, set GPUBOARD_LOGIN")
     if page.status != 200:
         advice = "see whether it serves www/, and may read all of it (o+rx)"
         if page.status == 421:
             advice = "add this name to GPUBOARD_SERVER_NAMES on the web host, and start gpuboard serve anew"
-        return CheckResult.fail(f"{url} answers {page.status}", advice)
+        return fail(f"{url} answers {page.status}", advice)
     if b"gpuboard" not in page.content:
-        advice = "correct GPUBOARD_URL or --url, or serve www/ there"
-        return CheckResult.fail(f"{url} is another page than the board", advice)
-    return CheckResult.passed(url)
-
-
-def fetch_file_for_web_check(context: DoctorContext, name: str) -> board_client.BoardResponse:
-    """Fetch a file of the board, or end the check."""
-    page = context.fetch("") if context.url else ""
-    if isinstance(page, str) or page.status != 200:
-        raise CheckEndedError(CheckResult.not_applicable("the board was not reached"))
-    response = context.fetch(name)
-    if isinstance(response, str):
-        raise CheckEndedError(CheckResult.fail(response, "see the check url"))
-    if response.status != 200:
-        message = f"{urljoin(context.url, name)} answers {response.status}"
-        raise CheckEndedError(CheckResult.fail(message, "see whether www/ is what is served, and whether it is built"))
-    return response
+        return fail(f"{url} is another page than the board", "correct GPUBOARD_URL or --url, or serve www/ there")
+    return passed(url)
 
 
 def check_content_types(context: DoctorContext) -> CheckResult:
     problems = []
     for name, allowed_types in CONTENT_TYPES.items():
-        response = fetch_file_for_web_check(context, name)
+        response = context.fetch_served(name)
         content_type = response.headers.get_content_type() if "Content-Type" in response.headers else "nothing"
         if content_type not in allowed_types:
             problems.append(f"{name or 'index.html'} is served as {content_type}, not {allowed_types[0]}")
     if problems:
         advice = "let the web server take types by suffix (nginx: include mime.types); with nosniff browsers refuse it"
-        return CheckResult.fail("; ".join(problems), advice)
-    return CheckResult.passed("page, live.json and script have their types")
+        return fail("; ".join(problems), advice)
+    return passed("page, live.json and script have their types")
 
 
 def check_caching(context: DoctorContext) -> CheckResult:
-    response = fetch_file_for_web_check(context, "live.json")
+    response = context.fetch_served("live.json")
     cache_control = (response.headers.get("Cache-Control") or "").lower()
     expires = response.headers.get("Expires")
     # a server that says both means max-age; and whoever may keep it only to ask again, keeps nothing
@@ -97,17 +82,17 @@ def check_caching(context: DoctorContext) -> CheckResult:
     if not asks_again and (max(ages, default=0) > MAX_CACHE_S or "immutable" in cache_control):
         header = f"Cache-Control: {cache_control[:60]}" if cache_control else f"Expires: {expires}"
         message = f"live.json may be kept by browsers and proxies ({header}): open pages show old numbers"
-        return CheckResult.fail(message, "send Cache-Control: no-cache with all but assets/")
+        return fail(message, "send Cache-Control: no-cache with all but assets/")
     if not asks_again and not ages:
         message = "live.json comes without Cache-Control, and proxies guess how long it may be kept"
-        return CheckResult.warn(message, "send Cache-Control: no-cache with all but assets/")
-    return CheckResult.passed(
+        return warn(message, "send Cache-Control: no-cache with all but assets/")
+    return passed(
         f"live.json comes with Cache-Control: {cache_control[:60]}" if cache_control else "live.json is not kept"
     )
 
 
 def check_security_headers(context: DoctorContext) -> CheckResult:
-    response = fetch_file_for_web_check(context, "")
+    response = context.fetch_served("")
     policy = (response.headers.get("Content-Security-Policy") or "").lower()
     # where both are there, browsers go by the policy
     frame_ancestors = re.search(r"(?:^|;)\s*frame-ancestors\s([^;]*)", policy)
@@ -119,37 +104,35 @@ def check_security_headers(context: DoctorContext) -> CheckResult:
     if (response.headers.get("X-Content-Type-Options") or "").lower() != "nosniff":
         missing_headers.append("X-Content-Type-Options: nosniff")
     if "unsafe-inline" in policy or "unsafe-eval" in policy:
-        message = "the Content-Security-Policy of the page allows scripts or styles inside it"
-        return CheckResult.warn(message, HEADERS_ADVICE)
+        return warn("the Content-Security-Policy of the page allows scripts or styles inside it", HEADERS_ADVICE)
     if missing_headers:
-        return CheckResult.warn(f"the page comes without {format_names(missing_headers)}", HEADERS_ADVICE)
-    return CheckResult.passed(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are there")
+        return warn(f"the page comes without {format_names(missing_headers)}", HEADERS_ADVICE)
+    return passed(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are there")
 
 
 def check_compression(context: DoctorContext) -> CheckResult:
     for name in ("", "live.json"):
-        response = fetch_file_for_web_check(context, name)
+        response = context.fetch_served(name)
         if "Content-Encoding" not in response.headers and len(response.content) >= MIN_COMPRESSED_BYTES:
             message = f"{name or 'the page'} comes uncompressed, {len(response.content) // 1024} KB at each look"
-            return CheckResult.warn(message, "switch gzip on for HTML, JSON, CSS, JavaScript and text")
-    return CheckResult.passed("what is large comes compressed")
+            return warn(message, "switch gzip on for HTML, JSON, CSS, JavaScript and text")
+    return passed("what is large comes compressed")
 
 
 def check_served_age(context: DoctorContext) -> CheckResult:
-    response = fetch_file_for_web_check(context, "live.json")
+    response = context.fetch_served("live.json")
     try:
         live = json.loads(response.content)
         built_at, interval_s = live["built"] / 1000, int(live["every"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return CheckResult.fail("live.json is not that of a gpuboard", "see whether www/ is what is served")
+        return fail("live.json is not that of a gpuboard", "see whether www/ is what is served")
     now = context.read_clock() + response.clock_ahead_s
     fleet = Fleet(int(built_at), (), (), every=interval_s if interval_s > 0 else None)
     try:
         loader.check_loaded_board_age(fleet, context.url, now)
     except FleetUnavailableError as error:
-        advice = "see the check builder; is the folder that is served GPUBOARD_WWW?"
-        return CheckResult.fail(str(error).partition(": ")[0], advice)
-    return CheckResult.passed(f"what is served was built {max(0, now - built_at):.0f} s ago")
+        return fail(str(error).partition(": ")[0], "see the check builder; is the folder that is served GPUBOARD_WWW?")
+    return passed(f"what is served was built {max(0, now - built_at):.0f} s ago")
 
 
 def list_private_web_files(context: DoctorContext) -> Iterator[tuple[str, Path]]:
@@ -167,7 +150,7 @@ def list_private_web_files(context: DoctorContext) -> Iterator[tuple[str, Path]]
 
 
 def check_private_files(context: DoctorContext) -> CheckResult:
-    fetch_file_for_web_check(context, "")
+    context.fetch_served("")
     probed_urls = set()
     for address, file in list_private_web_files(context):
         url = urljoin(context.url, address)
@@ -179,11 +162,11 @@ def check_private_files(context: DoctorContext) -> CheckResult:
         try:
             response = board_client.probe_board_url(url, COMPARED_BYTES, context.settings.login)
         except FleetUnavailableError as error:
-            return CheckResult.fail(str(error), "see the check url")
+            return fail(str(error), "see the check url")
         if response.status == 200 and beginning and response.content == beginning:
             message = f"{url} is served to everybody: names of people, what they run, perhaps tokens"
             www = context.settings.www.absolute()
-            return CheckResult.fail(message, f"let the web server serve {www} alone, and no name with a dot first")
+            return fail(message, f"let the web server serve {www} alone, and no name with a dot first")
     if not probed_urls:
-        return CheckResult.skip("there is nothing yet that must not be served")
-    return CheckResult.passed("nothing of data/ and state/ is served, and no name with a dot first")
+        return skip("there is nothing yet that must not be served")
+    return passed("nothing of data/ and state/ is served, and no name with a dot first")
