@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -73,13 +73,26 @@ class AnswerContext(NamedTuple):
 # Questions
 
 
-def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
+def search_answer_hosts(answer: Callable[[AnswerContext], SlackAnswer]) -> Callable[..., SlackAnswer]:
+    """Let an answer be about the hosts and GPUs that words find, as in the search box of the page."""
+
+    def search_and_answer(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
+        fleet = search.search_fleet(context.fleet, words) if words else context.fleet
+        if fleet.hosts:
+            return answer(context._replace(fleet=fleet))
+        if not context.fleet.hosts:
+            return SlackAnswer("there are no hosts on the board yet", link=context.link)
+        hint = "name a host, or words as in the search box"
+        return SlackAnswer(f"nothing fits “{' '.join(words)[:60]}”", (hint,), link=context.link)
+
+    return search_and_answer
+
+
+@search_answer_hosts
+def answer_hosts(context: AnswerContext) -> SlackAnswer:
     """List hosts."""
-    fleet = filter_answer_fleet(context, words)
-    if not fleet.hosts:
-        return answer_nothing_found(context, words)
     rows = []
-    for host in order_answers_by_importance(fleet.hosts):
+    for host in order_answers_by_importance(context.fleet.hosts):
         models = format_name_counts(gpu.model for gpu in host.gpus)
         if host.state != "fresh":  # nobody knows what is free there
             rows.append((host.name, host.state, UNKNOWN_CELL, models, host.reason))
@@ -87,25 +100,21 @@ def answer_hosts(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnsw
         load = UNKNOWN_CELL if host.load is None else f"{host.load[0]:.1f}"
         cpus = "" if host.cpus is None else f" of {host.cpus}"
         rows.append((host.name, "up", f"{count_free_in_answer(host.gpus)}/{len(host.gpus)}", models, f"{load}{cpus}"))
-    gpus = [gpu for host in fleet.hosts for gpu in host.gpus]
+    gpus = [gpu for host in context.fleet.hosts for gpu in host.gpus]
     free = f"{count_free_in_answer(gpus)} of {format_count(len(gpus), 'GPU')} free"
     table = AnswerTable(("host", "state", "free", "GPUs", "load"), tuple(rows), frozenset({2}), "{} more hosts")
-    return build_slack_answer(context, f"{format_count(len(fleet.hosts), 'host')}, {free}", table)
+    return build_slack_answer(context, f"{format_count(len(context.fleet.hosts), 'host')}, {free}", table)
 
 
 def count_free_in_answer(gpus: Iterable[FleetGpu]) -> int:
     return sum(gpu.state == "free" for gpu in gpus)
 
 
-def answer_all(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
-    """List hosts with who is on which GPU: `0,3 free · 1,2 alice · 4-7 bob (held)`; with `detail`, list GPUs."""
-    if words and words[0].lower() in {"detail", "details"}:
-        return answer_detail(context, words[1:])
-    fleet = filter_answer_fleet(context, words)
-    if not fleet.hosts:
-        return answer_nothing_found(context, words)
+@search_answer_hosts
+def answer_all(context: AnswerContext) -> SlackAnswer:
+    """List hosts with who is on which GPU: `0,3 free · 1,2 alice · 4-7 bob (held)`."""
     rows = []
-    for host in order_answers_by_importance(fleet.hosts):
+    for host in order_answers_by_importance(context.fleet.hosts):
         if host.state != "fresh":
             rows.append((host.name, f"{host.state}: {host.reason}" if host.reason else host.state))
             continue
@@ -122,17 +131,15 @@ def answer_all(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer
             numbers_by_use.setdefault(use, []).append(gpu.place or gpu.index)
         uses = [f"{format_answer_number_ranges(numbers)} {use}" for use, numbers in numbers_by_use.items()]
         rows.append((host.name, " · ".join(uses) or "no GPU"))
-    title = format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
+    title = format_answer_state_counts(gpu for host in context.fleet.hosts for gpu in host.gpus)
     return build_slack_answer(context, title, AnswerTable(("host", "GPUs"), tuple(rows), more_text="{} more hosts"))
 
 
-def answer_detail(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswer:
+@search_answer_hosts
+def answer_detail(context: AnswerContext) -> SlackAnswer:
     """List GPUs."""
-    fleet = filter_answer_fleet(context, words)
-    if not fleet.hosts:
-        return answer_nothing_found(context, words)
     rows: list[tuple[str, ...]] = []
-    for host in fleet.hosts:
+    for host in context.fleet.hosts:
         if host.state != "fresh" or not host.gpus:
             reason = f"{host.state}: {host.reason}"
             rows.append((host.name, UNKNOWN_CELL, UNKNOWN_CELL, UNKNOWN_CELL, reason))
@@ -151,7 +158,7 @@ def answer_detail(context: AnswerContext, words: Sequence[str] = ()) -> SlackAns
             rows.append((f"{host.name}:{gpu.label}", gpu.model, use, memory, who_and_what))
     titles = ("GPU", "model", "use", "memory", "who and what")
     table = AnswerTable(titles, tuple(rows), frozenset({2, 3}), "{} more GPUs: `all detail HOST`")
-    title = format_answer_state_counts(gpu for host in fleet.hosts for gpu in host.gpus)
+    title = format_answer_state_counts(gpu for host in context.fleet.hosts for gpu in host.gpus)
     return build_slack_answer(context, title, table)
 
 
@@ -275,11 +282,6 @@ def build_slack_answer(
     return SlackAnswer(title, tuple(lines), table, (*notes, f"as of {context.now.local:%H:%M}"), context.link)
 
 
-def filter_answer_fleet(context: AnswerContext, words: Sequence[str]) -> Fleet:
-    """Filter the fleet as the search box of the page does."""
-    return search.search_fleet(context.fleet, words) if words else context.fleet
-
-
 def order_answers_by_importance(hosts: Sequence[FleetHost]) -> Sequence[FleetHost]:
     """Keep the order of hosts, unless there are too many: then those in trouble first, and those with free GPUs."""
     if len(hosts) <= MAX_ROWS:
@@ -289,13 +291,6 @@ def order_answers_by_importance(hosts: Sequence[FleetHost]) -> Sequence[FleetHos
 
 def shorten_answer_command(command: str) -> str:
     return truncate_terminal_text(client_render.shorten_table_command(command), MAX_COMMAND_WIDTH)
-
-
-def answer_nothing_found(context: AnswerContext, words: Sequence[str]) -> SlackAnswer:
-    if not context.fleet.hosts:
-        return SlackAnswer("there are no hosts on the board yet", link=context.link)
-    hint = "name a host, or words as in the search box"
-    return SlackAnswer(f"nothing fits “{' '.join(words)[:60]}”", (hint,), link=context.link)
 
 
 def list_silent_answer_hosts(fleet: Fleet) -> list[str]:

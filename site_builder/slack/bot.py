@@ -17,12 +17,7 @@ from typing import Any, NamedTuple
 
 from site_builder.alerts.contacts import MAIL_KIND, SLACK_KIND, load_contacts
 from site_builder.alerts.model import FAILED, REFUSED
-from site_builder.alerts.slack_client import (
-    SlackClient,
-    SlackClientIdentity,
-    SlackRequestError,
-    SlackSocket,
-)
+from site_builder.alerts.slack_client import SlackClient, SlackClientIdentity, SlackRequestError, SlackSocket
 from site_builder.bookings.service import BookingService
 from site_builder.client import loader
 from site_builder.client.model import Fleet
@@ -73,16 +68,8 @@ MAX_DELAY_S = 600.0
 MAX_ATTEMPTS, RETRY_DELAY_S, MAX_RETRY_DELAY_S = 4, 2.0, 60
 # Errors after which an answer is sent as plain text. Slack counts a table among the attachments, and at times failed
 # over one that was right (https://github.com/soxtoby/SlackNet/issues/246).
-BLOCK_ERROR_CODES = frozenset(
-    {
-        "invalid_blocks",
-        "invalid_blocks_format",
-        "invalid_attachments",
-        "msg_blocks_too_long",
-        "invalid_arguments",
-        "internal_error",
-        "fatal_error",
-    }
+BLOCK_ERROR = re.compile(
+    "invalid_(blocks|blocks_format|attachments|arguments)|msg_blocks_too_long|internal_error|fatal_error"
 )
 RATE_LIMIT_ANSWER = SlackAnswer("that is a lot in a minute: I listen again in a moment")
 # How long a connection may be lost before we open another; the library tries by itself every few seconds.
@@ -198,6 +185,8 @@ class SlackBot:
 
     def run_command(self, command: BotCommand, question: SlackQuestion) -> SlackAnswer:
         words = [self.resolve_mention(word) for word in command.words]
+        if command.name == "all" and words and words[0].lower() in {"detail", "details"}:
+            return answers.answer_detail(self.board.build_context(), words[1:])
         if command.name in FLEET_ANSWERS:
             return FLEET_ANSWERS[command.name](self.board.build_context(), words)
         if command.name not in {"where", "book", "release"}:
@@ -249,7 +238,7 @@ class SlackBot:
                 self.slack_api.post_message(channel, rendered.text, rendered.blocks, thread)
                 return
         except SlackRequestError as error:
-            if error.code not in BLOCK_ERROR_CODES:
+            if not BLOCK_ERROR.fullmatch(error.code):
                 raise
             self.report_once(f"Slack did not take the blocks of an answer, which was sent as text: {error.code}")
         self.slack_api.post_message(channel, rendered.plain_text, None, thread)
