@@ -15,7 +15,7 @@ from site_builder.board.consul_mirror import ConsulMirror
 from site_builder.board.host_pipeline import BuiltHost, BuiltHosts, HostPipeline
 from site_builder.board.pages import HostPageBuilder, HostPageJob
 from site_builder.board.site_writer import SiteWriter, count_site_gpus_by_state
-from site_builder.bookings.page import CalendarHost
+from site_builder.bookings.calendar import CalendarHost
 from site_builder.bookings.store import BookingsFile
 from site_builder.bookings.tokens import find_booking_token_problems
 from site_builder.charts.cache import SparklineCache

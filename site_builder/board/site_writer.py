@@ -14,8 +14,8 @@ from site_builder.board.card import LIVE_SCHEMA, LiveCardsHeader, render_live_ca
 from site_builder.board.host_pipeline import BuiltHosts
 from site_builder.board.outputs import available, detail, host_json, metrics, term
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
+from site_builder.bookings.calendar import CALENDAR_PAGE, CalendarBuilder, CalendarHost, CalendarInput
 from site_builder.bookings.ics import HOST_FEEDS, PEOPLE_FEEDS, CalendarFile, find_stale_ics_feeds
-from site_builder.bookings.page import CALENDAR_PAGE, CalendarBuilder, CalendarHost, CalendarInput
 from site_builder.config.settings import Settings
 from site_builder.core import files, published_files
 from site_builder.core.clock import Now

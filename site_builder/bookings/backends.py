@@ -42,7 +42,7 @@ class LocalBookingBackend:
         return service.handle_service_request(self.service, request, self.user)
 
     def list_bookings(self) -> BookingResponse:
-        return service.list_service_bookings(self.service, self.user)
+        return service.list_service_bookings(self.service.begin_read(self.user))
 
     def read_status(self) -> BookingResponse:
         """Return status.json of the site, if it was built in the last minutes."""

@@ -56,13 +56,11 @@ TABLE_HEAD = ("ID", "GPUS", "WHO", "WHEN", "NOTES")
 # Widths of the columns if the line is too narrow for all; the notes have the rest.
 MAX_COLUMN_WIDTHS = (10, 16, 12, 25)
 COLUMN_GAP = "  "
+UNKNOWN_PERSON_MESSAGE = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
 MAX_PROBLEMS = 5
 MAX_PAST = 50
 MEAN_USE_STEP = 5
 UNKNOWN_USE = dict.fromkeys(("unused_since", "used_by", "used_by_since", "mean_use"))
-
-
-# Shared by all booking commands
 
 
 @contextmanager
@@ -152,9 +150,6 @@ def print_booking_result(response: BookingResponse, message: str, as_json: bool)
         click.echo(json.dumps(response, indent=1))
 
 
-# gpuboard book
-
-
 @click.command()
 @click.argument("gpus", nargs=-1, shell_complete=complete_gpus)
 @click.option("--until", metavar="TIME", help='When it ends: "fri 18:00", "20 Nov 6pm".')
@@ -227,9 +222,6 @@ def parse_booking_time_options(
     return {key: moment.isoformat() for key, moment in (("from", since), ("until", until)) if moment}
 
 
-# gpuboard change
-
-
 @click.command()
 @click.argument("booking", metavar="ID")
 @click.option("--until", metavar="TIME", help='When it ends: "fri 18:00", "20 Nov 6pm".')
@@ -262,9 +254,6 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
     request |= {key: options[key] for key in ("comment", "name") if options[key] is not None}
     response = confirm_booking_command(place, request, "Change it?", yes)
     print_booking_result(response, f"changed {booking}: {clean_text(response['said'])}", as_json)
-
-
-# gpuboard release
 
 
 @click.command()
@@ -300,9 +289,6 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
     print_booking_result({"said": message, "warnings": warnings, "bookings": released}, message, as_json)
 
 
-# gpuboard bookings
-
-
 @click.command()
 @click.argument("host", required=False, shell_complete=complete_hosts)
 @click.option("--mine", is_flag=True, help="Only your own.")
@@ -312,16 +298,7 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
 @click.option("--yes", "-y", is_flag=True, help="With --undo and --restore: do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
 @with_booking_backend
-def bookings(
-    place: BookingBackend,
-    host: str | None,
-    mine: bool,
-    undo: bool,
-    past: bool,
-    restore: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """List bookings of all hosts or of HOST.
 
     Current bookings come first. Beside each that runs stands whether it is kept: used by somebody else, unused, or how
@@ -333,6 +310,7 @@ def bookings(
     gpuboard bookings --undo
     gpuboard bookings --restore k7m2xp
     """
+    undo, restore = options["undo"], options["restore"]
     if undo and (host or mine or past or restore is not None):
         raise click.UsageError("--undo takes back your last change, whatever it was of: it goes with nothing else")
     if restore is not None and (host or mine or past):
@@ -342,16 +320,14 @@ def bookings(
             raise CommandError("the archive is on the web host: run this there, as the user who builds")
         place = ArchivedBookingBackend(place.settings)
     if undo or restore is not None:
-        request, question = {"do": "undo"}, "Take it back?"
-        if restore is not None:
-            request, question = {"do": "restore", "id": restore}, "Put it back?"
-        response = confirm_booking_command(place, request, question, yes)
+        request = {"do": "undo"} if undo else {"do": "restore", "id": restore}
+        response = confirm_booking_command(place, request, "Take it back?" if undo else "Put it back?", options["yes"])
         print_booking_result(response, clean_text(response["said"]), as_json)
         return
     response = place.list_bookings()
     shown = filter_bookings(response, host, mine, place)
     hidden_count = max(0, len(shown) - MAX_PAST) if past and not as_json else 0
-    shown = shown[:MAX_PAST] if hidden_count else shown
+    shown = shown[: len(shown) - hidden_count]
     uses = index_booking_table_use(place.read_status())
     for booking in shown:
         booking.update(uses.get((booking["host"], booking["id"]), UNKNOWN_USE))
@@ -364,11 +340,14 @@ def bookings(
         print_command_message(f"{'you have' if mine else 'there are'} no bookings{where}")
     if hidden_count:
         print_command_message(f"and {hidden_count} that left earlier: --json has them all")
-    problems = place.list_problems()
-    for problem in problems[:MAX_PROBLEMS]:
+    print_booking_problems(place.list_problems(), MAX_PROBLEMS, "more problems in it")
+
+
+def print_booking_problems(problems: Sequence[str], limit: int, rest: str) -> None:
+    for problem in problems[:limit]:
         print_command_message(clean_text(problem))
-    if len(problems) > MAX_PROBLEMS:
-        print_command_message(f"and {len(problems) - MAX_PROBLEMS} more problems in it")
+    if len(problems) > limit:
+        print_command_message(f"and {len(problems) - limit} {rest}")
 
 
 def filter_bookings(
@@ -376,10 +355,9 @@ def filter_bookings(
 ) -> list[BookingResponse]:
     """Return the bookings that the options ask for; refuse a host that the board does not have."""
     listed: list[BookingResponse] = response["bookings"]
+    if mine and not response["who"]:
+        raise CommandError(UNKNOWN_PERSON_MESSAGE)
     if mine:
-        if not response["who"]:
-            message = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
-            raise CommandError(message)
         listed = [booking for booking in listed if booking["mine"]]
     if host is None:
         return listed
@@ -400,13 +378,11 @@ def index_booking_table_use(status: BookingResponse) -> dict[tuple[str, str], Bo
     now = time.time()
     running: dict[tuple[str, str], list[BookingResponse]] = {}
     for host in status.get("hosts") or ():
-        for gpu in host["gpus"]:
-            for booking in gpu["bookings"]:
-                since, until = (
-                    booking[key] and datetime.fromisoformat(booking[key]).timestamp() for key in ("from", "date")
-                )
-                if booking["id"] and (since or 0) <= now < until:
-                    running.setdefault((host["name"], booking["id"]), []).append(booking)
+        for booking in (booking for gpu in host["gpus"] for booking in gpu["bookings"]):
+            since = datetime.fromisoformat(booking["from"]).timestamp() if booking["from"] else 0
+            until = datetime.fromisoformat(booking["date"]).timestamp()
+            if booking["id"] and since <= now < until:
+                running.setdefault((host["name"], booking["id"]), []).append(booking)
     uses = {}
     for key, gpus in running.items():
         unused, used_by_since, mean_uses = (
@@ -470,9 +446,6 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
 def join_booking_table_cells(cells: Sequence[str], widths: Sequence[int]) -> str:
     cut_cells = (cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(cells, widths))
     return COLUMN_GAP.join(f"{cell:{width}}" for cell, width in zip(cut_cells, widths)).rstrip()
-
-
-# gpuboard token
 
 
 @click.command()

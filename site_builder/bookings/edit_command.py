@@ -26,12 +26,14 @@ from site_builder.bookings.backends import BookingBackend, LocalBookingBackend
 from site_builder.bookings.commands import (
     ask_booking_confirmation,
     is_interactive_booking,
+    print_booking_problems,
     translate_booking_errors,
     with_booking_backend,
 )
 from site_builder.bookings.operations import EditOperation
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_file_in_data, find_bookings_folder_in_data
+from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_folder_in_data, find_bookings_file_in_data
+from site_builder.core.files import FOLDER_FLAGS, ROOT_FOLDER_FLAGS
 from site_builder.core.terminal_text import clean_text
 
 LINE_REFERENCE = re.compile(r"line \d+(?:, column \d+)?")
@@ -81,9 +83,8 @@ def edit(place: BookingBackend) -> None:
             return
         with translate_booking_errors():
             transaction = place.service.execute(place.user, EditOperation(original, edited))
-        print_command_message(
-            f"{find_bookings_file_in_data(place.settings.data)} is written: {clean_text(transaction.message)}"
-        )
+        path = find_bookings_file_in_data(place.settings.data)
+        print_command_message(f"{path} is written: {clean_text(transaction.message)}")
 
 
 @contextmanager
@@ -93,7 +94,7 @@ def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
     The editor inherits the lock on the folder, which shows that the copy is open.
     """
     copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / BOOKINGS_FILE
-    lock = os.open(copy.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = os.open(copy.parent, ROOT_FOLDER_FLAGS)
     try:
         with suppress(OSError):  # where folders cannot be locked, no copy is ever taken for one that was left behind
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,9 +123,8 @@ def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
 def has_edited_copy(copy: Path, original: bytes | None) -> bool:
     """Return whether there is something to lose: a copy that differs, or what an editor saved beside it."""
     try:
-        if {path.name for path in copy.parent.iterdir()} - {copy.name, ORIGINAL_FILE, NAMED_FILE}:
-            return True
-        return copy.exists() and copy.read_bytes() != original
+        saved_files = {path.name for path in copy.parent.iterdir()} - {copy.name, ORIGINAL_FILE, NAMED_FILE}
+        return bool(saved_files) or (copy.exists() and copy.read_bytes() != original)
     except OSError:
         return True
 
@@ -161,15 +161,14 @@ def remove_left_edit_copies() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             elif not is_named:
                 named_path.touch(0o600)
-                print_command_message(
-                    f"what you edited before and never put in place is in {copy}; it is removed after a day"
-                )
+                left = f"what you edited before and never put in place is in {copy}"
+                print_command_message(f"{left}; it is removed after a day")
 
 
 @contextmanager
 def lock_left_edit_folder(folder: Path) -> Iterator[bool]:
     """Lock a folder, and yield whether it is ours and not open."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    handle = os.open(folder, FOLDER_FLAGS)
     try:
         status = os.fstat(handle)
         is_ours = status.st_uid == os.getuid() and not stat.S_IMODE(status.st_mode) & 0o077
@@ -202,10 +201,7 @@ def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> by
                     problems.remove(problem)
         if not problems:
             return edited
-        for problem in problems[:MAX_PROBLEMS]:
-            print_command_message(clean_text(problem))
-        if len(problems) > MAX_PROBLEMS:
-            print_command_message(f"and {len(problems) - MAX_PROBLEMS} more problems")
+        print_booking_problems(problems, MAX_PROBLEMS, "more problems")
         if not is_interactive_booking() or not ask_booking_confirmation("Edit again?"):
             raise CommandError("a file with new problems does not count")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from site_builder.bookings import policy
 from site_builder.bookings.parser import ParsedBooking
-from site_builder.bookings.policy import BookingRefusedError
+from site_builder.bookings.policy import BookingRefusedError, Place
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.times import format_booking_moment, has_booking_ended, is_booking_starting_soon
 from site_builder.bookings.transaction import BookingTransaction
@@ -22,7 +22,6 @@ INDEX_RANGE = re.compile(r"(\d{1,3})-(\d{1,3})")
 MAX_GPUS = 256
 # On a host that has reported nothing yet, GPUs up to this number may be booked.
 MAX_UNSEEN_GPUS = 64
-Place = tuple[str, str]  # a host, and the key of a GPU or `*`
 
 
 def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str]) -> list[ParsedBooking]:

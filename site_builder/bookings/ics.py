@@ -31,7 +31,7 @@ from site_builder.core.records import make_record_decoder
 if TYPE_CHECKING:
     from icalendar import Event as Component
 
-    from site_builder.bookings.page import CalendarBooking
+    from site_builder.bookings.calendar import CalendarBooking
 
 # How often programs ask again.
 REFRESH_INTERVAL = timedelta(minutes=15)
@@ -60,35 +60,28 @@ class CalendarEvent(NamedTuple):
     changed_at: int
     begins: datetime
     ends: datetime
-    rrule: str
-    zone: str
     summary: str
     description: str
     host: str
+    rrule: str = ""
+    zone: str = ""
 
 
 def build_calendar_event(booking: CalendarBooking, uid: str, changed_at: int, default_start: datetime) -> CalendarEvent:
     """Build an event; `default_start` is its start if the booking has none."""
-    first_booking, bounds = booking.first_booking, find_booking_time_bounds(booking.first_booking)
-    begins, ends, rrule, zone = first_booking.since or default_start, first_booking.until, "", ""
-    if bounds and bounds.first and first_booking.since:
-        begins, ends = bounds.first, bounds.first + (first_booking.until - first_booking.since)
-        rrule, zone = first_booking.rrule or "", find_ics_zone_name(begins)
-    title = " ".join(filter(None, (booking.where, booking.name or "booked")))
+    first = booking.first_booking
+    title = f"{booking.where} {booking.name or 'booked'}"
     summary = f"{title}: {shorten_text(booking.comment)}" if booking.comment else title
     by = f"Booked by {booking.booked_by}" if booking.booked_by else ""
     description = "\n".join(filter(None, (booking.comment, by)))
-    return CalendarEvent(
-        uid=uid,
-        changed_at=changed_at,
-        begins=begins,
-        ends=ends,
-        rrule=rrule,
-        zone=zone,
-        summary=summary,
-        description=description,
-        host=booking.host,
+    event = CalendarEvent(
+        uid, changed_at, first.since or default_start, first.until, summary, description, booking.host
     )
+    bounds = find_booking_time_bounds(first)
+    if bounds and bounds.first and first.since:
+        event = event._replace(begins=bounds.first, ends=bounds.first + (first.until - first.since))
+        event = event._replace(rrule=first.rrule or "", zone=find_ics_zone_name(bounds.first))
+    return event
 
 
 def find_ics_zone_name(moment: datetime) -> str:
@@ -251,12 +244,9 @@ def build_ics_event_uid(booking: CalendarBooking, taken: set[str]) -> str:
     first_booking = booking.first_booking
     has_own = first_booking.id and not DERIVED_ID.fullmatch(first_booking.id)
     # where users are not shown: nothing by which somebody could try who it is
-    facts = repr(
-        (booking.host, first_booking.id)
-        if has_own
-        else (booking.host, booking.gpus, first_booking.since, first_booking.until, first_booking.rrule)
-    )
-    own_id = booking.id or blake2b(facts.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    times = (first_booking.since, first_booking.until, first_booking.rrule)
+    facts = (booking.host, first_booking.id) if has_own else (booking.host, booking.gpus, *times)
+    own_id = booking.id or blake2b(repr(facts).encode("utf-8", "replace"), digest_size=8).hexdigest()
     number = 1
     while (uid := f"{own_id}{'' if number == 1 else f'.{number}'}.{booking.host}@gpuboard") in taken:
         number += 1
@@ -275,11 +265,7 @@ def build_ics_feed_path(name: str, people: PeopleDirectory) -> str:
 
 
 def find_stale_ics_feeds(
-    published: PublishedFiles,
-    files: Mapping[str, CalendarFile],
-    hosts: Mapping[str, object],
-    users_shown: bool,
-    now: Now,
+    published: PublishedFiles, files: Mapping[str, CalendarFile], hosts: Collection[str], users_shown: bool, now: Now
 ) -> Iterator[tuple[str, CalendarFile | None]]:
     """Yield feeds of earlier builds that have no booking now: their new content, or None to remove them.
 
@@ -288,10 +274,9 @@ def find_stale_ics_feeds(
     for name, (_, written, _, _) in published.files.items():
         if not name.startswith((HOST_FEEDS, PEOPLE_FEEDS)) or name in files:
             continue
-        owner = name.rpartition("/")[2][: -len(".ics")]
+        owner = name.rpartition("/")[2].removesuffix(".ics")
         empty_feed = build_ics_feed_file(f"GPU bookings: {owner}", ())
-        is_kept = users_shown if name.startswith(PEOPLE_FEEDS) else owner in hosts
-        is_expired = now.epoch - written > EMPTY_FEED_RETENTION_S
-        if is_expired and published.is_unchanged(name, empty_feed.fingerprint):
-            is_kept = False
-        yield name, empty_feed if is_kept else None
+        is_shown = users_shown if name.startswith(PEOPLE_FEEDS) else owner in hosts
+        is_old = now.epoch - written > EMPTY_FEED_RETENTION_S
+        is_expired = is_old and published.is_unchanged(name, empty_feed.fingerprint)
+        yield name, empty_feed if is_shown and not is_expired else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -20,7 +20,7 @@ from site_builder.bookings.parser import booking_time_to_entry, booking_to_entry
 from site_builder.bookings.policy import (
     MAX_NAME_CHARACTERS,
     BookingRefusedError,
-    format_booking_place,
+    format_booking_places,
     refuse_ended_booking,
     refuse_past_start,
 )
@@ -263,7 +263,7 @@ class UndoOperation:
                 groups.setdefault((booking.name, booking.since, booking.until, booking.rrule), []).append(booking)
             result = "; ".join(describe_operation_result(group, transaction) for group in groups.values())
         else:
-            places = format_operation_places((host, gpu) for host, gpu, _ in transaction.entries_before)
+            places = format_booking_places((host, gpu) for host, gpu, _ in transaction.entries_before)
             result = f"the booking of {places} is gone again"
         whose = line["who"] if transaction.can_see_names else "somebody"
         return f"taken back what {whose} did at {line['when'][:16]} ({line['what']}): {result}"
@@ -334,7 +334,7 @@ class EditOperation:
         transaction.entries_before = [json.loads(entry) for entry in (before - after).elements()]
         transaction.entries_after = [json.loads(entry) for entry in (after - before).elements()]
         removed, added = (
-            {format_booking_place(host, gpu): None for host, gpu, _ in side}
+            {format_booking_places([(host, gpu)]): None for host, gpu, _ in side}
             for side in (transaction.entries_before, transaction.entries_after)
         )
         changes = [
@@ -366,14 +366,7 @@ def describe_operation_result(bookings: Sequence[Booking], transaction: BookingT
 
 def format_operation_bookings(bookings: Sequence[Booking]) -> str:
     """Format the GPUs of bookings: `atlas:0,1 and zeus`."""
-    return format_operation_places((booking.host, booking.gpu) for booking in bookings)
-
-
-def format_operation_places(places: Iterable[tuple[str, str]]) -> str:
-    gpus_by_host: dict[str, list[str]] = {}
-    for host, gpu in places:
-        gpus_by_host.setdefault(host, []).append(gpu)
-    return " and ".join(host if "*" in gpus else f"{host}:{','.join(gpus)}" for host, gpus in gpus_by_host.items())
+    return format_booking_places((booking.host, booking.gpu) for booking in bookings)
 
 
 # Requests

@@ -31,6 +31,7 @@ MAX_NAME_CHARACTERS = 80
 INVISIBLE_CATEGORIES = {"Cc", "Cf"}
 # A start that is this many seconds in the past still counts as now: people need a moment to confirm.
 PAST_TOLERANCE_S = 300
+Place = tuple[str, str]  # a host, and the key of a GPU or `*`
 
 
 class BookingRefusedError(Exception):
@@ -97,15 +98,12 @@ def find_conflict(
     new_start = new.since or now.local
     counts_from = now.epoch if given_up is None else min(given_up, now.epoch)
     for other in others:
-        if not keys.is_overlapping(new.gpu, other.gpu) or (
-            not other.rrule and booking_time_to_epoch(other.until) <= counts_from
-        ):
+        is_over = not other.rrule and booking_time_to_epoch(other.until) <= counts_from
+        if other.host != new.host or is_over or not keys.is_overlapping(new.gpu, other.gpu):
             continue
-        first = (
-            max(new_start, other.since or new_start, key=booking_time_to_epoch)
-            if new.rrule and other.rrule
-            else new_start
-        )
+        first = new_start
+        if new.rrule and other.rrule:
+            first = max(new_start, other.since or new_start, key=booking_time_to_epoch)
         # as far as the one that ends, and where neither does, a year from where both have begun
         ends = [booking.until for booking in (new, other) if not booking.rrule]
         last = max([first + CONFLICT_HORIZON, *ends], key=booking_time_to_epoch)
@@ -119,19 +117,13 @@ def find_conflict(
 
 
 def check_booking_conflicts(
-    new: Booking,
-    others: Iterable[Booking],
-    keys: GpuKeyMap,
-    now: Now,
-    names_shown: bool = True,
-    *,
-    given_up: float | None = None,
+    new: Booking, others: Iterable[Booking], keys: GpuKeyMap, now: Now, names_shown: bool, given_up: float | None = None
 ) -> None:
     """Refuse a booking of a GPU that is already booked in that time, whoever has it."""
     conflict = find_conflict(new, others, keys, now, given_up)
     if conflict:
         other, (start, end) = conflict
-        place = format_booking_place(new.host, other.gpu if new.gpu == "*" else new.gpu)
+        place = format_booking_places([(new.host, other.gpu if new.gpu == "*" else new.gpu)])
         since = "" if start == -math.inf else f"from {format_booking_moment(start, now)} "
         by = f" by {other.name}" if other.name and names_shown else ""
         when = f"{since}until {format_booking_moment(end, now)}"
@@ -139,9 +131,12 @@ def check_booking_conflicts(
         raise BookingRefusedError(f"{place} {verb} booked{by} {when} (booking {other.id})")
 
 
-def format_booking_place(host: str, gpu: str) -> str:
-    """Format a GPU as `atlas:0`, or a whole host as `atlas`."""
-    return host if gpu == "*" else f"{host}:{gpu}"
+def format_booking_places(places: Iterable[Place]) -> str:
+    """Format GPUs as `atlas:0,1 and zeus`."""
+    gpus_by_host: dict[str, list[str]] = {}
+    for host, gpu in places:
+        gpus_by_host.setdefault(host, []).append(gpu)
+    return " and ".join(host if "*" in gpus else f"{host}:{','.join(gpus)}" for host, gpus in gpus_by_host.items())
 
 
 # Limits
@@ -188,8 +183,7 @@ def check_share(
         peak = 0  # the most GPUs at any moment of the new bookings
         for moment in {max(start, now.epoch) for start, _, _ in new_spans + other_spans}:
             if any(start <= moment < end for start, end, _ in new_spans):
-                held = sum(count for start, end, count in new_spans + other_spans if start <= moment < end)
-                peak = max(peak, held)
+                peak = max(peak, sum(count for start, end, count in new_spans + other_spans if start <= moment < end))
         if peak > limits.max_gpus:
             message = f"that would be {peak} GPUs of one person at the same time, but {limits.max_gpus:.0f} are allowed"
             raise BookingRefusedError(message)

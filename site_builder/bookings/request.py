@@ -31,10 +31,6 @@ def parse_request_kind(request: JsonRequest, known_keys: Mapping[str, Collection
     return kind
 
 
-def is_check_request(request: JsonRequest) -> bool:
-    return request.get("check") is True
-
-
 def parse_request_text_field(request: JsonRequest, key: str, max_characters: int) -> str:
     """Return a text of the request, without characters that control a terminal; "" if it is not there."""
     value = request.get(key)

@@ -9,7 +9,7 @@ from typing import Any
 from site_builder.bookings import consul_store
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.operations import Operation, format_operation_bookings, parse_operation
-from site_builder.bookings.request import JsonRequest, is_check_request
+from site_builder.bookings.request import JsonRequest
 from site_builder.bookings.store import BookingStore
 from site_builder.bookings.times import compute_booking_phase, is_booking_starting_soon, list_remaining_booking_spans
 from site_builder.bookings.transaction import BookingTransaction, BookingUser
@@ -72,11 +72,8 @@ def find_service_warnings(transaction: BookingTransaction) -> list[str]:
         if status.state != "fresh":
             warnings.append(f"{host} is {status.state}: {status.reason}")
             continue
-        keys = {
-            booking.gpu.lower()
-            for booking in affected
-            if booking.host == host and is_booking_starting_soon(booking.since, now)
-        }
+        starting = [booking for booking in affected if is_booking_starting_soon(booking.since, now)]
+        keys = {booking.gpu.lower() for booking in starting if booking.host == host}
         for gpu_status in status.gpus:
             if gpu_status.state in WARNING_STATES and keys & {"*", *gpu_status.gpu.booking_keys}:
                 warnings.append(f"{host}:{gpu_status.gpu.label} is {gpu_status.state}: {gpu_status.reason}")
@@ -86,7 +83,7 @@ def find_service_warnings(transaction: BookingTransaction) -> list[str]:
 def handle_service_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
     """Do what a request asks for, or with `check` say what would be done."""
     operation = parse_operation(request, service.now(), user)
-    transaction = service.execute(user, operation, is_check_request(request))
+    transaction = service.execute(user, operation, is_check=request.get("check") is True)
     response = {
         "said": transaction.message,
         "warnings": find_service_warnings(transaction),
@@ -95,11 +92,7 @@ def handle_service_request(service: BookingService, request: JsonRequest, user: 
     return {**response, "undoes": transaction.undone_change} if transaction.undone_change else response
 
 
-def list_service_bookings(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
-    return build_service_booking_list(service.begin_read(user), host)
-
-
-def build_service_booking_list(transaction: BookingTransaction, host: str | None = None) -> dict[str, Any]:
+def list_service_bookings(transaction: BookingTransaction, host: str | None = None) -> dict[str, Any]:
     """List the bookings that have not ended, of the fleet or of a host, and which are the user's own."""
     now, user = transaction.now, transaction.user
     current = [
@@ -121,23 +114,23 @@ def group_service_bookings(bookings: Sequence[Booking], now: Now) -> list[dict[s
     for group in groups.values():
         booking = group[0]
         rrule, since, until = booking.rrule, booking.since, booking.until
-        rows.append(
-            {
-                "id": booking.id,
-                "host": booking.host,
-                "gpus": [member.gpu for member in group],
-                "where": format_operation_bookings(group),
-                "name": booking.name,
-                "from": since and now.to_local(since).isoformat(timespec="seconds"),
-                "date": now.to_local(until).isoformat(timespec="seconds"),
-                "comment": booking.comment,
-                "rrule": rrule,
-                "repeats": rrule and since and recurrence.describe_recurrence_hours(rrule, since, until, now.zone),
-                "by": booking.booked_by,
-                "phase": compute_booking_phase(booking, now),
-                **({"spans": list_remaining_booking_spans(booking, now)[:MAX_OCCURRENCES]} if rrule else {}),
-            }
-        )
+        row = {
+            "id": booking.id,
+            "host": booking.host,
+            "gpus": [member.gpu for member in group],
+            "where": format_operation_bookings(group),
+            "name": booking.name,
+            "from": since and now.to_local(since).isoformat(timespec="seconds"),
+            "date": now.to_local(until).isoformat(timespec="seconds"),
+            "comment": booking.comment,
+            "rrule": rrule,
+            "repeats": rrule and since and recurrence.describe_recurrence_hours(rrule, since, until, now.zone),
+            "by": booking.booked_by,
+            "phase": compute_booking_phase(booking, now),
+        }
+        if rrule:
+            row["spans"] = list_remaining_booking_spans(booking, now)[:MAX_OCCURRENCES]
+        rows.append(row)
     return rows
 
 

@@ -20,7 +20,7 @@ from site_builder.bookings.json_edit import (
     count_json_remarks,
 )
 from site_builder.bookings.parser import LoggedEntry, ParsedBooking
-from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError, format_booking_place
+from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError, format_booking_places
 from site_builder.bookings.store import BookingStore, BookingsUnreadableError
 from site_builder.core import formatting
 from site_builder.core.clock import Now
@@ -232,16 +232,11 @@ class BookingTransaction:
             return 1
         return max(1, len({(gpu.parent or gpu).key for gpu in self.hosts.list_gpus(booking.host)}))
 
-    def check_conflicts(
-        self, new: Sequence[Booking], others: Sequence[Booking], *, given_up: float | None = None
-    ) -> None:
+    def check_conflicts(self, new: Sequence[Booking], others: Sequence[Booking], given_up: float | None = None) -> None:
         """Refuse GPUs that are booked by somebody else, or were after `given_up`."""
         for booking in new:
             keys = policy.GpuKeyMap(self.hosts.list_gpus(booking.host))
-            host_bookings = [other for other in others if other.host == booking.host]
-            policy.check_booking_conflicts(
-                booking, host_bookings, keys, self.now, self.can_see_names, given_up=given_up
-            )
+            policy.check_booking_conflicts(booking, others, keys, self.now, self.can_see_names, given_up)
 
 
 def merge_transactions(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
@@ -254,7 +249,7 @@ def merge_transactions(mine: BookingTransaction, original: BookingTransaction, t
             for side in (my_entries, their_entries)
         )
         if my_changes != their_changes:
-            place = format_booking_place(host, gpu)
+            place = format_booking_places([(host, gpu)])
             raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
     document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
     if count_json_remarks(theirs.document) != count_json_remarks(original.document):
@@ -272,9 +267,8 @@ def merge_transactions(mine: BookingTransaction, original: BookingTransaction, t
     # no new booking of mine where somebody else has made one meanwhile
     known = before | my_entries
     others = [stored.booking for stored in theirs.list_bookings() if build_json_entry_key(stored.entry) not in known]
-    for stored in mine.list_bookings():
-        key, booking = build_json_entry_key(stored.entry), stored.booking
+    for entry, booking in mine.list_bookings():
+        key = build_json_entry_key(entry)
         if key in my_entries and key not in before:
-            host_bookings = [other for other in others if other.host == booking.host]
             keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
-            policy.check_booking_conflicts(booking, host_bookings, keys, mine.now)
+            policy.check_booking_conflicts(booking, others, keys, mine.now, names_shown=True)

@@ -380,7 +380,7 @@ class BookingAnswers(NamedTuple):
     def list_own(self, user: BookingUser) -> SlackAnswer:
         bookings = [
             booking
-            for booking in booking_service.list_service_bookings(self.service, user)["bookings"]
+            for booking in booking_service.list_service_bookings(self.service.begin_read(user))["bookings"]
             if booking["mine"]
         ]
         if not bookings:

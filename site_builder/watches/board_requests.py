@@ -15,7 +15,6 @@ from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedEr
 from site_builder.bookings.request import (
     JsonRequest,
     UnclearRequestError,
-    is_check_request,
     parse_request_kind,
     parse_request_text_field,
     parse_request_time_field,
@@ -65,7 +64,7 @@ def answer_board_list_request(service: BookingService, user: BookingUser, host: 
         for watch in store.parse_watches(content).rows
         if watch.until > transaction.now.epoch and can_see_watch(watch, transaction)
     ]
-    return {**booking_service.build_service_booking_list(transaction, host), "watches": watches}
+    return {**booking_service.list_service_bookings(transaction, host), "watches": watches}
 
 
 def handle_create_watch_request(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
@@ -91,7 +90,7 @@ def handle_create_watch_request(transaction: BookingTransaction, request: JsonRe
     watch = Watch("", user.name, wanted_gpus, int(now.epoch), until, via)
     reach_warning = find_watch_reach_warning(watch, transaction) if can_notify else NOT_CONFIGURED_MESSAGE
     warnings = [*filter(None, (find_watch_availability_warning(wanted_gpus, transaction), reach_warning))]
-    watch = watch._replace(id=add_requested_watch(transaction, watch, is_check_request(request)))
+    watch = watch._replace(id=add_requested_watch(transaction, watch, request.get("check") is True))
     by = f" by {via}" if via else ""
     verb = "is" if wanted_gpus.gpu_count == 1 else "are"
     end = moments.describe_moment_in_full(datetime.fromtimestamp(until, now.zone), now.local)
@@ -212,7 +211,7 @@ def handle_end_watch_request(transaction: BookingTransaction, request: JsonReque
         user = transaction.user
         if not (is_callers_watch(ended[0], transaction) or user.is_admin or user.is_open):
             raise BookingForbiddenError(f"watch {watch_id} is {ended[0].name}'s, and only they or an admin may end it")
-        if is_check_request(request):
+        if request.get("check") is True:
             return entries
         return [entry for entry in entries if not (isinstance(entry, dict) and entry.get("id") == watch_id)]
 

@@ -13,6 +13,7 @@ import click
 
 from site_builder.bookings.backends import BookingBackend, BookingResponse, LocalBookingBackend, RemoteBookingBackend
 from site_builder.bookings.commands import (
+    UNKNOWN_PERSON_MESSAGE,
     confirm_booking_command,
     print_booking_result,
     with_booking_backend,
@@ -31,7 +32,6 @@ from site_builder.watches.store import WatchStore
 
 USAGE_EXAMPLE = 'gpuboard notify me --when "2 A100 free on one host" --via mail'
 TABLE_HEAD: tuple[str, ...] = ("ID", "WHO", "BY", "UNTIL", "WHEN")
-UNKNOWN_PERSON_MESSAGE = "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
 
 
 class LocalWatchBackend(LocalBookingBackend):

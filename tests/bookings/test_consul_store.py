@@ -126,7 +126,9 @@ def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: 
     one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
     assert [
         found["name"]
-        for found in booking_service.list_service_bookings(BookingService(one.settings(kv=access)), ALICE)["bookings"]
+        for found in booking_service.list_service_bookings(BookingService(one.settings(kv=access)).begin_read(ALICE))[
+            "bookings"
+        ]
     ] == ["carol"]
     assert store.get("data/comments.json") is None
     book(one, access, ALICE, "atlas:1")

@@ -332,7 +332,7 @@ def test_a_booking_is_lengthened_and_the_rest_of_its_entry_stays(counter: Counte
     counter.path.write_text(
         '{"atlas": {\n  // the old one\n  "0": {"name": "alice", "date": "2029-11-13", "team": ["x"]}\n}}'
     )
-    (one,) = booking_service.list_service_bookings(counter.service, ALICE)["bookings"]
+    (one,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
     counter.do(do="change", id=one["id"], until="2029-11-14 09:00", comment="longer")
     assert counter.path.read_text() == (
         '{"atlas": {\n  // the old one\n  "0": {"name": "alice", "date": "2029-11-14 09:00+01:00", "team": ["x"], '
@@ -352,7 +352,7 @@ def test_the_gpus_of_a_booking_change_together_and_one_of_them_can_be_released(c
     counter.do(do="change", id=one, until="wed 9:00")
     assert {entry["date"] for entry in counter.content()["atlas"].values()} == {"2029-11-14 09:00+01:00"}
     counter.do(do="release", gpus=["atlas:2"])
-    (left,) = booking_service.list_service_bookings(counter.service, ALICE)["bookings"]
+    (left,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
     assert left["where"] == "atlas:0,3"
 
 
@@ -495,7 +495,7 @@ def test_undo_takes_back_ones_own_changes_one_after_the_other(counter: Counter) 
     counter.book("atlas:2", who=BOB)
     (by_hand,) = (
         one["id"]
-        for one in booking_service.list_service_bookings(counter.service, ALICE)["bookings"]
+        for one in booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
         if one["gpus"] == ["3"]
     )
     counter.do(do="change", id=by_hand, until="2029-12-02 12:00")
@@ -572,9 +572,9 @@ def test_names_are_hidden_from_others_where_the_board_hides_them(lab: Lab) -> No
     booking_service.handle_service_request(
         service, {"do": "book", "gpus": ["atlas:0"], "for": "2h", "comment": "secret"}, BOB
     )
-    (seen,) = booking_service.list_service_bookings(service, ALICE)["bookings"]
+    (seen,) = booking_service.list_service_bookings(service.begin_read(ALICE))["bookings"]
     assert (seen["name"], seen["comment"], seen["id"], seen["mine"]) == (None, None, None, False)
-    assert booking_service.list_service_bookings(service, BOB)["bookings"][0]["comment"] == "secret"
+    assert booking_service.list_service_bookings(service.begin_read(BOB))["bookings"][0]["comment"] == "secret"
     with pytest.raises(BookingRefusedError) as why:
         booking_service.handle_service_request(service, {"do": "book", "gpus": ["atlas:0"], "for": "2h"}, ALICE)
     assert "bob" not in str(why.value)
@@ -617,7 +617,7 @@ def test_a_file_that_would_be_too_large_is_refused(counter: Counter) -> None:
     large = {"name": "o", "date": "2029-12-01", "note": "y" * (3 * 1024 * 1024)}
     counter.path.write_text(json.dumps({"zeus": {"0": large}}))
     assert refusal(lambda: counter.book("atlas:0")).startswith("comments.json is full: it may have 3145728 bytes")
-    (one,) = booking_service.list_service_bookings(counter.service, BookingUser("o"))["bookings"]
+    (one,) = booking_service.list_service_bookings(counter.service.begin_read(BookingUser("o")))["bookings"]
     assert counter.do(BookingUser("o"), do="release", id=one["id"])  # which makes it no larger
 
 
@@ -731,7 +731,7 @@ def test_the_gpus_that_one_keeps_of_a_running_booking_keep_its_id(counter: Count
     one = counter.book("atlas:0,2", length="8h")["bookings"][0]["id"]
     counter.after(hours=1)
     counter.do(do="release", gpus=["atlas:0"])
-    (left,) = booking_service.list_service_bookings(counter.service, ALICE)["bookings"]
+    (left,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
     assert (left["id"], left["where"]) == (one, "atlas:2")
     assert counter.do(do="release", id=one)
 
@@ -747,7 +747,7 @@ def test_what_was_released_this_very_minute_can_be_booked(counter: Counter) -> N
 def test_a_change_leaves_what_it_does_not_name_letter_by_letter(counter: Counter) -> None:
     entry = {"name": "alice", "date": "2029-12-01", "comment": "x" * 800, "rrule": None, "half": "\ud83d"}
     counter.path.write_text(json.dumps({"atlas": {"0": entry}}))
-    (one,) = booking_service.list_service_bookings(counter.service, ALICE)["bookings"]
+    (one,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
     counter.do(do="change", id=one["id"], until="2029-12-02 9:00")
     assert counter.content()["atlas"]["0"] == {**entry, "date": "2029-12-02 09:00+01:00", "id": one["id"]}
     counter.do(do="undo")
@@ -770,7 +770,7 @@ def test_a_handing_over_may_be_forbidden_too(lab: Lab) -> None:
 def test_the_longest_booking_can_be_changed_and_released(counter: Counter, date: str) -> None:
     counter.path.write_text(json.dumps({"atlas": {"0": {"name": "alice", "from": "1970-01-01", "date": date}}}))
     assert "atlas:0 is booked by alice" in refusal(lambda: counter.book("atlas:0"))
-    (one,) = booking_service.list_service_bookings(counter.service, ALICE)["bookings"]
+    (one,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
     assert counter.do(do="change", id=one["id"], comment="still")
     assert counter.do(do="release", id=one["id"])
 

@@ -114,7 +114,9 @@ def test_two_people_of_a_group_book_in_turn(lab: Lab) -> None:
         assert as_user(uid, [LAB_GROUP], lambda: book(lab, str(gpu), f"user{gpu}")).startswith("booked")  # noqa: B023
     names = [
         one["name"]
-        for one in booking_service.list_service_bookings(BookingService(lab.settings()), BookingUser(""))["bookings"]
+        for one in booking_service.list_service_bookings(BookingService(lab.settings()).begin_read(BookingUser("")))[
+            "bookings"
+        ]
     ]
     assert names == ["user0", "user1", "user2", "user3"]
     assert of(lab.data / "comments.json")[1:] == (LAB_GROUP, "0o664")

@@ -44,7 +44,7 @@ class Place:
         return booking_service.handle_service_request(self.service, request, BookingUser(who))
 
     def list_bookings(self) -> dict[str, Any]:
-        return booking_service.list_service_bookings(self.service, BookingUser("alice"))
+        return booking_service.list_service_bookings(self.service.begin_read(BookingUser("alice")))
 
     def keeper(self, length: float, *cards: ReservedGpu) -> RunReservation:
         return RunReservation(self, "vm", cards or (ZERO,), length, "gpuboard run")

@@ -12,8 +12,8 @@ from dateutil import tz
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from site_builder.bookings import calendar as booking_calendar
 from site_builder.bookings import ics, policy
-from site_builder.bookings import page as booking_page
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import service as booking_service
 from site_builder.bookings.json_edit import JsonEntry
@@ -219,10 +219,10 @@ def test_accepted_dates_can_be_decided_and_shown(begins: str, ends: str, rule: s
 def use(booking: Booking, now: Now) -> None:
     """Everything that is worked out of a booking."""
     booking_use.build_fleet_booking_statuses([booking], PrivacySettings(), now)
-    host = booking_page.CalendarHost("atlas", (booking,), ())
-    booking_page.build_calendar([host], PrivacySettings(), now)
-    (promise,) = booking_page.group_calendar_bookings(host, *booking_page.assign_calendar_rows(host), PrivacySettings())
-    booking_page.has_left_calendar(booking, now)
+    host = booking_calendar.CalendarHost("atlas", (booking,), ())
+    booking_calendar.build_calendar([host], PrivacySettings(), now)
+    (promise,) = booking_calendar.group_calendar_bookings(host, PrivacySettings())[1]
+    booking_calendar.has_left_calendar(booking, now)
     ics.render_ics_feed("x", [ics.build_calendar_event(promise, "x@x", int(now.epoch), now.local)])
     assert booking_service.group_service_bookings([booking], now)[0]["date"]
     has_booking_ended(booking, now)
@@ -232,7 +232,7 @@ def use(booking: Booking, now: Now) -> None:
         assert recurrence.describe_recurrence(booking.rrule, booking.since, booking.until, now.zone)
     for neighbour in (booking, Booking("atlas", "0", "bob", now.local + timedelta(days=1), now.local)):
         try:
-            policy.check_booking_conflicts(booking, [neighbour], policy.GpuKeyMap(()), now)
+            policy.check_booking_conflicts(booking, [neighbour], policy.GpuKeyMap(()), now, names_shown=True)
         except policy.BookingRefusedError:
             continue
 
@@ -246,7 +246,9 @@ def test_a_build_and_its_commands_take_any_dates(
     lab.book({"atlas": {"0": entries, "*": [FATAL[0], GOOD]}})
     lab.build(zone=zone)
     assert "bob" in lab.page()
-    listed = booking_service.list_service_bookings(BookingService(lab.settings(zone=zone)), BookingUser("bob"))
+    listed = booking_service.list_service_bookings(
+        BookingService(lab.settings(zone=zone)).begin_read(BookingUser("bob"))
+    )
     assert "bob" in {booking["name"] for booking in listed["bookings"]}
 
 

@@ -108,9 +108,9 @@ def test_bookings_watches_and_their_companions_are_in_the_folder_where_there_is_
     assert [path.name for path in lab.data.iterdir() if path.is_file()] == []
     assert [one["name"] for one in lab.status()["hosts"][0]["gpus"][0]["bookings"]] == ["alice"]
     assert (
-        booking_service.list_service_bookings(BookingService(lab.settings()), BookingUser("alice"))["bookings"][0][
-            "where"
-        ]
+        booking_service.list_service_bookings(BookingService(lab.settings()).begin_read(BookingUser("alice")))[
+            "bookings"
+        ][0]["where"]
         == "atlas:0"
     )
 

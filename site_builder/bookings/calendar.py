@@ -26,9 +26,8 @@ from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
 from site_builder.core.faults import split_by_fault
 from site_builder.core.files import compute_digest
-from site_builder.core.formatting import DAY_NAMES as WEEKDAYS
-from site_builder.core.formatting import MAX_NAME_CHARACTERS, MONTH_NAMES
-from site_builder.core.html import load_compact_html_template
+from site_builder.core.formatting import DAY_NAMES, MAX_NAME_CHARACTERS, format_weekday_date
+from site_builder.core.html import build_time_html, load_compact_html_template
 from site_builder.core.model import Booking, GpuIdentity, PrivacySettings, Problem
 from site_builder.core.names import natural_sort_key
 from site_builder.core.people import PeopleDirectory
@@ -140,9 +139,9 @@ def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: N
     remaining, omitted_count = MAX_OCCURRENCES, 0
     host_calendars, unbooked_hosts, all_occurrences = [], [], []
     for host in hosts:
-        labels, rows_by_key = assign_calendar_rows(host) if host.bookings else ([], {})
         occurrences = []
-        for booking in group_calendar_bookings(host, labels, rows_by_key, shown):
+        labels, bookings = group_calendar_bookings(host, shown)
+        for booking in bookings:
             for begins, ends in booking_use.list_fleet_booking_times(booking.first_booking, now):
                 start, end = begins.timestamp() if begins else float("-inf"), ends.timestamp()
                 if end > first and start < last:
@@ -156,47 +155,30 @@ def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: N
             all_occurrences += shown_occurrences
             host_calendars.append(build_host_calendar(host.name, labels, shown_occurrences, first, last))
     all_occurrences.sort(key=attrgetter("start"))
-    return Calendar(
-        midnights=midnights,
-        host_calendars=tuple(host_calendars),
-        unbooked_hosts=tuple(unbooked_hosts),
-        occurrences=tuple(all_occurrences),
-        omitted_count=omitted_count,
-    )
+    return Calendar(midnights, tuple(host_calendars), tuple(unbooked_hosts), tuple(all_occurrences), omitted_count)
 
 
-def group_calendar_bookings(
-    host: CalendarHost, labels: Sequence[str], rows_by_key: Mapping[str, Sequence[int]], shown: PrivacySettings
-) -> list[CalendarBooking]:
-    """Group the bookings of a host that differ only in the GPU; without names if users are not shown."""
+def group_calendar_bookings(host: CalendarHost, shown: PrivacySettings) -> tuple[list[str], list[CalendarBooking]]:
+    """Return the labels of a host's rows, and its bookings: those that differ only in the GPU are one."""
+    if not host.bookings:
+        return [], []
+    labels, rows_by_key = assign_calendar_rows(host)
     groups: dict[tuple[object, ...], list[Booking]] = {}
     for booking in host.bookings:
-        groups.setdefault(
-            (booking.id, booking.name, booking.since, booking.until, booking.comment, booking.rrule), []
-        ).append(booking)
+        facts = (booking.id, booking.name, booking.since, booking.until, booking.comment, booking.rrule)
+        groups.setdefault(facts, []).append(booking)
     calendar_bookings = []
     for group in groups.values():
-        first_booking, keys = group[0], {booking.gpu.lower() for booking in group}
+        first, keys = group[0], {booking.gpu.lower() for booking in group}
         is_whole_host = "*" in keys
-        rows = tuple(
-            range(len(host.gpus) or len(labels))
-            if is_whole_host
-            else sorted({row for key in keys for row in rows_by_key[key]})
+        booked_rows = {row for key in keys - {"*"} for row in rows_by_key[key]}
+        rows = tuple(range(len(host.gpus) or len(labels)) if is_whole_host else sorted(booked_rows))
+        shown_facts = (
+            (first.id, first.name, first.comment, first.booked_by or "") if shown.users else (None, "", "", "")
         )
-        calendar_bookings.append(
-            CalendarBooking(
-                host=host.name,
-                id=first_booking.id if shown.users else None,
-                name=first_booking.name if shown.users else "",
-                comment=first_booking.comment if shown.users else "",
-                booked_by=(first_booking.booked_by or "") if shown.users else "",
-                rows=rows,
-                gpus=tuple(labels[row] for row in rows),
-                is_whole_host=is_whole_host,
-                first_booking=first_booking,
-            )
-        )
-    return calendar_bookings
+        gpus = tuple(labels[row] for row in rows)
+        calendar_bookings.append(CalendarBooking(host.name, *shown_facts, rows, gpus, is_whole_host, first))
+    return labels, calendar_bookings
 
 
 def assign_calendar_rows(host: CalendarHost) -> tuple[list[str], dict[str, list[int]]]:
@@ -251,13 +233,9 @@ def build_host_calendar(
             CalendarBar(occurrence, f"{left:.3f}", f"{width:.3f}", start + BAR_GAP_PX, end - start - BAR_GAP_PX)
             for start, end in spans
         ]
-    return HostCalendar(
-        host=host,
-        height=top,
-        rows=tuple((labels[row], tops[row]) for row in lanes),
-        bars=tuple(bars),
-        unbooked=tuple(label for row, label in enumerate(labels) if row not in lanes),
-    )
+    rows = tuple((labels[row], tops[row]) for row in lanes)
+    unbooked = tuple(label for row, label in enumerate(labels) if row not in lanes)
+    return HostCalendar(host, top, rows, tuple(bars), unbooked)
 
 
 def assign_calendar_lanes(occurrences: Mapping[int, CalendarOccurrence]) -> dict[int, int]:
@@ -304,27 +282,22 @@ def assign_calendar_styles(people: Iterable[str]) -> dict[str, int]:
 
 def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson], version: str, now: Now) -> bytes:
     """Render the page; `people` are by the names in their bookings."""
-    first = calendar.midnights[0]
+    first, last = (calendar.midnights[edge].timestamp() for edge in (0, -1))
     content = load_compact_html_template("bookings.html").render(
-        version=version,
-        built_ms=int(now.epoch * 1000),
-        built_iso=now.local.isoformat(" ", "minutes"),
-        built=f"{format_calendar_weekday(now.local)} {now.local:%H:%M}",
-        first_day=format_calendar_weekday(first),
-        last_day=format_calendar_weekday(calendar.midnights[CALENDAR_DAYS - 1]),
-        zone=getattr(now.zone, "key", None) or now.local.tzname(),
-        days=build_calendar_day_columns(calendar.midnights),
-        now_x=f"{compute_position_percent(now.epoch, first.timestamp(), calendar.midnights[-1].timestamp()):.3f}",
-        host_calendars=calendar.host_calendars,
-        head_height=HEAD_HEIGHT_PX,
-        row_height=ROW_HEIGHT_PX,
+        calendar=calendar,
         people=people,
         legend=sorted({person.number: person for person in people.values()}.values()),
-        unbooked_hosts=calendar.unbooked_hosts,
-        occurrences=calendar.occurrences[:MAX_LISTED],
-        omitted_count=calendar.omitted_count + max(0, len(calendar.occurrences) - MAX_LISTED),
-        format_calendar_occurrence=partial(format_calendar_occurrence, now=now),
+        version=version,
+        built=build_time_html(now, "minutes"),
+        zone=getattr(now.zone, "key", None) or now.local.tzname(),
+        days=build_calendar_day_columns(calendar.midnights),
+        now_x=f"{compute_position_percent(now.epoch, first, last):.3f}",
+        head_height=HEAD_HEIGHT_PX,
+        row_height=ROW_HEIGHT_PX,
+        max_listed=MAX_LISTED,
         max_name_characters=MAX_NAME_CHARACTERS,
+        format_date=format_weekday_date,
+        format_occurrence=partial(format_calendar_occurrence, now=now),
     )
     return content.encode("utf-8", "replace")
 
@@ -336,11 +309,9 @@ def build_calendar_day_columns(midnights: Sequence[datetime]) -> list[tuple[str,
     for number, midnight in enumerate(midnights[:-1]):
         left, right = (compute_position_percent(epochs[edge], epochs[0], epochs[-1]) for edge in (number, number + 1))
         kind = " ".join(filter(None, ("today" if number == 0 else "", "weekend" if midnight.weekday() >= 5 else "")))
-        name = (
-            format_calendar_weekday(midnight)
-            if number == 0 or midnight.day == 1
-            else f"{WEEKDAYS[midnight.weekday()]} {midnight.day}"
-        )
+        name = f"{DAY_NAMES[midnight.weekday()]} {midnight.day}"
+        if number == 0 or midnight.day == 1:
+            name = format_weekday_date(midnight)
         columns.append((f"{left:.3f}", f"{right - left:.3f}", kind, name))
     return columns
 
@@ -350,26 +321,20 @@ def compute_position_percent(moment: float, first: float, last: float) -> float:
     return round(min(100.0, max(0.0, (moment - first) / (last - first) * 100)), 3)
 
 
-def format_calendar_weekday(moment: datetime) -> str:
-    """Format a date: `Mon 16 Nov`."""
-    return f"{WEEKDAYS[moment.weekday()]} {moment.day} {MONTH_NAMES[moment.month - 1]}"
-
-
 def format_calendar_occurrence(occurrence: CalendarOccurrence, now: Now) -> str:
     """Format an occurrence: `Mon 16 Nov 09:00 – 18:00`, `until Tue 17 Nov 18:00`."""
     end = now.to_local(occurrence.ends)
-    end_time = f"{end.hour:02}:{end.minute:02}"
     if occurrence.begins is None:
         return f"until {format_calendar_time(end, now)}"
     start = now.to_local(occurrence.begins)
-    is_same_day = start.date() == end.date()
-    return f"{format_calendar_time(start, now)} – {end_time if is_same_day else format_calendar_time(end, now)}"
+    end_text = f"{end:%H:%M}" if start.date() == end.date() else format_calendar_time(end, now)
+    return f"{format_calendar_time(start, now)} – {end_text}"
 
 
 def format_calendar_time(moment: datetime, now: Now) -> str:
     """Format a time with its day, and with its year if it is another."""
     year = "" if moment.year == now.local.year else f" {moment.year}"
-    return f"{format_calendar_weekday(moment)}{year} {moment.hour:02}:{moment.minute:02}"
+    return f"{format_weekday_date(moment)}{year} {moment:%H:%M}"
 
 
 class CalendarInput(NamedTuple):
@@ -399,10 +364,8 @@ class CalendarBuilder:
             def build_all(bookings: Sequence[Booking], host: CalendarHost = host) -> None:
                 host_input = calendar_input._replace(hosts=(host._replace(bookings=tuple(bookings)),))
                 own_now = now.copy_with_own_expiry()
-                for file in (
-                    self.build_page_file(host_input, own_now),
-                    *self.build_feed_files(host_input, own_now, keep=False).values(),
-                ):
+                feeds = self.build_feed_files(host_input, own_now, keep=False)
+                for file in (self.build_page_file(host_input, own_now), *feeds.values()):
                     file.render(own_now)
 
             good_bookings, failures = split_by_fault(host.bookings, build_all)
@@ -413,14 +376,13 @@ class CalendarBuilder:
 
     def build_files(self, calendar_input: CalendarInput, now: Now) -> dict[str, CalendarFile]:
         """Return all files, with a feed for each host and each person that has bookings."""
+
+        def build_page(now: Now) -> dict[str, CalendarFile]:
+            return {CALENDAR_PAGE: self.build_page_file(calendar_input, now)}
+
         bookings = (calendar_input.hosts, calendar_input.people.aliases)
-        page_files = self.build_cached(
-            "page",
-            (*bookings, calendar_input.version),
-            lambda now: {CALENDAR_PAGE: self.build_page_file(calendar_input, now)},
-            now,
-        )
-        feeds = self.build_cached("feeds", bookings, lambda now: self.build_feed_files(calendar_input, now), now)
+        page_files = self.build_cached("page", (*bookings, calendar_input.version), build_page, now)
+        feeds = self.build_cached("feeds", bookings, partial(self.build_feed_files, calendar_input), now)
         return self.build_cached("all", (page_files, feeds), lambda _: {**page_files, **feeds}, now)
 
     def build_cached(
@@ -438,31 +400,25 @@ class CalendarBuilder:
         privacy = self.settings.privacy
         calendar = build_calendar(calendar_input.hosts, privacy, now)
         people = build_calendar_people(calendar, calendar_input) if privacy.users else {}
-        fingerprint = compute_digest(
-            repr((calendar, people, calendar_input.version)).encode("utf-8", "replace"), CODE_DIGEST
-        )
-        return CalendarFile(
-            fingerprint, lambda now: render_calendar_page(calendar, people, calendar_input.version, now), MAX_PAGE_AGE_S
-        )
+        content = (calendar, people, calendar_input.version)
+        fingerprint = compute_digest(repr(content).encode("utf-8", "replace"), CODE_DIGEST)
+        return CalendarFile(fingerprint, lambda now: render_calendar_page(*content, now), MAX_PAGE_AGE_S)
 
     def build_feed_files(self, calendar_input: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:
         """Build the feeds of all bookings, of each host and of each person; `keep` saves when each was first seen."""
         events: dict[str, list[ics.CalendarEvent]] = {FLEET_FEED: []}
-        titles = {FLEET_FEED: "GPU bookings"}
+        titles, people = {FLEET_FEED: "GPU bookings"}, calendar_input.people
         uids: set[str] = set()
         for host in calendar_input.hosts:
-            labels, rows_by_key = assign_calendar_rows(host) if host.bookings else ([], {})
-            for booking in group_calendar_bookings(host, labels, rows_by_key, self.settings.privacy):
+            for booking in group_calendar_bookings(host, self.settings.privacy)[1]:
                 if has_left_calendar(booking.first_booking, now):
                     continue
                 event = self.build_event(booking, uids, now)
-                names = {FLEET_FEED: titles[FLEET_FEED], f"{HOST_FEEDS}{host.name}.ics": f"GPU bookings: {host.name}"}
+                owners = {FLEET_FEED: "", f"{HOST_FEEDS}{host.name}.ics": host.name}
                 if booking.name:
-                    names[build_ics_feed_path(booking.name, calendar_input.people)] = (
-                        f"GPU bookings: {calendar_input.people.display_name(booking.name)}"
-                    )
-                for name, title in names.items():
-                    titles.setdefault(name, title)
+                    owners[build_ics_feed_path(booking.name, people)] = people.display_name(booking.name)
+                for name, owner in owners.items():
+                    titles.setdefault(name, f"GPU bookings: {owner}")
                     events.setdefault(name, []).append(event)
         with suppress(OSError):  # what is not kept is noticed again
             if keep:
@@ -484,25 +440,20 @@ class CalendarBuilder:
 def build_calendar_people(calendar: Calendar, calendar_input: CalendarInput) -> dict[str, CalendarPerson]:
     """Return who has bookings in the calendar, by the names in the bookings."""
     people = calendar_input.people
-    all_names = {booking.name for host in calendar_input.hosts for booking in host.bookings if booking.name}
-    styles = assign_calendar_styles({people.resolve_person(name) for name in all_names})
+    booking_names = {booking.name for host in calendar_input.hosts for booking in host.bookings if booking.name}
+    styles = assign_calendar_styles({people.resolve_person(name) for name in booking_names})
     names: dict[str, list[str]] = {person: [person] for person in styles}
     for alias in people.aliases:
         names.get(people.resolve_person(alias), []).append(alias)
     shown_names = {occurrence.booking.name for occurrence in calendar.occurrences if occurrence.booking.name}
-    numbers = {
-        person: number for number, person in enumerate(sorted({people.resolve_person(name) for name in shown_names}), 1)
-    }
+    shown_people = sorted({people.resolve_person(name) for name in shown_names})
     calendar_people = {}
     for name in sorted(shown_names):
         person = people.resolve_person(name)
         pattern, hue = divmod(styles[person], HUE_COUNT)
+        feed, all_names = build_ics_feed_path(name, people), tuple(dict.fromkeys([*names[person], name.lower()]))
+        shown_name = people.display_name(name)
         calendar_people[name] = CalendarPerson(
-            number=numbers[person],
-            name=people.display_name(name),
-            hue=hue,
-            pattern=pattern,
-            feed=build_ics_feed_path(name, people),
-            names=tuple(dict.fromkeys([*names[person], name.lower()])),
+            shown_people.index(person) + 1, shown_name, hue, pattern, feed, all_names
         )
     return calendar_people

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from site_builder.board.builder import Builder, BuildReport
-from site_builder.bookings import page as booking_page
+from site_builder.bookings import calendar as booking_calendar
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, GpuIdentity, PrivacySettings
 from tests.support.board_fixture import Lab, gpu
@@ -262,10 +262,10 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
     now = Now(moment.replace(tzinfo=PARIS).timestamp(), PARIS)
     begins, ends = (datetime(moment.year, moment.month, 21, hour, tzinfo=PARIS) for hour in (6, 18))
     booking = Booking("atlas", "0", "alice", ends, begins, rrule="FREQ=DAILY")
-    found = booking_page.build_calendar(
-        [booking_page.CalendarHost("atlas", (booking,), (GpuIdentity(0, None),))], PrivacySettings(), now
+    found = booking_calendar.build_calendar(
+        [booking_calendar.CalendarHost("atlas", (booking,), (GpuIdentity(0, None),))], PrivacySettings(), now
     )
-    days = booking_page.build_calendar_day_columns(found.midnights)
+    days = booking_calendar.build_calendar_day_columns(found.midnights)
     widths = [float(width) for _, width, _, _ in days]
     odd = {name: width for (_, width, _, name), wide in zip(days, widths) if abs(wide - widths[0]) > 0.05}
     assert list(odd) == [f"Sun {25 if hours == 25 else 28}"]
@@ -274,7 +274,7 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
     first, last = found.midnights[0].timestamp(), found.midnights[-1].timestamp()
     for time in found.occurrences:  # each of them lies in its own day
         assert time.begins
-        place = booking_page.compute_position_percent(time.begins.timestamp(), first, last)
+        place = booking_calendar.compute_position_percent(time.begins.timestamp(), first, last)
         (left, width) = next((float(x), float(w)) for x, w, _, n in days if n.split()[1] == str(time.begins.day))
         assert left < place < left + width / 3
         assert (time.begins.hour, time.ends.hour) == (6, 18)
@@ -284,26 +284,26 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
 
 
 def test_a_look_goes_with_the_name_and_no_two_people_share_one() -> None:
-    people = [f"user{n}" for n in range(booking_page.HUE_COUNT * booking_page.PATTERN_COUNT)]
-    found = booking_page.assign_calendar_styles(people)
+    people = [f"user{n}" for n in range(booking_calendar.HUE_COUNT * booking_calendar.PATTERN_COUNT)]
+    found = booking_calendar.assign_calendar_styles(people)
     assert len(set(found.values())) == len(people)
-    assert booking_page.assign_calendar_styles(reversed(people)) == found
+    assert booking_calendar.assign_calendar_styles(reversed(people)) == found
 
 
 def test_who_comes_or_goes_changes_the_looks_of_few() -> None:
     people = [f"user{n}" for n in range(20)]
-    whole = booking_page.assign_calendar_styles(people)
+    whole = booking_calendar.assign_calendar_styles(people)
     changed = [
         other
         for gone in people
-        for other, look in booking_page.assign_calendar_styles(set(people) - {gone}).items()
+        for other, look in booking_calendar.assign_calendar_styles(set(people) - {gone}).items()
         if look != whole[other]
     ]
     assert len(changed) < 20  # of 380
 
 
 def test_more_people_than_looks_are_no_trouble() -> None:
-    assert len(booking_page.assign_calendar_styles(f"user{n}" for n in range(500))) == 500
+    assert len(booking_calendar.assign_calendar_styles(f"user{n}" for n in range(500))) == 500
 
 
 def test_a_person_has_the_same_look_on_every_host_and_in_the_list_of_people(tmp_path: Path) -> None:
@@ -475,9 +475,9 @@ def test_the_text_of_every_hue_can_be_read(browser: Browser, site: Site, scheme:
                 const ground = light(getComputedStyle(one.querySelector("rect")).fill);
                 return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
             })""",
-            booking_page.HUE_COUNT,
+            booking_calendar.HUE_COUNT,
         )
-        assert len(found) == booking_page.HUE_COUNT
+        assert len(found) == booking_calendar.HUE_COUNT
         assert min(found) >= 7
 
 
@@ -578,19 +578,19 @@ def test_more_than_can_be_read_is_counted() -> None:
     now = Now(NOW, PARIS)
     until = NOON + timedelta(days=1)
     hosts = [
-        booking_page.CalendarHost(
+        booking_calendar.CalendarHost(
             f"gpu{n}",
             tuple(Booking(f"gpu{n}", "0", "x", until, id=str(k)) for k in range(500)),
             (GpuIdentity(0, None),),
         )
         for n in range(10)
     ]
-    found = booking_page.build_calendar(hosts, PrivacySettings(), now)
-    assert len(found.occurrences) == booking_page.MAX_OCCURRENCES
-    assert found.omitted_count == 5000 - booking_page.MAX_OCCURRENCES
+    found = booking_calendar.build_calendar(hosts, PrivacySettings(), now)
+    assert len(found.occurrences) == booking_calendar.MAX_OCCURRENCES
+    assert found.omitted_count == 5000 - booking_calendar.MAX_OCCURRENCES
 
 
 def test_the_days_begin_at_midnight_of_the_zone() -> None:
-    found = booking_page.build_calendar([], PrivacySettings(), Now(NOW, PARIS))
+    found = booking_calendar.build_calendar([], PrivacySettings(), Now(NOW, PARIS))
     assert [one.date() for one in found.midnights] == [date(2026, 11, 16) + timedelta(days=n) for n in range(15)]
     assert {(one.hour, one.tzinfo) for one in found.midnights} == {(0, PARIS)}
