@@ -32,7 +32,7 @@ from site_builder.bookings.commands import (
 )
 from site_builder.bookings.operations import EditOperation
 from site_builder.core.command_options import CommandError, print_command_message
-from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_folder_in_data, find_bookings_file_in_data
+from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_file_in_data, find_bookings_folder_in_data
 from site_builder.core.files import FOLDER_FLAGS, ROOT_FOLDER_FLAGS
 from site_builder.core.terminal_text import clean_text
 

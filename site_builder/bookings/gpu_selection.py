@@ -28,15 +28,13 @@ def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str
     """Find the user's booking of some GPUs, which must be one per host; for an admin, anybody's."""
     places = resolve_selected_gpus(transaction, targets)
     keys_by_host = {host: policy.GpuKeyMap(transaction.hosts.list_gpus(host)) for host, _ in places}
-    current = [
-        stored
-        for stored in transaction.list_bookings()
-        if not has_booking_ended(stored.booking, transaction.now)
-        and any(
-            stored.booking.host == host and keys_by_host[host].is_overlapping(key, stored.booking.gpu)
-            for host, key in places
-        )
-    ]
+
+    def is_selected(booking: Booking) -> bool:
+        keys = [key for host, key in places if host == booking.host]
+        return any(keys_by_host[booking.host].is_overlapping(key, booking.gpu) for key in keys)
+
+    current = [stored for stored in transaction.list_bookings() if is_selected(stored.booking)]
+    current = [stored for stored in current if not has_booking_ended(stored.booking, transaction.now)]
     matches = [stored for stored in current if transaction.is_own(stored.booking.name, stored.booking.booked_by)]
     if not matches and (transaction.user.is_admin or transaction.user.is_open):
         matches = current
@@ -52,8 +50,8 @@ def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str
         raise BookingRefusedError(f"that could be {choices}: name its id")
     for stored in matches:
         if stored.booking.gpu == "*" and (stored.booking.host, "*") not in places:
-            message = f"booking {stored.booking.id} is of all GPUs of {stored.booking.host}: release it whole"
-            raise BookingRefusedError(message)
+            booking = stored.booking
+            raise BookingRefusedError(f"booking {booking.id} is of all GPUs of {booking.host}: release it whole")
     return matches
 
 

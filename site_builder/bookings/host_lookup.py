@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +42,6 @@ class HostLookup:
         aliases, self.gpu_names, _ = NameFiles(settings.data, None).read_names()
         self.people = PeopleDirectory(aliases)
         self.known_hosts: dict[str, DiscoveredHost] | None = None
-        self.host_names: HostNameIndex | None = None
         self.gpus_by_host: dict[str, Sequence[Gpu]] = {}
 
     def list_hosts(self) -> dict[str, DiscoveredHost]:
@@ -52,19 +52,17 @@ class HostLookup:
             self.known_hosts = dict(sorted(hosts.items(), key=lambda item: natural_sort_key(item[0])))
         return self.known_hosts
 
-    def index_names(self) -> HostNameIndex:
-        if self.host_names is None:
-            self.host_names = HostNameIndex(self.list_hosts())
-        return self.host_names
+    @cached_property
+    def host_names(self) -> HostNameIndex:
+        return HostNameIndex(self.list_hosts())
 
     def find_host(self, text: str) -> str:
         """Return the host of a name, a full name, or either in another case; refuse an unknown one."""
-        names = self.index_names()
-        name = names.find(text)
-        if name:
+        if name := self.host_names.find(text):
             return name
-        similar_names = get_close_matches(text.lower(), names.names_by_lower_case, 1)
-        hint = f"; is it {names.names_by_lower_case[similar_names[0]]}?" if similar_names else ""
+        names_by_lower_case = self.host_names.names_by_lower_case
+        similar_names = get_close_matches(text.lower(), names_by_lower_case, 1)
+        hint = f"; is it {names_by_lower_case[similar_names[0]]}?" if similar_names else ""
         raise BookingRefusedError(f"there is no host {text[:80]}{hint}")
 
     def decide_hosts(

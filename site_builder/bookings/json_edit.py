@@ -116,7 +116,12 @@ def add_json_entries(document: JsonDocument, host: str, entries: Sequence[tuple[
     elif isinstance(host_member.content, list):
         if all(gpu.isdecimal() and int(gpu) < MAX_LISTED_GPUS for gpu, _ in entries):
             for gpu, content in entries:
-                document = add_entry_to_host_list(document, document.index_hosts()[host], int(gpu), content)
+                start, text = document.index_hosts()[host].value_start, document.format_value(content)
+                members = list_json_members(document.plain_json, start)
+                if int(gpu) < len(members):
+                    document = add_entry_to_gpu(document, members[int(gpu)], text)
+                else:  # places without a booking are {}
+                    document = insert_json_members(document, start, *["{}"] * (int(gpu) - len(members)), text)
             return document
         # only an object by index can hold `*` and UUIDs
         members = list_json_members(document.plain_json, host_member.value_start)
@@ -145,24 +150,14 @@ def add_json_entries(document: JsonDocument, host: str, entries: Sequence[tuple[
     return insert_json_members(document, host_member.value_start, *texts) if texts else document
 
 
-def add_entry_to_host_list(document: JsonDocument, host: JsonMember, gpu: int, content: EntryContent) -> JsonDocument:
-    """Add an entry to a list with a place for each GPU; places without a booking are {}."""
-    members = list_json_members(document.plain_json, host.value_start)
-    text = document.format_value(content)
-    if gpu < len(members):
-        return add_entry_to_gpu(document, members[gpu], text)
-    return insert_json_members(document, host.value_start, *["{}"] * (gpu - len(members)), text)
-
-
 def add_entry_to_gpu(document: JsonDocument, gpu_member: JsonMember, new_text: str) -> JsonDocument:
     """Add an entry to a GPU: to its list, in place of an empty one, or in a new list with the present one."""
     if isinstance(gpu_member.content, list):
         return insert_json_members(document, gpu_member.value_start, new_text)
     if is_empty_json_entry(gpu_member.content):
         return document.splice((gpu_member.value_start, gpu_member.end, new_text))
-    return document.splice(
-        (gpu_member.value_start, gpu_member.value_start, "["), (gpu_member.end, gpu_member.end, f", {new_text}]")
-    )
+    start, end = gpu_member.value_start, gpu_member.end
+    return document.splice((start, start, "["), (end, end, f", {new_text}]"))
 
 
 def remove_json_entry(document: JsonDocument, entry: JsonEntry) -> JsonDocument:
@@ -219,9 +214,8 @@ def remove_json_member(document: JsonDocument, position: int, member: JsonMember
     members = list_json_members(document.plain_json, position)
     index = [sibling.start for sibling in members].index(member.start)
     text_without_comments, text = blank_json_comments(document.text), document.text
-    next_start = skip_json_whitespace(document.plain_json, member.end)
-    if index + 1 < len(members):
-        next_start = members[index + 1].start
+    is_last = index + 1 == len(members)
+    next_start = skip_json_whitespace(document.plain_json, member.end) if is_last else members[index + 1].start
     comma = text_without_comments.find(",", member.end, next_start)
     start, end = member.start, member.end
     removed: list[tuple[int, int, str]] = []
@@ -363,18 +357,13 @@ def build_json_entry_key(entry: JsonEntry) -> str:
 
 def count_json_entries(document: JsonDocument) -> Counter[str]:
     """Count the entries of a file by their keys; two that are equal are two."""
-    return Counter(
-        build_json_entry_key(entry) for entry in document.list_entries() if not is_empty_json_entry(entry.content)
-    )
+    entries = (entry for entry in document.list_entries() if not is_empty_json_entry(entry.content))
+    return Counter(map(build_json_entry_key, entries))
 
 
 def count_json_remarks(document: JsonDocument) -> Counter[str]:
     """Count the comments and other values that people wrote beside the entries."""
     tokens = (match[0] for match in STRING_OR_COMMENT.finditer(document.text))
     comments = [token.strip() for token in tokens if not token.startswith('"')]
-    others = [
-        f"{member.key}: {member.content}"
-        for member in document.list_hosts()
-        if not isinstance(member.content, (dict, list))
-    ]
-    return Counter(comments + others)
+    others = [member for member in document.list_hosts() if not isinstance(member.content, (dict, list))]
+    return Counter([*comments, *(f"{member.key}: {member.content}" for member in others)])

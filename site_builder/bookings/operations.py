@@ -9,21 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from site_builder.bookings.gpu_selection import (
-    MAX_GPUS,
-    choose_bookable_gpus,
-    find_selected_booking,
-    resolve_selected_gpus,
-)
+from site_builder.bookings import gpu_selection, policy, times
 from site_builder.bookings.json_edit import is_readable_json
 from site_builder.bookings.parser import booking_time_to_entry, booking_to_entry
-from site_builder.bookings.policy import (
-    MAX_NAME_CHARACTERS,
-    BookingRefusedError,
-    format_booking_places,
-    refuse_ended_booking,
-    refuse_past_start,
-)
+from site_builder.bookings.policy import BookingRefusedError, format_booking_places
 from site_builder.bookings.request import (
     MAX_TIME_CHARACTERS,
     JsonRequest,
@@ -33,14 +22,6 @@ from site_builder.bookings.request import (
     parse_request_text_field,
     parse_request_text_list,
     parse_request_time_field,
-)
-from site_builder.bookings.times import (
-    CONFLICT_HORIZON,
-    booking_time_to_epoch,
-    find_booking_time_bounds,
-    find_first_booking_time,
-    has_booking_ended,
-    list_booking_spans,
 )
 from site_builder.bookings.transaction import BookingTransaction, BookingUser, merge_transactions
 from site_builder.core import formatting
@@ -84,21 +65,21 @@ class BookOperation:
     def apply(self, transaction: BookingTransaction) -> str:
         wanted, user, now = self.wanted, transaction.user, transaction.now
         if self.count:
-            places = choose_bookable_gpus(transaction, wanted, self.count, self.model)
+            places = gpu_selection.choose_bookable_gpus(transaction, wanted, self.count, self.model)
         else:
-            places = resolve_selected_gpus(transaction, self.targets)
+            places = gpu_selection.resolve_selected_gpus(transaction, self.targets)
         transaction.check_may_book_for(wanted.name)
-        refuse_past_start(wanted.since or now.local, now)
+        policy.refuse_past_start(wanted.since or now.local, now)
         is_own_name = transaction.resolve_person(wanted.name) == transaction.resolve_person(user.name)
         booked_by = None if user.is_open or is_own_name else user.name
         others = [stored.booking for stored in transaction.list_bookings()]
         ids = {host: transaction.create_id(self.run_id) for host in dict.fromkeys(host for host, _ in places)}
         new = [replace(wanted, host=host, gpu=gpu, id=ids[host], booked_by=booked_by) for host, gpu in places]
         if wanted.rrule:
-            spans = list_booking_spans(wanted, wanted.since or now.local, CONFLICT_HORIZON)
+            spans = times.list_booking_spans(wanted, wanted.since or now.local, times.CONFLICT_HORIZON)
             if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
                 raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
-            bounds, ahead = find_booking_time_bounds(wanted), transaction.limits.max_ahead_s
+            bounds, ahead = times.find_booking_time_bounds(wanted), transaction.limits.max_ahead_s
             last = bounds.last if bounds else wanted.since
             if ahead and (last is None or last.timestamp() > now.epoch + ahead):
                 length = formatting.format_duration(ahead)
@@ -138,7 +119,7 @@ class ChangeOperation:
         transaction.check_may_change(booking)
         if self.name is not None:
             transaction.check_may_book_for(self.name)
-        refuse_ended_booking(booking, now)
+        policy.refuse_ended_booking(booking, now)
         is_moved = since is not None or until is not None
         if booking.rrule and is_moved:
             raise BookingRefusedError(f"booking {booking.id} repeats, and its times stay: release it, and book anew")
@@ -146,11 +127,10 @@ class ChangeOperation:
         if has_begun and since is not None and since != booking.since:
             raise BookingRefusedError(f"booking {booking.id} has begun, and its beginning stays")
         if since is not None and not has_begun:
-            refuse_past_start(since, now)
+            policy.refuse_past_start(since, now)
         new = [replace(stored.booking, **changes) for stored in entries]
-        others = [
-            stored.booking for stored in transaction.list_bookings() if not is_same_booking(stored.booking, booking)
-        ]
+        stored_bookings = [stored.booking for stored in transaction.list_bookings()]
+        others = [other for other in stored_bookings if not is_same_booking(other, booking)]
         if is_moved:
             transaction.check_bookings([replace(each, since=each.since or now.local) for each in new], others)
         elif self.name is not None:
@@ -182,16 +162,13 @@ class ReleaseOperation:
         if self.booking_id and is_id:
             released = transaction.find_by_id(self.booking_id, self.host)
         else:
-            released = find_selected_booking(transaction, self.targets or [self.booking_id])
+            released = gpu_selection.find_selected_booking(transaction, self.targets or [self.booking_id])
         for stored in released:
             transaction.check_may_change(stored.booking)
-            refuse_ended_booking(stored.booking, now)
+            policy.refuse_ended_booking(stored.booking, now)
         # the GPUs that stay booked keep the id of the booking
-        kept = [
-            stored.booking
-            for stored in transaction.list_bookings()
-            if stored not in released and not has_booking_ended(stored.booking, now)
-        ]
+        kept = [stored.booking for stored in transaction.list_bookings() if stored not in released]
+        kept = [booking for booking in kept if not times.has_booking_ended(booking, now)]
         new_ids = {
             (stored.booking.host, stored.booking.id): transaction.create_id()
             for stored in released
@@ -201,7 +178,7 @@ class ReleaseOperation:
             booking = stored.booking
             new_id = new_ids.get((booking.host, booking.id))
             changed_id = {"id": new_id} if new_id else {}
-            if booking.since and booking_time_to_epoch(booking.since) > now.epoch - formatting.MINUTE:
+            if booking.since and times.booking_time_to_epoch(booking.since) > now.epoch - formatting.MINUTE:
                 transaction.remove_booking(stored)
             elif booking.rrule:
                 transaction.update_booking(stored, {"rrule": end_recurrence_rule(booking.rrule, now), **changed_id})
@@ -215,7 +192,7 @@ class ReleaseOperation:
         if booking.rrule:
             return f"{what} is not booked again; what has begun goes on to its end"
         since = "what is left"
-        if booking.since is not None and booking_time_to_epoch(booking.since) > now.epoch:
+        if booking.since is not None and times.booking_time_to_epoch(booking.since) > now.epoch:
             since = f"the booking from {moments.describe_moment_in_full(booking.since, now.local)}"
         return f"{what}: {since} until {moments.describe_moment_in_full(booking.until, now.local)} is released"
 
@@ -250,8 +227,8 @@ class UndoOperation:
             transaction.add_entries(host, (gpu, content))
         restored, current, others = find_undone_bookings(transaction)
         changed = [*restored, *removed]
-        if changed and all(has_booking_ended(booking, now) for booking in changed):
-            refuse_ended_booking(changed[0], now)
+        if changed and all(times.has_booking_ended(booking, now) for booking in changed):
+            policy.refuse_ended_booking(changed[0], now)
         changed_at = dates.parse_date_with_offset(line["when"])
         transaction.check_conflicts(current, others, given_up=changed_at.timestamp() if changed_at else None)
         for name in {booking.name for booking in current}:
@@ -297,20 +274,14 @@ def find_undone_bookings(transaction: BookingTransaction) -> tuple[list[Booking]
     """Return the bookings that were put back, those of them that have not ended, and all others of the file."""
     bookings = transaction.list_bookings()
     restored = [stored.booking for stored in bookings if stored.to_logged_entry() in transaction.entries_after]
-    current = [booking for booking in restored if not has_booking_ended(booking, transaction.now)]
-    others = [
-        stored.booking
-        for stored in bookings
-        if not any(is_same_booking(stored.booking, booking) for booking in current)
-    ]
+    current = [booking for booking in restored if not times.has_booking_ended(booking, transaction.now)]
+    current_ids = {(booking.host, booking.id) for booking in current}
+    others = [stored.booking for stored in bookings if (stored.booking.host, stored.booking.id) not in current_ids]
     return restored, current, others
 
 
 def is_same_booking(booking: Booking, other: Booking) -> bool:
     return (booking.host, booking.id) == (other.host, other.id)
-
-
-# Editing the whole file
 
 
 @dataclass(frozen=True)
@@ -345,9 +316,6 @@ class EditOperation:
         return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
 
 
-# Sentences
-
-
 def describe_operation_result(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
     """Describe bookings: `atlas:0,1 for alice from now until Fri 20 Nov 18:00 (4 d 4 h)`."""
     booking, now = bookings[0], transaction.now
@@ -356,11 +324,11 @@ def describe_operation_result(bookings: Sequence[Booking], transaction: BookingT
     if booking.rrule and since:
         rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
         return f"{what} {rule}, first {moments.describe_moment_in_full(since, now.local)}"
-    if since is None or booking_time_to_epoch(since) <= now.epoch:
+    if since is None or times.booking_time_to_epoch(since) <= now.epoch:
         start, start_text = now.epoch, "now"
     else:
-        start, start_text = booking_time_to_epoch(since), moments.describe_moment_in_full(since, now.local)
-    length = formatting.format_duration(booking_time_to_epoch(booking.until) - start)
+        start, start_text = times.booking_time_to_epoch(since), moments.describe_moment_in_full(since, now.local)
+    length = formatting.format_duration(times.booking_time_to_epoch(booking.until) - start)
     return f"{what} from {start_text} until {moments.describe_moment_in_full(booking.until, now.local)} ({length})"
 
 
@@ -369,16 +337,13 @@ def format_operation_bookings(bookings: Sequence[Booking]) -> str:
     return format_booking_places((booking.host, booking.gpu) for booking in bookings)
 
 
-# Requests
-
-
 def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
     """Turn a request into the operation that it asks for."""
     kind = parse_request_kind(request, REQUEST_KEYS)
     if kind == "undo":
-        return UndoOperation(parse_request_text_field(request, "undoes", MAX_NAME_CHARACTERS) or None)
-    booking_id = parse_request_text_field(request, "id", MAX_NAME_CHARACTERS)
-    host = parse_request_text_field(request, "host", MAX_NAME_CHARACTERS) or None
+        return UndoOperation(parse_request_text_field(request, "undoes") or None)
+    booking_id = parse_request_text_field(request, "id")
+    host = parse_request_text_field(request, "host") or None
     if kind == "release":
         targets = parse_request_text_list(request, "gpus")
         if bool(booking_id) == bool(targets):
@@ -386,10 +351,10 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
         return ReleaseOperation(booking_id, host, targets)
     if kind == "change":
         has_comment = request.get("comment") is not None
-        times = {key: parse_request_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")}
-        name = parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or None
+        texts = {key: parse_request_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")}
+        name = parse_request_text_field(request, "name") or None
         comment = parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None
-        return ChangeOperation(booking_id, host, times, name, comment)
+        return ChangeOperation(booking_id, host, texts, name, comment)
     since = parse_request_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
     until = parse_request_end_fields(request, since, now)
     if until is None:
@@ -399,21 +364,23 @@ def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operat
         rrule, fault = recurrence.parse_recurrence_rule(rrule, now.zone)
         if fault:
             raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
-        first = find_first_booking_time(rrule, since)
+        first = times.find_first_booking_time(rrule, since)
         if first is None:
             raise UnclearRequestError("it would not happen once within a year")
         since, until = first, first + (until - since)
-    run_id = parse_request_text_field(request, "run", MAX_NAME_CHARACTERS)
+    run_id = parse_request_text_field(request, "run")
     if run_id and not RUN_ID.fullmatch(run_id):
         raise UnclearRequestError(f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4")
     targets = parse_request_text_list(request, "gpus")
     count = request.get("any")
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_GPUS):
+    if count is not None and (
+        isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= gpu_selection.MAX_GPUS
+    ):
         raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
         raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
-    name = parse_request_text_field(request, "name", MAX_NAME_CHARACTERS) or user.name
+    name = parse_request_text_field(request, "name") or user.name
     comment = parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS)
-    model = parse_request_text_field(request, "model", MAX_NAME_CHARACTERS)
+    model = parse_request_text_field(request, "model")
     wanted = Booking("", "", name, until, since, comment, rrule=rrule or None)
     return BookOperation(wanted, targets, count or 0, model, run_id or None)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from site_builder.core.clock import Now
+from site_builder.core.formatting import MAX_NAME_CHARACTERS
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import moments
 
@@ -31,7 +32,7 @@ def parse_request_kind(request: JsonRequest, known_keys: Mapping[str, Collection
     return kind
 
 
-def parse_request_text_field(request: JsonRequest, key: str, max_characters: int) -> str:
+def parse_request_text_field(request: JsonRequest, key: str, max_characters: int = MAX_NAME_CHARACTERS) -> str:
     """Return a text of the request, without characters that control a terminal; "" if it is not there."""
     value = request.get(key)
     if value is None:

@@ -114,7 +114,7 @@ def group_service_bookings(bookings: Sequence[Booking], now: Now) -> list[dict[s
     for group in groups.values():
         booking = group[0]
         rrule, since, until = booking.rrule, booking.since, booking.until
-        row = {
+        row: dict[str, Any] = {
             "id": booking.id,
             "host": booking.host,
             "gpus": [member.gpu for member in group],

@@ -11,14 +11,7 @@ from typing import NamedTuple
 
 from site_builder.bookings import json_edit, parser, policy, store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.bookings.json_edit import (
-    BookingJsonError,
-    JsonDocument,
-    JsonEntry,
-    build_json_entry_key,
-    count_json_entries,
-    count_json_remarks,
-)
+from site_builder.bookings.json_edit import BookingJsonError, JsonDocument, JsonEntry
 from site_builder.bookings.parser import LoggedEntry, ParsedBooking
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError, format_booking_places
 from site_builder.bookings.store import BookingStore, BookingsUnreadableError
@@ -73,7 +66,7 @@ class BookingTransaction:
     def list_bookings(self) -> list[ParsedBooking]:
         """List the bookings of the file in its present form, under the names by which we know their hosts."""
         if self.parsed[0] is not self.document:
-            names = self.hosts.index_names()
+            names = self.hosts.host_names
             bookings = [
                 ParsedBooking(entry, replace(booking, host=names.find(booking.host) or booking.host))
                 for entry, booking in parser.iterate_parsed_bookings(self.document.plain_json, self.now.zone, [])
@@ -86,11 +79,8 @@ class BookingTransaction:
 
     def find_by_id(self, booking_id: str, host: str | None = None) -> list[ParsedBooking]:
         """Return the entries of a booking; `host` is needed if somebody copied it to another host with its id."""
-        matches = [
-            stored
-            for stored in self.list_bookings()
-            if stored.booking.id == booking_id and host in {None, stored.booking.host}
-        ]
+        matches = [stored for stored in self.list_bookings() if stored.booking.id == booking_id]
+        matches = [stored for stored in matches if host in {None, stored.booking.host}]
         if not matches:
             raise BookingRefusedError(f"there is no booking {booking_id[:80]}: `gpuboard bookings` lists them")
         hosts = {stored.booking.host for stored in matches}
@@ -115,7 +105,7 @@ class BookingTransaction:
     def add_entries(self, host: str, *entries: tuple[str, Mapping[str, object]]) -> None:
         """Add entries under the host's name as written in the file."""
         keys = [member.key for member in self.document.list_hosts()]
-        names = self.hosts.index_names()
+        names = self.hosts.host_names
         other_names = [key for key in keys if key != host and names.find(key) == host]
         key = other_names[-1] if other_names and host not in keys else host
         self.document = json_edit.add_json_entries(self.document, key, entries)
@@ -241,7 +231,9 @@ class BookingTransaction:
 
 def merge_transactions(mine: BookingTransaction, original: BookingTransaction, theirs: BookingTransaction) -> None:
     """Change in my copy what others changed since the original; refuse what both changed."""
-    before, my_entries, their_entries = (count_json_entries(side.document) for side in (original, mine, theirs))
+    before, my_entries, their_entries = (
+        json_edit.count_json_entries(side.document) for side in (original, mine, theirs)
+    )
     for changed_entry in (before - my_entries) & (before - their_entries):
         host, gpu, _ = json.loads(changed_entry)
         my_changes, their_changes = (
@@ -252,12 +244,12 @@ def merge_transactions(mine: BookingTransaction, original: BookingTransaction, t
             place = format_booking_places([(host, gpu)])
             raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
     document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
-    if count_json_remarks(theirs.document) != count_json_remarks(original.document):
-        if count_json_remarks(mine.document) != count_json_remarks(original.document):
+    if json_edit.count_json_remarks(theirs.document) != json_edit.count_json_remarks(original.document):
+        if json_edit.count_json_remarks(mine.document) != json_edit.count_json_remarks(original.document):
             raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
         document, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
     for key in removed.elements():
-        entry = next((entry for entry in document.list_entries() if build_json_entry_key(entry) == key), None)
+        entry = next((entry for entry in document.list_entries() if json_edit.build_json_entry_key(entry) == key), None)
         if entry:
             document = json_edit.remove_json_entry(document, entry)
     for key in added.elements():
@@ -266,9 +258,11 @@ def merge_transactions(mine: BookingTransaction, original: BookingTransaction, t
     mine.document = document
     # no new booking of mine where somebody else has made one meanwhile
     known = before | my_entries
-    others = [stored.booking for stored in theirs.list_bookings() if build_json_entry_key(stored.entry) not in known]
+    others = [
+        stored.booking for stored in theirs.list_bookings() if json_edit.build_json_entry_key(stored.entry) not in known
+    ]
     for entry, booking in mine.list_bookings():
-        key = build_json_entry_key(entry)
+        key = json_edit.build_json_entry_key(entry)
         if key in my_entries and key not in before:
             keys = policy.GpuKeyMap(mine.hosts.list_gpus(booking.host))
             policy.check_booking_conflicts(booking, others, keys, mine.now, names_shown=True)

@@ -364,7 +364,7 @@ class BookingAnswers(NamedTuple):
 
     def release(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
         """Release everything that was named, or nothing: one request for each id, and one for all GPUs."""
-        host_names = self.service.begin_read(user).hosts.index_names()
+        host_names = self.service.begin_read(user).hosts.host_names
         names = list(dict.fromkeys(word.strip(",") for word in words if word.strip(",")))
         gpus = [name for name in names if ":" in name or host_names.find(name)]
         requests: list[dict[str, Any]] = [{"do": "release", "id": name} for name in names if name not in gpus]
