@@ -143,7 +143,7 @@ class SiteWriter:
         with self.catch_fault("status.json"):
             self.write_status_json(built_hosts, problems, now)
         with self.catch_fault("metrics"):
-            content = metrics.render_fleet_metrics(built_hosts, problems, now, self.build_interval_s, build_duration_s)
+            content = metrics.render_metrics(built_hosts, len(problems), now, self.build_interval_s, build_duration_s)
             self.write_file("metrics", b"", content, now)
         for colour in (False, True):
             with self.catch_fault(term.TERM_ANSI_FILE if colour else term.TERM_FILE):

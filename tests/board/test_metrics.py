@@ -27,10 +27,10 @@ from site_builder.core.model import (
 )
 from site_builder.fleet import summary
 from site_builder.snapshots import gpu_tools
-from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, used_by
+from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, now, used_by
 from tests.support.health_fixtures import parse_health_cells
 from tests.support.pace import check, took
-from tests.support.prometheus import boards, every_state, fleet_of, program, text_of
+from tests.support.prometheus import boards, built, every_state, program, text_of
 
 Labels = Mapping[str, str]
 MIB = 1024 * 1024
@@ -230,7 +230,7 @@ def test_a_board_without_hosts_has_only_metrics_of_the_builder() -> None:
 
 def test_people_are_counted_by_gpus_over_all_hosts() -> None:
     one = decide(used_by("alice", "alice", "bob"))
-    found = told(one, replace(one, name="nile"), decide(host_data(), [booking("carol")]))
+    found = told(one, replace(one, name="nile"), replace(decide(host_data(), [booking("carol")]), name="hydra"))
     assert {labels["user"]: value for labels, value in found.of("user_gpus")} == {"alice": 2, "bob": 2}
     assert {labels["user"]: value for labels, value in found.of("user_booked_gpus")} == {"carol": 1}
 
@@ -278,7 +278,7 @@ def test_bookings_of_a_host_whose_gpus_are_not_known_count_too() -> None:
 
 def test_there_are_no_more_people_than_prometheus_should_keep() -> None:
     crowd = {f"user{n}": n for n in range(5000)}
-    found = Samples(metrics.render_metrics([], metrics.FleetMetrics(crowd, {}, (0, 0), 0, "9.9", 10), NOW))
+    found = told(decide(host_data()), gpus_used=crowd)
     assert len(found.of("user_gpus")) == metrics.MAX_USERS
     assert found.value("user_gpus", user="user4999") == 4999
 
@@ -392,12 +392,12 @@ def test_metrics_of_a_fleet_with_every_state_agree_with_the_model(tmp_path: Path
     assert sorted((labels["host"], labels["gpu"], labels["state"]) for labels, _ in found.of("gpu_state")) == sorted(
         (one.name, str(row.gpu.index), row.state) for one in several for row in one.gpus
     )
-    for family, reading in metrics.READING_FAMILIES.items():
+    for family, (field, multiplier, divisor) in metrics.READING_FAMILIES.items():
         expected = {
-            (one.name, str(row.gpu.index)): getattr(row.gpu, reading.field) * reading.multiplier / reading.divisor
+            (one.name, str(row.gpu.index)): getattr(row.gpu, field) * multiplier / divisor
             for one in several
             for row in one.gpus
-            if getattr(row.gpu, reading.field) is not None
+            if getattr(row.gpu, field) is not None
         }
         name = family.name.removeprefix("gpuboard_")
         assert {(labels["host"], labels["gpu"]): value for labels, value in found.of(name)} == expected
@@ -437,12 +437,10 @@ def full_gpu() -> Gpu:
 def test_metrics_of_eight_thousand_gpus_are_fast() -> None:
     rows = [full_gpu()._replace(index=index, uuid=f"GPU-{index}") for index in range(8)]
     several = [bare(*rows, name=f"gpu{number:04}") for number in range(1000)]
-    parts = [metrics.render_host_metrics(board) for board in several]
+    hosts = {board.name: built(board) for board in several}
 
     def assembled() -> bytes:
-        return metrics.render_metrics(
-            ((lines, board.name, NOW) for lines, board in zip(parts, several)), fleet_of([]), NOW
-        )
+        return metrics.render_metrics(hosts, 0, now(), 60, None)
 
     assert assembled().count(b"\n") > 8000 * 20
     check(took(lambda: [metrics.render_host_metrics(board) for board in several], rounds=5), 0.3)

@@ -99,12 +99,12 @@ def test_prometheus_takes_every_sample(scraped: Scraped) -> None:
 
 
 def test_prometheus_answers_with_the_values_of_the_board(scraped: Scraped) -> None:
-    for family, reading in metrics.READING_FAMILIES.items():
+    for family, (field, multiplier, divisor) in metrics.READING_FAMILIES.items():
         expected = {
-            (one.name, str(row.gpu.index)): getattr(row.gpu, reading.field) * reading.multiplier / reading.divisor
+            (one.name, str(row.gpu.index)): getattr(row.gpu, field) * multiplier / divisor
             for one in scraped.boards
             for row in one.gpus
-            if getattr(row.gpu, reading.field) is not None
+            if getattr(row.gpu, field) is not None
         }
         found = scraped.prometheus.query(family.name)
         assert {(labels["host"], labels["gpu"]): value for labels, value in found} == expected

@@ -9,10 +9,11 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from site_builder.board.builder import Builder
@@ -59,29 +60,29 @@ def boards(lab: Lab) -> list[HostStatus]:
     return [build_host_status(host, rules, now).status for host in hosts]
 
 
-def fleet_of(several: Sequence[HostStatus], **more: Any) -> metrics.FleetMetrics:  # noqa: ANN401
-    """What is told once of these hosts."""
-    using: Counter[str] = Counter()
-    booked: Counter[str] = Counter()
-    now, coming = 0, 0
-    for board in several:
-        host = summary.summarize_host(board, None)
-        using.update({user: use.gpu_count for user, use in host.use_by_person.items()})
-        booked.update(host.gpus_booked)
-        now, coming = now + host.booking_counts[0], coming + host.booking_counts[1]
-    plain: dict[str, Any] = {
-        "gpus_used": using,
-        "gpus_booked": booked,
-        "booking_counts": (now, coming),
-        "problem_count": 0,
-    }
-    return metrics.FleetMetrics(**{**plain, "version": VERSION, "build_interval_s": 60, **more})
+def built(board: HostStatus, gpus_used: Mapping[str, int] | None = None) -> Any:  # noqa: ANN401
+    """What the file takes of a built host; `gpus_used` replaces the people on it."""
+    host = summary.summarize_host(board, None)
+    used = {user: SimpleNamespace(gpu_count=count) for user, count in (gpus_used or {}).items()}
+    counts = SimpleNamespace(
+        use_by_person=used or host.use_by_person, gpus_booked=host.gpus_booked, booking_counts=host.booking_counts
+    )
+    lines = metrics.render_host_metrics(board)
+    return SimpleNamespace(metric_lines=lines, last_seen=board.last_seen, summary=counts)
 
 
-def text_of(several: Sequence[HostStatus], now: float = NOW, **more: Any) -> bytes:  # noqa: ANN401
+def text_of(
+    several: Sequence[HostStatus],
+    now: float = NOW,
+    problem_count: int = 0,
+    build_interval_s: int = 60,
+    build_duration_s: float | None = None,
+    gpus_used: Mapping[str, int] | None = None,
+) -> bytes:
     """The whole file."""
-    parts = [(metrics.render_host_metrics(board), board.name, board.last_seen) for board in several]
-    return metrics.render_metrics(parts, fleet_of(several, **more), now)
+    hosts = {board.name: built(board, gpus_used) for board in several}
+    moment = Now(now, timezone.utc)
+    return metrics.render_metrics(hosts, problem_count, moment, build_interval_s, build_duration_s, VERSION)
 
 
 def series_of(values: Mapping[str, str]) -> list[dict[str, str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from site_builder import __version__
 from site_builder.core.clock import Now
-from site_builder.core.model import GpuHealth, GpuProblem, GpuStatus, HostFacts, HostStatus, Problem
+from site_builder.core.model import GpuHealth, GpuProblem, GpuStatus, HostFacts, HostStatus
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.health.gpu_health import decide_gpu_health_slowdown
@@ -17,7 +17,7 @@ from site_builder.health.gpu_health import decide_gpu_health_slowdown
 if TYPE_CHECKING:
     from site_builder.board.host_pipeline import BuiltHosts
 
-BYTES_PER_MIB, HERTZ_PER_MHZ, PERCENT_PER_UNIT = 1024 * 1024, 1_000_000, 100
+BYTES_PER_MIB, HERTZ_PER_MHZ = 1024 * 1024, 1_000_000
 # Limits on what hosts can put into Prometheus.
 MAX_LABEL_CHARACTERS = 200
 MAX_USERS = 1000
@@ -38,108 +38,93 @@ class MetricFamily(NamedTuple):
         return f"# HELP {self.name} {self.help_text}\n# TYPE {self.name} {self.metric_type}\n".encode()
 
 
-class GpuMetricReading(NamedTuple):
-    """A field of Gpu, and the factors that convert it to base units."""
-
-    field: str
-    multiplier: int = 1
-    divisor: int = 1
-
-
-def build_gpu_metric_family(name: str, help_text: str, labels: str = "", metric_type: str = "gauge") -> MetricFamily:
-    return MetricFamily(f"gpuboard_gpu_{name}", metric_type, f"host, gpu{labels}", help_text)
-
-
-def build_host_family(name: str, help_text: str, labels: str = "") -> MetricFamily:
-    return MetricFamily(f"gpuboard_host_{name}", "gauge", f"host{labels}", help_text)
-
-
-READING_FAMILIES = {
-    build_gpu_metric_family(name, help_text): reading
-    for name, reading, help_text in (
-        ("memory_used_bytes", GpuMetricReading("memory_used", BYTES_PER_MIB), "Memory of the GPU that is in use."),
-        ("memory_total_bytes", GpuMetricReading("memory_total", BYTES_PER_MIB), "Memory of the GPU."),
-        (
-            "utilization_ratio",
-            GpuMetricReading("utilization_gpu", divisor=PERCENT_PER_UNIT),
-            "Share of time in which the GPU computed, 0 to 1.",
-        ),
-        (
-            "memory_utilization_ratio",
-            GpuMetricReading("utilization_memory", divisor=PERCENT_PER_UNIT),
-            "Share of time in which its memory was accessed, 0 to 1.",
-        ),
-        ("temperature_celsius", GpuMetricReading("temperature"), "Temperature of the GPU."),
-        ("power_watts", GpuMetricReading("power_draw"), "Power that the GPU draws."),
-        ("power_limit_watts", GpuMetricReading("power_limit"), "Power that the GPU may draw."),
-        ("clock_hertz", GpuMetricReading("clock", HERTZ_PER_MHZ), "Clock of its streaming multiprocessors."),
+def build_metric_families(prefix: str, labels: str, rows: Iterable[Sequence[str]]) -> tuple[MetricFamily, ...]:
+    """Build families of rows of a name, a help text, and labels beside those that all have."""
+    return tuple(
+        MetricFamily(
+            name=f"{prefix}{name}",
+            metric_type="counter" if name.endswith("_total") else "gauge",
+            labels=", ".join(filter(None, (labels, *own_labels))),
+            help_text=help_text,
+        )
+        for name, help_text, *own_labels in rows
     )
-}
-HEALTH_FAMILIES = (
-    build_gpu_metric_family("fan_ratio", "Speed of its fan, 0 to 1."),
-    build_gpu_metric_family(
-        "ecc_errors_total",
-        "Errors in its memory since the driver was loaded, by kind.",
-        ", kind",
-        metric_type="counter",
+
+
+build_gpu_families = partial(build_metric_families, "gpuboard_gpu_", "host, gpu")
+build_host_families = partial(build_metric_families, "gpuboard_host_", "host")
+# The last three are a field of Gpu, and the factors that convert it to base units.
+READING_ROWS = (
+    ("memory_used_bytes", "Memory of the GPU that is in use.", "memory_used", BYTES_PER_MIB, 1),
+    ("memory_total_bytes", "Memory of the GPU.", "memory_total", BYTES_PER_MIB, 1),
+    ("utilization_ratio", "Share of time in which the GPU computed, 0 to 1.", "utilization_gpu", 1, 100),
+    (
+        "memory_utilization_ratio",
+        "Share of time in which its memory was accessed, 0 to 1.",
+        "utilization_memory",
+        1,
+        100,
     ),
-    build_gpu_metric_family(
-        "repair_pending", "1 if rows or pages of its memory are replaced at the next reset, else 0."
-    ),
-    build_gpu_metric_family("repair_failed", "1 if a row of its memory could not be replaced, else 0."),
-    build_gpu_metric_family("recovery_needed", "1 if its driver asks for a reset or a reboot, else 0."),
-    build_gpu_metric_family(
-        "throttled", "1 if the GPU runs slower for that reason, heat or power, else 0.", ", reason"
-    ),
-    build_gpu_metric_family(
-        "problem", "1, with the kind of each problem that the GPU has, and its severity.", ", kind, severity"
-    ),
+    ("temperature_celsius", "Temperature of the GPU.", "temperature", 1, 1),
+    ("power_watts", "Power that the GPU draws.", "power_draw", 1, 1),
+    ("power_limit_watts", "Power that the GPU may draw.", "power_limit", 1, 1),
+    ("clock_hertz", "Clock of its streaming multiprocessors.", "clock", HERTZ_PER_MHZ, 1),
 )
-GPU_STATE_FAMILIES = (
-    build_gpu_metric_family("processes", "Processes on the GPU."),
-    build_gpu_metric_family("booked", "1 if the GPU is promised to somebody now, else 0."),
-    build_gpu_metric_family("state", "1, with the state that the GPU is in.", ", state"),
-    build_gpu_metric_family("info", "1, with what names the GPU.", ", uuid, name, model"),
+READING_FAMILIES = dict(zip(build_gpu_families(row[:2] for row in READING_ROWS), (row[2:] for row in READING_ROWS)))
+HEALTH_FAMILIES = build_gpu_families(
+    (
+        ("fan_ratio", "Speed of its fan, 0 to 1."),
+        ("ecc_errors_total", "Errors in its memory since the driver was loaded, by kind.", "kind"),
+        ("repair_pending", "1 if rows or pages of its memory are replaced at the next reset, else 0."),
+        ("repair_failed", "1 if a row of its memory could not be replaced, else 0."),
+        ("recovery_needed", "1 if its driver asks for a reset or a reboot, else 0."),
+        ("throttled", "1 if the GPU runs slower for that reason, heat or power, else 0.", "reason"),
+        ("problem", "1, with the kind of each problem that the GPU has, and its severity.", "kind, severity"),
+    )
 )
-HOST_FAMILIES = (
-    build_host_family("state", "1, with the state that the host is in.", ", state"),
-    build_host_family("info", "1, with the title of the host and its tags, each between commas.", ", title, tags"),
-    build_host_family("load1", "Processes that run or want to, as a mean over one minute."),
-    build_host_family("cpus", "CPUs of the host."),
-    build_host_family("memory_total_bytes", "Memory of the host."),
-    build_host_family("memory_available_bytes", "Memory of the host that a new process could have."),
-    build_host_family("disk_total_bytes", "Size of a local disk of the host.", ", mount"),
-    build_host_family("disk_used_bytes", "How much of that disk is taken.", ", mount"),
+GPU_STATE_FAMILIES = build_gpu_families(
+    (
+        ("processes", "Processes on the GPU."),
+        ("booked", "1 if the GPU is promised to somebody now, else 0."),
+        ("state", "1, with the state that the GPU is in.", "state"),
+        ("info", "1, with what names the GPU.", "uuid, name, model"),
+    )
+)
+HOST_FAMILIES = build_host_families(
+    (
+        ("state", "1, with the state that the host is in.", "state"),
+        ("info", "1, with the title of the host and its tags, each between commas.", "title, tags"),
+        ("load1", "Processes that run or want to, as a mean over one minute."),
+        ("cpus", "CPUs of the host."),
+        ("memory_total_bytes", "Memory of the host."),
+        ("memory_available_bytes", "Memory of the host that a new process could have."),
+        ("disk_total_bytes", "Size of a local disk of the host.", "mount"),
+        ("disk_used_bytes", "How much of that disk is taken.", "mount"),
+    )
 )
 # The families of render_host_metrics, in its order.
 PER_HOST_FAMILIES = (*READING_FAMILIES, *HEALTH_FAMILIES, *GPU_STATE_FAMILIES, *HOST_FAMILIES)
-AGE_FAMILIES = (
-    build_host_family("seen_timestamp_seconds", "When the last snapshot of the host arrived."),
-    build_host_family("age_seconds", "How old that snapshot was when the board was built."),
+AGE_FAMILIES = build_host_families(
+    (
+        ("seen_timestamp_seconds", "When the last snapshot of the host arrived."),
+        ("age_seconds", "How old that snapshot was when the board was built."),
+    )
 )
-FLEET_FAMILIES = (
-    MetricFamily("gpuboard_bookings", "gauge", "phase", "Bookings that run now, and those that are to come."),
-    MetricFamily("gpuboard_user_gpus", "gauge", "user", "GPUs on which the person has a process."),
-    MetricFamily("gpuboard_user_booked_gpus", "gauge", "user", "GPUs that are promised to the person now."),
-    MetricFamily("gpuboard_problems", "gauge", "", "Problems that the board tells the admin."),
-    MetricFamily("gpuboard_build_duration_seconds", "gauge", "", "How long the build before this one took."),
-    MetricFamily("gpuboard_build_interval_seconds", "gauge", "", "How often the board is built."),
-    MetricFamily("gpuboard_build_last_success_timestamp_seconds", "gauge", "", "When the board was last built."),
-    MetricFamily("gpuboard_build_info", "gauge", "version", "1, with the version of gpuboard."),
+FLEET_FAMILIES = build_metric_families(
+    "gpuboard_",
+    "",
+    (
+        ("bookings", "Bookings that run now, and those that are to come.", "phase"),
+        ("user_gpus", "GPUs on which the person has a process.", "user"),
+        ("user_booked_gpus", "GPUs that are promised to the person now.", "user"),
+        ("problems", "Problems that the board tells the admin."),
+        ("build_duration_seconds", "How long the build before this one took."),
+        ("build_interval_seconds", "How often the board is built."),
+        ("build_last_success_timestamp_seconds", "When the board was last built."),
+        ("build_info", "1, with the version of gpuboard.", "version"),
+    ),
 )
 ALL_FAMILIES = (*PER_HOST_FAMILIES, *AGE_FAMILIES, *FLEET_FAMILIES)
-
-
-class FleetMetrics(NamedTuple):
-    """The metrics that exist once; `booking_counts` are those of now and those to come."""
-
-    gpus_used: Mapping[str, int]
-    gpus_booked: Mapping[str, int]
-    booking_counts: tuple[int, int]
-    problem_count: int
-    version: str
-    build_interval_s: float
-    build_duration_s: float | None = None
 
 
 class StableGpuMetrics(NamedTuple):
@@ -163,12 +148,12 @@ def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
     readings = [
         encode_metric_lines(
             [
-                f"{family.name}{gpu_labels}}} {format_in_base_units(value, reading.multiplier, reading.divisor)}\n"
+                f"{family.name}{gpu_labels}}} {format_in_base_units(value, multiplier, divisor)}\n"
                 for gpu_labels, gpu in zip(labels, gpus)
-                if (value := getattr(gpu, reading.field)) is not None
+                if (value := getattr(gpu, field)) is not None
             ]
         )
-        for family, reading in READING_FAMILIES.items()
+        for family, (field, multiplier, divisor) in READING_FAMILIES.items()
     ]
     stable_lines = render_stable_metric_lines(
         labels, tuple([build_stable_gpu_metrics(status) for _, status in labelled_gpus])
@@ -236,7 +221,7 @@ def build_stable_gpu_metrics(gpu_status: GpuStatus) -> StableGpuMetrics:
         if gpu_status.processes or state in EMPTY_STATES:
             process_count = len(gpu_status.processes)
     return StableGpuMetrics(
-        format_health_endings(gpu.health, gpu.fan_speed),
+        format_health_metric_endings(gpu.health, gpu.fan_speed),
         process_count,
         is_booked,
         state,
@@ -251,11 +236,11 @@ def build_stable_gpu_metrics(gpu_status: GpuStatus) -> StableGpuMetrics:
 def render_stable_metric_lines(labels: tuple[str, ...], gpus: tuple[StableGpuMetrics, ...]) -> tuple[bytes, ...]:
     """Render a part for each of HEALTH_FAMILIES and GPU_STATE_FAMILIES."""
     labelled = list(zip(labels, gpus))
-    families = (*format_health_metric_lines(labelled), *format_gpu_state_metrics(labelled))
+    families = (*format_gpu_health_metrics(labelled), *format_gpu_state_metrics(labelled))
     return tuple([encode_metric_lines(lines) for lines in families])
 
 
-def format_health_metric_lines(gpus: list[tuple[str, StableGpuMetrics]]) -> list[list[str]]:
+def format_gpu_health_metrics(gpus: list[tuple[str, StableGpuMetrics]]) -> list[list[str]]:
     """Format the lines of each of HEALTH_FAMILIES."""
     *reading_families, problem_family = HEALTH_FAMILIES
     problems = [(labels, problem) for labels, facts in gpus for problem in facts.problems]
@@ -272,12 +257,12 @@ def format_health_metric_lines(gpus: list[tuple[str, StableGpuMetrics]]) -> list
 
 
 @lru_cache(maxsize=4096)
-def format_health_endings(health: GpuHealth, fan_speed: float | None) -> tuple[tuple[str, ...], ...]:
+def format_health_metric_endings(health: GpuHealth, fan_speed: float | None) -> tuple[tuple[str, ...], ...]:
     """Format how the lines of HEALTH_FAMILIES end, without problems; most GPUs of a fleet report the same."""
     is_slowed_by_heat, is_slowed_by_power = decide_gpu_health_slowdown(health.clock_reasons)
     counts = health.error_counts
     readings: tuple[dict[str, float | None], ...] = (
-        {"": None if fan_speed is None else fan_speed / PERCENT_PER_UNIT},
+        {"": None if fan_speed is None else fan_speed / 100},
         {
             ',kind="corrected"': None if counts.corrected is None else float(counts.corrected),
             ',kind="uncorrected"': None if counts.uncorrected is None else float(counts.uncorrected),
@@ -329,20 +314,39 @@ def format_host_metrics(host_status: HostStatus) -> Iterator[list[str]]:
 
 
 def render_metrics(
-    hosts: Iterable[tuple[tuple[bytes, ...], str, float | None]], fleet: FleetMetrics, now: float
+    built_hosts: BuiltHosts,
+    problem_count: int,
+    now: Now,
+    build_interval_s: int,
+    build_duration_s: float | None,
+    version: str = __version__,
 ) -> bytes:
-    """Render the whole file from the parts of each host, its name and when it was last seen."""
-    hosts = list(hosts)
+    """Render the file for Prometheus; `build_duration_s` is that of the build before this one."""
+    hosts = built_hosts.values()
+    parts: list[tuple[bytes, ...]] = list(zip(*(host.metric_lines for host in hosts))) or [()] * len(PER_HOST_FAMILIES)
     seen, age = (family.name for family in AGE_FAMILIES)
     times = [
-        (f'{{host="{escape_metric_label(name)}"}}', last_seen) for _, name, last_seen in hosts if last_seen is not None
+        (f'{{host="{escape_metric_label(name)}"}}', host.last_seen)
+        for name, host in built_hosts.items()
+        if host.last_seen is not None
     ]
-    ages = (
+    bookings, using, booked, problems, duration, interval, success, info = (family.name for family in FLEET_FAMILIES)
+    summaries = [host.summary for host in hosts]
+    current_bookings, coming_bookings = (sum(host.booking_counts[phase] for host in summaries) for phase in (0, 1))
+    used_counts = ({user: use.gpu_count for user, use in host.use_by_person.items()} for host in summaries)
+    fleet_texts = (
         "".join([f"{seen}{labels} {last_seen:.3f}\n" for labels, last_seen in times]),
-        "".join([f"{age}{labels} {max(0, now - last_seen):.3f}\n" for labels, last_seen in times]),
+        "".join([f"{age}{labels} {max(0, now.epoch - last_seen):.3f}\n" for labels, last_seen in times]),
+        f'{bookings}{{phase="now"}} {current_bookings}\n{bookings}{{phase="coming"}} {coming_bookings}\n',
+        format_user_metrics(using, used_counts),
+        format_user_metrics(booked, (host.gpus_booked for host in summaries)),
+        f"{problems} {problem_count}\n",
+        "" if build_duration_s is None else f"{duration} {build_duration_s:.3f}\n",
+        f"{interval} {build_interval_s}\n",
+        f"{success} {now.epoch:.3f}\n",
+        f'{info}{{version="{escape_metric_label(version)}"}} 1\n',
     )
-    parts: list[tuple[bytes, ...]] = list(zip(*(lines for lines, _, _ in hosts))) or [()] * len(PER_HOST_FAMILIES)
-    parts += [(text.encode("utf-8", "replace"),) for text in (*ages, *format_fleet_metrics(fleet, now))]
+    parts += [(encode_metric_lines(text),) for text in fleet_texts]
     pieces: list[bytes] = []
     for family, lines in zip(ALL_FAMILIES, parts):
         if any(lines):  # a family without values is left out
@@ -350,52 +354,12 @@ def render_metrics(
     return b"".join(pieces)
 
 
-def format_fleet_metrics(fleet: FleetMetrics, now: float) -> Iterator[str]:
-    """Yield the lines of each of FLEET_FAMILIES."""
-    bookings, using, booked, problems, duration, interval, success, info = (family.name for family in FLEET_FAMILIES)
-    yield "".join(f'{bookings}{{phase="{phase}"}} {n}\n' for phase, n in zip(("now", "coming"), fleet.booking_counts))
-    yield "".join(f'{using}{{user="{user}"}} {n}\n' for user, n in limit_metric_users(fleet.gpus_used).items())
-    yield "".join(f'{booked}{{user="{user}"}} {n}\n' for user, n in limit_metric_users(fleet.gpus_booked).items())
-    yield f"{problems} {fleet.problem_count}\n"
-    yield "" if fleet.build_duration_s is None else f"{duration} {fleet.build_duration_s:.3f}\n"
-    yield f"{interval} {fleet.build_interval_s}\n"
-    yield f"{success} {now:.3f}\n"
-    yield f'{info}{{version="{escape_metric_label(fleet.version)}"}} 1\n'
-
-
-def limit_metric_users(gpu_counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the people with the most GPUs; names that are equal after shortening are added up."""
-    limited: dict[str, int] = {}
+def format_user_metrics(family: str, gpu_counts_of_hosts: Iterable[Mapping[str, int]]) -> str:
+    """Format a line for each of the people with the most GPUs; names that are equal after shortening are added up."""
+    gpu_counts: Counter[str] = Counter()
+    for host_counts in gpu_counts_of_hosts:
+        gpu_counts.update(host_counts)
+    limited: Counter[str] = Counter()
     for user in sorted(gpu_counts, key=lambda user: (-gpu_counts[user], user))[:MAX_USERS]:
-        limited[escape_metric_label(user)] = limited.get(escape_metric_label(user), 0) + gpu_counts[user]
-    return limited
-
-
-def render_fleet_metrics(
-    built_hosts: BuiltHosts,
-    problems: Sequence[Problem],
-    now: Now,
-    build_interval_s: int,
-    build_duration_s: float | None,
-) -> bytes:
-    """Render the file for Prometheus; `build_duration_s` is that of the build before this one."""
-    gpus_used: Counter[str] = Counter()
-    gpus_booked: Counter[str] = Counter()
-    current_bookings = coming_bookings = 0
-    for built_host in built_hosts.values():
-        summary = built_host.summary
-        gpus_used.update({user: use.gpu_count for user, use in summary.use_by_person.items()})
-        gpus_booked.update(summary.gpus_booked)
-        current_bookings += summary.booking_counts[0]
-        coming_bookings += summary.booking_counts[1]
-    fleet = FleetMetrics(
-        gpus_used=gpus_used,
-        gpus_booked=gpus_booked,
-        booking_counts=(current_bookings, coming_bookings),
-        problem_count=len(problems),
-        version=__version__,
-        build_interval_s=build_interval_s,
-        build_duration_s=build_duration_s,
-    )
-    hosts = ((built_host.metric_lines, host, built_host.last_seen) for host, built_host in built_hosts.items())
-    return render_metrics(hosts, fleet, now.epoch)
+        limited[escape_metric_label(user)] += gpu_counts[user]
+    return "".join(f'{family}{{user="{user}"}} {count}\n' for user, count in limited.items())
