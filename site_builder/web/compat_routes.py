@@ -114,7 +114,7 @@ class CompatHistory:
         with suppress(OSError), closing(HistoryReader(self.state_folder, self.zone)) as history:
             minutes = history.read_minutes(host, minute_count, before) if minute_count > 0 else []
             return [
-                host_json.sample_to_host_json_states(sample, epoch, gpu_names, self.zone, self.are_users_shown)
+                host_json.convert_sample_to_states_json(sample, epoch, gpu_names, self.zone, self.are_users_shown)
                 for epoch, sample in minutes
             ]
         return []

@@ -342,7 +342,7 @@ def asks_for(arguments: Sequence[object], first: Any) -> bool:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(
-    "function", ["board.outputs.host_json.render_states_host", "board.outputs.host_json.render_node_host"]
+    "function", ["board.outputs.host_json.render_host_states_json", "board.outputs.host_json.render_host_node_json"]
 )
 def test_files_for_programs_that_cannot_be_made_call_no_gpu_free(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -12,13 +12,13 @@ import orjson
 from site_builder.core.clock import Now
 from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.formatting import format_local_epoch
-from site_builder.core.model import GpuNumber, GpuStatus, HostStatus, ProcessStatus
+from site_builder.core.model import Gpu, GpuStatus, HostStatus, ProcessStatus
 from site_builder.core.names import gpu_number_to_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.mig import WholeGpu, list_whole_gpus
 from site_builder.fleet.processes import extract_process_program
 from site_builder.health.model import UNNAMED_KEY_PREFIX
-from site_builder.history.model import GpuSample, HostSample
+from site_builder.history.model import HostSample
 
 STATES_FOLDER, NODES_FOLDER = "states", "nodes"
 TIMESTAMP_FORMAT = "%Y%m%d%H%M%S"
@@ -55,16 +55,17 @@ def extract_host_json_program(command: str | None) -> str | None:
     return None if command is None else extract_process_program(command)
 
 
-def render_states_host(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> bytes:
-    """Render `{"atlas": …}` for vesta; `gpus_taken_at` is when its GPUs were read."""
+# For vesta
+
+
+def render_host_states_json(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> bytes:
+    """Render `{"atlas": …}`; `gpus_taken_at` is when its GPUs were read."""
     entries = []
     if host_status.last_seen is not None:
         read_time = format_host_json_time(gpus_taken_at, now.zone)
-        entry = {
-            "gpu_data": gpus_to_host_json_states(list_whole_gpus(host_status), read_time),
-            "timestamp": int(format_local_epoch(host_status.last_seen, now.zone, TIMESTAMP_FORMAT)),
-        }
-        entries.append(entry)
+        gpus = convert_gpus_to_states_json(list_whole_gpus(host_status), read_time)
+        timestamp = int(format_local_epoch(host_status.last_seen, now.zone, TIMESTAMP_FORMAT))
+        entries.append({"gpu_data": gpus, "timestamp": timestamp})
     content = {
         "data": entries,
         "ip_address": next((address for _, address in list_host_json_addresses(host_status)), None),
@@ -74,99 +75,84 @@ def render_states_host(host_status: HostStatus, gpus_taken_at: float | None, now
     return orjson.dumps({host_status.name: content}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def gpus_to_host_json_states(gpus: Iterable[WholeGpu], read_time: str | None) -> dict[str, Any]:
+def convert_gpus_to_states_json(gpus: Iterable[WholeGpu], read_time: str | None) -> dict[str, Any]:
     """Convert GPUs, by keys such as `gpu:0`, each with its MIG instances."""
     contents: dict[str, Any] = {}
     for position, (gpu_status, instances) in enumerate(gpus):
-        gpu = gpu_status.gpu
-        content = gpu_to_host_json_state(gpu_status, read_time)
+        gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
+        content: dict[str, Any] = {
+            "available_memory": round_json_value(compute_host_json_available_memory(gpu_status)),
+            "device_num": gpu.index,
+            "gpu_name": gpu.name,
+            "gpu_volatile": round_json_value(gpu.utilization_gpu),
+            "processes": processes
+            and [
+                {
+                    "name": extract_host_json_program(process.command),
+                    "pid": process.pid,
+                    "used_memory": round_json_value(process.used_memory),
+                    "user": process.user,
+                    "command": process.command,
+                }
+                for process in processes
+            ],
+            "temperature": round_json_value(gpu.temperature),
+            "timestamp": read_time,
+            "total_memory": round_json_value(gpu.memory_total),
+            "used_memory": round_json_value(gpu.memory_used),
+            "uuid": gpu.uuid,
+            "state": gpu_status.state,
+            "reason": gpu_status.reason,
+        }
         if gpu.parent:
             content["profile"] = gpu.profile
         if instances:
-            content["instances"] = gpus_to_host_json_states(map(WholeGpu, instances), read_time)
-        contents[choose_host_json_gpu_key((gpu.number, gpu.uuid, f"? {position}"), contents)] = content
+            content["instances"] = convert_gpus_to_states_json(map(WholeGpu, instances), read_time)
+        names = (gpu.number, gpu.uuid, f"? {position}")
+        keys = (f"gpu:{name}" for name in names if name is not None)
+        contents[next(key for key in keys if key not in contents)] = content
     return contents
 
 
-def choose_host_json_gpu_key(names: Iterable[GpuNumber], taken: Container[str]) -> str:
-    """Return a key such as `gpu:0`, of the first name that is known and not taken."""
-    return next(key for key in (f"gpu:{name}" for name in names if name is not None) if key not in taken)
-
-
-def gpu_to_host_json_state(gpu_status: GpuStatus, read_time: str | None) -> dict[str, Any]:
-    gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
-    return {
-        "available_memory": round_json_value(compute_host_json_available_memory(gpu_status)),
-        "device_num": gpu.index,
-        "gpu_name": gpu.name,
-        "gpu_volatile": round_json_value(gpu.utilization_gpu),
-        "processes": processes
-        and [
-            {
-                "name": extract_host_json_program(process.command),
-                "pid": process.pid,
-                "used_memory": round_json_value(process.used_memory),
-                "user": process.user,
-                "command": process.command,
-            }
-            for process in processes
-        ],
-        "temperature": round_json_value(gpu.temperature),
-        "timestamp": read_time,
-        "total_memory": round_json_value(gpu.memory_total),
-        "used_memory": round_json_value(gpu.memory_used),
-        "uuid": gpu.uuid,
-        "state": gpu_status.state,
-        "reason": gpu_status.reason,
-    }
-
-
-def sample_to_host_json_states(
+def convert_sample_to_states_json(
     sample: HostSample, epoch: int, gpu_names: Mapping[str, str], zone: tzinfo, users: bool
 ) -> dict[str, Any]:
-    """Convert a minute of history; `gpu_names` are the driver's names by UUID, since history has only a short name."""
-    gpus: dict[str, dict[str, Any]] = {}
-    for position, gpu_sample in enumerate(sample.gpus):
-        series = gpu_sample.series
-        key = choose_host_json_gpu_key((series.index, series.key, f"? {position}"), gpus)
-        name = gpu_names.get(series.key, series.model)
-        gpus[key] = gpu_sample_to_states_json(gpu_sample, name, format_host_json_time(epoch, zone), users)
-    return {"gpu_data": gpus, "timestamp": int(format_local_epoch(epoch, zone, TIMESTAMP_FORMAT))}
+    """Convert a minute of history, which knows whose the processes were, but nothing else of them.
 
-
-def gpu_sample_to_states_json(sample: GpuSample, name: str, read_time: str | None, users: bool) -> dict[str, Any]:
-    """Convert a GPU of history, which knows whose the processes were, but nothing else of them."""
-    series, state = sample.series, sample.occupancy.state
-    unused = None
-    if sample.memory is not None and series.memory_total is not None:
-        unused = max(0, series.memory_total - sample.memory)
-    processes = [
-        {"name": None, "pid": None, "used_memory": None, "user": user if users else None, "command": None}
-        for user in sample.occupancy.people.users
-    ]
+    `gpu_names` are the driver's names by UUID, since history has only a short name.
+    """
+    gpus = []
+    for gpu_sample in sample.gpus:
+        series, occupancy = gpu_sample.series, gpu_sample.occupancy
+        gpu = Gpu(
+            index=gpu_number_to_index(series.index),
+            uuid=None if series.key.startswith(UNNAMED_KEY_PREFIX) else series.key,
+            name=gpu_names.get(series.key, series.model),
+            memory_used=gpu_sample.memory,
+            memory_total=series.memory_total,
+            utilization_gpu=gpu_sample.use,
+            temperature=gpu_sample.temperature,
+            place=series.index if isinstance(series.index, str) else None,
+        )
+        people = occupancy.people.users if users else [None] * len(occupancy.people.users)
+        processes = tuple(ProcessStatus(None, user, None, None, None) for user in people)
+        gpus.append(WholeGpu(GpuStatus(gpu, series.model, occupancy.state, "", processes)))
     return {
-        "available_memory": round_json_value(unused),
-        "device_num": gpu_number_to_index(series.index),
-        "gpu_name": name,
-        "gpu_volatile": round_json_value(sample.use),
-        "processes": processes if processes or state in EMPTY_STATES else None,
-        "temperature": round_json_value(sample.temperature),
-        "timestamp": read_time,
-        "total_memory": round_json_value(series.memory_total),
-        "used_memory": round_json_value(sample.memory),
-        "uuid": None if series.key.startswith(UNNAMED_KEY_PREFIX) else series.key,
-        "state": state,
-        "reason": "",
+        "gpu_data": convert_gpus_to_states_json(gpus, format_host_json_time(epoch, zone)),
+        "timestamp": int(format_local_epoch(epoch, zone, TIMESTAMP_FORMAT)),
     }
 
 
-def render_all_states(hosts: Iterable[bytes]) -> bytes:
+def join_host_states_json(hosts: Iterable[bytes]) -> bytes:
     """Join the files of all hosts into one object."""
     return b"{" + b",\n".join(content.strip()[1:-1] for content in hosts) + b"}\n"
 
 
-def render_node_host(host_status: HostStatus, now: Now) -> bytes:
-    """Render a host for the GPU Cluster Status Monitor, whose programs want local time without its offset."""
+# For the GPU Cluster Status Monitor
+
+
+def render_host_node_json(host_status: HostStatus, now: Now) -> bytes:
+    """Render a host with local time without its offset, as the monitor's programs want it."""
     last_update = None
     if host_status.last_seen is not None:
         last_update = format_local_epoch(host_status.last_seen, now.zone, "%Y-%m-%dT%H:%M:%S.000000")
@@ -174,7 +160,7 @@ def render_node_host(host_status: HostStatus, now: Now) -> bytes:
         "hostname": host_status.name,
         "last_update": last_update,
         "ips": list_host_json_addresses(host_status),
-        "gpus": [whole_gpu_to_node_json(whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
+        "gpus": [convert_gpu_to_node_json(*whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
         "status": host_status.state == "fresh",
         "state": host_status.state,
         "reason": host_status.reason,
@@ -183,24 +169,9 @@ def render_node_host(host_status: HostStatus, now: Now) -> bytes:
     return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def whole_gpu_to_node_json(whole_gpu: WholeGpu) -> dict[str, Any]:
-    content = gpu_to_node_json(whole_gpu.status)
-    if whole_gpu.instances:
-        content["instances"] = [
-            {
-                **gpu_to_node_json(instance),
-                "place": instance.gpu.place,
-                "profile": instance.gpu.profile,
-                "uuid": instance.gpu.uuid,
-            }
-            for instance in whole_gpu.instances
-        ]
-    return content
-
-
-def gpu_to_node_json(gpu_status: GpuStatus) -> dict[str, Any]:
+def convert_gpu_to_node_json(gpu_status: GpuStatus, instances: Iterable[GpuStatus] = ()) -> dict[str, Any]:
     gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
-    return {
+    content = {
         "index": gpu.index,
         "name": gpu.name,
         "use_mem": round_json_value(gpu.memory_used),
@@ -220,9 +191,14 @@ def gpu_to_node_json(gpu_status: GpuStatus) -> dict[str, Any]:
         "state": gpu_status.state,
         "reason": gpu_status.reason,
     }
+    if gpu.parent:
+        content |= {"place": gpu.place, "profile": gpu.profile, "uuid": gpu.uuid}
+    if instances:
+        content["instances"] = [convert_gpu_to_node_json(instance) for instance in instances]
+    return content
 
 
-def render_all_nodes(hosts: Iterable[bytes]) -> bytes:
+def join_host_nodes_json(hosts: Iterable[bytes]) -> bytes:
     """Join the files of all hosts as the monitor's main node does."""
     return b'{"Nodes":[' + b",\n".join(content.strip() for content in hosts) + b"]}\n"
 
@@ -249,32 +225,24 @@ class JoinedHostJson(NamedTuple):
 
 
 JOINED_FILES = (
-    JoinedHostJson(f"{STATES_FOLDER}/index.json", build_host_json_states_path, render_all_states),
-    JoinedHostJson(f"{NODES_FOLDER}/index.json", build_host_json_node_path, render_all_nodes),
+    JoinedHostJson(f"{STATES_FOLDER}/index.json", build_host_json_states_path, join_host_states_json),
+    JoinedHostJson(f"{NODES_FOLDER}/index.json", build_host_json_node_path, join_host_nodes_json),
 )
 
 
 def render_host_json_files(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> dict[str, bytes]:
     return {
-        build_host_json_states_path(host_status.name): render_states_host(host_status, gpus_taken_at, now),
-        build_host_json_node_path(host_status.name): render_node_host(host_status, now),
+        build_host_json_states_path(host_status.name): render_host_states_json(host_status, gpus_taken_at, now),
+        build_host_json_node_path(host_status.name): render_host_node_json(host_status, now),
     }
 
 
 def render_failed_host_json_files(name: str) -> dict[str, bytes]:
     """Render the same files by hand, without GPUs, for a host at which the renderers fail."""
-    reason = f"its files for programs could not be made, {FAULT_NOTE}"
-    state: dict[str, object] = {"data": [], "ip_address": None, "state": "failed", "reason": reason}
-    node: dict[str, object] = {
-        "hostname": name,
-        "last_update": None,
-        "ips": [],
-        "gpus": [],
-        "status": False,
-        "state": "failed",
-        "reason": reason,
-        "seen": None,
-    }
+    failed = {"state": "failed", "reason": f"its files for programs could not be made, {FAULT_NOTE}"}
+    state: dict[str, object] = {"data": [], "ip_address": None, **failed}
+    node: dict[str, object] = {"hostname": name, "last_update": None, "ips": [], "gpus": [], "status": False}
+    node |= {**failed, "seen": None}
     return {
         build_host_json_states_path(name): orjson.dumps({name: state}, option=orjson.OPT_APPEND_NEWLINE),
         build_host_json_node_path(name): orjson.dumps(node, option=orjson.OPT_APPEND_NEWLINE),
