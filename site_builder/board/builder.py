@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from site_builder.board import host_pipeline
 from site_builder.board.consul_mirror import ConsulMirror
 from site_builder.board.host_pipeline import BuiltHost, BuiltHosts, HostPipeline
-from site_builder.board.pages import HostPageBuilder, HostPageJob
-from site_builder.board.site_writer import SiteWriter, count_site_gpus_by_state
+from site_builder.board.pages import HostPageBuilder, HostPageJob, count_board_gpus_by_state
+from site_builder.board.site_writer import SiteWriter
 from site_builder.bookings.calendar import CalendarHost
 from site_builder.bookings.store import BookingsFile
 from site_builder.bookings.tokens import find_booking_token_problems
@@ -189,7 +189,7 @@ class Builder:
             raise BuildError(message) from error
         report = BuildReport(
             host_count=len(built_hosts),
-            gpu_counts=count_site_gpus_by_state(built_hosts),
+            gpu_counts=count_board_gpus_by_state(built_hosts),
             problems=shown_problems,
             written_files=self.site_writer.written_files,
             save_errors=list(self.save_state(forgotten, now)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from operator import attrgetter
@@ -174,7 +174,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         unmatched_processes=escape_html(
             ", ".join(filter(None, map(describe_card_process, host.unmatched_processes[:MAX_PROCESSES])))
         ),
-        host_bookings=build_booking_cells(host.bookings or whole_host_bookings, now),
+        host_bookings=build_card_bookings(host.bookings or whole_host_bookings, now),
         has_sparklines=bool(sparklines),
     )
 
@@ -286,7 +286,7 @@ def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> CardGpu
         ),
         omitted_processes=Html(f"and {omitted_count} more processes") if omitted_count > 0 else EMPTY_HTML,
         process_note=reason if has_note or state == "held" else EMPTY_HTML,
-        bookings=build_row_bookings(gpu_status.bookings, len(host.gpus) > 1, now) if gpu_status.bookings else (),
+        bookings=build_card_row_bookings(gpu_status.bookings, len(host.gpus) > 1, now) if gpu_status.bookings else (),
         booking_note=describe_card_free_again(gpu_status, now) if gpu_status.free_again is not None else EMPTY_HTML,
         row_attributes=EMPTY_HTML if gpu.vendor == "nvidia" or state != "free" else render_visibility_attribute(gpu),
         problems=render_problems(gpu_status.problems) if gpu_status.problems and state != "lost" else EMPTY_HTML,
@@ -378,33 +378,33 @@ def drop_card_booking_use(booking: BookingStatus) -> BookingStatus:
     return booking._replace(unused_since=None, used_by=None, used_by_since=None, mean_use=None)
 
 
-def build_row_bookings(bookings: Sequence[BookingStatus], has_other_gpus: bool, now: Now) -> list[CardBookingCell]:
+def build_card_row_bookings(bookings: Sequence[BookingStatus], has_other_gpus: bool, now: Now) -> list[CardBookingCell]:
     """Build the bookings in the row of a GPU; one that is shown for the whole host or GPU is reduced to its use now."""
     shared = [booking for booking in bookings if booking.is_whole_gpu or (booking.is_whole_host and has_other_gpus)]
     if not shared:
-        return build_booking_cells(bookings, now)
+        return build_card_bookings(bookings, now)
     cells = []
     for booking in shared[:MAX_BOOKINGS]:
         use_html = render_card_booking_use(booking, now)
         if booking.phase == "now" and (booking.name or use_html):
             cells.append(CardBookingCell(phase=Html("now"), person=escape_html(booking.name), when=use_html))
-    return [*cells, *build_booking_cells([booking for booking in bookings if booking not in shared], now)]
+    return [*cells, *build_card_bookings([booking for booking in bookings if booking not in shared], now)]
 
 
-def build_booking_cells(bookings: Sequence[BookingStatus], now: Now) -> list[CardBookingCell]:
+def build_card_bookings(bookings: Sequence[BookingStatus], now: Now) -> list[CardBookingCell]:
     """Build the cells of bookings; of one that repeats, only the next time is shown."""
     firsts = {(booking.phase, booking.name, booking.comment): booking for booking in reversed(bookings)}
     shown = [booking for booking in bookings if firsts[booking.phase, booking.name, booking.comment] is booking][
         :MAX_BOOKINGS
     ]
-    cells = [build_booking_cell(booking, now) for booking in shown]
+    cells = [build_card_booking(booking, now) for booking in shown]
     if len(bookings) > len(shown):
         omitted = Html(f"and {len(bookings) - len(shown)} more")
         cells.append(CardBookingCell(phase=Html("ended"), person=EMPTY_HTML, when=omitted))
     return cells
 
 
-def build_booking_cell(booking: BookingStatus, now: Now) -> CardBookingCell:
+def build_card_booking(booking: BookingStatus, now: Now) -> CardBookingCell:
     until = render_moment_html(booking.until, now)
     when, time_left = f"until {until}, ended", ""
     if booking.phase == "now":
@@ -496,20 +496,6 @@ def render_cuda_attribute(gpu_status: GpuStatus) -> Html:
     return Html(f' data-cuda="{escape_html(gpu_status.gpu.uuid)}"') if gpu_status.gpu.uuid else EMPTY_HTML
 
 
-LIVE_SCHEMA = 1
-
-
-class LiveCardsHeader(NamedTuple):
-    """The keys of live.json before the hosts; `built` and the revisions of `parts` are times in milliseconds."""
-
-    schema: int
-    built: int
-    every: int
-    version: str
-    free: int
-    parts: dict[str, int]
-
-
 def render_live_card_numbers(host_status: HostStatus, host_card: HostCard) -> tuple[bytes, bytes]:
     """Render the numbers of a card in two parts, before and after its revision."""
     gpus = [
@@ -519,9 +505,3 @@ def render_live_card_numbers(host_status: HostStatus, host_card: HostCard) -> tu
     seen = None if host_status.last_seen is None else int(host_status.last_seen)
     after = orjson.dumps([host_status.state, seen, host_card.load, host_card.memory, host_card.fullest_disk, gpus])
     return orjson.dumps([host_status.name])[:-1] + b",", b"," + after[1:]
-
-
-def render_live_cards_json(header: LiveCardsHeader, hosts: Iterable[tuple[bytes, int, bytes]]) -> bytes:
-    """Render the whole file; a revision is when a card last changed in more than its numbers."""
-    host_texts = [b"%s%d%s" % host for host in hosts]
-    return orjson.dumps(header._asdict())[:-1] + b',"hosts":[' + b",\n".join(host_texts) + b"]}\n"

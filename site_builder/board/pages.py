@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from site_builder.board import card
-from site_builder.board.host_pipeline import BuiltHost
+from site_builder.board.host_pipeline import BuiltHost, BuiltHosts
 from site_builder.board.outputs import host_json
 from site_builder.charts.cache import CachedChartRequest, ChartCache
 from site_builder.config.settings import Settings
@@ -29,7 +30,6 @@ from site_builder.core.model import (
     HostStatus,
     PrivacySettings,
     Problem,
-    ProcessStatus,
     SoonFreeGpu,
 )
 from site_builder.fleet.gpu_state import StateRules
@@ -110,25 +110,6 @@ PAGE_INTERVAL_S, MAX_PAGE_AGE_S = 50, 900
 # index.html
 
 
-class BoardPageContent(NamedTuple):
-    """What index.html shows beside its cards; `assets_version` changes with the assets."""
-
-    host_states: Mapping[str, str]
-    gpu_counts: Mapping[str, int]
-    free_gpus: Sequence[FreeGpu]
-    problems: Sequence[Problem]
-    notice: str | None
-    assets_version: str
-    soon_free_gpus: Sequence[SoonFreeGpu] = ()
-    booking_url: str | None = None
-    waste: WasteReport | None = None
-    can_watch: bool = False  # people can ask to be notified when a GPU is free
-
-    @property
-    def free_count(self) -> int:
-        return self.gpu_counts.get("free", 0)
-
-
 class BoardPageParts(NamedTuple):
     """The parts of index.html that an open page fetches again only when they have changed."""
 
@@ -137,43 +118,60 @@ class BoardPageParts(NamedTuple):
     problems: bytes
 
 
-def render_board_parts(content: BoardPageContent, now: Now) -> BoardPageParts:
+def count_board_gpus_by_state(built_hosts: BuiltHosts) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for built_host in built_hosts.values():
+        counts.update(built_host.summary.state_counts)
+    return counts
+
+
+def render_board_parts(
+    built_hosts: BuiltHosts, problems: Sequence[Problem], waste: WasteReport | None, settings: Settings, now: Now
+) -> BoardPageParts:
+    summaries = {host: built_host.summary for host, built_host in built_hosts.items()}
+    gpu_counts = count_board_gpus_by_state(built_hosts)
+    free_gpus = [gpu for summary in summaries.values() for gpu in summary.free_gpus]
+    soon_free_gpus = [gpu for summary in summaries.values() for gpu in summary.soon_free_gpus]
     top = load_compact_html_template("top.html").render(
         counts=[
-            (state, title, content.gpu_counts.get(state, 0))
+            (state, title, gpu_counts[state])
             for state, title in STATE_TITLES.items()
-            if state in ALWAYS_SHOWN_STATES or content.gpu_counts.get(state)
+            if state in ALWAYS_SHOWN_STATES or gpu_counts[state]
         ],
-        hosts=len(content.host_states),
-        not_fresh=list(group_page_hosts_by_state(content.host_states)),
-        free=list(group_page_free_gpus_by_model(content.free_gpus, now)),
-        coming=[] if content.free_gpus else list(list_page_next_free_gpus(content.soon_free_gpus, now)),
-        notice=content.notice,
-        watch=content.can_watch,
+        hosts=len(summaries),
+        not_fresh=list(group_page_hosts_by_state({host: summary.state for host, summary in summaries.items()})),
+        free=list(group_page_free_gpus_by_model(free_gpus, now)),
+        coming=[] if free_gpus else list(list_page_next_free_gpus(soon_free_gpus, now)),
+        notice=settings.notice,
+        watch=settings.booking_policy.url and settings.alerts.is_enabled,
     )
-    problems = ""
-    if content.problems:
-        problems = load_compact_html_template("problems.html").render(
-            problems=content.problems, max_problems=MAX_PROBLEMS
-        )
-    return BoardPageParts(
-        top=top.encode(), waste=waste_render.render_waste_section(content.waste, now), problems=problems.encode()
-    )
+    problems_html = ""
+    if problems:
+        problems_html = load_compact_html_template("problems.html").render(problems=problems, max_problems=MAX_PROBLEMS)
+    return BoardPageParts(top.encode(), waste_render.render_waste_section(waste, now), problems_html.encode())
 
 
-def render_board_page(cards: Sequence[bytes], parts: BoardPageParts, content: BoardPageContent, now: Now) -> bytes:
+def render_board_page(
+    built_hosts: BuiltHosts,
+    parts: BoardPageParts,
+    problem_count: int,
+    waste: WasteReport | None,
+    assets_version: str,
+    booking_url: str | None,
+    now: Now,
+) -> bytes:
     page = load_compact_html_template("board.html").render(
         cards=CARDS_PLACEHOLDER,
-        free=content.free_count,
-        problems=len(content.problems),
-        wasted=waste_render.format_waste_summary(content.waste),
-        version=content.assets_version,
-        book=content.booking_url,
+        free=count_board_gpus_by_state(built_hosts)["free"],
+        problems=problem_count,
+        wasted=waste_render.format_waste_summary(waste),
+        version=assets_version,
+        book=booking_url,
         built=build_time_html(now),
     )
     # the cards, many times as large as the rest, need not go through the template
     before, _, after = page.partition(CARDS_PLACEHOLDER)
-    cards_html = b"\n".join(cards) or NO_HOSTS_HTML
+    cards_html = b"\n".join([built_host.rendered.card_html for built_host in built_hosts.values()]) or NO_HOSTS_HTML
     return b"".join((before.encode(), parts.top, cards_html, parts.waste, parts.problems, after.encode()))
 
 
@@ -226,64 +224,49 @@ def render_page_icon(free_count: int) -> bytes:
 # hosts/HOST.html
 
 
-class HostPageParts(NamedTuple):
-    card_html: bytes
-    charts_html: bytes
-    health: HealthPageSection | None
-
-
-class HostPageProcessRow(NamedTuple):
-    """A process with its full command; `children` are those that outlived it."""
-
-    gpu: str
-    pid: str
-    user: str
-    memory: str
-    since: str
-    container: str
-    command: str
-    children: tuple[int, ...]
-
-
 def render_host_page(
-    host: HostStatus, assets_version: str, now: Now, booking_url: str | None, parts: HostPageParts
+    host: HostStatus,
+    card_html: bytes,
+    charts_html: bytes,
+    health: HealthPageSection | None,
+    assets_version: str,
+    booking_url: str | None,
+    now: Now,
 ) -> bytes:
     """Render the whole page; `booking_url` is relative to the board."""
+    name = escape_html(host.name)
+    # no link to this page itself, and other links relative to hosts/
+    card_text = card_html.decode().replace(f'<h2><a href="hosts/{name}.html">{name}</a></h2>', f"<h2>{name}</h2>", 1)
     gpus = [whole_gpu.status for whole_gpu in list_whole_gpus(host)]
     facts = host.facts or HostFacts()
-    processes = [(gpu, process) for gpu in host.gpus for process in gpu.processes]
-    processes += [(gpu, process) for gpu in gpus for process in host.unplaced_processes.get(gpu.key, ())]
     text = load_compact_html_template("host.html").render(
         host=host,
         version=assets_version,
         book=f"../{booking_url}" if booking_url and not booking_url.startswith("/") else booking_url,
-        card=adapt_card_to_host_page(parts.card_html, host.name),
+        card=card_text.replace('<a class=book href="', '<a class=book href="../', 1),
         facts=list(list_host_page_machine_facts(facts, now)),
         interfaces=facts.interfaces,
         gpus=gpus,
         wrong=health_page.build_health_page_problem_rows(host),
-        fields=render_host_page_field_rows(list_host_page_driver_fields(gpus)),
+        fields=render_host_page_driver_fields(gpus),
         processes=[
-            *(build_host_page_process_row(gpu.gpu.label, process, now) for gpu, process in processes),
-            *(build_host_page_process_row("?", process, now) for process in host.unmatched_processes),
+            *((gpu.gpu.label, process) for gpu in host.gpus for process in gpu.processes),
+            *((gpu.gpu.label, process) for gpu in gpus for process in host.unplaced_processes.get(gpu.key, ())),
+            *(("?", process) for process in host.unmatched_processes),
         ],
         bookings=[
-            *((gpu.gpu.label, card.build_booking_cell(booking, now)) for gpu in host.gpus for booking in gpu.bookings),
-            *(("?", card.build_booking_cell(booking, now)) for booking in host.bookings),
+            *((gpu.gpu.label, card.build_card_booking(booking, now)) for gpu in host.gpus for booking in gpu.bookings),
+            *(("?", card.build_card_booking(booking, now)) for booking in host.bookings),
         ],
-        health=parts.health,
+        health=health,
         built=build_time_html(now),
         charts=CHARTS_PLACEHOLDER,
+        format_size=formatting.format_size,
+        format_start=lambda epoch: datetime.fromtimestamp(epoch, now.zone).isoformat(" ", "minutes"),
+        format_container=format_process_container,
     )
     before, _, after = text.partition(CHARTS_PLACEHOLDER)
-    return b"".join((before.encode(), parts.charts_html, after.encode()))
-
-
-def adapt_card_to_host_page(card_html: bytes, host: str) -> str:
-    """Remove the card's link to the host's own page, and make the other links relative to hosts/."""
-    name = escape_html(host)
-    text = card_html.decode().replace(f'<h2><a href="hosts/{name}.html">{name}</a></h2>', f"<h2>{name}</h2>", 1)
-    return text.replace('<a class=book href="', '<a class=book href="../', 1)
+    return b"".join((before.encode(), charts_html, after.encode()))
 
 
 def list_host_page_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[str, str]]:
@@ -306,22 +289,20 @@ def list_host_page_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[s
             yield key, value
 
 
-def render_host_page_field_rows(fields: Iterable[Sequence[str]]) -> Markup:
-    """Render rows of a field's name and its cells; escaped all at once, since they are hundreds."""
-    text = str(escape("".join([ROW_SEPARATOR + CELL_SEPARATOR.join(cells) for cells in fields])))
-    return Markup(text.replace(ROW_SEPARATOR, "\n<tr><th scope=row>").replace(CELL_SEPARATOR, "<td>"))  # noqa: S704 # it is escaped
-
-
-def list_host_page_driver_fields(gpus: Sequence[GpuStatus]) -> Iterator[Sequence[str]]:
-    """Yield each field of nvidia-smi under its own name, with its value for each GPU; omit fields without values."""
+def render_host_page_driver_fields(gpus: Sequence[GpuStatus]) -> Markup:
+    """Render a row for each field of nvidia-smi, with its value for each GPU; omit fields without values."""
     raw_fields = [gpu_status.gpu.raw_fields for gpu_status in gpus]
+    rows = []
     for name in dict.fromkeys(chain.from_iterable(raw_fields)):
         values = [cells.get(name, "") for cells in raw_fields]
         if name in OMITTED_FIELDS or NO_VALUE_CELLS.issuperset(values):
             continue
         if name.endswith("_reasons.active"):
             values = [value if value in NO_VALUE_CELLS else describe_host_page_clock_reasons(value) for value in values]
-        yield name, *["–" if value in NO_VALUE_CELLS else value for value in values]
+        cells = (name, *["–" if value in NO_VALUE_CELLS else value for value in values])
+        rows.append(ROW_SEPARATOR + CELL_SEPARATOR.join(cells))
+    text = str(escape("".join(rows)))  # all at once, since they are hundreds
+    return Markup(text.replace(ROW_SEPARATOR, "\n<tr><th scope=row>").replace(CELL_SEPARATOR, "<td>"))  # noqa: S704 # it is escaped
 
 
 def describe_host_page_clock_reasons(mask: str) -> str:
@@ -333,20 +314,6 @@ def describe_host_page_clock_reasons(mask: str) -> str:
     reasons = [reason for bit, reason in CLOCK_REASONS if bits & bit]
     unknown_bits = bits & ~sum(bit for bit, _ in CLOCK_REASONS)
     return ", ".join([*reasons, hex(unknown_bits)] if unknown_bits else reasons) or "none"
-
-
-def build_host_page_process_row(gpu: str, process: ProcessStatus, now: Now) -> HostPageProcessRow:
-    started, user = process.started, process.user or ""
-    return HostPageProcessRow(
-        gpu=gpu,
-        pid="" if process.pid is None else str(process.pid),
-        user=f"{user} (as {process.runs_as})" if process.runs_as else user,
-        memory="" if process.used_memory is None else formatting.format_size(process.used_memory),
-        since="" if started is None else datetime.fromtimestamp(started, now.zone).isoformat(" ", "minutes"),
-        container=format_process_container(process),
-        command=process.command or "",
-        children=process.children,
-    )
 
 
 class HostPageJob(NamedTuple):
@@ -383,7 +350,7 @@ class HostPageBuilder:
         self.chart_cache.start_build(hosts, is_single_build)
         self.decided_hosts, self.last_decision = decided_hosts, None
 
-    def find_decided_host(
+    def decide_page_host(
         self, host: HostStatusSources, built_host: BuiltHost, rules: StateRules, now: Now
     ) -> BuiltHostStatus:
         """Return what the pipeline decided in this build; decide a host that was built earlier once more."""
@@ -408,7 +375,7 @@ class HostPageBuilder:
         states_path, node_path = host_json.build_host_json_states_path(name), host_json.build_host_json_node_path(name)
 
         def render_page(assets_version: str) -> dict[str, bytes]:
-            host_status = self.find_decided_host(host, built_host, rules, now).status
+            host_status = self.decide_page_host(host, built_host, rules, now).status
             chart_request = CachedChartRequest(
                 name, frozenset(history_model.list_host_gpu_keys(host_status.gpus)), rules.people, rules.privacy
             )
@@ -422,20 +389,24 @@ class HostPageBuilder:
                     name, gpu_health.list_gpu_health_keys(host_status), now.epoch, limit
                 )
                 health = health_page.build_health_page_section(host_status, timelines, now)
-            parts = HostPageParts(built_host.rendered.card_html, charts_html, health)
+            render = partial(
+                render_host_page,
+                card_html=built_host.rendered.card_html,
+                charts_html=charts_html,
+                assets_version=assets_version,
+                booking_url=self.booking_url,
+                now=now,
+            )
             with self.faults.catch(place):
-                shown = replace(
-                    host_status, problems=tuple(hide_page_problem_details(host_status.problems, self.settings))
-                )
-                return {page_name: render_host_page(shown, assets_version, now, self.booking_url, parts)}
+                problems = hide_page_problem_details(host_status.problems, self.settings)
+                return {page_name: render(replace(host_status, problems=tuple(problems)), health=health)}
             # the card and the charts are still right; anything else of an older page may not be
             problems = hide_page_problem_details([self.faults.problems_by_place[place]], self.settings)
             reduced = HostStatus(name, None, (), host_status.state, host_status.reason, problems=tuple(problems))
-            parts = parts._replace(health=None)
-            return {page_name: render_host_page(reduced, assets_version, now, self.booking_url, parts)}
+            return {page_name: render(reduced, health=None)}
 
         def render_program_files(_: str) -> dict[str, bytes]:
-            decided = self.find_decided_host(host, built_host, rules, now)
+            decided = self.decide_page_host(host, built_host, rules, now)
             with self.faults.catch(f"{WWW_PREFIX}{states_path}"):
                 return host_json.render_host_json_files(decided.status, decided.gpus_taken_at, now)
             return host_json.render_failed_host_json_files(name)  # an older file could call a GPU free
@@ -455,20 +426,6 @@ def hide_page_problem_details(problems: Sequence[Problem], settings: Settings) -
     """
     if not problems:
         return []
-    labels = build_page_path_labels(settings)
-    problems = [hide_page_problem_paths(problem, labels) for problem in problems]
-    if settings.privacy == PrivacySettings():
-        return problems
-    places = dict.fromkeys(problem.where for problem in problems)
-    return [Problem(place, "told in state/build.log") for place in places]
-
-
-def hide_page_problem_paths(problem: Problem, labels: Mapping[str, str]) -> Problem:
-    return Problem(formatting.hide_paths(problem.where, labels), formatting.hide_paths(problem.what, labels))
-
-
-def build_page_path_labels(settings: Settings) -> dict[str, str]:
-    """Map the paths in the settings, as written and with links resolved, to their labels on the page."""
     places = {
         "data": settings.data,
         "state": settings.state,
@@ -480,5 +437,12 @@ def build_page_path_labels(settings: Settings) -> dict[str, str]:
     labels: dict[str, str] = {}
     for label, place in places.items():
         path = Path(place).absolute() if place else Path("/")
+        # as written, and with links resolved
         labels |= {str(form): label for form in (path, os.path.realpath(path)) if str(form) != "/"}
-    return labels
+    hidden = [
+        Problem(formatting.hide_paths(problem.where, labels), formatting.hide_paths(problem.what, labels))
+        for problem in problems
+    ]
+    if settings.privacy == PrivacySettings():
+        return hidden
+    return [Problem(where, "told in state/build.log") for where in dict.fromkeys(problem.where for problem in hidden)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from zlib import crc32
 
+import orjson
+
 from site_builder.board import pages
-from site_builder.board.card import LIVE_SCHEMA, LiveCardsHeader, render_live_cards_json
 from site_builder.board.host_pipeline import BuiltHosts
 from site_builder.board.outputs import available, detail, host_json, metrics, term
 from site_builder.board.pages import PAGE_INTERVAL_S, HostPageJob
@@ -34,6 +34,7 @@ FEED_CHECK_INTERVAL_S = 60
 # How often cron is assumed to build.
 DEFAULT_BUILD_INTERVAL_S = 60
 HOST_FOLDERS = ("cards", "hosts", *available.AVAILABLE_FOLDERS, host_json.STATES_FOLDER, host_json.NODES_FOLDER)
+LIVE_SCHEMA = 1
 BOARD_PART_FILES = {part: f"cards/_{part}.html" for part in pages.BoardPageParts._fields}
 
 
@@ -121,8 +122,7 @@ class SiteWriter:
         unchanged = {name for name, (digest, _) in fragments.items() if self.published.is_unchanged(name, digest)}
         now_ms = int(now.epoch * 1000)
         with self.catch_fault("index.html"):
-            page_content = self.build_page_content(built_hosts, problems)
-            parts = pages.render_board_parts(page_content, now)
+            parts = pages.render_board_parts(built_hosts, problems, self.waste, self.settings, now)
             for part, content in parts._asdict().items():
                 name, digest = BOARD_PART_FILES[part], files.compute_digest(content)
                 fragments[name] = digest, content
@@ -133,13 +133,13 @@ class SiteWriter:
                 name: int(self.find_write_time(name) * 1000) if name in unchanged else now_ms for name in fragments
             }
             with self.catch_fault("index.html"):
-                self.write_board_page(built_hosts, page_content, parts, now)
+                self.write_board_page(built_hosts, parts, len(problems), now)
+            free_count = pages.count_board_gpus_by_state(built_hosts)["free"]
             with self.catch_fault("icon.svg"):
-                fingerprint = b"%d" % page_content.free_count
-                if not self.published.is_unchanged("icon.svg", fingerprint):
-                    self.write_file("icon.svg", fingerprint, pages.render_page_icon(page_content.free_count), now)
+                if not self.published.is_unchanged("icon.svg", b"%d" % free_count):
+                    self.write_file("icon.svg", b"%d" % free_count, pages.render_page_icon(free_count), now)
             with self.catch_fault("live.json"):
-                self.write_live_json(built_hosts, page_content, revisions, now)
+                self.write_live_json(built_hosts, free_count, revisions, now)
         with self.catch_fault("status.json"):
             self.write_status_json(built_hosts, problems, now)
         with self.catch_fault("metrics"):
@@ -161,61 +161,51 @@ class SiteWriter:
                 self.write_file(name, digest, b"%d\n%s" % (now_ms, content), now)
         self.remove_old_hosts(built_hosts)
 
-    def build_page_content(self, built_hosts: BuiltHosts, problems: Sequence[Problem]) -> pages.BoardPageContent:
-        summaries = {host: built_host.summary for host, built_host in built_hosts.items()}
-        return pages.BoardPageContent(
-            host_states={host: summary.state for host, summary in summaries.items()},
-            gpu_counts=count_site_gpus_by_state(built_hosts),
-            free_gpus=[gpu for summary in summaries.values() for gpu in summary.free_gpus],
-            problems=problems,
-            notice=self.settings.notice,
-            assets_version=self.assets_version,
-            soon_free_gpus=[gpu for summary in summaries.values() for gpu in summary.soon_free_gpus],
-            booking_url=self.settings.booking_policy.url,
-            waste=self.waste,
-            can_watch=bool(self.settings.booking_policy.url and self.settings.alerts.is_enabled),
-        )
-
     def write_board_page(
-        self, built_hosts: BuiltHosts, content: pages.BoardPageContent, parts: pages.BoardPageParts, now: Now
+        self, built_hosts: BuiltHosts, parts: pages.BoardPageParts, problem_count: int, now: Now
     ) -> None:
-        version = f"{content.assets_version} {content.booking_url}".encode()
+        version, booking_url = self.assets_version, self.settings.booking_policy.url
         card_digests = [built_host.digests.card for built_host in built_hosts.values()]
-        fingerprint = files.compute_digest(version, *parts, *card_digests)
-        if not self.published.is_current("index.html", fingerprint, now.epoch):
-            cards = [built_host.rendered.card_html for built_host in built_hosts.values()]
-            self.write_file("index.html", fingerprint, pages.render_board_page(cards, parts, content, now), now)
+        fingerprint = files.compute_digest(f"{version} {booking_url}".encode(), *parts, *card_digests)
 
-    def write_live_json(
-        self, built_hosts: BuiltHosts, content: pages.BoardPageContent, revisions: Mapping[str, int], now: Now
-    ) -> None:
-        """Write live.json at every build: by it an open page sees that the builder runs."""
-        rendered = {host: built_host.rendered for host, built_host in built_hosts.items()}
-        hosts = (
-            (parts.live_before_revision, revisions[f"cards/{host}.html"], parts.live_after_revision)
-            for host, parts in rendered.items()
-        )
-        header = LiveCardsHeader(
-            schema=LIVE_SCHEMA,
-            built=int(now.epoch * 1000),
-            every=self.build_interval_s,
-            version=content.assets_version,
-            free=content.free_count,
-            parts={f"_{part}": revisions[name] for part, name in BOARD_PART_FILES.items()},
-        )
-        self.write_file("live.json", b"", render_live_cards_json(header, hosts), now)
+        def render() -> bytes:
+            return pages.render_board_page(built_hosts, parts, problem_count, self.waste, version, booking_url, now)
+
+        self.write_changed_files([PublishedFile("index.html", fingerprint, render)], now)
+
+    def write_live_json(self, built_hosts: BuiltHosts, free_count: int, revisions: Mapping[str, int], now: Now) -> None:
+        """Write live.json at every build: by it an open page sees that the builder runs.
+
+        A revision is when a card or a part of the page last changed in more than its numbers, in milliseconds.
+        """
+        header = {
+            "schema": LIVE_SCHEMA,
+            "built": int(now.epoch * 1000),
+            "every": self.build_interval_s,
+            "version": self.assets_version,
+            "free": free_count,
+            "parts": {f"_{part}": revisions[name] for part, name in BOARD_PART_FILES.items()},
+        }
+        hosts = []
+        for host, built_host in built_hosts.items():
+            rendered, revision = built_host.rendered, revisions[f"cards/{host}.html"]
+            hosts.append(b"%s%d%s" % (rendered.live_before_revision, revision, rendered.live_after_revision))
+        content = orjson.dumps(header)[:-1] + b',"hosts":[' + b",\n".join(hosts) + b"]}\n"
+        self.write_file("live.json", b"", content, now)
 
     def write_status_json(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
         booking_url = self.settings.booking_policy.url
         digests = [built_host.digests.status for built_host in built_hosts.values()]
         fingerprint = files.compute_digest(repr((problems, booking_url)).encode(), *digests)
-        if not self.published.is_current("status.json", fingerprint, now.epoch):
+
+        def render() -> bytes:
             hosts = (
                 (host.rendered.status_before_age, host.last_seen, host.rendered.status_after_age)
                 for host in built_hosts.values()
             )
-            content = status_json.render_status_json(hosts, problems, now.epoch, booking_url, self.build_interval_s)
-            self.write_file("status.json", fingerprint, content, now)
+            return status_json.render_status_json(hosts, problems, now.epoch, booking_url, self.build_interval_s)
+
+        self.write_changed_files([PublishedFile("status.json", fingerprint, render)], now)
 
     def remove_old_hosts(self, built_hosts: BuiltHosts) -> None:
         current = {*BOARD_PART_FILES.values(), *(file.name for file in host_json.JOINED_FILES)}
@@ -341,10 +331,3 @@ class SiteWriter:
         with suppress(FileNotFoundError):
             content = file.join((self.settings.www / name).read_bytes() for name in names)
             self.write_file(file.name, fingerprint, content, now)
-
-
-def count_site_gpus_by_state(built_hosts: BuiltHosts) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for built_host in built_hosts.values():
-        counts.update(built_host.summary.state_counts)
-    return dict(counts)

@@ -13,7 +13,6 @@ from site_builder import __version__
 from site_builder.core import files
 from site_builder.core.clock import Now
 from site_builder.core.files import ASSETS_FOLDER, PACKAGE_FOLDER, compute_digest
-from site_builder.core.model import REWRITE_INTERVAL_S
 from site_builder.core.records import make_record_decoder
 
 # Names the builder that wrote the site last, where several builders share it.
@@ -35,11 +34,6 @@ class PublishedFiles:
             self.files = make_record_decoder(dict[str, tuple[str, float, int, int]])(orjson.loads(self.saved_content))
         except (OSError, files.FileRefusedError, ValueError):
             self.files = {}
-
-    def is_current(self, name: str, fingerprint: bytes, now: float) -> bool:
-        """Return True if the file has this fingerprint, was written recently, and is still as it was written."""
-        entry = self.files.get(name)
-        return entry is not None and 0 <= now - entry[1] < REWRITE_INTERVAL_S and self.is_unchanged(name, fingerprint)
 
     def is_unchanged(self, name: str, fingerprint: bytes) -> bool:
         """Return True if the file has this fingerprint and is still as it was written, however long ago."""

@@ -318,7 +318,7 @@ def test_health_metrics_exist_where_the_driver_reports_health(
 
 
 def test_a_gpu_without_health_readings_has_no_health_metrics() -> None:
-    assert metrics.format_health_endings(gpu().health, None) == ((),) * 6
+    assert metrics.format_health_metric_endings(gpu().health, None) == ((),) * 6
 
 
 # Nothing that a host says can spoil the file

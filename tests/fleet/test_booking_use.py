@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from site_builder.board import card, pages
 from site_builder.board.builder import Builder
 from site_builder.core.model import (
     Booking,
+    BookingPolicy,
     BookingStatus,
     DiscoveredHost,
     GpuBookingUse,
@@ -25,7 +27,6 @@ from site_builder.core.model import (
     HostSnapshot,
     IdleTimes,
     PrivacySettings,
-    Problem,
     SoonFreeGpu,
     StateLimits,
 )
@@ -378,7 +379,7 @@ def test_a_gpu_that_is_booked_and_used_comes_free_when_its_booking_ends(user: st
 
 
 def cell(one: BookingStatus) -> str:
-    return re.sub(r"<[^>]*>", "", card.build_booking_cell(one, now()).use_html)
+    return re.sub(r"<[^>]*>", "", card.build_card_booking(one, now()).use_html)
 
 
 FACTS = BookingStatus("alice", NOON - timedelta(days=1), NOON + timedelta(days=1), None, None, "now")
@@ -405,8 +406,10 @@ def test_the_board_says_whether_a_booking_is_kept(facts: dict[str, Any], expecte
 
 
 def top(*coming: SoonFreeGpu) -> str:
-    fleet = pages.BoardPageContent({"atlas": "fresh"}, {}, [], list[Problem](), None, "1", coming)
-    return re.sub(r"<[^>]*>", "", pages.render_board_parts(fleet, now()).top.decode())
+    summary: Any = SimpleNamespace(state="fresh", state_counts={}, free_gpus=(), soon_free_gpus=coming)
+    fleet: Any = {"atlas": SimpleNamespace(summary=summary)}
+    settings: Any = SimpleNamespace(notice=None, booking_policy=BookingPolicy())
+    return re.sub(r"<[^>]*>", "", pages.render_board_parts(fleet, [], None, settings, now()).top.decode())
 
 
 def test_where_no_gpu_is_free_the_page_says_which_come_next() -> None:

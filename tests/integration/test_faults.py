@@ -33,7 +33,7 @@ FLEET_FILES = {
     "board.pages.render_board_parts": ["index.html", "live.json", "icon.svg"],
     "core.published_files.publish_assets": ["assets"],
     "board.pages.render_page_icon": ["icon.svg"],
-    "board.site_writer.render_live_cards_json": ["live.json"],
+    "board.site_writer.SiteWriter.write_live_json": ["live.json"],
     "fleet.status_json.render_status_json": ["status.json"],
     "board.outputs.metrics.render_metrics": ["metrics"],
     "board.outputs.term.render_term_txt": ["term.txt", "term-ansi.txt"],

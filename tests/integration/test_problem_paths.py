@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.board.pages import build_page_path_labels, hide_page_problem_paths
+from site_builder.board.pages import hide_page_problem_details
 from site_builder.core.formatting import hide_paths
 from site_builder.core.model import AlertSettings, Problem
 from tests.support.board_fixture import Lab, gpu
@@ -175,7 +175,7 @@ def test_folders_and_files_of_the_settings_have_their_names(tmp_path: Path) -> N
     alerts = AlertSettings(
         rules_file="/etc/gpuboard/alerts.conf", contacts_file="/etc/gpuboard/contacts", hooks_folder=Path("/opt/hooks")
     )
-    labels = build_page_path_labels(lab.settings(alerts=alerts))
+    settings = lab.settings(alerts=alerts)
     sentences = {
         f"{lab.data}/comments.json cannot be written": "data/comments.json cannot be written",
         f"[Errno 13] Permission denied: '{lab.state}/x.json'": "[Errno 13] Permission denied: 'state/x.json'",
@@ -188,8 +188,8 @@ def test_folders_and_files_of_the_settings_have_their_names(tmp_path: Path) -> N
         "/, in which it lies, is open": None,
     }
     for sentence, expected in sentences.items():
-        shown = hide_page_problem_paths(Problem(sentence, sentence), labels)
-        assert shown == Problem(expected or sentence, expected or sentence)
+        shown = hide_page_problem_details([Problem(sentence, sentence)], settings)
+        assert shown == [Problem(expected or sentence, expected or sentence)]
 
 
 @pytest.mark.parametrize(
