@@ -203,16 +203,11 @@ class HealthEventStore(StoredEventReader):
         minute = int(now) // MINUTE * MINUTE
         if minute == self.recorded_minute or self.history.recorded_at != minute:
             return
-        is_done = True
-
-        def write() -> None:
-            nonlocal is_done
-            is_done = self.write_changes(metrics_by_host, minute, time.monotonic() + time_limit)
-
-        if not self.history.attempt("events", write, now, "what it tells of the health of GPUs comes later"):
-            self.last_good_minute = self.recorded_minute if self.last_good_minute is None else self.last_good_minute
-        elif is_done:
-            self.recorded_minute, self.last_good_minute = minute, None
+        with self.history.catch_failure("events", now, "what it tells of the health of GPUs comes later"):
+            if self.write_changes(metrics_by_host, minute, time.monotonic() + time_limit):
+                self.recorded_minute, self.last_good_minute = minute, None
+            return
+        self.last_good_minute = self.recorded_minute if self.last_good_minute is None else self.last_good_minute
 
     def write_changes(
         self, metrics_by_host: Mapping[str, PackedHealthMetrics | None], minute: int, deadline: float

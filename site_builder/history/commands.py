@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -32,20 +32,8 @@ from site_builder.snapshots.completion import complete_hosts
 STEP_NAMES = {60: "minutes", 300: "steps of 5 minutes", 3600: "hours"}
 LINES_PER_WRITE = 1000
 CheckedResult = TypeVar("CheckedResult")
-
-
-class ExportCommandPeriod(NamedTuple):
-    """Buckets that begin from one moment on and before another, each `step` seconds long."""
-
-    since: int
-    until: int
-    step: int
-
-    def split(self) -> Iterator[tuple[int, int]]:
-        """Yield parts of the period that are read one by one."""
-        length = CHUNK_LENGTH_S[self.step]
-        edges = [self.since, *range(self.since // length * length + length, self.until, length), self.until]
-        return zip(edges, edges[1:])
+# Buckets that begin from one moment on and before another, and how many seconds each has.
+ExportPeriod = tuple[int, int, int]
 
 
 @click.command()
@@ -110,7 +98,7 @@ def export(
         raise NegativeResultError("nothing was seen in that time")
 
 
-def parse_export_period(since: str, until: str | None, step: str | None, now: datetime) -> ExportCommandPeriod:
+def parse_export_period(since: str, until: str | None, step: str | None, now: datetime) -> ExportPeriod:
     """Parse the options; where history is coarser than wanted, say so and take that."""
     edges = []
     for name, text, end in (("since", since, False), ("until", until or "now", True)):
@@ -132,7 +120,7 @@ def parse_export_period(since: str, until: str | None, step: str | None, now: da
         )
     chosen = max(wanted, finest)
     # a bucket counts where it begins, so that the next export does not begin with the last bucket of this one
-    return ExportCommandPeriod(int(-(-start // chosen)) * chosen, int(-(-end_time // chosen)) * chosen, chosen)
+    return int(-(-start // chosen)) * chosen, int(-(-end_time // chosen)) * chosen, chosen
 
 
 def load_people_for_export_command(
@@ -158,19 +146,19 @@ def load_people_for_export_command(
 
 
 def read_export_command_rows(
-    history: HistoryReader, host: str, period: ExportCommandPeriod, people_names: PeopleNames, zone: tzinfo
+    history: HistoryReader, host: str, period: ExportPeriod, people_names: PeopleNames, zone: tzinfo
 ) -> Iterator[ExportRow]:
     """Yield the rows of a host, with few of them in memory at a time."""
-    for since, until in period.split():
-        if period.step == 60:
+    first, last, step = period
+    length = CHUNK_LENGTH_S[step]
+    edges = [first, *range(first // length * length + length, last, length), last]
+    for since, until in zip(edges, edges[1:]):
+        if step == 60:
             samples = check_history_command_query(history, partial(history.read_minutes, host, 60, until - 1, since))
             yield from history_export.build_export_minute_rows(samples, people_names, zone)
         else:
-            host_history = check_history_command_query(
-                history, partial(history.read_host, host, since, until, period.step)
-            )
-            gpus = host_history.gpus
-            yield from history_export.build_export_bucket_rows(host, since, period.step, gpus, people_names, zone)
+            host_history = check_history_command_query(history, partial(history.read_host, host, since, until, step))
+            yield from history_export.build_export_bucket_rows(host_history, people_names, zone)
 
 
 def write_export_command_output(lines: Iterator[str]) -> None:

@@ -8,16 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from itertools import repeat
+from types import SimpleNamespace
 from typing import NamedTuple, Union
 
 import orjson
 
 from site_builder.core.model import GpuNumber
 from site_builder.core.people import PeopleNames
-from site_builder.history import block_format
-from site_builder.history.block_format import Columns
-from site_builder.history.buckets import VALUE_COLUMNS
-from site_builder.history.model import GPU_STATES, TAKEN_STATES, GpuSeries, HostSample
+from site_builder.history.model import GPU_STATES, TAKEN_STATES, HostSample
+from site_builder.history.reader import GpuHistory, HostHistory
 
 NAME_SEPARATOR = ", "
 
@@ -76,40 +75,24 @@ def build_export_minute_rows(
             )
 
 
-def build_export_bucket_rows(  # each is one thing
-    host: str,
-    since: int,
-    step: int,
-    gpus: Sequence[tuple[GpuSeries, Columns, Sequence[str]]],
-    people_names: PeopleNames,
-    zone: tzinfo,
-) -> Iterator[ExportRow]:
+def build_export_bucket_rows(history: HostHistory, people_names: PeopleNames, zone: tzinfo) -> Iterator[ExportRow]:
     """Build the rows of a host's GPUs, bucket by bucket."""
-    if not gpus:
-        return
-    count = len(gpus[0][1]["seen"])
-    times = [datetime.fromtimestamp(since + step * position, zone).isoformat() for position in range(count)]
-    for rows in zip(*(build_gpu_export_rows(host, times, *gpu, people_names) for gpu in gpus)):
+    starts = range(history.since, history.since + history.step * history.bucket_count, history.step)
+    times = [datetime.fromtimestamp(start, zone).isoformat() for start in starts]
+    for rows in zip(*(build_gpu_export_rows(history.host, times, gpu, people_names) for gpu in history.gpus)):
         for row in rows:
             if row.seen:
                 yield row
 
 
-def build_gpu_export_rows(  # the same
-    host: str,
-    times: Sequence[str],
-    series: GpuSeries,
-    columns: Columns,
-    names: Sequence[str],
-    people_names: PeopleNames,
+def build_gpu_export_rows(
+    host: str, times: Sequence[str], gpu: GpuHistory, people_names: PeopleNames
 ) -> Iterator[ExportRow]:
     """Build the rows of a GPU, also where it was not seen; column by column, since there may be millions."""
+    series, columns = gpu.series, gpu.columns
     states = [summarize_export_states(counts) for counts in zip(*(columns[state] for state in GPU_STATES))]
-    people = {code: (people_names.find_display_name(name),) for code, name in enumerate(names)}
+    people = {code: (people_names.find_display_name(name),) for code, name in enumerate(gpu.names)}
     nobody: tuple[str, ...] = ()
-    values = {
-        name: block_format.unpack_block_numbers(columns[name], *encoding) for name, encoding in VALUE_COLUMNS.items()
-    }
     row_columns: dict[str, Iterable[object]] = {
         "time": times,
         "host": repeat(host),
@@ -118,10 +101,10 @@ def build_gpu_export_rows(  # the same
         "model": repeat(series.model),
         "memory_total": repeat(series.memory_total),
         "state": (state for state, _ in states),
-        "use": values["use"],
-        "memory_used": values["memory"],
-        "temperature": values["temperature"],
-        "power": values["power"],
+        "use": gpu.list_values("use"),
+        "memory_used": gpu.list_values("memory"),
+        "temperature": gpu.list_values("temperature"),
+        "power": gpu.list_values("power"),
         "seen": columns["seen"],
         "taken": (taken for _, taken in states),
         "held": columns["held"],
@@ -142,24 +125,19 @@ def summarize_export_states(counts: tuple[int, ...]) -> tuple[str, int]:
 def render_export_csv(rows: Iterable[ExportRow]) -> Iterator[str]:
     yield format_csv_row(ExportRow._fields)
     for row in rows:
-        gpu = format_fixed_export_cells(row.host, row.gpu, row.uuid, row.model, row.memory_total)
+        gpu = format_export_cells(row.host, row.gpu, row.uuid, row.model, row.memory_total)
         use, memory, temperature, power = (
             "" if value is None else value for value in (row.use, row.memory_used, row.temperature, row.power)
         )
         counts = f"{row.seen},{row.taken},{row.held},{row.booked}"
-        people = format_people_export_cells(row.users, row.bookers)
-        yield f"{row.time},{gpu},{row.state},{use},{memory},{temperature},{power},{counts},{people}"
+        people = format_export_cells(NAME_SEPARATOR.join(row.users), NAME_SEPARATOR.join(row.bookers))
+        yield f"{row.time},{gpu},{row.state},{use},{memory},{temperature},{power},{counts},{people}\n"
 
 
 @lru_cache(maxsize=4096)
-def format_fixed_export_cells(*cells: CsvCell) -> str:
+def format_export_cells(*cells: CsvCell) -> str:
     """Format cells that many rows share."""
     return format_csv_row(cells)[:-1]
-
-
-@lru_cache(maxsize=4096)
-def format_people_export_cells(users: tuple[str, ...], bookers: tuple[str, ...]) -> str:
-    return format_csv_row((NAME_SEPARATOR.join(users), NAME_SEPARATOR.join(bookers)))
 
 
 def render_export_json(rows: Iterable[ExportRow]) -> Iterator[str]:
@@ -179,7 +157,7 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def format_csv_lines(head: Sequence[str], rows: Iterable[Iterable[CsvCell]]) -> Iterator[str]:
     """Yield one line at a time, so that a long table needs no more memory than a short one."""
-    write = csv.writer(EchoWriter, lineterminator="\n").writerow
+    write = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns the line
     if head:
         yield str(write([escape_export_csv_cell(cell) for cell in head]))
     for cells in rows:
@@ -195,11 +173,3 @@ def escape_export_csv_cell(cell: CsvCell) -> CsvCell:
     if not isinstance(cell, str):
         return cell
     return FORMULA_START.sub(r"\1\2'", CONTROL_CHARACTERS.sub("?", cell))
-
-
-class EchoWriter:
-    """A file for csv that returns each line in place of writing it."""
-
-    @staticmethod
-    def write(line: str) -> str:
-        return line

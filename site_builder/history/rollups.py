@@ -51,6 +51,7 @@ NO_SHARE = UsageShareSums(0, 0, 0, 0)
 # This month and the last are kept in detail, of those before only the sums.
 DETAILED_MONTHS = 2
 HostModel = tuple[str, str]  # a host and a model
+PendingBits = dict[tuple[int, int], int]  # minutes as bits, by hour and part
 # From GPU set changes, the first day of a month, its end and what was seen: the minutes that nobody saw.
 CountUnseen = Callable[[Iterable[GpuSetChange], date, int, dict[HostModel, StateMinutes]], dict[HostModel, int]]
 
@@ -80,13 +81,6 @@ class MonthUsage(NamedTuple):
     unseen_by_place: dict[HostModel, int]
 
 
-class RecentRollups(NamedTuple):
-    """Windows, and months from the newest to the oldest; empty as long as they are not added up."""
-
-    windows: tuple[RollupWindow, ...]
-    months: tuple[MonthUsage, ...]
-
-
 @dataclass
 class PendingRollupHour:
     """Sums of the counted minutes of an hour, of some hosts; which minutes these are is in bits."""
@@ -110,11 +104,8 @@ class PendingRollupHour:
         for (state, unowned, people), gpus in accounts:
             seen[state] += gpus
             seen["unowned"] += unowned
-            for person, (used, held, booked, unused) in people:
-                known = self.shares.get(person, NO_SHARE)
-                self.shares[person] = UsageShareSums(
-                    known.used + used, known.held + held, known.booked + booked, known.unused + unused
-                )
+            for person, share in people:
+                add_to_usage_sums(self.shares, person, share)
         self.seen = SeenMinuteSums(**seen)
 
 
@@ -194,19 +185,17 @@ class UsageRollup:
             problem = f"it could not be added up, and this is tried again: {error!r}"[:300]
             self.history.problem = Problem(DATABASE_WHERE, formatting.hide_paths(problem))
 
-    def load_recent_usage(self) -> RecentRollups:
-        months = [
-            load_rollup_month(month.packed_month)
-            for _, month in sorted(self.state.finished_months.items(), reverse=True)
-        ]
-        return RecentRollups(self.state.windows, tuple(months))
+    def load_months(self) -> list[MonthUsage]:
+        """Return the months that are added up, from the newest to the oldest."""
+        months = sorted(self.state.finished_months.items(), reverse=True)
+        return [load_rollup_month(month.packed_month) for _, month in months]
 
     def render_months(self, inputs: bytes, render: Callable[[Sequence[MonthUsage]], str]) -> str:
         """Return what `render` makes of the months; the same as before, unless they or `inputs` changed."""
         parts = [inputs, *(month.packed_month for month in self.state.finished_months.values())]
         fingerprint = blake2b(b"\0".join(parts), digest_size=16).digest()
         if self.state.rendered_months[0] != fingerprint:
-            self.state.rendered_months = (fingerprint, render(self.load_recent_usage().months))
+            self.state.rendered_months = (fingerprint, render(self.load_months()))
             self.is_changed = True
         return self.state.rendered_months[1]
 
@@ -266,12 +255,7 @@ class UsageRollup:
                 yield
 
     def build_window(
-        self,
-        connection: sqlite3.Connection,
-        length: int,
-        until: int,
-        now: float,
-        pending_bits: dict[tuple[int, int], int],
+        self, connection: sqlite3.Connection, length: int, until: int, now: float, pending_bits: PendingBits
     ) -> RollupWindow:
         """Add up some hours: those that are rolled up, those that are in part, and minutes."""
         window_sums = self.state.window_sums[length]
@@ -316,9 +300,8 @@ class UsageRollup:
             finished_month = self.state.finished_months[first]
             if position >= DETAILED_MONTHS and not finished_month.is_condensed:
                 condensed = condense_rollup_month(load_rollup_month(finished_month.packed_month))
-                self.state.finished_months[first] = FinishedRollupMonth(
-                    finished_month.until, dump_rollup_month(condensed), is_condensed=True
-                )
+                packed_month = encode_record(replace_dicts_by_pairs(condensed))
+                self.state.finished_months[first] = FinishedRollupMonth(finished_month.until, packed_month, True)
 
     def add_month(self, connection: sqlite3.Connection, first: date, until: int, next_first: date) -> Iterator[None]:
         """Add the days of a month that are missing, and then finish it."""
@@ -339,7 +322,9 @@ class UsageRollup:
             seen_by_place=seen_by_place,
             unseen_by_place=self.count_unseen(query_history_gpu_set_changes(connection), first, until, seen_by_place),
         )
-        self.state.finished_months[first] = FinishedRollupMonth(until, dump_rollup_month(month_usage))
+        self.state.finished_months[first] = FinishedRollupMonth(
+            until, encode_record(replace_dicts_by_pairs(month_usage))
+        )
         self.state.late_months.discard(first)
         self.state.unfinished_month = None
         yield
@@ -362,19 +347,15 @@ def load_rollup_state(path: Path) -> RollupState:
     return state if all(0 <= moment < MAX_EPOCH for moment in times) else RollupState()
 
 
-def dump_rollup_month(month: MonthUsage) -> bytes:
-    return encode_record(replace_dicts_by_pairs(month))
-
-
 def load_rollup_month(content: bytes) -> MonthUsage:
     """Unpack a month; raise ValueError if it is none."""
     month: MonthUsage = make_record_decoder(MonthUsage)(orjson.loads(content))
     return month
 
 
-def read_pending_rollup_minutes(connection: sqlite3.Connection, now: float) -> dict[tuple[int, int], int]:
-    """Return the minutes that are not rolled up, by hour and part, as bits; none of the future."""
-    bits: dict[tuple[int, int], int] = {}
+def read_pending_rollup_minutes(connection: sqlite3.Connection, now: float) -> PendingBits:
+    """Return the minutes that are not rolled up; none of the future."""
+    bits: PendingBits = {}
     for at, part in connection.execute("SELECT at, part FROM minute WHERE at<=?", (int(now),)):
         key = (at // HOUR * HOUR, part)
         bits[key] = bits.get(key, 0) | 1 << (at % HOUR // MINUTE)

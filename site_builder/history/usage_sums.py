@@ -116,25 +116,17 @@ class UsageTally:
     shares: dict[tuple[date, str, str], UsageShareSums] = field(default_factory=dict)
     seen: dict[tuple[date, str], StateMinutes] = field(default_factory=dict)
 
-    def add_hour(self, hour: HourBlock, series: Sequence[GpuSeries], days: Sequence[tuple[date, int, int]]) -> None:
-        """Add an hour of a host; `days` are the days in it, each from one minute to another."""
-        for number, gpu in enumerate(series):
-            for day, start, end in days:
-                minutes = slice(number * MINUTES_PER_HOUR + start, number * MINUTES_PER_HOUR + end)
-                codes = hour.occupancy_codes[minutes]
-                if not has_no_block_values(codes):
-                    self.add_gpu_minutes((day, gpu.model), codes, hour.occupancies, hour.gpu_columns["use"][minutes])
-
-    def add_gpu_minutes(
-        self, key: tuple[date, str], codes: array[int], occupancies: Sequence[str], use: array[int]
-    ) -> None:
+    def add_gpu_minutes(self, key: tuple[date, str], hour: HourBlock, gpu_minutes: slice) -> None:
+        codes, use = hour.occupancy_codes[gpu_minutes], hour.gpu_columns["use"][gpu_minutes]
+        if has_no_block_values(codes):
+            return
         state_minutes = dict.fromkeys(GPU_STATES, 0)
         taken_codes, unowned_minutes = set(), 0
         is_constant = codes.count(codes[0]) == len(codes)  # nothing changed in that hour
         for code, minutes in [(codes[0], len(codes))] if is_constant else Counter(codes).items():
             if code == NO_CODE:
                 continue
-            state, unowned, shares = account_minutes(occupancies[code], minutes)
+            state, unowned, shares = account_minutes(hour.occupancies[code], minutes)
             state_minutes[state] += minutes
             unowned_minutes += unowned
             for person, share in shares:
@@ -207,5 +199,8 @@ def tally_usage_hours(
             row = connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)).fetchone()
             gpu_sets[gpu_set_id] = (row[0], unpack_gpu_series(row[1])) if row else ("", ())
         host, series = gpu_sets[gpu_set_id]
-        tallies[at, host].add_hour(hour, series, split_usage_hour_by_day(at, zone))
+        for day, start, end in split_usage_hour_by_day(at, zone):
+            for number, gpu in enumerate(series):
+                gpu_minutes = slice(number * MINUTES_PER_HOUR + start, number * MINUTES_PER_HOUR + end)
+                tallies[at, host].add_gpu_minutes((day, gpu.model), hour, gpu_minutes)
     return tallies

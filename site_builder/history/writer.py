@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import tzinfo
 from pathlib import Path
 
@@ -89,31 +89,25 @@ class HistoryWriter(HistoryReader):
         minute = int(now) // MINUTE * MINUTE
         if minute == self.recorded_at:
             return
-        consequence = "this minute is missing in it"
-        if self.attempt("record", lambda: self.write_minute(samples, minute, reach), now, consequence):
+        with self.catch_failure("record", now, "this minute is missing in it"):
+            self.write_minute(samples, minute, reach)
             self.recorded_at = minute
 
     def roll_up(self, now: float, seconds: float) -> bool:
         """Roll up what is due, for so long; return True if all of it is done."""
         end = time.monotonic() + seconds
-        is_done = False
-
-        def work() -> None:
-            nonlocal is_done
+        with self.catch_failure("roll_up", now, "what is older stays as it is"):
             connection = self.connect()
             connection.execute("PRAGMA synchronous=NORMAL")  # the next minute makes it last
-            for _ in self.roll_up_in_steps(connection, now):
-                if time.monotonic() >= end:
-                    return
-            is_done = True
+            return all(time.monotonic() < end for _ in self.roll_up_in_steps(connection, now))
+        return False
 
-        self.attempt("roll_up", work, now, "what is older stays as it is")
-        return is_done
-
-    def attempt(self, task: str, work: Callable[[], None], now: float, consequence: str) -> bool:
-        """Try to do something with the file; a damaged one is set aside."""
+    @contextmanager
+    def catch_failure(self, task: str, now: float, consequence: str) -> Iterator[None]:
+        """Record why something could not be done with the file, and that it was done; set a damaged file aside."""
         try:
-            work()
+            yield
+            self.failures.pop(task, None)
         except HistoryUnusableError as error:
             self.failures[task] = (str(error), "no history is written")
         except Exception as error:  # whatever it is, it must not cost the page
@@ -127,10 +121,6 @@ class HistoryWriter(HistoryReader):
                 except OSError as rename_error:
                     reason = f"it is damaged, and could not be set aside ({rename_error.strerror})"
                     self.failures[task] = (reason, "no history is written")
-        else:
-            self.failures.pop(task, None)
-            return True
-        return False
 
     def write_minute(self, samples: Sequence[PackedSample], minute: int, reach: float) -> None:
         """Write a minute, unless it is there; minutes missed between two builds are copies of the last one."""
@@ -220,35 +210,30 @@ class HistoryWriter(HistoryReader):
 
     def add_hours(self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HourBlock]]) -> None:
         """Add some hours, each of which comes here once, to the sums and to the runs of GPUs."""
-        shares, seen = [], []
-        hour_shares: dict[tuple[int, int, int], UsageShareSums] = {}
-        hour_seen: dict[tuple[int, int], StateMinutes] = {}
+        shares: dict[tuple[int, ...], UsageShareSums] = {}
+        seen: dict[tuple[int, ...], StateMinutes] = {}
+        hour_shares: dict[tuple[int, ...], UsageShareSums] = {}
+        hour_seen: dict[tuple[int, ...], StateMinutes] = {}
         for (at, host), tally in tally_usage_hours(connection, hours, self.zone).items():
             for (day, model, person), share in tally.shares.items():
                 host_id, model_id, person_id = (self.find_name_id(connection, name) for name in (host, model, person))
-                shares.append((day.toordinal(), host_id, model_id, person_id, *share))
+                add_to_usage_sums(shares, (day.toordinal(), host_id, model_id, person_id), share)
                 add_to_usage_sums(hour_shares, (at, model_id, person_id), share)
             for (day, model), minutes in tally.seen.items():
                 host_id, model_id = (self.find_name_id(connection, name) for name in (host, model))
-                seen.append((day.toordinal(), host_id, model_id, *minutes))
+                add_to_usage_sums(seen, (day.toordinal(), host_id, model_id), minutes)
                 add_to_usage_sums(hour_seen, (at, model_id), minutes)
-        tables: list[tuple[str, str, Sequence[str], Sequence[tuple[int, ...]]]] = [
+        tables: tuple[tuple[str, str, Sequence[str], Mapping[tuple[int, ...], tuple[int, ...]]], ...] = (
             ("share", "day, host, model, person", UsageShareSums._fields, shares),
             ("seen", "day, host, model", database.SEEN_COLUMNS, seen),
-            (
-                "hour_share",
-                "at, model, person",
-                UsageShareSums._fields,
-                [(*key, *row) for key, row in hour_shares.items()],
-            ),
-            ("hour_seen", "at, model", database.SEEN_COLUMNS, [(*key, *row) for key, row in hour_seen.items()]),
-        ]
-        for table, key, columns, rows in tables:
-            if rows:
-                placeholders = ",".join("?" * len(rows[0]))
-                additions = ", ".join(f"{name}={name}+excluded.{name}" for name in columns)
-                sql = f"INSERT INTO {table} VALUES({placeholders}) ON CONFLICT({key}) DO UPDATE SET {additions}"
-                connection.executemany(sql, rows)
+            ("hour_share", "at, model, person", UsageShareSums._fields, hour_shares),
+            ("hour_seen", "at, model", database.SEEN_COLUMNS, hour_seen),
+        )
+        for table, key_columns, columns, sums in tables:
+            placeholders = ",".join("?" * len([*key_columns.split(), *columns]))
+            additions = ", ".join(f"{name}={name}+excluded.{name}" for name in columns)
+            sql = f"INSERT INTO {table} VALUES({placeholders}) ON CONFLICT({key_columns}) DO UPDATE SET {additions}"
+            connection.executemany(sql, [(*key, *row) for key, row in sums.items()])
         idle_runs.roll_up_idle_runs(connection, hours, self.idle_percent)
 
     def find_name_id(self, connection: sqlite3.Connection, text: str) -> int:

@@ -26,7 +26,6 @@ from site_builder.core.people import PeopleDirectory, PeopleNames
 from site_builder.history import commands as history_commands
 from site_builder.history import export
 from site_builder.history.block_format import pack_block, unpack_block
-from site_builder.history.commands import ExportCommandPeriod
 from site_builder.history.database import begin_database_transaction
 from site_builder.history.export import ExportRow
 from site_builder.history.model import GPU_STATES
@@ -52,9 +51,7 @@ def rows(
     who: PeopleNames | None = None,
     zone: tzinfo = timezone.utc,
 ) -> list[ExportRow]:
-    return list(
-        history_commands.read_export_command_rows(past, name, ExportCommandPeriod(*span), who or called(), zone)
-    )
+    return list(history_commands.read_export_command_rows(past, name, span, who or called(), zone))
 
 
 def cells(told: Sequence[ExportRow]) -> list[dict[str, str]]:
@@ -221,15 +218,15 @@ def test_two_exports_that_meet_have_each_bucket_once(history: HistoryWriter, ste
 @pytest.mark.parametrize(("since", "step"), [("1h", 60), ("2d", 60), ("3d", 300), ("35d", 300), ("36d", 3600)])
 def test_by_default_it_is_as_fine_as_it_is_kept(since: str, step: int) -> None:
     assert (
-        history_commands.parse_export_period(since, None, None, datetime.fromtimestamp(NOON, timezone.utc)).step == step
+        history_commands.parse_export_period(since, None, None, datetime.fromtimestamp(NOON, timezone.utc))[2] == step
     )
 
 
 def test_export_is_coarser_where_history_is_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     now = datetime.fromtimestamp(NOON, timezone.utc)
-    assert history_commands.parse_export_period("7d", None, "60", now).step == 300
+    assert history_commands.parse_export_period("7d", None, "60", now)[2] == 300
     assert "minutes are kept for 2 days: since 7d these are steps of 5 minutes" in capsys.readouterr().err
-    assert history_commands.parse_export_period("7d", None, "3600", now).step == 3600
+    assert history_commands.parse_export_period("7d", None, "3600", now)[2] == 3600
     assert capsys.readouterr().err == ""
 
 
@@ -337,9 +334,7 @@ def peak(past: HistoryReader, days: int) -> int:
     """The most memory that so many days take."""
     tracemalloc.start()
     for _ in export.render_export_csv(
-        history_commands.read_export_command_rows(
-            past, "atlas", ExportCommandPeriod(NOON - days * DAY, NOON, 300), called(), timezone.utc
-        )
+        history_commands.read_export_command_rows(past, "atlas", (NOON - days * DAY, NOON, 300), called(), timezone.utc)
     ):
         pass
     _, most = tracemalloc.get_traced_memory()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date, timezone
 from pathlib import Path
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.history.reader import GpuSetChange
-from site_builder.history.rollups import SUMS_FILE, HostModel, MonthUsage, RecentRollups, UsageRollup
+from site_builder.history.rollups import SUMS_FILE, HostModel, MonthUsage, RollupWindow, UsageRollup
 from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll, used
@@ -33,11 +34,20 @@ def running(history: HistoryWriter) -> UsageRollup:
     return UsageRollup(history, HOURS, 13, none)
 
 
+class RecentRollups(NamedTuple):
+    windows: tuple[RollupWindow, ...]
+    months: tuple[MonthUsage, ...]
+
+
+def recent(sums: UsageRollup) -> RecentRollups:
+    return RecentRollups(sums.state.windows, tuple(sums.load_months()))
+
+
 def done(sums: UsageRollup, now: float) -> RecentRollups:
     """All that is to do."""
     sums.advance(now, 60)
     assert sums.is_done
-    return sums.load_recent_usage()
+    return recent(sums)
 
 
 def minutes(lately: RecentRollups, place: int = 0) -> dict[str, float]:
@@ -198,10 +208,10 @@ def test_the_last_gpus_of_a_host_are_known_however_long_ago_it_was_seen(history:
 
 
 def test_without_history_there_is_nothing(history: HistoryWriter) -> None:
-    assert running(history).load_recent_usage() == RecentRollups((), ())
+    assert recent(running(history)) == RecentRollups((), ())
     sums = running(history)
     sums.advance(NOON, 1)
-    assert sums.load_recent_usage() == RecentRollups((), ())
+    assert recent(sums) == RecentRollups((), ())
 
 
 def test_a_damaged_minute_is_a_gap(history: HistoryWriter) -> None:
@@ -217,7 +227,7 @@ def test_a_build_does_no_more_than_it_has_time_for_and_the_next_builder_goes_on(
     while not found.windows:
         sums = running(history)
         sums.advance(NOON + 1200, 0)
-        found = sums.load_recent_usage()
+        found = recent(sums)
         sums.save()
         goes += 1
     assert minutes(found) == {"alice": 32 * 20}

@@ -154,7 +154,9 @@ def test_month_of_totals_survives(tmp_path: Path) -> None:
     )
     kept = rollups.RollupState(
         database_identity=(12, 34),
-        finished_months={month.first: rollups.FinishedRollupMonth(month.until, rollups.dump_rollup_month(month))},
+        finished_months={
+            month.first: rollups.FinishedRollupMonth(month.until, encode_record(replace_dicts_by_pairs(month)))
+        },
     )
     kept.unfinished_month = rollups.UnfinishedRollupMonth(
         month.first,
