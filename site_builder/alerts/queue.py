@@ -7,18 +7,7 @@ from datetime import datetime, timedelta, tzinfo
 from itertools import groupby
 
 from site_builder.alerts import model, render
-from site_builder.alerts.model import (
-    Alert,
-    AlertContext,
-    AlertRule,
-    AlertState,
-    Condition,
-    ConditionChange,
-    DeliveryOutcome,
-    DeliveryRecord,
-    Notification,
-    parse_person_receiver,
-)
+from site_builder.alerts.model import Alert, AlertContext, AlertRule, AlertState, Condition, Notification
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY, HOUR
 
@@ -45,6 +34,7 @@ MAX_HISTORY = 1000
 HISTORY_RETENTION_S = 90 * DAY
 MAX_REASON_CHARACTERS = 300
 MAX_NAMED_PEOPLE = 3
+UNKNOWN_ARRIVAL = "it is not known whether {} for {} arrived"
 
 
 class NotificationQueueBuilder:
@@ -66,7 +56,7 @@ class NotificationQueueBuilder:
         self.rules: dict[str, AlertRule] = {}
         self.people_by_host: dict[str, set[str]] = {}
 
-    def add_change(self, change: ConditionChange, rule: AlertRule) -> None:
+    def add_change(self, change: model.ConditionChange, rule: AlertRule) -> None:
         """Collect an alert for each receiver of the rule, or cancel the opposite alert that is not sent yet."""
         self.id_counter += 1
         self.rules[rule.name] = rule
@@ -93,9 +83,9 @@ class NotificationQueueBuilder:
         if "hooks" in rule.to:
             yield from (model.HOOK_PREFIX + name for name in self.context.hooks)
 
-    def build_alert(self, change: ConditionChange, to: str) -> Alert:
+    def build_alert(self, change: model.ConditionChange, to: str) -> Alert:
         """Build the alert for one receiver; where people are hidden, each reads only of themselves."""
-        condition, reader = change.condition, parse_person_receiver(to)
+        condition, reader = change.condition, model.parse_person_receiver(to)
         if not self.context.users_shown:
             people = (reader,) if reader else ()
             condition = condition._replace(owners=people, people=people)
@@ -215,16 +205,9 @@ class NotificationQueueBuilder:
         self, to: str, via: str, alerts: tuple[Alert, ...], due_at: int, omitted_count: int
     ) -> None:
         self.id_counter += 1
+        new_id = f"{self.now_s}-{self.id_counter}"
         self.notifications.append(
-            Notification(
-                id=f"{self.now_s}-{self.id_counter}",
-                to=to,
-                alerts=alerts,
-                created_at=self.now_s,
-                due_at=due_at,
-                via=via,
-                omitted_count=omitted_count,
-            )
+            Notification(new_id, to, alerts, self.now_s, due_at, via, omitted_count=omitted_count)
         )
 
     def find_send_time(self, to: str, rule: AlertRule) -> int:
@@ -275,16 +258,16 @@ def find_queue_quiet_end(quiet: tuple[int, int] | None, at: int, zone: tzinfo) -
 
 def has_due_work(state: AlertState, claim_prefix: str | None, now: int) -> bool:
     """Return True if a notification is due, or has a claim whose sender may be gone (see write_off_lost_claims)."""
-    for notification in state.notifications:
-        timeout = LOCAL_CLAIM_TIMEOUT_S if is_claimed_here(notification, claim_prefix) else CLAIM_TIMEOUT_S
-        is_free = not notification.claimed_by or abs(now - notification.claimed_at) >= timeout
-        if notification.due_at <= now and is_free:
-            return True
-    return False
+    return any(
+        queued.due_at <= now
+        and (not queued.claimed_by or is_claim_over(queued, claim_prefix, now, LOCAL_CLAIM_TIMEOUT_S))
+        for queued in state.notifications
+    )
 
 
-def is_claimed_here(notification: Notification, claim_prefix: str | None) -> bool:
-    return claim_prefix is None or notification.claimed_by.startswith(claim_prefix)
+def is_claim_over(notification: Notification, claim_prefix: str | None, now: int, local_timeout_s: int) -> bool:
+    is_local = claim_prefix is None or notification.claimed_by.startswith(claim_prefix)
+    return abs(now - notification.claimed_at) >= (local_timeout_s if is_local else CLAIM_TIMEOUT_S)
 
 
 def write_off_lost_claims(state: AlertState, claim_prefix: str | None, now: int) -> AlertState:
@@ -293,12 +276,10 @@ def write_off_lost_claims(state: AlertState, claim_prefix: str | None, now: int)
     The claims of senders on this machine begin with `claim_prefix`, and none of these senders is left; None means
     that there are no other machines.
     """
-    for notification in state.notifications:
-        if not notification.claimed_by:
-            continue
-        if is_claimed_here(notification, claim_prefix) or abs(now - notification.claimed_at) >= CLAIM_TIMEOUT_S:
+    for queued in state.notifications:
+        if queued.claimed_by and is_claim_over(queued, claim_prefix, now, local_timeout_s=0):
             reason = "whoever sent it was ended in the middle: it may have arrived, and is not sent again"
-            tried = notification._replace(tries=notification.tries + 1)
+            tried = queued._replace(tries=queued.tries + 1)
             state = finish_notification(state, tried, model.UNSURE, reason, now)
     return state
 
@@ -319,14 +300,14 @@ def claim_notification(state: AlertState, notification_id: str, claim_name: str,
 
 
 def find_claimed_notification(state: AlertState, notification_id: str, claim_name: str) -> Notification | None:
-    for queued in state.notifications:
-        if queued.id == notification_id and queued.claimed_by == claim_name:
-            return queued
-    return None
+    matches = (
+        queued for queued in state.notifications if (queued.id, queued.claimed_by) == (notification_id, claim_name)
+    )
+    return next(matches, None)
 
 
 def record_outcome(
-    state: AlertState, notification_id: str, claim_name: str, outcome: DeliveryOutcome, now: int
+    state: AlertState, notification_id: str, claim_name: str, outcome: model.DeliveryOutcome, now: int
 ) -> AlertState:
     """Finish a claimed notification or schedule its retry; one that is no longer ours was written off by another."""
     notification = find_claimed_notification(state, notification_id, claim_name)
@@ -360,7 +341,7 @@ def finish_notification(
     state: AlertState, notification: Notification, status: str, reason: str, now: int
 ) -> AlertState:
     """Move a notification from the queue to the history."""
-    record = DeliveryRecord(now, notification.to, status, notification.alerts, reason, notification.tries)
+    record = model.DeliveryRecord(now, notification.to, status, notification.alerts, reason, notification.tries)
     notifications = tuple(queued for queued in state.notifications if queued.id != notification.id)
     return state._replace(notifications=notifications, history=(*state.history, record)[-MAX_HISTORY:])
 
@@ -373,32 +354,20 @@ def describe_queue_problems(state: AlertState, now: int) -> list[str]:
         queue = list(group)
         reason = next((queued.last_error for queued in queue if queued.last_error), "nobody sends them")
         subject = "a letter waits" if len(queue) == 1 else f"{len(queue)} letters wait"
-        sentences.append(f"{subject} for {format_queue_receiver(to)}: {reason}")
+        sentences.append(f"{subject} for {to.replace(':', ' ', 1)}: {reason}")
     for status, singular, plural, sentence, last in (
         (model.GIVEN_UP, "a letter was", "letters were", "{} given up for {}", "the last"),
-        (
-            model.UNSURE,
-            "a notification",
-            "notifications",
-            "it is not known whether {} for {} arrived",
-            "the last of them",
-        ),
+        (model.UNSURE, "a notification", "notifications", UNKNOWN_ARRIVAL, "the last of them"),
     ):
         records = [record for record in state.history if record.status == status and abs(now - record.at) < MAX_AGE_S]
-        people = [record for record in records if parse_person_receiver(record.to)]
+        people = [record for record in records if model.parse_person_receiver(record.to)]
         count = len({record.to for record in people})
         if count > MAX_NAMED_PEOPLE:  # mostly one cause: no contacts are written down
             summary = sentence.format(plural, f"{count} people")
-            sentences.append(f"{summary}, {last} for {format_queue_receiver(people[-1].to)}: {people[-1].reason}")
-            records = [record for record in records if not parse_person_receiver(record.to)]
+            sentences.append(f"{summary}, {last} for {people[-1].to.replace(':', ' ', 1)}: {people[-1].reason}")
+            records = [record for record in records if not model.parse_person_receiver(record.to)]
         for to in sorted({record.to for record in records}):
             reasons = [record.reason for record in records if record.to == to]
             subject = singular if len(reasons) == 1 else f"{len(reasons)} {plural}"
-            sentences.append(f"{sentence.format(subject, format_queue_receiver(to))}: {reasons[-1]}")
+            sentences.append(f"{sentence.format(subject, to.replace(':', ' ', 1))}: {reasons[-1]}")
     return sentences
-
-
-def format_queue_receiver(to: str) -> str:
-    """Format a receiver as people call it: `channel lab`."""
-    kind, _, name = to.partition(":")
-    return f"{kind} {name}"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 
 from site_builder.alerts import model, queue, render, weekly_report
 from site_builder.alerts.model import AlertMessage, AlertState, DeliveryOutcome, Notification
@@ -36,15 +36,12 @@ SEND_PERIOD_S, MAX_LIFETIME_S = 120, 600
 # Writes that must succeed are repeated: the answer of Consul may have been lost.
 WRITE_ATTEMPTS, WRITE_RETRY_DELAY_S = 3, 2.0
 OutcomeListener = Callable[[Notification, DeliveryOutcome], None]
+# Sends once, within a time, and never raises.
+Delivery = Callable[[Notification, AlertMessage], DeliveryOutcome]
 
 
 class SenderBusyError(Exception):
     """Another process is sending."""
-
-
-class SenderTransport(Protocol):
-    def send(self, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
-        """Send once, within a time; never raise."""
 
 
 def send_due_notifications(settings: Settings, on_outcome: OutcomeListener | None = None) -> int:
@@ -55,7 +52,7 @@ def send_due_notifications(settings: Settings, on_outcome: OutcomeListener | Non
         if not is_held:
             raise SenderBusyError("another process sends just now")
         store = open_alert_store(settings.state, settings.kv)
-        sender = NotificationSender(settings, store, load_channels(settings))
+        sender = NotificationSender(settings, store, load_channels(settings).send)
         with stop_between_notifications(sender):
             return sender.send_due(on_outcome)
 
@@ -64,13 +61,9 @@ class NotificationSender:
     """Sends due notifications; its caller holds the sender lock."""
 
     def __init__(
-        self,
-        settings: Settings,
-        store: AlertStore,
-        channels: SenderTransport,
-        clock: Callable[[], float] = time.time,
+        self, settings: Settings, store: AlertStore, deliver: Delivery, clock: Callable[[], float] = time.time
     ) -> None:
-        self.settings, self.store, self.channels, self.clock = settings, store, channels, clock
+        self.settings, self.store, self.deliver, self.clock = settings, store, deliver, clock
         self.claim_prefix = build_sender_claim_prefix(settings)
         self.claim_name = f"{self.claim_prefix or ''}{os.getpid()}.{secrets.token_hex(4)}"
         self.is_ending = False
@@ -117,18 +110,16 @@ class NotificationSender:
         except Exception as error:
             return DeliveryOutcome(model.FAILED, f"it could not be put into words ({type(error).__name__})")
         try:
-            return self.channels.send(notification, message)
+            return self.deliver(notification, message)
         except Exception as error:  # it may have been sent before
             return DeliveryOutcome(model.UNSURE, f"a fault of gpuboard's own ({type(error).__name__})")
 
     def render_message(self, notification: Notification) -> AlertMessage:
         message = render.render_notification(notification, self.settings.zone, self.settings.privacy.users)
         first_alert = notification.alerts[0]
-        if first_alert.rule == model.WEEKLY_REPORT_RULE and (week := collect.parse_report_week(first_alert.about)):
-            report = weekly_report.build_report_message(self.settings, week, self.clock())
-            if report:
-                return report._replace(hook_json=message.hook_json)
-        return message
+        week = collect.parse_report_week(first_alert.about) if first_alert.rule == model.WEEKLY_REPORT_RULE else None
+        report = weekly_report.build_report_message(self.settings, week, self.clock()) if week else None
+        return report._replace(hook_json=message.hook_json) if report else message
 
 
 def build_sender_claim_prefix(settings: Settings) -> str | None:

@@ -322,7 +322,7 @@ def test_a_receiver_that_is_not_well(
             heard.append(outcome.status)
 
         NotificationSender(
-            settings, found, NotificationChannels(settings, Contacts(), timeout_s=2), lambda: at
+            settings, found, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at
         ).send_due(note)
         assert heard == [how]
         left = found.read()
@@ -334,7 +334,7 @@ def test_a_receiver_that_is_not_well(
         assert "127.0.0.1" not in left.notifications[0].last_error
         if answer:  # it gets well
             NotificationSender(
-                settings, found, NotificationChannels(settings, Contacts(), timeout_s=2), lambda: at + wait
+                settings, found, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at + wait
             ).send_due(note)
             assert heard == [how, "sent"]
             assert len(web.got) == 1

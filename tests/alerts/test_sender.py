@@ -42,7 +42,7 @@ def lab(tmp_path: Path) -> Lab:
 
 def build_sender(lab: Lab, transport: FakeTransport, now: float = 1000) -> NotificationSender:
     """A post office with a clock."""
-    return NotificationSender(lab.settings(), AlertStore(lab.state), transport, lambda: now)
+    return NotificationSender(lab.settings(), AlertStore(lab.state), transport.send, lambda: now)
 
 
 def test_the_sender_sends_everything_that_is_due_and_ends(lab: Lab) -> None:
@@ -160,7 +160,7 @@ class Web:
 
 state = Path(folder)
 settings = Settings(data=state, www=state, state=state, zone=None, limits=None, privacy=None, consul=None)
-sender = NotificationSender(settings, Store(state), Web(), lambda: 1000)
+sender = NotificationSender(settings, Store(state), Web().send, lambda: 1000)
 sender.render_message = lambda notification: None
 sender.send_due()
 """
