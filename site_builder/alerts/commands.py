@@ -33,7 +33,6 @@ from site_builder.core.formatting import DAY
 from site_builder.core.model import Problem
 from site_builder.core.terminal_text import clean_text, find_terminal_width, replace_unencodable
 from site_builder.core.timeparse import moments
-from site_builder.core.timeparse.moments import UnclearTimeError
 from site_builder.health.store import StoredEventReader
 from site_builder.history.reader import HistoryReader
 from site_builder.snapshots.completion import complete_hosts
@@ -102,9 +101,7 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
     """Return the receivers of a test as notifications name them."""
     hooks = channels.hooks.check_hooks()
     receivers = {name: f"{model.CHANNEL_PREFIX}{name}" for name in channels.channel_urls}
-    receivers.update(
-        (f"{model.HOOK_PREFIX}{hook.name}", f"{model.HOOK_PREFIX}{hook.name}") for hook in hooks if hook.name
-    )
+    receivers |= {name: name for name in (f"{model.HOOK_PREFIX}{hook.name}" for hook in hooks if hook.name)}
     if only is None:
         if not receivers:
             problem = next((hook.problem for hook in hooks if hook.problem), None)
@@ -175,7 +172,7 @@ def show_alert_history(settings: Settings, since: str, as_json: bool) -> None:
     now = Now(time.time(), settings.zone)
     try:
         first = moments.parse_past_moment(since, now.local).timestamp()
-    except UnclearTimeError as error:
+    except moments.UnclearTimeError as error:
         raise click.UsageError(f'--since: "{since}" {error}') from None
     history = read_alert_state_or_exit(settings).history
     records = sorted((record for record in history if record.at >= first), key=lambda record: -record.at)
@@ -209,7 +206,7 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
     if length is not None:
         try:
             until = int(moments.parse_duration(length).add_to(now.local, now.zone).timestamp())
-        except UnclearTimeError as error:
+        except moments.UnclearTimeError as error:
             raise click.UsageError(f'--for: "{length}" {error}') from None
         if not now.epoch < until <= now.epoch + MAX_SILENCE_S:
             message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
@@ -232,19 +229,17 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
     with translate_alert_errors(settings):
         store.change(change_silences)
     for name in names:
+        change = "is silent no longer" if before.get(name, 0) > now.epoch else "was not silent"
         if until is not None:
-            print_command_message(f"{name} is silent until {format_alert_time(until, now)}")
-        elif before.get(name, 0) > now.epoch:
-            print_command_message(f"{name} is silent no longer")
-        else:
-            print_command_message(f"{name} was not silent")
+            change = f"is silent until {format_alert_time(until, now)}"
+        print_command_message(f"{name} {change}")
 
 
 @alerts.command("run")
 @click.option("--dry-run", is_flag=True, help="Only show what would be sent and why, and what not and why not.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, for programs.")
 @with_settings
-def run_alerts(settings: Settings, dry_run: bool, as_json: bool) -> None:
+def run_alerts_command(settings: Settings, dry_run: bool, as_json: bool) -> None:
     """Send what waits and is due, as the builder lets it be done by itself.
 
     With --dry-run, it decides from data/ as the next build would, shows letter by letter what would be sent, to whom
@@ -257,7 +252,7 @@ def run_alerts(settings: Settings, dry_run: bool, as_json: bool) -> None:
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run")
     if dry_run:
-        show_dry_run(settings, as_json)
+        show_alerts_dry_run(settings, as_json)
         return
     if not settings.alerts.is_enabled:
         raise CommandError(NO_RECEIVERS_MESSAGE)
@@ -266,7 +261,9 @@ def run_alerts(settings: Settings, dry_run: bool, as_json: bool) -> None:
     def print_outcome(notification: Notification, outcome: DeliveryOutcome) -> None:
         if outcome.status != model.SENT:
             failures.append(outcome)
-        print_alert_lines(table.format_sent_notification(notification, outcome))
+        titles = table.list_table_alert_titles(notification.alerts, notification.omitted_count)
+        indented = [f"{table.COLUMN_GAP * 3}{title}" for title in titles]
+        print_alert_lines([table.format_table_outcome(notification.to, outcome), *indented])
 
     with translate_alert_errors(settings):
         try:
@@ -282,7 +279,7 @@ def run_alerts(settings: Settings, dry_run: bool, as_json: bool) -> None:
         sys.exit(1)
 
 
-def show_dry_run(settings: Settings, as_json: bool) -> None:
+def show_alerts_dry_run(settings: Settings, as_json: bool) -> None:
     """Decide all hosts as the next build would, apply the rules, and show what would be sent, and what not."""
     now = Now(time.time(), settings.zone)
     with translate_alert_errors(settings), translate_to_command_errors():
@@ -312,11 +309,9 @@ def show_dry_run(settings: Settings, as_json: bool) -> None:
         click.echo(table.dry_run_table_to_json(notifications, statuses))
     else:
         print_alert_lines(table.format_dry_run_table(notifications, statuses, now, find_terminal_width()))
-    problems = [*engine.config_files.list_problems(), *engine.watches.problems]
-    problems += [history.problem] if history.problem else []
-    if engine.failure:
-        problems.append(Problem(PROBLEM_WHERE, engine.failure))
-    print_alert_command_problems(problems, settings)
+    failure = Problem(PROBLEM_WHERE, engine.failure) if engine.failure else None
+    problems = [*engine.config_files.list_problems(), *engine.watches.problems, history.problem, failure]
+    print_alert_command_problems(filter(None, problems), settings)
 
 
 def read_alert_state_or_exit(settings: Settings) -> AlertState:

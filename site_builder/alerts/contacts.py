@@ -194,11 +194,10 @@ class ContactsAndRules:
 
     def __init__(self, alerts: AlertSettings, data: Path, www: Path, state: Path | None = None) -> None:
         self.alerts, self.state_folder = alerts, state
-        self.rules_file = ProtectedConfigFile("GPUBOARD_ALERTS", alerts.rules_file, (data, www), MAX_RULES_BYTES)
-        self.contacts_file = ProtectedConfigFile(
-            "GPUBOARD_CONTACTS", alerts.contacts_file, (data, www), MAX_CONTACTS_BYTES, is_secret=True
-        )
-        if alerts.rules_file and state:
+        rules, contacts, forbidden = alerts.rules_file, alerts.contacts_file, (data, www)
+        self.rules_file = ProtectedConfigFile("GPUBOARD_ALERTS", rules, forbidden, MAX_RULES_BYTES)
+        self.contacts_file = ProtectedConfigFile("GPUBOARD_CONTACTS", contacts, forbidden, MAX_CONTACTS_BYTES, True)
+        if rules and state:
             with suppress(OSError, files.FileRefusedError):
                 self.rules_file.content = files.read_own_file(state / GOOD_RULES_FILE, MAX_RULES_BYTES)
         self.parse_rules = lru_cache(maxsize=1)(self.parse_rules_for_channels)
@@ -239,28 +238,28 @@ def load_contacts(settings: Settings) -> Contacts:
     return replace(contacts, aliases=aliases, is_complete=contacts.is_complete and not unread)
 
 
+@dataclass
 class ProtectedConfigFile:
     """A file that only the builder's user and root can write, nor their groups if it contains secrets."""
 
-    def __init__(
-        self,
-        setting: str,
-        path: str | None,
-        forbidden_folders: tuple[Path, ...],
-        max_bytes: int,
-        is_secret: bool = False,
-    ) -> None:
-        self.path = Path(path).absolute() if path else None
-        self.max_bytes, self.is_secret, self.forbidden_folders = max_bytes, is_secret, forbidden_folders
-        self.where = f"{setting} ({self.path.name})" if self.path else ""
-        self.signature: files.FileSignature | None = None
-        self.content: bytes | None = None
+    setting: str
+    path: str | None
+    forbidden_folders: tuple[Path, ...]
+    max_bytes: int
+    is_secret: bool = False
+    signature: files.FileSignature | None = None
+    content: bytes | None = None
+
+    @property
+    def where(self) -> str:
+        return f"{self.setting} ({Path(self.path).name})" if self.path else ""
 
     def refresh(self, previous_counts: str, nothing_counts: str) -> list[Problem]:
         """Read the file if it is set and changed; else return why not, and what counts in its place."""
         if self.path is None:
             return []
-        name, parent = self.path.name, self.path.parent
+        path = Path(self.path).absolute()
+        name, parent = path.name, path.parent
         try:
             real_parent = Path(os.path.realpath(parent))
             for forbidden in self.forbidden_folders:  # hosts write in data/, and everybody reads www/
@@ -287,5 +286,5 @@ class ProtectedConfigFile:
         if status.st_uid not in (os.geteuid(), 0):
             raise files.FileRefusedError("it is another user's; only the builder's user and root may own it")
         if status.st_mode & writers:
-            mode, name = "600" if self.is_secret else "o-w", self.path.name if self.path else ""
-            raise files.FileRefusedError(f"others can write it; chmod {mode} {name} closes it")
+            mode = "600" if self.is_secret else "o-w"
+            raise files.FileRefusedError(f"others can write it; chmod {mode} {Path(self.path or '').name} closes it")

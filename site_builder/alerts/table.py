@@ -120,8 +120,8 @@ def format_table_receiver(to: str) -> str:
 
 def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> list[str]:
     rows = [format_condition_row(status, now) for status in alert_list.conditions if status.state != UPCOMING]
-    lines = [f"Conditions: {len(rows) or 'none'}"]
-    lines += format_alert_table(("since", "rule", "where", "reported"), rows, width)
+    table = format_alert_table(("since", "rule", "where", "reported"), rows, width)
+    lines = [f"Conditions: {len(rows) or 'none'}", *table]
     lines += format_upcoming_conditions(alert_list.conditions, now, width)
     if alert_list.notifications:
         rows = []
@@ -137,10 +137,11 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
         lines += ["", f"Queued notifications: {len(rows)}"]
         lines += format_alert_table(("created", "to", "due"), rows, width)
     if alert_list.silences:
-        lines += ["", "Silenced"]
+        silences = sorted(alert_list.silences.items())
         lines += [
-            f"{COLUMN_GAP}{host} until {format_alert_time(until, now)}"
-            for host, until in sorted(alert_list.silences.items())
+            "",
+            "Silenced",
+            *(f"{COLUMN_GAP}{host} until {format_alert_time(end, now)}" for host, end in silences),
         ]
     rows = []
     for receiver in alert_list.receivers:
@@ -192,9 +193,8 @@ def format_upcoming_conditions(statuses: Iterable[ConditionTableStatus], now: No
     rows: list[AlertTableRow] = []
     for status in statuses:
         if status.state == UPCOMING:
-            condition = status.tracked.condition
-            place, owners = format_table_place(condition), format_names(condition.owners)
-            rows.append(((format_alert_time(status.at, now), condition.rule, place, owners), ()))
+            at, condition = format_alert_time(status.at, now), status.tracked.condition
+            rows.append(((at, condition.rule, format_table_place(condition), format_names(condition.owners)), ()))
     if not rows:
         return []
     return ["", f"Upcoming: {len(rows)}", *format_alert_table(("at", "rule", "where", "whose"), rows, width)]
@@ -273,11 +273,6 @@ def format_table_outcome(to: str, outcome: DeliveryOutcome) -> str:
     """Format how a delivery ended: `lab: sent`."""
     line = f"{format_table_receiver(to)}: {OUTCOME_PHRASES.get(outcome.status, outcome.status)}"
     return f"{line}: {outcome.reason}" if outcome.reason and outcome.status != model.SENT else line
-
-
-def format_sent_notification(notification: Notification, outcome: DeliveryOutcome) -> list[str]:
-    titles = list_table_alert_titles(notification.alerts, notification.omitted_count)
-    return [format_table_outcome(notification.to, outcome), *(f"{COLUMN_GAP * 3}{title}" for title in titles)]
 
 
 # JSON

@@ -108,8 +108,8 @@ def parse_board_request_gpus(transaction: BookingTransaction, request: JsonReque
         raise UnclearRequestError(message) from None
     ahead = transaction.hosts.settings.limits.soon
     if wanted_gpus.duration_s > ahead:
-        message = f"the board looks no further ahead than {format_duration(ahead)}: ask for a shorter time"
-        raise BookingRefusedError(message)
+        limit = f"the board looks no further ahead than {format_duration(ahead)}"
+        raise BookingRefusedError(f"{limit}: ask for a shorter time")
     hosts = dict.fromkeys(transaction.hosts.find_host(host).lower() for host in wanted_gpus.hosts)
     wanted_gpus = wanted_gpus._replace(hosts=tuple(hosts))
     try:
@@ -124,8 +124,7 @@ def find_watch_availability_warning(wanted_gpus: WatchedGpus, transaction: Booki
     names = [name for name, host in transaction.hosts.list_hosts().items() if not host.is_hidden]
     statuses = list(transaction.hosts.decide_hosts(names, bookings, transaction.now).statuses.values())
     free_gpus = (gpu for status in statuses for gpu in summary.summarize_free_gpus(status))
-    matches = WatchFreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus)
-    if matches:
+    if matches := WatchFreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus):
         return f"that is so already: {format_watch_gpu_places(matches)}"
     model = wanted_gpus.model
     models = {gpu.model for status in statuses for gpu in status.gpus}

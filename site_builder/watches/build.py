@@ -16,6 +16,7 @@ from site_builder.core import files
 from site_builder.core.clock import Now
 from site_builder.core.data_folder import WATCHES_FILE
 from site_builder.core.faults import describe_fault
+from site_builder.core.formatting import format_names
 from site_builder.core.locks import LockedFileBusyError, LockedFileError
 from site_builder.core.model import FreeGpu, Problem
 from site_builder.core.people import fold_login
@@ -71,13 +72,8 @@ class WatchConditions:
                 counts[person] += 1
                 if counts[person] <= store.MAX_WATCHES_PER_PERSON:  # anybody may have written the file
                     watches.append(watch)
-        if not watches:
-            self.fulfilled_since = {}
-            return []
-        free_gpus = WatchFreeGpuIndex(
-            (gpu for host in hosts.values() if host.summary.state == "fresh" for gpu in host.summary.free_gpus),
-            now.epoch,
-        )
+        fresh_hosts = [host.summary for host in hosts.values() if watches and host.summary.state == "fresh"]
+        free_gpus = WatchFreeGpuIndex((gpu for host in fresh_hosts for gpu in host.free_gpus), now.epoch)
         fulfilled = {watch.id: (watch, gpus) for watch in watches if (gpus := self.find_gpus(watch, free_gpus))}
         before = self.fulfilled_since
         # min: the clock may have been set back
@@ -95,9 +91,11 @@ class WatchConditions:
         try:
             return free_gpus.find_gpus(watch.request)
         except Exception as error:
-            problem = describe_fault(f"watch {watch.id} of {watch.name} does not count", error)
-            self.problems = [*self.problems, Problem(f"data/{WATCHES_FILE}", problem)]
+            self.add_problem(describe_fault(f"watch {watch.id} of {watch.name} does not count", error))
             return []
+
+    def add_problem(self, problem: str) -> None:
+        self.problems = [*self.problems, Problem(f"data/{WATCHES_FILE}", problem)]
 
     def save_fulfilled_since(self) -> None:
         if self.fulfilled_since is not None and self.fulfilled_since != self.stored_since:
@@ -107,11 +105,7 @@ class WatchConditions:
 
     def remove_finished(self, conditions: Iterable[Condition], state: AlertState, expires: bool = True) -> None:
         """Remove the watches that were reported, or that expired by a trusted clock."""
-        removed_ids = {
-            condition.about
-            for condition in conditions
-            if condition.rule == WATCH_RULE and condition.key in state.reported_once
-        }
+        removed_ids = {condition.about for condition in conditions if condition.key in state.reported_once}
         removed_ids |= self.expired_ids if expires else set()
         if not removed_ids:
             return
@@ -124,10 +118,8 @@ class WatchConditions:
             WatchStore(self.settings.data, self.settings.kv).change(remove, timeout_s=0)
         except LockedFileBusyError:
             return  # the next build does it
-        except (LockedFileError, OSError) as error:
-            # the alert state remembers them: they are not reported again
-            problem = Problem(f"data/{WATCHES_FILE}", f"watches that are over stay there: {error}")
-            self.problems = [*self.problems, problem]
+        except (LockedFileError, OSError) as error:  # the alert state remembers them: they are not reported again
+            self.add_problem(f"watches that are over stay there: {error}")
 
 
 class WatchFreeGpuIndex:
@@ -164,10 +156,9 @@ class WatchFreeGpuIndex:
         is_one_of_several = request.gpu_count > 1 and isinstance(gpu.index, str) and ":" in gpu.index
         if is_one_of_several and not is_matching_model_profile(request.model, gpu.model.rpartition(" ")[2]):
             return False
-        if gpu.memory_total < request.memory_gb * MIB_PER_GB:
-            return False
         # bookings are known as far as the board looks ahead
-        return gpu.free_until is None or gpu.free_until - self.now >= request.duration_s
+        is_long_enough = gpu.free_until is None or gpu.free_until - self.now >= request.duration_s
+        return gpu.memory_total >= request.memory_gb * MIB_PER_GB and is_long_enough
 
 
 def group_watch_gpus_by_host(free_gpus: Iterable[FreeGpu]) -> dict[str, list[FreeGpu]]:
@@ -181,7 +172,7 @@ def format_watch_gpu_places(free_gpus: Iterable[FreeGpu]) -> str:
     """Format `atlas:0,1 and zeus:3`."""
     by_host = group_watch_gpus_by_host(free_gpus).items()
     places = [f"{host}:{','.join(map(format_watch_gpu_number, gpus))}" for host, gpus in by_host]
-    return " and ".join(filter(None, (", ".join(places[:-1]), *places[-1:])))
+    return format_names(places, limit=len(places))
 
 
 def format_watch_gpu_number(gpu: FreeGpu) -> str:

@@ -157,8 +157,9 @@ def parse_watched_gpus_text(text: str) -> WatchedGpus:
 
 def format_watched_gpus(request: WatchedGpus) -> str:
     """Format a request in words that mean the same when they are parsed."""
-    what = request.model or ("GPU" if request.gpu_count == 1 else "GPUs")
-    words = [f"{request.gpu_count} {what}"]
+    words = [
+        f"{request.gpu_count} {request.model}" if request.model else formatting.format_count(request.gpu_count, "GPU")
+    ]
     if request.memory_gb:
         words.append(f"with {request.memory_gb} GB or more")
     words.append("free")
@@ -322,8 +323,8 @@ class WatchStore:
                 try:
                     entries = parse_watch_entries(before)
                 except WatchFileError as error:
-                    message = f"{self.folder / WATCHES_FILE} cannot be read: {error}; correct it, or remove it"
-                    raise LockedFileError(message) from None
+                    fault = f"{self.folder / WATCHES_FILE} cannot be read: {error}"
+                    raise LockedFileError(f"{fault}; correct it, or remove it") from None
                 after = change_entries(list(entries))
                 if after == entries or self.write(serialize_watches(after)):
                     return
