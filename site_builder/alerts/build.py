@@ -20,7 +20,7 @@ from site_builder.alerts.conditions import (
 from site_builder.alerts.contacts import ContactsAndRules, load_contacts
 from site_builder.alerts.http_mail_hooks import HookFolder
 from site_builder.alerts.model import WATCH_RULE, WEEKLY_REPORT_RULE, AlertContext, AlertRule, AlertState, Condition
-from site_builder.alerts.rules import update_alert_state
+from site_builder.alerts.rules import apply_alert_rules
 from site_builder.alerts.store import AlertStateError, open_alert_store
 from site_builder.alerts.weekly_report import find_due_report
 from site_builder.config.settings import Settings
@@ -107,9 +107,9 @@ class AlertEngine:
         )
         before = self.store.read()
         try:
-            after = update_alert_state(before, conditions, rules, context, now)
+            after = apply_alert_rules(before, conditions, rules, context, now)
         except Exception:  # an error at one host must not keep everything else from being reported
-            _, failing = split_by_fault(conditions, lambda some: update_alert_state(before, some, rules, context, now))
+            _, failing = split_by_fault(conditions, lambda some: apply_alert_rules(before, some, rules, context, now))
             if failing:  # what of these hosts is over is unknown
                 failing_hosts = frozenset(condition.host for condition, _ in failing)
                 names = formatting.format_names(sorted(filter(None, failing_hosts))[:MAX_NAMED_HOSTS])
@@ -117,7 +117,7 @@ class AlertEngine:
                 self.failure = f"{INTERNAL_ERROR} at {where} ({failing[0][1]}): nothing is told of it"
                 conditions = [condition for condition in conditions if condition.host not in failing_hosts]
                 context = context._replace(failed_hosts=failed_hosts | failing_hosts)
-            after = update_alert_state(before, conditions, rules, context, now)
+            after = apply_alert_rules(before, conditions, rules, context, now)
         if dry_run:
             return after
         self.collect_safely(self.watches.save_fulfilled_since)
@@ -125,7 +125,7 @@ class AlertEngine:
         if after != before:
             state = self.store.change(
                 lambda stored: (
-                    after if stored is before else update_alert_state(stored, conditions, rules, context, now)
+                    after if stored is before else apply_alert_rules(stored, conditions, rules, context, now)
                 ),
                 BUILD_LOCK_TIMEOUT_S,
             )

@@ -293,13 +293,13 @@ def list_due_notifications(state: AlertState, now: int) -> list[Notification]:
 
 def claim_notification(state: AlertState, notification_id: str, claim_name: str, now: int) -> AlertState:
     """Claim a notification for one sender, if nobody else has it."""
-    unclaimed = find_claimed_notification(state, notification_id, "")
+    unclaimed = find_queued_notification(state, notification_id, "")
     if unclaimed is None:
         return state
     return replace_notification(state, unclaimed._replace(claimed_by=claim_name, claimed_at=now))
 
 
-def find_claimed_notification(state: AlertState, notification_id: str, claim_name: str) -> Notification | None:
+def find_queued_notification(state: AlertState, notification_id: str, claim_name: str) -> Notification | None:
     matches = (
         queued for queued in state.notifications if (queued.id, queued.claimed_by) == (notification_id, claim_name)
     )
@@ -310,7 +310,7 @@ def record_outcome(
     state: AlertState, notification_id: str, claim_name: str, outcome: model.DeliveryOutcome, now: int
 ) -> AlertState:
     """Finish a claimed notification or schedule its retry; one that is no longer ours was written off by another."""
-    notification = find_claimed_notification(state, notification_id, claim_name)
+    notification = find_queued_notification(state, notification_id, claim_name)
     if notification is None:
         return state
     reason = outcome.reason[:MAX_REASON_CHARACTERS]

@@ -279,11 +279,11 @@ GROUPING_DELAY_S = 60
 FRESH_HOST_RULES = frozenset({*model.GPU_RULES, "host-failed", "booking-broken", "booking-unused"})
 
 
-def update_alert_state(
+def apply_alert_rules(
     state: AlertState, conditions: Iterable[Condition], rules: Mapping[str, AlertRule], context: AlertContext, now: Now
 ) -> AlertState:
     """Return the alert state after a build, with new notifications; the same object if nothing changed."""
-    state_builder = AlertStateBuilder(state, rules, context, now)
+    state_builder = AlertRuleEvaluation(state, rules, context, now)
     now_s = state_builder.now_s
     state_builder.update_conditions(conditions)
     state_builder.queue_builder.build_notifications()
@@ -306,7 +306,7 @@ def update_alert_state(
     return state if updated == state else updated
 
 
-class AlertStateBuilder:
+class AlertRuleEvaluation:
     """Compares the conditions of one build with those in the alert state."""
 
     def __init__(self, state: AlertState, rules: Mapping[str, AlertRule], context: AlertContext, now: Now) -> None:

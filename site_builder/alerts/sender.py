@@ -84,7 +84,7 @@ class NotificationSender:
             state = self.change_with_retries(
                 lambda state: queue.claim_notification(state, notification_id, self.claim_name, self.now_s)  # noqa: B023 # called at once
             )
-            notification = queue.find_claimed_notification(state, notification_id, self.claim_name)
+            notification = queue.find_queued_notification(state, notification_id, self.claim_name)
             if notification is None:  # another builder's sender was quicker
                 continue
             outcome = self.send(notification)

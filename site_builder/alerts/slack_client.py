@@ -70,7 +70,7 @@ class SlackClientIdentity(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def create_slack_logger() -> logging.Logger:
+def create_slack_client_logger() -> logging.Logger:
     """Create a logger that drops everything: the library logs what people write."""
     logger = logging.getLogger("gpuboard.slack")
     logger.propagate = False
@@ -92,7 +92,7 @@ class SlackClient:
             raise SlackRequestError(FAILED, SLACK_SDK_MISSING) from None
         # without retry_handlers the library would send again what may have arrived
         self.web_client = WebClient(
-            access.bot_token, access.url, timeout_s, logger=create_slack_logger(), retry_handlers=[]
+            access.bot_token, access.url, timeout_s, logger=create_slack_client_logger(), retry_handlers=[]
         )
 
     def call_method(self, method: str, body: dict[str, Any] | None = None, form: bool = False) -> Mapping[str, Any]:
@@ -193,14 +193,14 @@ def truncate_for_slack_api(text: str, max_characters: int) -> str:
     return f"{kept}…"
 
 
-class SlackSocket:
+class SlackSocketClient:
     """The connection over which Slack sends what people write; we open it, and again when it ends.
 
     `on_envelope` gets the id of each envelope, its type and its content.
     """
 
     def __init__(
-        self, slack_client: SlackClient, on_envelope: Callable[[SlackSocket, str, str, dict[str, Any]], None]
+        self, slack_client: SlackClient, on_envelope: Callable[[SlackSocketClient, str, str, dict[str, Any]], None]
     ) -> None:
         self.slack_client, self.on_envelope = slack_client, on_envelope
         self.socket_client: SocketModeClient | None = None
@@ -215,7 +215,7 @@ class SlackSocket:
         self.close()
         client = SocketModeClient(
             self.slack_client.access.app_token,
-            create_slack_logger(),
+            create_slack_client_logger(),
             self.slack_client.web_client,
             concurrency=4,
         )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from site_builder.alerts.contacts import MAIL_KIND, SLACK_KIND, load_contacts
 from site_builder.alerts.model import FAILED, REFUSED
-from site_builder.alerts.slack_client import SlackClient, SlackClientIdentity, SlackRequestError, SlackSocket
+from site_builder.alerts.slack_client import SlackClient, SlackClientIdentity, SlackRequestError, SlackSocketClient
 from site_builder.bookings.service import BookingService
 from site_builder.client import loader
 from site_builder.client.model import Fleet
@@ -120,7 +120,7 @@ class SlackBot:
         self.free_slots = BoundedSemaphore(WORKER_COUNT + MAX_QUEUED_QUESTIONS)
         self.pool = ThreadPoolExecutor(WORKER_COUNT)
 
-    def handle_envelope(self, source: SlackSocket, envelope: str, kind: str, message: dict[str, Any]) -> None:
+    def handle_envelope(self, source: SlackSocketClient, envelope: str, kind: str, message: dict[str, Any]) -> None:
         """Confirm an envelope at once, and let another thread answer its question."""
         if self.closing.is_set() or not source.acknowledge(envelope):
             return  # Slack sends it again, and to another bot
@@ -412,7 +412,7 @@ def run_bot(settings: Settings) -> None:
             try:
                 if bot is None:
                     bot = SlackBot(settings, client, client.fetch_identity())
-                    socket = SlackSocket(client, bot.handle_envelope)
+                    socket = SlackSocketClient(client, bot.handle_envelope)
                     pause = FIRST_RECONNECT_DELAY_S
                 socket.open()
             except SlackRequestError as error:

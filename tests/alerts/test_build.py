@@ -193,7 +193,7 @@ def test_a_fault_of_alerts_never_costs_the_page(
         message = "json://user:secret@host"
         raise RuntimeError(message)
 
-    monkeypatch.setattr("site_builder.alerts.build.update_alert_state", faulty)
+    monkeypatch.setattr("site_builder.alerts.build.apply_alert_rules", faulty)
     machine.minutes(2)
     assert "atlas" in machine.lab.page()
     (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts")

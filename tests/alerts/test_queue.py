@@ -28,7 +28,7 @@ from site_builder.alerts.queue import (
 )
 from site_builder.alerts.queue import MAX_PEOPLE_PER_HOST as MOST_OF_HOST_TOLD
 from site_builder.alerts.render import format_notification_headline
-from site_builder.alerts.rules import DEFAULT_RULES, update_alert_state
+from site_builder.alerts.rules import DEFAULT_RULES, apply_alert_rules
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
     AT_ONCE,
@@ -474,8 +474,8 @@ def test_a_claimed_notification_belongs_to_one_sender() -> None:
     assert not queue.list_due_notifications(content, 1000)
     assert queue.claim_notification(content, "l1", "you", 1001) == content
     assert queue.record_outcome(content, "l1", "you", DeliveryOutcome("sent"), 1001) == content
-    assert queue.find_claimed_notification(content, "l1", "me")
-    assert not queue.find_claimed_notification(content, "l1", "you")
+    assert queue.find_queued_notification(content, "l1", "me")
+    assert not queue.find_queued_notification(content, "l1", "you")
 
 
 @pytest.mark.parametrize(
@@ -520,7 +520,7 @@ def test_the_history_is_bounded() -> None:
         content = sent(content, DeliveryOutcome("sent"), now=5000)
     assert [one.alerts[0].id for one in content.history[:2]] == ["a100", "a101"]
     later = sent(content._replace(notifications=(build_notification(9),)), DeliveryOutcome("sent"), now=5000 + 90 * DAY)
-    kept = update_alert_state(later, [], {}, AlertContext({}), Now(5000 + 90 * DAY, PARIS)).history
+    kept = apply_alert_rules(later, [], {}, AlertContext({}), Now(5000 + 90 * DAY, PARIS)).history
     assert len(kept) == 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertContext, AlertState, Condition, TrackedCondition
 from site_builder.alerts.render import format_notification_headline
-from site_builder.alerts.rules import DEFAULT_RULES, MAX_TRACKED, MAX_TRACKED_PER_HOST, update_alert_state
+from site_builder.alerts.rules import DEFAULT_RULES, MAX_TRACKED, MAX_TRACKED_PER_HOST, apply_alert_rules
 from site_builder.alerts.table import list_condition_table_statuses
 from site_builder.core.clock import Now
 from tests.support.alert_fixtures import (
@@ -102,7 +102,7 @@ def test_an_unchanged_state_is_the_same_object() -> None:
     for after in (1, 60, 86400):
         now = Now(simulator.at + after, PARIS)
         assert (
-            update_alert_state(simulator.alert_state, [down()], simulator.rules, simulator.context, now)
+            apply_alert_rules(simulator.alert_state, [down()], simulator.rules, simulator.context, now)
             is simulator.alert_state
         )
 
@@ -434,5 +434,5 @@ def test_only_conditions_that_lasted_are_reported(looks: list[tuple[int, bool]],
 
 def test_conditions_without_receivers_are_remembered() -> None:
     now = Now(START, PARIS)
-    alert_state = update_alert_state(AlertState(), [down()], AT_ONCE, AlertContext(FRESH), now)
+    alert_state = apply_alert_rules(AlertState(), [down()], AT_ONCE, AlertContext(FRESH), now)
     assert (alert_state.started_at, len(alert_state.conditions), alert_state.notifications) == (START, 1, ())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from site_builder.alerts.model import AlertContext, AlertState, DeliveryRecord
-from site_builder.alerts.rules import update_alert_state
+from site_builder.alerts.rules import apply_alert_rules
 from site_builder.bookings import archive
 from site_builder.core import clock_check
 from site_builder.core.clock import Now
@@ -208,9 +208,9 @@ def test_alerts_forget_nothing_while_the_clock_is_in_doubt() -> None:
     )
     now = Now(NOW + AHEAD, timezone.utc)
     scene = AlertContext({})
-    kept = update_alert_state(book, [], {}, scene._replace(expires=False), now)
+    kept = apply_alert_rules(book, [], {}, scene._replace(expires=False), now)
     assert (kept.silences, kept.reported_once, kept.history) == (book.silences, book.reported_once, book.history)
-    gone = update_alert_state(book, [], {}, scene, now)
+    gone = apply_alert_rules(book, [], {}, scene, now)
     assert (gone.silences, gone.reported_once, gone.history) == ({}, {}, ())
 
 

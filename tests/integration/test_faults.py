@@ -504,7 +504,7 @@ def test_a_fault_at_one_host_does_not_stop_alerts_of_another(lab: Lab, monkeypat
         lab.write(name, "gpus.csv", "NVIDIA-SMI has failed\n", rc=9)
     break_function(
         monkeypatch,
-        "alerts.build.update_alert_state",
+        "alerts.build.apply_alert_rules",
         lambda _, matters, *__: any(one.host == EVIL for one in matters),
     )
     builder = Builder(lab.settings(alerts=CHANNEL), 10)

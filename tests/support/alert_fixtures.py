@@ -7,7 +7,7 @@ from typing import Any
 
 from site_builder.alerts.contacts import SLACK_KIND, Contacts
 from site_builder.alerts.model import Alert, AlertContext, AlertRule, AlertState, Condition, Notification
-from site_builder.alerts.rules import DEFAULT_RULES, update_alert_state
+from site_builder.alerts.rules import DEFAULT_RULES, apply_alert_rules
 from site_builder.core.clock import Now
 from tests.support.generated_fleet import NOW, PARIS
 
@@ -75,7 +75,7 @@ class AlertSimulator:
     def run_build(self, *conditions: Condition, after: int = MINUTE) -> list[Notification]:
         """Apply the rules some seconds later, and return the notifications that are due then."""
         self.at += after
-        self.alert_state = update_alert_state(
+        self.alert_state = apply_alert_rules(
             self.alert_state, conditions, self.rules, self.context, Now(self.at, PARIS)
         )
         due = [queued for queued in self.alert_state.notifications if queued.due_at <= self.at]
