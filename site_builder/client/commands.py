@@ -326,48 +326,39 @@ def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None,
     gpuboard wait --all --min-memory 40GiB --timeout 8h
     """
     check_command_host_options(picker, everywhere)
-    choices = wait_for_gpus(
-        lambda: picker.find_gpus(everywhere), picker.request, count, CommandWaitPolicy(timeout, every)
-    )
+    waiter = GpuWaiter(timeout, every)
+    choices = waiter.wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count)
     click.echo(format_gpu_choices(choices, everywhere))
 
 
-class CommandWaitPolicy:
-    """How often and how long to look; a message that does not change is printed once."""
+class GpuWaiter:
+    """Looks for GPUs so often and so long; a message that does not change is printed once."""
 
     def __init__(self, timeout_s: float | None, interval_s: float) -> None:
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.interval_s = interval_s
         self.last_message = ""
-        self.has_checked = False
 
-    def report(self, message: str) -> None:
-        """Print a message if stderr is a terminal; anything else would fill a log."""
-        if message != self.last_message and sys.stderr and sys.stderr.isatty():
-            print_command_message(message)
-        self.last_message = message
-
-
-def wait_for_gpus(
-    find_gpus: Callable[[], PickResult], request: GpuRequest, count: int, wait_policy: CommandWaitPolicy
-) -> list[GpuChoice]:
-    """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
-    while True:
-        try:
-            with translate_to_command_errors():
-                result = find_gpus()
-            if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request):
-                return choices
-            error: CommandError = build_gpu_shortage_error(result, request, count)
-        except CommandError as command_error:
-            if not wait_policy.has_checked:
-                raise
-            error = command_error
-        wait_policy.has_checked = True
-        wait_policy.report(f"{error.message}; waiting")
-        pause_s = wait_policy.interval_s
-        if wait_policy.deadline is not None:
-            pause_s = min(pause_s, wait_policy.deadline - time.monotonic())
-        if pause_s <= 0:
-            raise error
-        time.sleep(pause_s)
+    def wait_for_gpus(self, find_gpus: Callable[[], PickResult], request: GpuRequest, count: int) -> list[GpuChoice]:
+        """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
+        while True:
+            try:
+                with translate_fleet_errors():
+                    result = find_gpus()
+                if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request):
+                    return choices
+                error: CommandError = build_gpu_shortage_error(result, request, count)
+            except CommandError as command_error:
+                if not self.last_message:
+                    raise
+                error = command_error
+            # anything but a terminal is a log, which it would fill
+            if error.message != self.last_message and sys.stderr and sys.stderr.isatty():
+                print_command_message(f"{error.message}; waiting")
+            self.last_message = error.message
+            pause_s = self.interval_s
+            if self.deadline is not None:
+                pause_s = min(pause_s, self.deadline - time.monotonic())
+            if pause_s <= 0:
+                raise error
+            time.sleep(pause_s)

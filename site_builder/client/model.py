@@ -25,11 +25,8 @@ class FleetBooking(NamedTuple):
     used_by_since: int | None = None
     mean_use: float | None = None
 
-    def has_begun(self, now: float) -> bool:
-        return self.since is None or self.since.timestamp() <= now
-
     def is_current(self, now: float) -> bool:
-        return self.has_begun(now) and self.until.timestamp() > now
+        return (self.since is None or self.since.timestamp() <= now) and self.until.timestamp() > now
 
 
 class FleetGpu(NamedTuple):

@@ -71,7 +71,9 @@ def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
         for host in hosts
         if host.state == "fresh"
         for gpu in host.gpus
-        if is_gpu_pickable(gpu, requester) and is_gpu_matching_request(gpu, request)
+        if gpu.index is not None
+        and is_matching_vendor_and_model(gpu, request)
+        and not explain_refused_gpu(gpu, request, requester)
     ]
 
     def rank_choice(choice: GpuChoice) -> tuple[object, ...]:
@@ -82,37 +84,34 @@ def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
     return sorted(choices, key=rank_choice)
 
 
-def is_gpu_pickable(gpu: FleetGpu, requester: GpuRequester) -> bool:
-    """Return whether a GPU is free, or booked by the requester and unused; without errors, and CUDA can name it."""
-    if (
-        gpu.index is None
-        or gpu.is_avoided
-        or gpu.identifier in requester.taken_keys
-        or (gpu.parent_keys and gpu.uuid is None)
-    ):
-        return False
-    return gpu.state in {"free", "booked"} and is_gpu_free_to_pick(gpu, requester)
+def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
+    return request.vendor in {None, gpu.vendor} and is_matching_model(request.model, gpu.model, gpu.name)
 
 
-def is_gpu_free_to_pick(gpu: FleetGpu, requester: GpuRequester) -> bool:
-    """Return whether nobody else has booked it now; if its state is booked, it must be the requester's."""
+def explain_refused_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
+    """Return why a GPU cannot be had, in words for a count; empty if it is free, or booked by the requester and unused.
+
+    One whose memory is not known has too little, and CUDA cannot name an instance without a UUID.
+    """
+    if gpu.state not in {"free", "booked"}:
+        return gpu.state
+    if gpu.is_avoided:
+        return "in trouble"
+    if gpu.identifier in requester.taken_keys:
+        return "taken by another run"
     current = [booking for booking in gpu.bookings if booking.is_current(requester.now)]
-    return bool(current or gpu.state == "free") and all(
+    are_own = all(
         booking.name is not None
         and requester.is_own_name(booking.name)
         and (requester.is_for_run or not (booking.id or "").startswith(RUN_ID_PREFIX))
         for booking in current
     )
-
-
-def is_gpu_matching_request(gpu: FleetGpu, request: GpuRequest) -> bool:
-    """Return whether a GPU has the model and the memory; one whose memory is not known has too little."""
+    if not are_own or (gpu.state == "booked" and not current):
+        return "booked"
+    if gpu.parent_keys and gpu.uuid is None:
+        return "without a UUID"
     has_memory = not request.memory or (compute_picker_free_memory(gpu) or 0) >= request.memory
-    return has_memory and is_matching_vendor_and_model(gpu, request)
-
-
-def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
-    return request.vendor in {None, gpu.vendor} and is_matching_model(request.model, gpu.model, gpu.name)
+    return "" if has_memory else "with too little memory"
 
 
 def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
@@ -155,29 +154,14 @@ def explain_no_gpu_to_pick(hosts: Iterable[FleetHost], request: GpuRequest, requ
     if not matching_gpus:
         property_name = "model" if any(request.vendor in {None, gpu.vendor} for gpu in gpus) else "maker"
         return f"none of its {len(gpus)} GPUs is of that {property_name}" if gpus else "there is no GPU"
-    counts: Counter[str] = Counter()
-    for gpu in matching_gpus:
-        if gpu.state not in {"free", "booked"}:
-            reason = gpu.state
-        elif gpu.is_avoided:
-            reason = "in trouble"
-        elif gpu.identifier in requester.taken_keys:
-            reason = "taken by another run"
-        elif not is_gpu_free_to_pick(gpu, requester):
-            reason = "booked"
-        elif gpu.parent_keys and gpu.uuid is None:
-            reason = "without a UUID"
-        else:
-            reason = "free" if is_gpu_matching_request(gpu, request) else "with too little memory"
-        counts[reason] += 1
+    counts = Counter(explain_refused_gpu(gpu, request, requester) or "free" for gpu in matching_gpus)
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
 class PickResult(NamedTuple):
-    """What can be had at a moment, where, and why no more."""
+    """What can be had at a moment of the board's clock, where, and why no more."""
 
-    fleet: Fleet
-    hosts: Sequence[FleetHost]
+    now: float
     choices: list[GpuChoice]
     source: str
     reason: str
@@ -215,7 +199,7 @@ class GpuPicker:
             if vendors:
                 request = request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
         choices = find_available_gpus(hosts, request, requester)
-        return PickResult(fleet, hosts, choices, source, explain_no_gpu_to_pick(hosts, request, requester))
+        return PickResult(requester.now, choices, source, explain_no_gpu_to_pick(hosts, request, requester))
 
     def merge_local_view(self, host: FleetHost) -> FleetHost:
         """Merge a host with what its driver reports here, under its own numbers: a container may see only some GPUs."""

@@ -9,9 +9,8 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -25,9 +24,8 @@ from site_builder.client.commands import (
     GPUS_PER_HOST_RANGE,
     ONE_INSTANCE_HINT,
     POLL_INTERVAL_S,
-    CommandWaitPolicy,
+    GpuWaiter,
     parse_duration_option,
-    wait_for_gpus,
     with_gpu_picker,
 )
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
@@ -104,8 +102,8 @@ def run(
         name = clean_text(command[0])
         print_command_message(f"{name} is no program" if exists else f"there is no command {name}")
         raise SystemExit(EXIT_NOT_STARTED if exists else EXIT_NOT_FOUND)
-    wait_policy = CommandWaitPolicy(None if patient else 0, POLL_INTERVAL_S)
-    acquisition = RunGpuAcquisition(picker, count, length, None if no_book else comment, wait_policy)
+    waiter = GpuWaiter(None if patient else 0, POLL_INTERVAL_S)
+    acquisition = RunGpuAcquisition(picker, count, length, None if no_book else comment, waiter)
     try:
         connection = acquisition.acquire()
     except KeyboardInterrupt:
@@ -127,12 +125,9 @@ def build_run_environment(choices: Sequence[GpuChoice], environment: Mapping[str
     else:
         new_environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     vendors = {gpu.vendor for gpu in (*host.gpus, *host.mig_gpus)}
-    new_environment.update(
-        (name, "") for other_vendor, name in VISIBLE_DEVICES_VARIABLES.items() if other_vendor in vendors
-    )
-    new_environment[VISIBLE_DEVICES_VARIABLES.get(vendor, VISIBLE_DEVICES_VARIABLES["nvidia"])] = ",".join(
-        str(choice.visible_number) for choice in choices
-    )
+    new_environment.update((name, "") for maker, name in VISIBLE_DEVICES_VARIABLES.items() if maker in vendors)
+    variable = VISIBLE_DEVICES_VARIABLES.get(vendor, VISIBLE_DEVICES_VARIABLES["nvidia"])
+    new_environment[variable] = ",".join(str(choice.visible_number) for choice in choices)
     return new_environment
 
 
@@ -140,14 +135,14 @@ class RunGpuAcquisition:
     """Takes GPUs for one run: claims each on this machine, then books all of them."""
 
     def __init__(
-        self, picker: GpuPicker, count: int, duration_s: float, comment: str | None, wait_policy: CommandWaitPolicy
+        self, picker: GpuPicker, count: int, duration_s: float, comment: str | None, waiter: GpuWaiter
     ) -> None:
         self.picker = picker
         self.count = count
         self.duration_s = duration_s
         self.comment = comment
-        self.wait_policy = wait_policy
-        self.lost_at: dict[str | None, float] = {}
+        self.waiter = waiter
+        self.lost_at: dict[str, float] = {}
         self.booked_soon_count = 0
         self.choices: list[GpuChoice] = []
 
@@ -169,37 +164,43 @@ class RunGpuAcquisition:
         """Take GPUs; if others are faster, choose again."""
         while True:
             try:
-                self.choices = wait_for_gpus(self.find_candidates, self.picker.request, self.count, self.wait_policy)
+                self.choices = self.waiter.wait_for_gpus(self.find_candidates, self.picker.request, self.count)
             except NegativeResultError as error:
-                raise self.explain_shortage(error) from None
+                reasons = [error.message]  # and what only prevents a run
+                if self.booked_soon_count:
+                    within = formatting.format_duration(self.duration_s)
+                    reasons.append(f"{self.booked_soon_count} booked by others within {within}: a shorter --for may do")
+                if self.lost_at:
+                    reasons.append(f"{len(self.lost_at)} booked by others, or taken just now")
+                raise NegativeResultError("; ".join(reasons)) from None
             connection = self.try_acquire()
             if connection:
                 return connection
 
     def try_acquire(self) -> SupervisorConnection | None:
-        """Take the chosen GPUs; None if others were faster."""
-        claims = self.claim_gpus()
-        if claims is None:
-            return None
-        try:
+        """Take the chosen GPUs, all or none; None if others were faster, and these are not tried again at once."""
+        claims: list[int] = []
+        with ExitStack() as closing:  # the supervisor has them too
+            for choice in self.choices:
+                with translate_fleet_errors():
+                    claim = claim_picked_gpu(choice.gpu.identifier)
+                if claim is None:
+                    self.lost_at[choice.gpu.identifier] = time.monotonic()
+                    return None
+                closing.callback(os.close, claim)
+                claims.append(claim)
             reservation = None
             if self.backend:
-                gpus = [
-                    ReservedGpu(choice.gpu.label, choice.gpu.identifier, choice.gpu.parent_keys)
-                    for choice in self.choices
-                    if choice.gpu.index is not None
-                ]
+                chosen_gpus = [choice.gpu for choice in self.choices]
+                gpus = [ReservedGpu(gpu.label, gpu.identifier, gpu.parent_keys) for gpu in chosen_gpus]
                 host = self.choices[0].host.name
                 reservation = RunReservation(self.backend, host, gpus, self.duration_s, self.comment or "")
-            outcome, connection = start_supervisor(SupervisedRun(reservation, self.backend, claims))
-        finally:
-            for claim in claims:  # the supervisor has them
-                os.close(claim)
+            outcome, connection = start_supervisor(reservation, claims)
         if not outcome.exit_code:
             return connection
         connection.release_and_close(RELEASE_TIMEOUT_S)
         if outcome.booked_gpus:
-            self.mark_lost(*outcome.booked_gpus)
+            self.lost_at.update(dict.fromkeys(outcome.booked_gpus, time.monotonic()))
             return None
         error_class = NegativeResultError if outcome.exit_code == 1 else CommandError
         raise error_class(f"{outcome.message}; {NO_BOOK_HINT}" if self.backend else outcome.message)
@@ -207,10 +208,18 @@ class RunGpuAcquisition:
     def find_candidates(self) -> PickResult:
         """Find GPUs that are free for long enough, the user's own first, without those that others just took."""
         result = self.picker.find_gpus(for_run=True)
-        now = time.time() + result.fleet.clock_ahead_s
-        long_enough = [choice for choice in result.choices if self.is_free_long_enough(choice, now)]
+        end = result.now + self.duration_s
+        long_enough = [
+            choice
+            for choice in result.choices
+            if not any(
+                booking.since and booking.since.timestamp() < end and booking.until.timestamp() > result.now
+                for booking in choice.gpu.bookings
+                if not (booking.name and self.picker.is_mine(booking.name))
+            )
+        ]
         self.booked_soon_count = len(result.choices) - len(long_enough)
-        if self.wait_policy.deadline is None:  # it can be waited for
+        if self.waiter.deadline is None:  # it can be waited for
             self.lost_at = {uuid: at for uuid, at in self.lost_at.items() if time.monotonic() - at < POLL_INTERVAL_S}
         usable = [choice for choice in long_enough if choice.gpu.uuid or choice.gpu.vendor != gpu_models.DEFAULT_VENDOR]
         candidates = [choice for choice in usable if choice.gpu.identifier not in self.lost_at]
@@ -218,44 +227,6 @@ class RunGpuAcquisition:
             candidates = [choice for choice in candidates if not choice.gpu.parent_keys]
             result = result._replace(reason=f"{result.reason}; {ONE_INSTANCE_HINT}")
         return result._replace(choices=sorted(candidates, key=lambda choice: not choice.is_own_booking))
-
-    def is_free_long_enough(self, choice: GpuChoice, now: float) -> bool:
-        """Return whether nobody else has booked it before the run is over."""
-        return not any(
-            booking.since
-            and booking.since.timestamp() < now + self.duration_s
-            and not (booking.name and self.picker.is_mine(booking.name))
-            for booking in choice.gpu.bookings
-            if booking.until.timestamp() > now
-        )
-
-    def explain_shortage(self, error: NegativeResultError) -> NegativeResultError:
-        """Add to a refusal what only prevents a run."""
-        reasons = [error.message]
-        if self.booked_soon_count:
-            within = formatting.format_duration(self.duration_s)
-            reasons.append(f"{self.booked_soon_count} booked by others within {within}: a shorter --for may do")
-        if self.lost_at:
-            reasons.append(f"{len(self.lost_at)} booked by others, or taken just now")
-        return NegativeResultError("; ".join(reasons))
-
-    def mark_lost(self, *uuids: str | None) -> None:
-        """Do not try these GPUs again at once."""
-        self.lost_at.update(dict.fromkeys(uuids, time.monotonic()))
-
-    def claim_gpus(self) -> list[int] | None:
-        """Claim the GPUs on this machine, all or none."""
-        claims: list[int] = []
-        for choice in self.choices:
-            with translate_to_command_errors():
-                claim = claim_picked_gpu(choice.gpu.identifier)
-            if claim is None:
-                self.mark_lost(choice.gpu.identifier)
-                for handle in claims:
-                    os.close(handle)
-                return None
-            claims.append(claim)
-        return claims
 
 
 def run_supervised(
@@ -265,7 +236,15 @@ def run_supervised(
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED_SIGNALS, signal.SIGCHLD})
     child = os.fork()
     if child == 0:
-        exec_command(program, command, environment, old_mask)
+        end_with_parent(signal.SIGKILL)  # it does not outlive us if we are killed
+        for reset_signal in RESET_SIGNALS:
+            signal.signal(reset_signal, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+        try:
+            os.execve(program, list(command), environment)  # noqa: S606 # no shell is the point
+        except OSError as error:
+            print_command_message(f"{clean_text(program)} cannot be started: {error.strerror}")
+        os._exit(EXIT_NOT_STARTED)
     status = None
     while status is None:
         received = signal.sigtimedwait({*FORWARDED_SIGNALS, signal.SIGCHLD}, SUPERVISOR_POLL_INTERVAL_S)
@@ -289,19 +268,6 @@ def run_supervised(
         os.kill(os.getpid(), number)
         raise SystemExit(128 + number)
     raise SystemExit(os.WEXITSTATUS(status))
-
-
-def exec_command(program: str, command: Sequence[str], environment: dict[str, str], mask: Iterable[int]) -> NoReturn:
-    """Execute the command in the child; it does not outlive us if we are killed."""
-    end_with_parent(signal.SIGKILL)
-    for number in RESET_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
-        os.execve(program, list(command), environment)  # noqa: S606 # no shell is the point
-    except OSError as error:
-        print_command_message(f"{clean_text(program)} cannot be started: {error.strerror}")
-    os._exit(EXIT_NOT_STARTED)
 
 
 # The process that keeps the booking of a run
@@ -333,15 +299,9 @@ class SupervisorConnection(NamedTuple):
         os.close(self.read_fd)
 
 
-class SupervisedRun(NamedTuple):
-    """What the supervisor keeps; without a reservation nothing is booked."""
-
-    reservation: RunReservation | None
-    backend: BookingBackend | None
-    claims: Sequence[int]
-
-
-def start_supervisor(supervised: SupervisedRun) -> tuple[SupervisedRunOutcome, SupervisorConnection]:
+def start_supervisor(
+    reservation: RunReservation | None, claims: Sequence[int]
+) -> tuple[SupervisedRunOutcome, SupervisorConnection]:
     """Book in a process that is no child of ours: a program that waits for all its children would wait for ever.
 
     Whatever happens to us from now on, that process releases the booking.
@@ -359,10 +319,10 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[SupervisedRunOutcome, S
                     os.dup2(null_device, handle)
                 # a pipe or a lock of the caller that we hold would be held beyond the run
                 for handle in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-                    if handle > 2 and handle not in {*supervised.claims, run_ended, send_messages}:
+                    if handle > 2 and handle not in {*claims, run_ended, send_messages}:
                         with suppress(OSError):
                             os.close(handle)
-                supervise_run(supervised, run_ended, send_messages)
+                supervise_run(reservation, claims, run_ended, send_messages)
         finally:
             os._exit(0)
     os.close(run_ended)
@@ -378,14 +338,14 @@ def start_supervisor(supervised: SupervisedRun) -> tuple[SupervisedRunOutcome, S
     return SupervisedRunOutcome(code, message, tuple(booked_gpus)), SupervisorConnection(end_run, messages)
 
 
-def supervise_run(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
+def supervise_run(reservation: RunReservation | None, claims: Sequence[int], run_ended: int, messages: int) -> None:
     """Book, report it, keep the booking alive until the run ends, and release it."""
-    reservation, backend, outcome = supervised.reservation, supervised.backend, SupervisedRunOutcome(0)
+    outcome = SupervisedRunOutcome(0)
     try:
         try:
             if reservation:
-                with translate_booking_errors(backend):
-                    reservation.begin(read_run_backend_clock(backend))
+                with translate_booking_errors(reservation.backend):
+                    reservation.begin(reservation.read_clock())
         except ReservedGpusBookedError as error:
             outcome = SupervisedRunOutcome(1, booked_gpus=tuple(gpu.uuid for gpu in error.gpus))
         except CommandError as error:
@@ -393,10 +353,12 @@ def supervise_run(supervised: SupervisedRun, run_ended: int, messages: int) -> N
         except Exception as error:
             outcome = SupervisedRunOutcome(2, f"it could not be booked: {type(error).__name__}: {error}")
         send_to_supervised_run(messages, outcome)
-        if not outcome.exit_code:
-            extend_supervised_run_until_end(supervised, run_ended, messages)
+        if not outcome.exit_code and reservation:
+            extend_supervised_run_until_end(reservation, run_ended, messages)
+        elif not outcome.exit_code:
+            os.read(run_ended, 1)
     finally:
-        for claim in supervised.claims:
+        for claim in claims:
             os.close(claim)
         # ask a board that does not respond again, until the booking would have ended
         pause_s, end = MIN_INTERVAL_S, time.monotonic() + (reservation.duration.total_seconds() if reservation else 0)
@@ -422,24 +384,15 @@ def is_supervised_run_readable(handle: int, timeout_s: float) -> bool:
     return bool(poll.poll(max(0, timeout_s) * 1000))
 
 
-def read_run_backend_clock(backend: BookingBackend | None) -> datetime:
-    """Return the time on the machine where bookings are made."""
-    return datetime.now(timezone.utc) + timedelta(seconds=backend.clock_ahead_s if backend else 0)
-
-
-def extend_supervised_run_until_end(supervised: SupervisedRun, run_ended: int, messages: int) -> None:
+def extend_supervised_run_until_end(reservation: RunReservation, run_ended: int, messages: int) -> None:
     """Extend the booking until the run ends; report once what prevents it."""
-    reservation = supervised.reservation
-    interval_s = reservation.duration.total_seconds() / 4 if reservation else MAX_CHECK_INTERVAL_S
-    interval_s = max(MIN_INTERVAL_S, min(interval_s, MAX_CHECK_INTERVAL_S))
+    interval_s = max(MIN_INTERVAL_S, min(reservation.duration.total_seconds() / 4, MAX_CHECK_INTERVAL_S))
     pause_s, last_message = interval_s, ""
     while not is_supervised_run_readable(run_ended, pause_s):
-        if reservation is None:
-            continue
         is_done, message, prefix = True, "", f"the run on {reservation.host} goes on, but"
         try:
-            with translate_booking_errors(supervised.backend):
-                other_start = reservation.extend_if_needed(read_run_backend_clock(supervised.backend))
+            with translate_booking_errors(reservation.backend):
+                other_start = reservation.extend_if_needed(reservation.read_clock())
             if other_start:
                 start_text = f"{other_start.astimezone():%H:%M}"
                 message = f"{prefix} from {start_text} on its GPUs are booked by somebody else"

@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from site_builder.bookings.backends import BookingBackend
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH
 from site_builder.core.board_client import OutcomeUnknownError
@@ -18,16 +19,6 @@ BookingsResponse = Mapping[str, Any]
 MIN_ROUNDED_DURATION = timedelta(minutes=5)
 # A shorter gap is not worth a booking.
 MIN_GAP = timedelta(seconds=1)
-
-
-class ReservationBackend(Protocol):
-    """Where bookings are made."""
-
-    def send(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request, and return the response."""
-
-    def list_bookings(self) -> dict[str, Any]:
-        """List all bookings that have not ended."""
 
 
 class ReservedGpu(NamedTuple):
@@ -58,7 +49,7 @@ class RunReservation:
     """Keeps GPUs of a host booked for some time from now on, as often as it is called."""
 
     def __init__(
-        self, backend: ReservationBackend, host: str, gpus: Sequence[ReservedGpu], duration_s: float, comment: str
+        self, backend: BookingBackend, host: str, gpus: Sequence[ReservedGpu], duration_s: float, comment: str
     ) -> None:
         self.backend = backend
         self.host = host
@@ -66,6 +57,10 @@ class RunReservation:
         self.duration = timedelta(seconds=duration_s)
         self.comment = comment
         self.own_bookings: dict[str, tuple[ReservedGpu, ...]] = {}  # by id
+
+    def read_clock(self) -> datetime:
+        """Return the time on the machine where bookings are made."""
+        return datetime.now(timezone.utc) + timedelta(seconds=self.backend.clock_ahead_s)
 
     def begin(self, now: datetime) -> None:
         """Book all GPUs, or none: raise ReservedGpusBookedError if others have booked one meanwhile."""
@@ -102,9 +97,8 @@ class RunReservation:
             if next_span and next_span.booking_id is None and next_span.since < wanted_end:
                 other_start = min(other_start or next_span.since, next_span.since)
             if until - since >= MIN_GAP:
-                missing.setdefault(
-                    (since, until, last_booking if last_booking in self.own_bookings else None), []
-                ).append(gpu)
+                booking_id = last_booking if last_booking in self.own_bookings else None
+                missing.setdefault((since, until, booking_id), []).append(gpu)
         for (since, until, booking_id), gpus in missing.items():
             if booking_id and set(self.own_bookings[booking_id]) == set(gpus):
                 self.backend.send({"do": "change", "id": booking_id, "host": self.host, "until": until.isoformat()})

@@ -26,6 +26,7 @@ from site_builder.core.model import (
     PsRow,
     SnapshotHeader,
 )
+from site_builder.core.records import as_clean_text
 from site_builder.core.subprocesses import LimitedProcess
 from site_builder.snapshots import gpu_tools
 
@@ -222,7 +223,7 @@ def read_local_process(pid: int, proc: Path) -> PsRow | None:
         ppid=int(ppid),
         gpu_pid=pid,
         uid=str(uid),
-        user=find_local_login_by_uid(uid),
+        user=as_clean_text(find_local_login_by_uid(uid)),  # a login need not be UTF-8
         elapsed=elapsed,
         cpu=None,
         rss=None,

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from site_builder.bookings import service as booking_service
+from site_builder.bookings.backends import BookingBackend
 from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
@@ -47,7 +48,7 @@ class Place:
         return booking_service.list_service_bookings(self.service.begin_read(BookingUser("alice")))
 
     def keeper(self, length: float, *cards: ReservedGpu) -> RunReservation:
-        return RunReservation(self, "vm", cards or (ZERO,), length, "gpuboard run")
+        return RunReservation(cast("BookingBackend", self), "vm", cards or (ZERO,), length, "gpuboard run")
 
     def book(self, name: str, gpus: str, since: str, until: str, **more: str) -> None:
         self.send({"do": "book", "gpus": [f"vm:{gpus}"], "from": since, "until": until, "name": name, **more}, name)
