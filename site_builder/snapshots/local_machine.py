@@ -29,6 +29,7 @@ from site_builder.core.model import (
 from site_builder.core.records import as_clean_text
 from site_builder.core.subprocesses import LimitedProcess
 from site_builder.snapshots import gpu_tools
+from site_builder.snapshots.envelope import TASKS_BY_FILE
 
 AWK_PROGRAMS = (
     *("secret_patterns.awk", "mask_option_names.awk", "mask_programs.awk", "mask_values.awk", "mask_words.awk"),
@@ -115,12 +116,10 @@ class AmdToolQueries:
             self.outputs[name] = code, output
         return self.outputs[name]
 
-    def format_parts(self, *names: str) -> bytes:
-        """Return the output of some queries as parts of a snapshot."""
-        asked = (name for name in ("names", "static", *names) if name in self.queries)
-        return b"".join(
-            format_local_snapshot_part(f"{self.tool_name}/{name}", *self.read_output(name)) for name in asked
-        )
+    def format_parts(self, query: str) -> bytes:
+        """Return the output of a query, and what identifies the GPUs, as parts of a snapshot."""
+        queries = [name for name in ("names", "static", query) if name in self.queries]
+        return b"".join(format_local_part(f"{self.tool_name}/{name}", *self.read_output(name)) for name in queries)
 
 
 class LocalQueries(NamedTuple):
@@ -153,25 +152,28 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
         if not code or code in NO_OUTPUT_EXIT_CODES:
             break
         amd = AmdToolQueries(amd.fallback_tools)
-    amd_gpus, amd_processes = (amd.format_parts("metric"), amd.format_parts("processes")) if amd else (b"", b"")
-    gpus = gpu_tools.parse_gpus_of_tools(build_local_file("gpus", name, now, queries.gpus.read_output(), amd_gpus))
-    processes = gpu_tools.parse_processes_of_tools(
-        build_local_file("processes", name, now, queries.processes.read_output(), amd_processes)
-    )
+
+    def build_file(task: str, code: int, nvidia_parts: bytes) -> bytes:
+        """Build the file that a host would send, so that there is one way to parse it."""
+        amd_parts = amd.format_parts("metric" if task == "gpus" else task) if amd else b""
+        if amd_parts and code == EXIT_MISSING:
+            code, nvidia_parts = 0, b""
+        header = f"# gpuboard 1 task={task} host={name} time={int(now)} every=0 took_ms=0 rc={code % 256}\n"
+        return header.encode() + nvidia_parts + amd_parts + b"# end\n"
+
+    code, csv = queries.gpus.read_output()
+    gpus = gpu_tools.parse_gpus_of_tools(build_file("gpus", code, format_local_part("nvidia-csv", code, csv)))
+    code, csv = queries.processes.read_output()
+    processes_file = build_file("processes", code, format_local_part("nvidia-csv", code, csv))
     if any(gpu.health.is_in_mig_mode for gpu in gpus.rows):  # CSV has no instances
         xml_query, list_query = LimitedProcess([NVIDIA_SMI, "-q", "-x"]), LimitedProcess([NVIDIA_SMI, "-L"])
         code, xml = xml_query.read_output()
-        parts = format_local_snapshot_part("nvidia-xml", code, xml) + format_local_snapshot_part(
-            "nvidia-xml/list", *list_query.read_output()
-        )
-        detailed_gpus = gpu_tools.parse_gpus_of_tools(
-            build_local_snapshot_file("gpus", name, now, code, parts + amd_gpus)
-        )
+        parts = format_local_part("nvidia-xml", code, xml)
+        parts += format_local_part("nvidia-xml/list", *list_query.read_output())
+        detailed_gpus = gpu_tools.parse_gpus_of_tools(build_file("gpus", code, parts))
         if any(gpu.vendor == "nvidia" for gpu in detailed_gpus.rows):
-            gpus = detailed_gpus
-            processes = gpu_tools.parse_processes_of_tools(
-                build_local_snapshot_file("processes", name, now, code, parts + amd_processes)
-            )
+            gpus, processes_file = detailed_gpus, build_file("processes", code, parts)
+    processes = gpu_tools.parse_processes_of_tools(processes_file)
     pids = {process.pid for process in processes.rows if process.pid is not None}
     ps_rows = [row for pid in sorted(pids) if (row := read_local_process(pid, proc))]
     masked_rows, processes = mask_local_processes(ps_rows, processes, proc)
@@ -182,28 +184,13 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
         ps_rows=ParsedFile(masked_rows, SnapshotHeader("ps", name, int(now), 0, 0, 0)),
         facts=ParsedFile((HostFacts(load=os.getloadavg(), cpus=os.cpu_count()),)),
         last_seen=now,
-        taken_at=dict.fromkeys(("gpus.csv", "processes.csv", "ps.txt", "host.txt"), now),
+        taken_at=dict.fromkeys(TASKS_BY_FILE, now),
     )
 
 
-def format_local_snapshot_part(name: str, code: int, output: bytes) -> bytes:
+def format_local_part(name: str, code: int, output: bytes) -> bytes:
     """Return the output of a query as a part of a snapshot."""
     return b"# part %s rc=%d\n%s" % (name.encode(), code % 256, output)
-
-
-def build_local_file(task: str, name: str, now: float, nvidia_output: tuple[int, bytes], amd_parts: bytes) -> bytes:
-    """Build the file that a host would send, so that there is one way to parse it."""
-    code, output = nvidia_output
-    if amd_parts and code == EXIT_MISSING:
-        code, output = 0, amd_parts
-    elif amd_parts:
-        output = format_local_snapshot_part("nvidia-csv", code, output) + amd_parts
-    return build_local_snapshot_file(task, name, now, code, output)
-
-
-def build_local_snapshot_file(task: str, name: str, now: float, code: int, body: bytes) -> bytes:
-    header = f"# gpuboard 1 task={task} host={name} time={int(now)} every=0 took_ms=0 rc={code % 256}\n"
-    return header.encode() + body + b"# end\n"
 
 
 def read_local_process(pid: int, proc: Path) -> PsRow | None:

@@ -8,7 +8,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -293,33 +293,26 @@ class SnapshotStore:
 def remove_stored_snapshots(data: Path, name: str) -> list[str]:
     """Delete the files of a host that we know, and return the names of others that are left in its folder."""
     with open_snapshot_folder(data, files.ROOT_FOLDER_FLAGS) as top:
-        for file in legacy_files.LEGACY_FILES:
-            unlink_stored_snapshot_file(f"{name}_{file}", top)
+        unlink_stored_snapshot_files([f"{name}_{file}" for file in legacy_files.LEGACY_FILES], top)
     if not (data / name).is_dir() or (data / name).is_symlink():
         return []
     with open_snapshot_folder(data / name) as folder:
-        for file in TASKS_BY_FILE:
-            unlink_stored_snapshot_file(file, folder)
-            unlink_stored_snapshot_file(f".{file}.new", folder)  # what a push has not yet renamed
-            unlink_stored_snapshot_file(f".{file}.put", folder)  # nor a pull, nor the copy of Consul's store
+        for file in TASKS_BY_FILE:  # the last two are what a push, a pull or the copy of Consul's store has not renamed
+            unlink_stored_snapshot_files([file, f".{file}.new", f".{file}.put"], folder)
         with suppress(OSError):
-            new_folder = os.open(".new", files.FOLDER_FLAGS, dir_fd=folder)
-            try:
-                for file in TASKS_BY_FILE:
-                    unlink_stored_snapshot_file(file, new_folder)
-            finally:
-                os.close(new_folder)
+            with open_snapshot_folder(".new", top=folder) as new_folder:
+                unlink_stored_snapshot_files(TASKS_BY_FILE, new_folder)
             os.rmdir(".new", dir_fd=folder)
-        with os.scandir(folder) as entries:
-            remaining = sorted(entry.name for entry in entries)
+        remaining = sorted(os.listdir(folder))  # noqa: PTH208 # an open folder has no path
     if not remaining:
         (data / name).rmdir()
     return remaining
 
 
-def unlink_stored_snapshot_file(file: str, folder: int) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(file, dir_fd=folder)
+def unlink_stored_snapshot_files(names: Iterable[str], folder: int) -> None:
+    for name in names:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
 
 
 def explain_refused_host_folder(name: str) -> str:
@@ -327,9 +320,9 @@ def explain_refused_host_folder(name: str) -> str:
 
 
 @contextmanager
-def open_snapshot_folder(path: Path | str, flags: int = files.FOLDER_FLAGS) -> Iterator[int]:
-    """Open a folder, so that nobody can exchange it for another while it is read."""
-    handle = os.open(path, flags)
+def open_snapshot_folder(path: Path | str, flags: int = files.FOLDER_FLAGS, top: int | None = None) -> Iterator[int]:
+    """Open a folder, perhaps within another, so that nobody can exchange it for another while it is read."""
+    handle = os.open(path, flags, dir_fd=top)
     try:
         yield handle
     finally:
@@ -347,20 +340,17 @@ def open_own_snapshot_folder(data: Path, name: str) -> Iterator[int]:
         with suppress(FileExistsError):
             os.mkdir(name, FOLDER_MODE, dir_fd=top)
             is_new = True
-        folder = os.open(name, files.FOLDER_FLAGS, dir_fd=top)
-    try:
-        status = os.fstat(folder)
-        if os.geteuid() not in {0, status.st_uid}:
-            owner, own_login = files.find_file_owner_login(status.st_uid), files.find_file_owner_login(os.geteuid())
-            problem = f"it belongs to {owner}, not to {own_login}: remove it, or chown it"
-            raise PermissionError(errno.EPERM, problem, str(data / name))
-        mode = stat.S_IMODE(status.st_mode)
-        wanted = mode | FOLDER_MODE if is_new else mode & ~0o022  # whatever the umask: the group may read, not write
-        if mode != wanted:
-            os.fchmod(folder, wanted)
-        yield folder
-    finally:
-        os.close(folder)
+        with open_snapshot_folder(name, top=top) as folder:
+            status = os.fstat(folder)
+            if os.geteuid() not in {0, status.st_uid}:
+                owner, own_login = files.find_file_owner_login(status.st_uid), files.find_file_owner_login(os.geteuid())
+                problem = f"it belongs to {owner}, not to {own_login}: remove it, or chown it"
+                raise PermissionError(errno.EPERM, problem, str(data / name))
+            mode = stat.S_IMODE(status.st_mode)
+            wanted = mode | FOLDER_MODE if is_new else mode & ~0o022  # whatever the umask: the group only reads
+            if mode != wanted:
+                os.fchmod(folder, wanted)
+            yield folder
 
 
 def update_stored_snapshot_file(

@@ -103,20 +103,16 @@ class XmlDevice(NamedTuple):
 
 
 class XmlLog(NamedTuple):
-    """The GPUs of the log by their numbers, the values of its head, the messages around them, and the problems."""
+    """The GPUs of the log by their numbers, the values of its head, the messages around them, and the problems.
+
+    `instances` has profiles and UUIDs of the instances of each GPU by number, as `nvidia-smi -L` prints them.
+    """
 
     devices: list[tuple[int, XmlDevice]]
     head_values: dict[str, str]
     messages: list[str]
     problems: list[str]
-    has_missing_gpu: bool = False
-
-
-class XmlGpuList(NamedTuple):
-    """The output of `nvidia-smi -L`: numbers of GPUs, and profiles and UUIDs of their instances by number."""
-
-    numbers_by_uuid: dict[str, int]
-    instances_by_uuid: dict[str, dict[int, tuple[str, str]]]
+    instances: dict[str, dict[int, tuple[str, str]]]
 
 
 # An instance of a GPU, with the two ids by which processes name it.
@@ -125,14 +121,14 @@ MigInstance = tuple[tuple[str, str], Gpu]
 
 def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every GPU; one in MIG mode is replaced by its instances, since each can be free or busy by itself."""
-    log, gpu_list = parse_xml_log(parts)
+    log = parse_xml_log(parts)
     driver = xml_value_to_csv_cell(log.head_values.get("driver_version") or log.head_values.get("kmd_version"))
     rows: list[Gpu] = []
     for index, device in log.devices:
         if device.lost_reason or not device.is_damaged:
             gpu = build_gpu_from_xml(index, device, driver)
-            rows += [instance for _, instance in build_xml_mig_instances(gpu, device.element, gpu_list)] or [gpu]
-    attached, has_missing_gpu = log.head_values.get("attached_gpus", ""), log.has_missing_gpu
+            rows += [instance for _, instance in build_xml_mig_instances(gpu, device.element, log)] or [gpu]
+    attached, has_missing_gpu = log.head_values.get("attached_gpus", ""), any(gpu.is_damaged for _, gpu in log.devices)
     if attached.isdecimal() and len(attached) <= 4 and int(attached) > len(log.devices):
         log.problems.append(f"a row has gone: {attached} GPUs are attached, and nvidia-smi tells {len(log.devices)}")
         has_missing_gpu = True
@@ -141,47 +137,42 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
 
 def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     """Parse every process that computes, each on its instance where the GPU has any; one that only draws is none."""
-    log, gpu_list = parse_xml_log(parts)
+    log = parse_xml_log(parts)
     processes: list[GpuProcessRow] = []
     unreported: dict[str, str] = {}
-    has_answer = False
-    for index, device in log.devices:
-        if device.element is not None:
-            has_answer = True
-            gpu = Gpu(index, parse_cell(xml_value_to_csv_cell(device.element.findtext("uuid"))), None)
-            room = MAX_PROCESSES - len(processes)
-            processes += parse_xml_device_processes(gpu, device.element, gpu_list, room, log.problems, unreported)
-    return ToolOutput(tuple(processes), log.messages, log.problems, has_answer and not log.problems, unreported)
+    elements = [(index, device.element) for index, device in log.devices if device.element is not None]
+    for index, element in elements:
+        gpu = Gpu(index, parse_cell(xml_value_to_csv_cell(element.findtext("uuid"))), None)
+        processes += parse_xml_device_processes(gpu, element, log, MAX_PROCESSES - len(processes), unreported)
+    is_complete = bool(elements) and not log.problems
+    return ToolOutput(tuple(processes), log.messages, log.problems, is_complete, unreported)
 
 
-def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, XmlGpuList]:
+def parse_xml_log(parts: ToolParts) -> XmlLog:
     """Split the log into its GPUs; takes little time for any input, and raises nothing."""
     text = "\n".join(parts[""].lines) if "" in parts else ""
-    gpu_list = XmlGpuList({}, {})
+    log = XmlLog([], {}, [], [], {})
+    numbers_by_uuid: dict[str, int] = {}
     uuid = ""
     for line in parts["list"].lines if "list" in parts else ():
         if match := GPU_LIST_LINE.match(line):
             uuid = match[2]
-            gpu_list.numbers_by_uuid.setdefault(uuid, int(match[1]))
+            numbers_by_uuid.setdefault(uuid, int(match[1]))
         elif uuid and (match := MIG_LIST_LINE.match(line)):
-            instances = gpu_list.instances_by_uuid.setdefault(uuid, {})
-            instances.setdefault(int(match[2]), (match[1], match[3]))
+            log.instances.setdefault(uuid, {}).setdefault(int(match[2]), (match[1], match[3]))
     if "<!ENTITY" in text:
-        problem = "it declares entities, which nvidia-smi never does: nothing of it is read"
-        return XmlLog([], {}, [], [problem]), gpu_list
-    problems: list[str] = []
-    devices, outside_texts = split_xml_devices(text, problems)
-    has_missing_gpu = any(device.is_damaged for device in devices)
+        log.problems.append("it declares entities, which nvidia-smi never does: nothing of it is read")
+        return log
+    devices, outside_texts = split_xml_devices(text, log.problems)
     # the values of the head, and the lines that are no XML: what nvidia-smi prints when something is wrong
     outside = "\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS]
     outside = remove_xml_sections(remove_xml_sections(outside, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
-    head_values: dict[str, str] = {}
     for match in HEAD_ELEMENT.finditer(outside):
-        head_values.setdefault(match[1], match[2].strip().partition(" [")[0])
+        log.head_values.setdefault(match[1], match[2].strip().partition(" [")[0])
     outside = HEAD_ELEMENT.sub(lambda match: "\n" if match[1] in KNOWN_HEAD_ELEMENTS else match[2], outside)
     lines = (line.strip() for line in XML_TAG.sub("", outside).split("\n"))
-    messages = [line[:MAX_LINE_CHARACTERS] for line in lines if line]
-    devices = merge_xml_devices(devices, messages, problems)
+    log.messages.extend(line[:MAX_LINE_CHARACTERS] for line in lines if line)
+    devices = merge_xml_devices(devices, log.messages, log.problems)
     # nvidia-smi's numbers are those of -L, else by the place on the bus; the minor number differs
     if all(xml_bus_sort_key(device.bus_id) for device in devices):
         devices.sort(key=lambda device: xml_bus_sort_key(device.bus_id))
@@ -189,10 +180,10 @@ def parse_xml_log(parts: ToolParts) -> tuple[XmlLog, XmlGpuList]:
     for device in devices:
         index = device.reported_index
         if index is None and device.element is not None:
-            index = gpu_list.numbers_by_uuid.get((device.element.findtext("uuid") or "").strip())
+            index = numbers_by_uuid.get((device.element.findtext("uuid") or "").strip())
         indices.append(index)
-    numbered_devices = [*zip(assign_distinct_xml_numbers(indices), devices)]
-    return XmlLog(numbered_devices, head_values, messages, problems, has_missing_gpu), gpu_list
+    log.devices.extend(zip(assign_distinct_xml_numbers(indices), devices))
+    return log
 
 
 def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list[str]]:
@@ -262,11 +253,11 @@ def remove_xml_sections(text: str, begin: str, end: str, inner: tuple[str, str] 
     return "".join(kept)
 
 
-def merge_xml_devices(found: list[XmlDevice], messages: list[str], problems: list[str]) -> list[XmlDevice]:
+def merge_xml_devices(reported: list[XmlDevice], messages: list[str], problems: list[str]) -> list[XmlDevice]:
     """Return each GPU once, and those for which nvidia-smi prints only that it has no handle for them."""
     devices: list[XmlDevice] = []
     positions: dict[tuple[int, ...], int] = {}
-    for device in found:
+    for device in reported:
         key = xml_bus_sort_key(device.bus_id)
         if key in positions:
             problems.append(f"the GPU at {device.bus_id} is told twice; the first counts")
@@ -387,7 +378,7 @@ def compute_xml_clock_reason_mask(children: dict[str, Element]) -> str:
     return NOT_AVAILABLE_CELL
 
 
-def build_xml_mig_instances(parent: Gpu, element: Element | None, gpu_list: XmlGpuList) -> list[MigInstance]:
+def build_xml_mig_instances(parent: Gpu, element: Element | None, log: XmlLog) -> list[MigInstance]:
     """Build the instances of a GPU; nvidia-smi does not report their utilization."""
     mig_devices = element.find("mig_devices") if element is not None else None
     if mig_devices is None:
@@ -396,7 +387,7 @@ def build_xml_mig_instances(parent: Gpu, element: Element | None, gpu_list: XmlG
     numbers = assign_distinct_xml_numbers(
         [parse_integer(xml_value_to_csv_cell(device.findtext("index"))) for device in elements]
     )
-    names = gpu_list.instances_by_uuid.get(parent.uuid or "", {})
+    names = log.instances.get(parent.uuid or "", {})
     instances: list[MigInstance] = []
     for number, device in zip(numbers, elements):
         profile, uuid = names.get(number, (None, None))
@@ -419,50 +410,46 @@ def build_xml_mig_instances(parent: Gpu, element: Element | None, gpu_list: XmlG
 
 def parse_xml_instance_ids(element: Element) -> tuple[str, str]:
     """Return the GPU instance and the compute instance within it."""
-    return xml_value_to_csv_cell(element.findtext("gpu_instance_id")), xml_value_to_csv_cell(
-        element.findtext("compute_instance_id")
-    )
+    gpu_instance, compute_instance = element.findtext("gpu_instance_id"), element.findtext("compute_instance_id")
+    return xml_value_to_csv_cell(gpu_instance), xml_value_to_csv_cell(compute_instance)
 
 
 def parse_xml_device_processes(
-    gpu: Gpu, element: Element, gpu_list: XmlGpuList, limit: int, problems: list[str], unreported: dict[str, str]
+    gpu: Gpu, element: Element, log: XmlLog, limit: int, unreported: dict[str, str]
 ) -> list[GpuProcessRow]:
-    """Return the processes on one GPU, identical ones once; adds to `problems` and `unreported`.
+    """Return the processes on one GPU, identical ones once; adds to `unreported` and to the problems of the log.
 
     Where a word stands in the place of the processes, there may be some.
     """
-    instances = build_xml_mig_instances(gpu, element, gpu_list)
+    instances = build_xml_mig_instances(gpu, element, log)
     processes: list[GpuProcessRow] = []
     lists = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
-    for process_list in lists:
-        room = max(0, limit - len(processes))
-        infos = list(islice(process_list.iterfind("process_info"), room + 1))
-        if len(infos) > room:
-            problem = f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
-            envelope.note_envelope_problem(problems, problem)
-        for info in infos[:room]:
-            # like --query-compute-apps, leave out processes that only draw; old drivers print no type
-            kind = parse_cell(xml_value_to_csv_cell(info.findtext("type")))
-            if kind is not None and "C" not in kind.split("+"):
-                continue
-            # a process whose instance is not known is on none of them, and then none of them is called free
-            ids = parse_xml_instance_ids(info)
-            same = [instance for key, instance in instances if key == ids]
-            same = same or [instance for key, instance in instances if key[0] == ids[0]]
-            name = (info.findtext("process_name") or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
-            process = GpuProcessRow(
-                gpu_key=(same[0] if len(same) == 1 else gpu).process_key,
-                pid=parse_integer(xml_value_to_csv_cell(info.findtext("pid"))),
-                used_memory=parse_number(xml_value_to_csv_cell(info.findtext("used_memory"))),
-                name=None if name in NO_VALUE_WORDS else parse_cell(name),
-            )
-            processes.append(process)
-    words = [text for process_list in lists if (text := clean_excerpt(process_list.text or "", MAX_ERROR_CHARACTERS))]
-    if words or not lists:
-        unreported[gpu.process_key] = words[0] if words else NO_LIST_MESSAGE
-    for process in processes:
+    infos = list(islice(chain.from_iterable(each.iterfind("process_info") for each in lists), limit + 1))
+    if len(infos) > limit:
+        problem = f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
+        envelope.note_envelope_problem(log.problems, problem)
+    for info in infos[:limit]:
+        # like --query-compute-apps, leave out processes that only draw; old drivers print no type
+        kind = parse_cell(xml_value_to_csv_cell(info.findtext("type")))
+        if kind is not None and "C" not in kind.split("+"):
+            continue
+        # a process whose instance is not known is on none of them, and then none of them is called free
+        ids = parse_xml_instance_ids(info)
+        same = [instance for key, instance in instances if key == ids]
+        same = same or [instance for key, instance in instances if key[0] == ids[0]]
+        name = (info.findtext("process_name") or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
+        process = GpuProcessRow(
+            gpu_key=(same[0] if len(same) == 1 else gpu).process_key,
+            pid=parse_integer(xml_value_to_csv_cell(info.findtext("pid"))),
+            used_memory=parse_number(xml_value_to_csv_cell(info.findtext("used_memory"))),
+            name=None if name in NO_VALUE_WORDS else parse_cell(name),
+        )
         if is_csv_process_hidden(process):
             unreported.setdefault(process.gpu_key, HIDDEN_PROCESS_MESSAGE)
-    shown = [process for process in processes if not is_csv_process_hidden(process)]
-    with_pid = dict.fromkeys(process for process in shown if process.pid is not None)
-    return [*with_pid, *(process for process in shown if process.pid is None)]
+        else:
+            processes.append(process)
+    words = [text for each in lists if (text := clean_excerpt(each.text or "", MAX_ERROR_CHARACTERS))]
+    if words or not lists:
+        unreported[gpu.process_key] = words[0] if words else NO_LIST_MESSAGE
+    with_pid = dict.fromkeys(process for process in processes if process.pid is not None)
+    return [*with_pid, *(process for process in processes if process.pid is None)]
