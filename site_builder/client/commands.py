@@ -93,14 +93,31 @@ def build_gpu_shortage_error(result: PickResult, request: GpuRequest, count: int
     return NegativeResultError(f"{shortage}: {result.reason}")
 
 
-def check_command_host_options(picker: GpuPicker, everywhere: bool) -> None:
-    if everywhere and picker.host:
-        raise click.UsageError("say --all or --host, not both")
-
-
 def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command a `picker`, and add the options that say what is wanted and where."""
 
+    @click.option("--model", default="", metavar="TEXT", help="Of this model, such as A100.")
+    @click.option(
+        "--vendor",
+        type=click.Choice([*VISIBLE_DEVICES_VARIABLES]),
+        help="Of this maker.  [default: NVIDIA where the host has any of its GPUs, else AMD]",
+    )
+    @click.option(
+        "--min-memory",
+        callback=parse_min_memory_option,
+        default="0",
+        metavar="SIZE",
+        help="So much of it free: 20GiB, 24GB.",
+    )
+    @click.option(
+        "--host",
+        metavar="HOST",
+        shell_complete=complete_hosts,
+        help="The host, as the board calls it.  [default: this machine]",
+    )
+    @click.option("--name", metavar="LOGIN", help="Whose bookings count as free.  [default: you]")
+    @click.option("--url", metavar="URL", help="The board, if it is on another machine.")
+    @with_loaded_settings
     @wraps(command)
     def run(
         loaded: LoadedSettings,
@@ -111,36 +128,13 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         vendor: str | None,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        with translate_to_command_errors():
+        if rest.get("everywhere") and host:
+            raise click.UsageError("say --all or --host, not both")
+        with translate_fleet_errors():
             picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor), host, name)
         command(picker=picker, **rest)
 
-    decorated = with_loaded_settings(run)
-    for option in (
-        click.option("--url", metavar="URL", help="The board, if it is on another machine."),
-        click.option("--name", metavar="LOGIN", help="Whose bookings count as free.  [default: you]"),
-        click.option(
-            "--host",
-            metavar="HOST",
-            shell_complete=complete_hosts,
-            help="The host, as the board calls it.  [default: this machine]",
-        ),
-        click.option(
-            "--min-memory",
-            callback=parse_min_memory_option,
-            default="0",
-            metavar="SIZE",
-            help="So much of it free: 20GiB, 24GB.",
-        ),
-        click.option(
-            "--vendor",
-            type=click.Choice([*VISIBLE_DEVICES_VARIABLES]),
-            help="Of this maker.  [default: NVIDIA where the host has any of its GPUs, else AMD]",
-        ),
-        click.option("--model", default="", metavar="TEXT", help="Of this model, such as A100."),
-    ):
-        decorated = option(decorated)
-    return decorated
+    return run
 
 
 class LiveScreenClosedError(Exception):
@@ -293,8 +287,7 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     """
     if limit is not None and limit < at_least:
         raise click.UsageError(f"--limit {limit} is less than --at-least {at_least}")
-    check_command_host_options(picker, everywhere)
-    with translate_to_command_errors():
+    with translate_fleet_errors():
         result = picker.find_gpus(everywhere)
     if not everywhere and any(choice.gpu.parent_keys for choice in result.choices):
         choices = gpu_picker.select_gpus_for_one_process(result.choices, picker.request)
@@ -325,7 +318,6 @@ def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None,
     gpuboard wait --gpus 2 --model A100 && python train.py
     gpuboard wait --all --min-memory 40GiB --timeout 8h
     """
-    check_command_host_options(picker, everywhere)
     waiter = GpuWaiter(timeout, every)
     choices = waiter.wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count)
     click.echo(format_gpu_choices(choices, everywhere))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ MIN_COLUMN_WIDTHS = {TYPE: 10, USERS: 8, PIDS: 8}
 COLUMN_DROP_ORDER = (CLOCK, TEMPERATURE, PIDS, SINCE, TYPE)
 WIDE_TERMINAL = 110
 PREFERRED_COMMAND_WIDTH, MIN_COMMAND_WIDTH = 30, 10
+UNLIMITED_WIDTH = sys.maxsize  # of a file
 UNKNOWN_CELL = "?"
 AGE_UNITS = (
     (formatting.MINUTE, "min", "minute", 2 * formatting.HOUR),
@@ -102,10 +104,13 @@ class GpuTableRow(NamedTuple):
 class ClientTableLayout(NamedTuple):
     """The shown columns with their widths, and the gap between them; `command_width` is left for the command."""
 
-    columns: tuple[int, ...]
-    widths: tuple[int, ...]
+    widths: dict[int, int]
     gap: str
-    command_width: int | None
+    command_width: int
+
+    def measure_columns(self, first_column: int) -> int:
+        """Return the width of the columns from one on."""
+        return sum(width + len(self.gap) for number, width in self.widths.items() if number >= first_column)
 
 
 def format_gpu_table(
@@ -120,11 +125,11 @@ def format_gpu_table(
     layout = compute_client_table_layout([row.cells for host_rows in rows for row in host_rows], width)
     lines = []
     if any(rows):
-        title = "command" if layout.command_width is None else truncate_terminal_text("command", layout.command_width)
+        title = truncate_terminal_text("command", layout.command_width)
         lines.append(f"{join_client_table_cells(COLUMN_TITLES, layout)}{layout.gap}{title}")
     for host, host_rows in zip(fleet.hosts, rows):
         if heads or host.state != "fresh":
-            text = format_host_line(host) if width is None else truncate_terminal_text(format_host_line(host), width)
+            text = truncate_terminal_text(format_host_line(host), UNLIMITED_WIDTH if width is None else width)
             lines.append(colour_table_line(text, HEAD_COLOUR if host.state == "fresh" else BAD_HEAD_COLOUR, colour))
         for row in host_rows:
             row_lines = format_gpu_lines(row, layout)
@@ -159,15 +164,10 @@ def build_client_table_host_rows(host: FleetHost, now: Now, is_short: bool) -> l
     for gpu in host.gpus:
         parent = mig_gpus.pop(gpu.parent_keys[0], None) if gpu.parent_keys else None
         if parent:
-            parent_row = build_client_table_gpu_row(
-                parent._replace(state="free", processes=(), bookings=()), now, is_short
-            )
-            notes = TEXT_SEPARATOR.join(filter(None, (parent.reason, parent_row.notes)))
-            rows.append(
-                parent_row._replace(
-                    state=MIG_STATE, cells=(f"{parent.label:>2} MIG", *parent_row.cells[1:]), notes=notes
-                )
-            )
+            row = build_client_table_gpu_row(parent._replace(state="free", processes=(), bookings=()), now, is_short)
+            notes = TEXT_SEPARATOR.join(filter(None, (parent.reason, row.notes)))
+            cells = (f"{parent.label:>2} MIG", *row.cells[1:])
+            rows.append(row._replace(state=MIG_STATE, cells=cells, notes=notes))
         # the problems of its GPU stand in the row of the GPU
         rows.append(build_client_table_gpu_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, is_short))
     return rows
@@ -194,9 +194,7 @@ def build_client_table_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTa
         pids,
     )
     commands = tuple(dict.fromkeys(process.command or UNKNOWN_CELL for process in processes))
-    return GpuTableRow(
-        state, cells, describe_gpu_notes(gpu), commands, describe_gpu_booking(gpu, now) if gpu.bookings else ""
-    )
+    return GpuTableRow(state, cells, describe_gpu_notes(gpu), commands, describe_gpu_booking(gpu, now))
 
 
 def format_client_table_number(value: float | None, unit: str = "") -> str:
@@ -240,6 +238,8 @@ def describe_gpu_notes(gpu: FleetGpu) -> str:
 
 def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
     """Describe who has booked a GPU, now or within a day; of a conflict, the reason says it."""
+    if not gpu.bookings:
+        return ""
     running = [booking for booking in gpu.bookings if booking.is_current(now.epoch)]
     if running and gpu.state != "conflict":
         names = formatting.format_names(list(dict.fromkeys(booking.name for booking in running if booking.name)))
@@ -263,42 +263,35 @@ def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
 
 def compute_client_table_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> ClientTableLayout:
     """Share the line between the columns: each as wide as it needs, until the command has too little."""
-    natural_widths = [max(map(measure_width, column)) for column in zip(COLUMN_TITLES, *cells)]
-    widths = [
-        min(column_width, MAX_COLUMN_WIDTHS.get(number, column_width))
-        for number, column_width in enumerate(natural_widths)
-    ]
+    widths: dict[int, int] = {}
+    for number, column in enumerate(zip(COLUMN_TITLES, *cells)):
+        natural_width = max(map(measure_width, column))
+        widths[number] = min(natural_width, MAX_COLUMN_WIDTHS.get(number, natural_width))
     if width is None:
-        return ClientTableLayout(tuple(range(len(widths))), tuple(widths), "  ", None)
-    gap = " " if width < WIDE_TERMINAL else "  "
-    shown_columns = list(range(len(widths)))
-
-    def compute_room() -> int:
-        return width - sum(widths[number] + len(gap) for number in shown_columns)
-
+        return ClientTableLayout(widths, "  ", UNLIMITED_WIDTH)
+    layout = ClientTableLayout(widths, " " if width < WIDE_TERMINAL else "  ", 1)
     for number in (PIDS, USERS, TYPE):
         spare = max(0, widths[number] - MIN_COLUMN_WIDTHS[number])
-        widths[number] -= min(spare, max(0, PREFERRED_COMMAND_WIDTH - compute_room()))
+        widths[number] -= min(spare, max(0, PREFERRED_COMMAND_WIDTH - (width - layout.measure_columns(0))))
     for number in COLUMN_DROP_ORDER:
-        if compute_room() < MIN_COMMAND_WIDTH:
-            shown_columns.remove(number)
-    return ClientTableLayout(
-        tuple(shown_columns), tuple(widths[number] for number in shown_columns), gap, max(1, compute_room())
-    )
+        if width - layout.measure_columns(0) < MIN_COMMAND_WIDTH:
+            del widths[number]
+    return layout._replace(command_width=max(1, width - layout.measure_columns(0)))
 
 
 def join_client_table_cells(
     cells: Sequence[str], layout: ClientTableLayout, end_column: int = len(COLUMN_TITLES)
 ) -> str:
-    """Join the cells of a row, up to a column."""
+    """Join the cells of a row, up to a column; in a file nothing is cut."""
+    is_cut = layout.command_width < UNLIMITED_WIDTH
     shown_cells = []
-    for number, width in zip(layout.columns, layout.widths):
+    for number, width in layout.widths.items():
         if number < end_column:
             text = cells[number]
-            if number == PIDS and layout.command_width is not None and len(text) > width:
+            if number == PIDS and is_cut and len(text) > width:
                 # as many pids as there is room for: half a pid is that of another process
                 text = f"{text[: text.rfind(',', 0, width)]}{ELLIPSIS}" if "," in text[:width] else ELLIPSIS
-            if layout.command_width is not None or measure_width(text) <= width:
+            if is_cut or measure_width(text) <= width:
                 text = fit_text(text, width, number in RIGHT_ALIGNED)
             shown_cells.append(text)
     return layout.gap.join(shown_cells)
@@ -309,33 +302,17 @@ def format_gpu_lines(row: GpuTableRow, layout: ClientTableLayout) -> list[str]:
     if not row.commands:
         # without processes, the notes take their columns
         text = TEXT_SEPARATOR.join(filter(None, (row.notes, row.booking_text)))
-        if layout.command_width is not None:
-            text = truncate_terminal_text(text, layout.command_width + measure_client_table_columns(layout, USERS))
+        text = truncate_terminal_text(text, layout.command_width + layout.measure_columns(USERS))
         return [f"{join_client_table_cells(row.cells, layout, USERS)}{layout.gap}{text}".rstrip()]
     cells = join_client_table_cells(row.cells, layout)
     text = TEXT_SEPARATOR.join(filter(None, (row.notes, *row.commands, row.booking_text)))
-    if layout.command_width is None or measure_width(text) <= layout.command_width:
+    if measure_width(text) <= layout.command_width:
         return [f"{cells}{layout.gap}{text}"]
     has_notes_line = measure_width(row.notes) > layout.command_width
-    text = TEXT_SEPARATOR.join(
-        filter(None, ("" if has_notes_line else row.notes, *map(shorten_table_command, row.commands), row.booking_text))
-    )
-    line = f"{cells}{layout.gap}{truncate_terminal_text(text, layout.command_width)}"
-    if not has_notes_line:
-        return [line]
-    return [
-        line,
-        truncate_terminal_text(
-            f"{NOTE_INDENT}{row.notes}", layout.command_width + measure_client_table_columns(layout, 0)
-        ),
-    ]
-
-
-def measure_client_table_columns(layout: ClientTableLayout, first_column: int) -> int:
-    """Return the width of the columns from one on."""
-    return sum(
-        width + len(layout.gap) for number, width in zip(layout.columns, layout.widths) if number >= first_column
-    )
+    texts = ("" if has_notes_line else row.notes, *map(shorten_table_command, row.commands), row.booking_text)
+    text = truncate_terminal_text(TEXT_SEPARATOR.join(filter(None, texts)), layout.command_width)
+    notes = truncate_terminal_text(f"{NOTE_INDENT}{row.notes}", layout.command_width + layout.measure_columns(0))
+    return [f"{cells}{layout.gap}{text}", *([notes] if has_notes_line else ())]
 
 
 def shorten_table_command(command: str) -> str:

@@ -14,7 +14,6 @@ from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH
 from site_builder.core.board_client import OutcomeUnknownError
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError
 
-BookingsResponse = Mapping[str, Any]
 # Longer bookings end at a whole minute, as those that people make.
 MIN_ROUNDED_DURATION = timedelta(minutes=5)
 # A shorter gap is not worth a booking.
@@ -45,6 +44,9 @@ class ReservationSpan(NamedTuple):
     booking_id: str | None
 
 
+SpansByGpu = dict[ReservedGpu, list[ReservationSpan]]
+
+
 class RunReservation:
     """Keeps GPUs of a host booked for some time from now on, as often as it is called."""
 
@@ -64,33 +66,28 @@ class RunReservation:
 
     def begin(self, now: datetime) -> None:
         """Book all GPUs, or none: raise ReservedGpusBookedError if others have booked one meanwhile."""
-        listed = self.list_host_bookings()
-        until = self.find_wanted_end(now)
+        spans_by_gpu, until = self.list_spans(), self.find_wanted_end(now)
         booked_gpus = [
             gpu
-            for gpu in self.gpus
-            if any(
-                span.booking_id is None and span.since < until and span.until > now
-                for span in self.list_gpu_spans(gpu, listed)
-            )
+            for gpu, spans in spans_by_gpu.items()
+            if any(span.booking_id is None and span.since < until and span.until > now for span in spans)
         ]
         if booked_gpus:
             raise ReservedGpusBookedError(booked_gpus)
-        self.book_missing(now, listed)
+        self.book_missing(now, spans_by_gpu)
 
     def extend_if_needed(self, now: datetime) -> datetime | None:
         """Extend the booking if less than half of the time is left; return when others come before its end."""
-        listed = self.list_host_bookings()
-        ends = [self.find_covered_end(self.list_gpu_spans(gpu, listed), now)[0] for gpu in self.gpus]
-        return self.book_missing(now, listed) if min(ends) < now + self.duration / 2 else None
+        spans_by_gpu = self.list_spans()
+        first_end = min(self.find_covered_end(spans, now)[0] for spans in spans_by_gpu.values())
+        return self.book_missing(now, spans_by_gpu) if first_end < now + self.duration / 2 else None
 
-    def book_missing(self, now: datetime, listed: BookingsResponse) -> datetime | None:
+    def book_missing(self, now: datetime, spans_by_gpu: SpansByGpu) -> datetime | None:
         """Book what is missing of each GPU, up to where it is booked by somebody else, or by the user."""
         wanted_end = self.find_wanted_end(now)
         missing: dict[tuple[datetime, datetime, str | None], list[ReservedGpu]] = {}
         other_start = None
-        for gpu in self.gpus:
-            spans = self.list_gpu_spans(gpu, listed)
+        for gpu, spans in spans_by_gpu.items():
             since, last_booking = self.find_covered_end(spans, now)
             next_span = min((span for span in spans if span.since > since), default=None, key=lambda span: span.since)
             until = min(wanted_end, next_span.since) if next_span else wanted_end
@@ -111,15 +108,10 @@ class RunReservation:
         booking_id = RUN_ID_PREFIX + "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
         self.own_bookings[booking_id] = tuple(gpus)
         target = f"{self.host}:{','.join(str(gpu.number) for gpu in gpus)}"
-        request = {
-            "do": "book",
-            "gpus": [target],
-            "until": until.isoformat(),
-            "comment": self.comment,
-            "run": booking_id,
-        }
+        request = {"do": "book", "gpus": [target], "comment": self.comment, "run": booking_id}
+        times = {"from": since.isoformat()} if since else {}
         try:
-            self.backend.send({**request, "from": since.isoformat()} if since else request)
+            self.backend.send({**request, **times, "until": until.isoformat()})
         except (BookingRefusedError, FleetUnavailableError) as error:
             if not isinstance(error, OutcomeUnknownError):  # it is not there
                 del self.own_bookings[booking_id]
@@ -137,28 +129,26 @@ class RunReservation:
         until = now + self.duration
         return until.replace(second=0, microsecond=0) if self.duration >= MIN_ROUNDED_DURATION else until
 
-    def list_host_bookings(self) -> BookingsResponse:
-        """List the bookings of the host, and who we are."""
+    def list_spans(self) -> SpansByGpu:
+        """List when each GPU is booked, as the board says now.
+
+        A booking that the user made for others is not theirs, nor is that of another run.
+        """
+        spans_by_gpu: SpansByGpu = {gpu: [] for gpu in self.gpus}
         response = self.backend.list_bookings()
-        return {
-            "who": response["who"],
-            "bookings": [booking for booking in response["bookings"] if booking["host"] == self.host],
-        }
-
-    def list_gpu_spans(self, gpu: ReservedGpu, listed: BookingsResponse) -> list[ReservationSpan]:
-        return [
-            ReservationSpan(since, until, str(booking["id"]) if self.is_own_booking(booking, listed["who"]) else None)
-            for booking in listed["bookings"]
-            if {"*", str(gpu.number), gpu.uuid.lower(), *gpu.parent_keys}
-            & {str(key).lower() for key in booking["gpus"]}
-            for since, until in iterate_reservation_booking_times(booking)
-        ]
-
-    def is_own_booking(self, booking: BookingsResponse, user_name: str | None) -> bool:
-        """Return whether a booking is for the user; not one they made for others, nor one of another run."""
-        booking_id = str(booking["id"] or "")
-        is_mine = bool(booking["mine"]) and not (booking["by"] and booking["by"] == user_name)
-        return is_mine and (booking_id in self.own_bookings or not booking_id.startswith(RUN_ID_PREFIX))
+        for booking in response["bookings"]:
+            if booking["host"] != self.host:
+                continue
+            own_id = str(booking["id"] or "")
+            is_mine = bool(booking["mine"]) and not (booking["by"] and booking["by"] == response["who"])
+            is_of_other_run = own_id.startswith(RUN_ID_PREFIX) and own_id not in self.own_bookings
+            booking_id = own_id if is_mine and not is_of_other_run else None
+            booked_keys = {str(key).lower() for key in booking["gpus"]}
+            for gpu, spans in spans_by_gpu.items():
+                if {"*", str(gpu.number), gpu.uuid.lower(), *gpu.parent_keys} & booked_keys:
+                    times = iterate_reservation_booking_times(booking)
+                    spans += [ReservationSpan(since, until, booking_id) for since, until in times]
+        return spans_by_gpu
 
     @staticmethod
     def find_covered_end(spans: Sequence[ReservationSpan], now: datetime) -> tuple[datetime, str | None]:
@@ -170,7 +160,7 @@ class RunReservation:
         return end, last_booking
 
 
-def iterate_reservation_booking_times(booking: BookingsResponse) -> Iterator[tuple[datetime, datetime]]:
+def iterate_reservation_booking_times(booking: Mapping[str, Any]) -> Iterator[tuple[datetime, datetime]]:
     """Yield from when until when a booking is; each listed time of one that repeats."""
     if booking.get("spans"):
         for since, until in booking["spans"]:

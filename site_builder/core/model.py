@@ -190,16 +190,16 @@ class PsRow(NamedTuple):
     """
 
     pid: int
-    ppid: int | None
-    gpu_pid: int | None
-    uid: str | None
-    user: str | None
-    elapsed: int | None
-    cpu: float | None
-    rss: float | None
-    state: str | None
-    container: str | None
-    command: str | None
+    ppid: int | None = None
+    gpu_pid: int | None = None
+    uid: str | None = None
+    user: str | None = None
+    elapsed: int | None = None
+    cpu: float | None = None
+    rss: float | None = None
+    state: str | None = None
+    container: str | None = None
+    command: str | None = None
     image: str | None = None
     pod: str | None = None
     person: str | None = None

@@ -212,10 +212,7 @@ def read_local_process(pid: int, proc: Path) -> PsRow | None:
         uid=str(uid),
         user=as_clean_text(find_local_login_by_uid(uid)),  # a login need not be UTF-8
         elapsed=elapsed,
-        cpu=None,
-        rss=None,
         state=state,
-        container=None,
         command=f"[{title}]",
     )
 

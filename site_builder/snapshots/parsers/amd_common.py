@@ -17,13 +17,6 @@ from site_builder.core.records import describe_json_error
 from site_builder.core.terminal_text import clean_excerpt, clean_text
 from site_builder.snapshots.parsers import values
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health
-from site_builder.snapshots.parsers.values import (
-    LETTER_PATTERN,
-    MAX_ERROR_CHARACTERS,
-    find_lost_value,
-    find_reading_error,
-    parse_quantity,
-)
 
 JSON_START = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 # Each start may cost a pass over the rest of the text.
@@ -84,15 +77,6 @@ class PrintedJson(NamedTuple):
     values: list[object]
     text_lines: list[str]
     problems: list[str]
-
-
-class ReportedAmdGpu(NamedTuple):
-    """A GPU's number in the tool, and what the tool reports as HIP's number, the driver's node, and the UUID."""
-
-    number: int
-    hip_number: object
-    node: object
-    uuid: str | None
 
 
 class AmdIdentity(NamedTuple):
@@ -211,16 +195,18 @@ def parse_amd_uuid(*candidates: object) -> str | None:
     return None
 
 
-def assign_amd_identities(reported: Iterable[ReportedAmdGpu]) -> dict[int, AmdIdentity]:
-    """Identify each GPU by the tool's number.
+def assign_amd_identities(
+    facts_by_gpu: Mapping[int, Mapping[str, object]], hip_name: str, node_name: str, uuid_names: Sequence[str]
+) -> dict[int, AmdIdentity]:
+    """Identify each GPU by the tool's number; the names are those of the facts in this tool.
 
     HIP counts the nodes of the driver, from the first that is a GPU; where neither is reported the tool's number
     counts. Partitions of one GPU have one UUID, which identifies none of them.
     """
-    gpus = list(reported)
-    hip_numbers = {gpu.number: parse_amd_index(gpu.hip_number) for gpu in gpus}
-    nodes = {gpu.number: parse_amd_index(gpu.node) for gpu in gpus}
-    uuid_counts = Counter(gpu.uuid for gpu in gpus)
+    hip_numbers = {number: parse_amd_index(facts.get(hip_name)) for number, facts in facts_by_gpu.items()}
+    nodes = {number: parse_amd_index(facts.get(node_name)) for number, facts in facts_by_gpu.items()}
+    uuids = {number: parse_amd_uuid(*map(facts.get, uuid_names)) for number, facts in facts_by_gpu.items()}
+    uuid_counts = Counter(uuids.values())
     first_node = min((node for node in nodes.values() if node is not None), default=0)
     used_numbers = [number for number in hip_numbers.values() if number is not None]
     # a GPU that HIP does not see must not change the numbers of those that it does see
@@ -233,8 +219,8 @@ def assign_amd_identities(reported: Iterable[ReportedAmdGpu]) -> dict[int, AmdId
     if None in indices.values() or len(set(indices.values())) < len(indices):
         indices = {number: number for number in indices}
     return {
-        gpu.number: AmdIdentity(indices[gpu.number] or 0, gpu.uuid if uuid_counts[gpu.uuid] == 1 else None)
-        for gpu in gpus
+        number: AmdIdentity(indices[number] or 0, uuid if uuid_counts[uuid] == 1 else None)
+        for number, uuid in uuids.items()
     }
 
 
@@ -270,12 +256,12 @@ def build_amd_gpu(
     texts: list[object] = []  # of facts such as `N/A`, `{"value": "N/A", "unit": "W"}` or `["N/A", "N/A"]`
     for fact in facts.values():
         texts += fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else [fact]
-    lost = find_lost_value(text for text in texts if isinstance(text, str))
+    lost = values.find_lost_value(text for text in texts if isinstance(text, str))
     failed: list[tuple[str, str]] = []
     for name, fact in facts.items():
         if (words := parse_amd_error_words(fact)) is not None:
             failed += [(reading, words) for reading, pattern in field_names.watched.items() if pattern.match(name)]
-    error = find_reading_error(failed)
+    error = values.find_reading_error(failed)
     has_live_reading = readings.keys() & {"memory.used", "utilization.gpu", "temperature.gpu"}
     if error and not lost and not has_live_reading:
         lost = error.words
@@ -346,8 +332,8 @@ def parse_amd_error_words(reading: object) -> str | None:
     """Return the words that report an error instead of a reading; None for a reading or a missing value."""
     for entry in reading if isinstance(reading, list) else [reading]:
         value = entry.get("value") if isinstance(entry, dict) else entry
-        if not isinstance(value, str) or parse_quantity(value) is not None:
+        if not isinstance(value, str) or values.parse_quantity(value) is not None:
             continue
-        if (words := parse_amd_text(value)) and LETTER_PATTERN.search(words):
-            return words[:MAX_ERROR_CHARACTERS]
+        if (words := parse_amd_text(value)) and values.LETTER_PATTERN.search(words):
+            return words[: values.MAX_ERROR_CHARACTERS]
     return None

@@ -67,13 +67,7 @@ class AmdSmiOutput:
             if self.processes_by_gpu and name not in amd_common.IDENTITY_QUERIES:
                 self.has_process_list = True
         self.identities = amd_common.assign_amd_identities(
-            amd_common.ReportedAmdGpu(
-                number,
-                facts.get("hip_id"),
-                facts.get("node_id"),
-                amd_common.parse_amd_uuid(facts.get("hip_uuid"), facts.get("asic.asic_serial"), facts.get("uuid")),
-            )
-            for number, facts in self.facts_by_gpu.items()
+            self.facts_by_gpu, "hip_id", "node_id", ("hip_uuid", "asic.asic_serial", "uuid")
         )
 
     def find_gpu_entries(self, value: object, depth: int = 0) -> Iterator[dict[str, object]]:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from site_builder.core.model import GpuHealth, MemoryErrorCounts
-from site_builder.snapshots.parsers.values import (
-    UNIT_SUFFIX,
-    parse_cell,
-    parse_error_value,
-    parse_integer,
-    parse_number,
-)
+from site_builder.snapshots.parsers import values
 
 # In the order of MemoryErrorCounts.
 COUNT_COLUMNS = (
@@ -64,10 +58,10 @@ def parse_gpu_health(cells: tuple[str, ...], unread_fan: str, unread_power: str)
 @lru_cache(maxsize=4096)
 def parse_health_cells(cells: tuple[str, ...], unread_fan: str, unread_power: str) -> GpuHealth:
     texts = dict(zip(HEALTH_COLUMNS, cells))
-    counts = [parse_number(texts[column]) for column in COUNT_COLUMNS]
+    counts = [values.parse_number(texts[column]) for column in COUNT_COLUMNS]
     is_remapping = parse_health_boolean(texts["remapped_rows.pending"])
     is_retiring = parse_health_boolean(texts["retired_pages.pending"])
-    action = parse_cell(texts["gpu_recovery_action"])
+    action = values.parse_cell(texts["gpu_recovery_action"])
     if action and action.lower().startswith(DEPRECATED_WORDS):
         action = None
     masks = (texts["clocks_event_reasons.active"], texts["clocks_throttle_reasons.active"])  # its new and its old name
@@ -81,11 +75,11 @@ def parse_health_cells(cells: tuple[str, ...], unread_fan: str, unread_power: st
         clock_reasons=next((mask for mask in map(parse_health_mask, masks) if mask is not None), None),
         lanes=parse_health_lane_count(texts["pcie.link.width.current"]),
         max_lanes=parse_health_lane_count(texts["pcie.link.width.max"]),
-        pstate=parse_integer(pstate[1:]) if pstate[:1] == "P" else None,
+        pstate=values.parse_integer(pstate[1:]) if pstate[:1] == "P" else None,
         is_persistent=parse_health_boolean(texts["persistence_mode"]),
         is_prohibited=texts["compute_mode"].lower() == "prohibited",
         is_in_mig_mode=texts["mig.mode.current"].lower() == "enabled",
-        driver=parse_cell(texts["driver_version"]) or parse_cell(texts["kmd_version"]),
+        driver=values.parse_cell(texts["driver_version"]) or values.parse_cell(texts["kmd_version"]),
         fan_error=parse_health_reading_failure(unread_fan),
         power_error=parse_health_reading_failure(unread_power),
     )
@@ -107,13 +101,13 @@ def parse_health_mask(cell: str) -> int | None:
 
 def parse_health_lane_count(cell: str) -> int | None:
     """Parse `16`, or as the XML has it `16x`."""
-    count = parse_integer(cell.lower().strip("x"))
+    count = values.parse_integer(cell.lower().strip("x"))
     return count if count is not None and 0 < count <= MAX_LANES else None
 
 
 def parse_health_reading_failure(cell: str) -> str | None:
     """Return the words of a reading that fails; missing permissions are no fault of the GPU."""
-    words = parse_error_value(cell) if cell else None
+    words = values.parse_error_value(cell) if cell else None
     return None if words is None or words.lower() == PERMISSION_WORDS else words
 
 
@@ -121,7 +115,7 @@ def parse_health_reading_failure(cell: str) -> str | None:
 def parse_health_temperature_margin(cell: str) -> float | None:
     """Parse a difference of temperatures, which may be below 0."""
     try:
-        value = float(UNIT_SUFFIX.sub("", cell[:MAX_CELL_CHARACTERS]))
+        value = float(values.UNIT_SUFFIX.sub("", cell[:MAX_CELL_CHARACTERS]))
     except ValueError:
         return None
     return value if -MAX_CELSIUS < value < MAX_CELSIUS else None

@@ -16,17 +16,8 @@ from itertools import islice
 from site_builder.core.formatting import MONTH_NAMES
 from site_builder.core.model import Disk, DiskUse, Gpu, GpuProcessRow, HostFacts, ParsedFile, PsRow, ToolResult
 from site_builder.core.terminal_text import MAX_MESSAGES, decode_text
-from site_builder.snapshots.parsers import host_and_ps_txt
+from site_builder.snapshots.parsers import host_and_ps_txt, values
 from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, build_unreachable_csv_gpu, is_csv_process_hidden
-from site_builder.snapshots.parsers.values import (
-    find_lost_value,
-    find_reading_error,
-    parse_cell,
-    parse_error_value,
-    parse_integer,
-    parse_number,
-    split_row_values,
-)
 
 LEGACY_FILES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
 TIMESTAMP = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
@@ -67,16 +58,16 @@ def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
     messages: list[str] = []
     newest: datetime | None = None
     for line in decode_text(data).split("\n")[-MAX_LINES:]:
-        cells = split_row_values(line)
+        cells = values.split_row_values(line)
         taken_at = parse_legacy_timestamp(cells[-1]) if len(cells) >= MIN_GPU_CELLS else None
         has_uuid = len(cells) >= MIN_GPU_CELLS and cells[1].startswith("GPU-")
-        if has_uuid or (taken_at is not None and parse_error_value(cells[1]) is not None):
+        if has_uuid or (taken_at is not None and values.parse_error_value(cells[1]) is not None):
             newest = taken_at if newest is None or (taken_at and taken_at > newest) else newest
         if has_uuid:
             rows_by_uuid[cells[1]] = cells
         elif match := HANDLE_ERROR.search(line):
             messages.append(line.strip())
-            unreachable.setdefault(match[2], build_unreachable_csv_gpu(match))
+            unreachable.setdefault(match[2], build_unreachable_csv_gpu(*match.groups()))
         elif line.strip():
             messages.append(line.strip())
     gpus: list[Gpu] = []
@@ -94,20 +85,20 @@ def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
 def parse_legacy_gpu(cells: list[str]) -> Gpu:
     """Parse a row: index, uuid, name, memory used and total, use of GPU and memory, temperature, timestamp."""
     index, uuid, name, *readings = cells
-    used, total = parse_number(readings[0]), parse_number(readings[1])
+    used, total = values.parse_number(readings[0]), values.parse_number(readings[1])
     if PSTATE_CELL.match(readings[1]):  # one fork has memory.free and the performance state there
         used = total = None
         readings = [readings[0], *readings[2:]] if len(cells) > MIN_GPU_CELLS else readings
-    utilization, memory_utilization, temperature = (parse_number(cell) for cell in readings[2:5])
-    lost = find_lost_value(cells)
+    utilization, memory_utilization, temperature = (values.parse_number(cell) for cell in readings[2:5])
+    lost = values.find_lost_value(cells)
     watched = zip(("memory", "memory", "use", "use", "temperature"), readings)
-    error = find_reading_error([(reading, cell) for reading, cell in watched if not PSTATE_CELL.match(cell)])
+    error = values.find_reading_error([(reading, cell) for reading, cell in watched if not PSTATE_CELL.match(cell)])
     if error and not lost and used is None and utilization is None and temperature is None:
         lost = error.words
     return Gpu(
-        index=parse_integer(index),
+        index=values.parse_integer(index),
         uuid=uuid,
-        name=parse_cell(name),
+        name=values.parse_cell(name),
         memory_used=used,
         memory_total=total,
         utilization_gpu=utilization,
@@ -127,7 +118,9 @@ def parse_legacy_processes(data: bytes, now: datetime | None) -> ParsedFile[GpuP
         name, comma, pid = cells[3].rpartition(", ") if len(cells) == 4 else ("", "", "")
         taken_at = parse_legacy_timestamp(cells[0])
         if comma and taken_at is not None:
-            process = GpuProcessRow(cells[1], parse_integer(pid.strip()), parse_number(cells[2]), parse_cell(name))
+            process = GpuProcessRow(
+                cells[1], values.parse_integer(pid.strip()), values.parse_number(cells[2]), values.parse_cell(name)
+            )
             rows.append((taken_at, process))
         elif line.strip():
             messages.append(line.strip())
@@ -170,20 +163,8 @@ def parse_legacy_users(data: bytes, now: datetime | None) -> ParsedFile[PsRow]:
         match = PS_LINE.match(line)
         if match:
             pid = int(match[1])
-            row = PsRow(
-                pid=pid,
-                ppid=None,
-                gpu_pid=gpu_pids.get(pid, pid),
-                uid=None,
-                user=match[2],
-                elapsed=compute_legacy_process_age(match[3], now),
-                cpu=None,
-                rss=None,
-                state=None,
-                container=None,
-                command=None,
-            )
-            rows.append(row)
+            age = compute_legacy_process_age(match[3], now)
+            rows.append(PsRow(pid, gpu_pid=gpu_pids.get(pid, pid), user=match[2], elapsed=age))
         elif line.strip():
             problems.append(f"not a row of ps: {line[:80]}")
     return ParsedFile(tuple(rows), problems=tuple(problems[:MAX_MESSAGES]))
@@ -210,14 +191,16 @@ def parse_legacy_facts(status: bytes, disks: bytes, local: bytes) -> ParsedFile[
     for line in split_legacy_fact_lines(status):
         words = line.split()
         if line.startswith("Mem:") and len(words) >= 3:
-            available = parse_number(words[6]) if len(words) > 6 else None
-            facts = replace(facts, memory_total=parse_number(words[1]), memory_available=available)
+            available = values.parse_number(words[6]) if len(words) > 6 else None
+            facts = replace(facts, memory_total=values.parse_number(words[1]), memory_available=available)
         elif match := LOAD_AVERAGES.search(line.strip()):
             # French hosts print a decimal comma
-            loads = [load for text in match.groups() if (load := parse_number(text.replace(",", "."))) is not None]
+            loads = [
+                load for text in match.groups() if (load := values.parse_number(text.replace(",", "."))) is not None
+            ]
             facts = replace(facts, load=(loads[0], loads[1], loads[2]) if len(loads) == 3 else None)
         elif len(words) == 1 and words[0].isdigit():
-            facts = replace(facts, cpus=parse_integer(words[0]))
+            facts = replace(facts, cpus=values.parse_integer(words[0]))
         elif (disk := parse_legacy_df_row(line)) and disk.mount not in {
             file_system.mount for file_system in file_systems
         }:
@@ -240,5 +223,5 @@ def parse_legacy_df_row(line: str) -> Disk | None:
     words = line.split(None, 5)
     if len(words) < 6 or not words[5].startswith("/") or not words[4].endswith("%"):
         return None
-    total, used = parse_number(words[1]), parse_number(words[2])
+    total, used = values.parse_number(words[1]), values.parse_number(words[2])
     return None if total is None or used is None else Disk(words[5], total / 1024, used / 1024)

@@ -106,7 +106,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
             gpus.append(build_gpu_from_nvidia_csv(columns, tuple(cells[: len(columns.names)])))
         elif match := HANDLE_ERROR.search(line):
             messages.append(line.strip())
-            gpus.append(build_unreachable_csv_gpu(match))
+            gpus.append(build_unreachable_csv_gpu(*match.groups()))
         elif columns and len(cells) > width // 2 and len(cells) > 2:
             has_missing_gpu = True
             problem = f"a row has {len(cells)} cells where the header has {width}: {line[:80]}"
@@ -154,18 +154,10 @@ def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -
     )
 
 
-def build_unreachable_csv_gpu(match: re.Match[str]) -> Gpu:
-    """Build a GPU from HANDLE_ERROR, the only thing that nvidia-smi prints for it."""
-    index, bus_id, reason = match.groups()
-    return Gpu(
-        index=int(index) if index else None,
-        uuid=None,
-        name=None,
-        bus_id=bus_id,
-        lost=reason.strip().rstrip("."),
-        columns=("pci.bus_id",),
-        cells=(bus_id,),
-    )
+def build_unreachable_csv_gpu(index: str | int | None, bus_id: str, reason: str) -> Gpu:
+    """Build a GPU from the groups of HANDLE_ERROR, the only thing that nvidia-smi prints for it."""
+    number, lost = None if index is None else int(index), reason.strip().rstrip(".")
+    return Gpu(number, None, None, bus_id=parse_cell(bus_id), lost=lost, columns=("pci.bus_id",), cells=(bus_id,))
 
 
 def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:

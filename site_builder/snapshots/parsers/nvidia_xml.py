@@ -20,17 +20,8 @@ from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.core.terminal_text import clean_excerpt
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import ToolOutput, ToolParts
-from site_builder.snapshots.parsers import nvidia_csv
+from site_builder.snapshots.parsers import nvidia_csv, values
 from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, MAX_PROCESS_NAME_CHARACTERS, is_csv_process_hidden
-from site_builder.snapshots.parsers.values import (
-    MAX_ERROR_CHARACTERS,
-    UNIT_SUFFIX,
-    find_lost_value,
-    find_reading_error,
-    parse_cell,
-    parse_integer,
-    parse_number,
-)
 
 # The paths of each --query-gpu field in the versions of the XML: the first with a value counts, `a + b` is a sum.
 XML_FIELDS: dict[str, list[str]] = orjson.loads((Path(__file__).parent / "nvidia_xml_paths.json").read_bytes())
@@ -142,7 +133,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     unreported: dict[str, str] = {}
     elements = [(index, device.element) for index, device in log.devices if device.element is not None]
     for index, element in elements:
-        gpu = Gpu(index, parse_cell(xml_value_to_csv_cell(element.findtext("uuid"))), None)
+        gpu = Gpu(index, values.parse_cell(xml_value_to_csv_cell(element.findtext("uuid"))), None)
         processes += parse_xml_device_processes(gpu, element, log, MAX_PROCESSES - len(processes), unreported)
     is_complete = bool(elements) and not log.problems
     return ToolOutput(tuple(processes), log.messages, log.problems, is_complete, unreported)
@@ -296,28 +287,20 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     """Build a GPU from its element; a lost one keeps its row."""
     element = device.element
     if element is None:
-        return Gpu(
-            index=index,
-            uuid=None,
-            name=None,
-            bus_id=parse_cell(device.bus_id),
-            lost=device.lost_reason or NO_DATA_MESSAGE,
-            columns=("pci.bus_id",),
-            cells=(device.bus_id,),
-        )
+        return nvidia_csv.build_unreachable_csv_gpu(index, device.bus_id, device.lost_reason or NO_DATA_MESSAGE)
     children = {child.tag: child for child in element}
     cells = [str(index), driver, compute_xml_clock_reason_mask(children)]
     cells += [find_first_xml_value(children, sources) for sources in XML_PATHS]
-    if parse_cell(cells[BUS_ID_POSITION]) is None:
+    if values.parse_cell(cells[BUS_ID_POSITION]) is None:
         cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
     gpu = nvidia_csv.build_gpu_from_nvidia_csv(GPU_COLUMNS, tuple(cells))
     # errors may stand in elements that are no column of ours
-    error = find_reading_error(
+    error = values.find_reading_error(
         (reading, text) for tag, reading in WATCHED_ELEMENTS.items() for text in list_xml_texts(element.iterfind(tag))
     )
     if error and not gpu.error:
         gpu = gpu._replace(error=error.sentence)
-    lost = gpu.lost or find_lost_value(
+    lost = gpu.lost or values.find_lost_value(
         list_xml_texts(child for child in element if child.tag not in USER_TEXT_ELEMENTS)
     )
     if lost:
@@ -349,9 +332,9 @@ def find_first_xml_value(children: dict[str, Element], sources: tuple[tuple[tupl
             cells.append(xml_value_to_csv_cell(None if element is None else element.text))
         cell = cells[0]
         if len(cells) > 1:
-            numbers = [number for number in map(parse_integer, cells) if number is not None]
+            numbers = [number for number in map(values.parse_integer, cells) if number is not None]
             cell = str(sum(numbers)) if numbers else next(filter(None, cells), "")
-        if parse_cell(cell) is not None:
+        if values.parse_cell(cell) is not None:
             return cell
         first_word = first_word or cell
     return first_word or NOT_AVAILABLE_CELL
@@ -362,7 +345,7 @@ def xml_value_to_csv_cell(text: str | None) -> str:
     text = (text or "").strip()
     if text in NO_VALUE_WORDS:
         return f"[{text}]"
-    text = UNIT_SUFFIX.sub("", text)[:MAX_CELL_CHARACTERS]
+    text = values.UNIT_SUFFIX.sub("", text)[:MAX_CELL_CHARACTERS]
     return text[:-1] if text[-1:] == "x" and text[:-1].isdecimal() else text  # 16x: the lanes of a link
 
 
@@ -385,20 +368,22 @@ def build_xml_mig_instances(parent: Gpu, element: Element | None, log: XmlLog) -
         return []
     elements = list(islice(mig_devices.iterfind("mig_device"), MAX_INSTANCES))
     numbers = assign_distinct_xml_numbers(
-        [parse_integer(xml_value_to_csv_cell(device.findtext("index"))) for device in elements]
+        [values.parse_integer(xml_value_to_csv_cell(device.findtext("index"))) for device in elements]
     )
     names = log.instances.get(parent.uuid or "", {})
     instances: list[MigInstance] = []
     for number, device in zip(numbers, elements):
         profile, uuid = names.get(number, (None, None))
-        error = find_reading_error(("memory", text) for text in list_xml_texts(device.iterfind("fb_memory_usage")))
+        error = values.find_reading_error(
+            ("memory", text) for text in list_xml_texts(device.iterfind("fb_memory_usage"))
+        )
         instance = Gpu(
             index=parent.index,
             uuid=uuid,
             name=parent.name,
-            memory_used=parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/used"))),
-            memory_total=parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/total"))),
-            lost=parent.lost or find_lost_value(device.itertext()),
+            memory_used=values.parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/used"))),
+            memory_total=values.parse_number(xml_value_to_csv_cell(device.findtext("fb_memory_usage/total"))),
+            lost=parent.lost or values.find_lost_value(device.itertext()),
             place=f"{parent.index}:{number}",
             profile=profile,
             parent=parent,
@@ -430,7 +415,7 @@ def parse_xml_device_processes(
         envelope.note_envelope_problem(log.problems, problem)
     for info in infos[:limit]:
         # like --query-compute-apps, leave out processes that only draw; old drivers print no type
-        kind = parse_cell(xml_value_to_csv_cell(info.findtext("type")))
+        kind = values.parse_cell(xml_value_to_csv_cell(info.findtext("type")))
         if kind is not None and "C" not in kind.split("+"):
             continue
         # a process whose instance is not known is on none of them, and then none of them is called free
@@ -440,15 +425,15 @@ def parse_xml_device_processes(
         name = (info.findtext("process_name") or "").strip()[:MAX_PROCESS_NAME_CHARACTERS]
         process = GpuProcessRow(
             gpu_key=(same[0] if len(same) == 1 else gpu).process_key,
-            pid=parse_integer(xml_value_to_csv_cell(info.findtext("pid"))),
-            used_memory=parse_number(xml_value_to_csv_cell(info.findtext("used_memory"))),
-            name=None if name in NO_VALUE_WORDS else parse_cell(name),
+            pid=values.parse_integer(xml_value_to_csv_cell(info.findtext("pid"))),
+            used_memory=values.parse_number(xml_value_to_csv_cell(info.findtext("used_memory"))),
+            name=None if name in NO_VALUE_WORDS else values.parse_cell(name),
         )
         if is_csv_process_hidden(process):
             unreported.setdefault(process.gpu_key, HIDDEN_PROCESS_MESSAGE)
         else:
             processes.append(process)
-    words = [text for each in lists if (text := clean_excerpt(each.text or "", MAX_ERROR_CHARACTERS))]
+    words = [text for each in lists if (text := clean_excerpt(each.text or "", values.MAX_ERROR_CHARACTERS))]
     if words or not lists:
         unreported[gpu.process_key] = words[0] if words else NO_LIST_MESSAGE
     with_pid = dict.fromkeys(process for process in processes if process.pid is not None)

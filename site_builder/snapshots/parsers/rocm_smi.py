@@ -83,12 +83,7 @@ class RocmSmiOutput:
             is_list = is_list or any(not value or isinstance(value.get(SYSTEM), dict) for value in dicts)
             if is_list and name not in amd_common.IDENTITY_QUERIES:
                 self.has_process_list = True
-        self.identities = amd_common.assign_amd_identities(
-            amd_common.ReportedAmdGpu(
-                number, None, facts.get("node id"), amd_common.parse_amd_uuid(facts.get("unique id"))
-            )
-            for number, facts in self.facts_by_card.items()
-        )
+        self.identities = amd_common.assign_amd_identities(self.facts_by_card, "hip id", "node id", ("unique id",))
 
     def add_facts(self, key: str, new_facts: dict[str, object]) -> None:
         """Add the facts about the system or a card; a missing value of a card replaces none that is known."""
