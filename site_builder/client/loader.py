@@ -119,16 +119,16 @@ def load_board_fleet(url: str, login: str | None = None) -> Fleet:
     if fleet is None:
         hint = f": {board_client.CHECK_URL_HINT}" if fault == NOT_STATUS_MESSAGE else ""
         raise FleetUnavailableError(f"{status_url} {fault}{hint}")
-    check_loaded_board_age(fleet, url, time.time() + response.clock_ahead_s)
+    check_loaded_board_age(fleet.built, fleet.every, url, time.time() + response.clock_ahead_s)
     return fleet._replace(
         source=f"the board at {url}", machine_name=read_local_machine_name(), clock_ahead_s=response.clock_ahead_s
     )
 
 
-def check_loaded_board_age(fleet: Fleet, url: str, now: float) -> None:
+def check_loaded_board_age(built: int, every: int | None, url: str, now: float) -> None:
     """Refuse a board whose builder has stopped, by the clock of the server: ours may be wrong."""
-    age = now - fleet.built
-    max_age = REWRITE_INTERVAL_S + 3 * (fleet.every or DEFAULT_BUILD_INTERVAL_S) + BUILD_DELAY_TOLERANCE_S
+    age = now - built
+    max_age = REWRITE_INTERVAL_S + 3 * (every or DEFAULT_BUILD_INTERVAL_S) + BUILD_DELAY_TOLERANCE_S
     if age > max_age:
         raise FleetUnavailableError(
             f"the board at {url} was last built {formatting.format_duration(age)} ago, and nothing on it is of now: is "

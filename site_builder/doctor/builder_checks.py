@@ -191,7 +191,7 @@ def check_builder(context: DoctorContext) -> CheckResult:
     if fleet is None:
         return fail(f"{file} {problem}", "call `gpuboard build`, which tells what is wrong")
     try:
-        loader.check_loaded_board_age(fleet, str(www), context.read_clock())
+        loader.check_loaded_board_age(fleet.built, fleet.every, str(www), context.read_clock())
     except FleetUnavailableError as error:
         advice = f"process {builder_pid} has the lock: end it, if it hangs" if builder_pid else advice_to_start
         return fail(str(error).partition(": ")[0], advice)

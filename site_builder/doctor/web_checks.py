@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
 from site_builder.client import loader
-from site_builder.client.model import Fleet
 from site_builder.core import board_client
 from site_builder.core.formatting import format_names
 from site_builder.core.model import FleetUnavailableError
@@ -127,9 +126,8 @@ def check_served_age(context: DoctorContext) -> CheckResult:
     except (ValueError, TypeError, KeyError, RecursionError):
         return fail("live.json is not that of a gpuboard", "see whether www/ is what is served")
     now = context.read_clock() + response.clock_ahead_s
-    fleet = Fleet(int(built_at), (), (), every=interval_s if interval_s > 0 else None)
     try:
-        loader.check_loaded_board_age(fleet, context.url, now)
+        loader.check_loaded_board_age(int(built_at), max(0, interval_s), context.url, now)
     except FleetUnavailableError as error:
         return fail(str(error).partition(": ")[0], "see the check builder; is the folder that is served GPUBOARD_WWW?")
     return passed(f"what is served was built {max(0, now - built_at):.0f} s ago")

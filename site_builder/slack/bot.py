@@ -334,7 +334,7 @@ class BotBoardReader:
     def build_context(self) -> AnswerContext:
         """Load the fleet; raise FleetUnavailableError if the builder has stopped."""
         fleet = self.load_fleet()
-        loader.check_loaded_board_age(fleet, self.settings.url or "www/", time.time())
+        loader.check_loaded_board_age(fleet.built, fleet.every, self.settings.url or "www/", time.time())
         people = PeopleDirectory(NameFiles(self.settings.data, None).read_names()[0])
         built = Now(fleet.built, self.settings.zone)
         return AnswerContext(fleet, built, people, self.settings.privacy.users, self.settings.url)

@@ -232,27 +232,30 @@ class SnapshotStore:
                 where = f"data/{entry.name[:80]!a}"
                 if entry.is_symlink():
                     problems.append(Problem(where, "it is a link, and links are not followed"))
-                elif entry.is_dir(follow_symlinks=False):
-                    if is_host_name(entry.name) and len(folders) < MAX_HOSTS:
-                        folders.add(entry.name)
-                    else:
-                        problems.append(Problem(where, explain_refused_host_folder(entry.name)))
-                elif match := LEGACY_FILE_NAME.fullmatch(entry.name):
-                    if is_host_name(match[1]) and (match[1] in legacy_hosts or len(legacy_hosts) < MAX_HOSTS):
-                        legacy_hosts.setdefault(match[1], set()).add(match[2])
-                    else:
-                        problems.append(Problem(where, explain_refused_host_folder(match[1])))
+                    continue
+                is_folder = entry.is_dir(follow_symlinks=False)
+                match = None if is_folder else LEGACY_FILE_NAME.fullmatch(entry.name)
+                if not is_folder and not match:
+                    continue
+                name, names = (match[1], legacy_hosts.keys()) if match else (entry.name, folders)
+                if not is_host_name(name):
+                    problems.append(Problem(where, "its name cannot be that of a host"))
+                elif name not in names and len(names) >= MAX_HOSTS:
+                    problems.append(Problem(where, f"there are more than {MAX_HOSTS} hosts"))
+                elif match:
+                    legacy_hosts.setdefault(name, set()).add(match[2])
+                else:
+                    folders.add(name)
         return folders, legacy_hosts
 
     def update_host_files(self, hosts: FilesByHost, name: str, paths: dict[str, str], folder: int | None) -> None:
         """Read the files of a host that changed; a file that was never there is left out."""
-        before = hosts.get(name, {})
-        now: dict[str, HostFile] = {}
-        is_legacy = hosts is self.legacy_files
-        for file, path in paths.items():
-            updated = update_stored_snapshot_file(before.get(file), name, file, path, folder, is_legacy, self.max_bytes)
-            if updated is not None:
-                now[file] = updated
+        before, is_legacy, limit = hosts.get(name, {}), hosts is self.legacy_files, self.max_bytes
+        now = {
+            file: updated
+            for file, path in paths.items()
+            if (updated := update_stored_snapshot_file(before.get(file), name, file, path, folder, is_legacy, limit))
+        }
         if now != before:
             hosts[name] = now
             self.has_changes = True
@@ -313,10 +316,6 @@ def unlink_stored_snapshot_files(names: Iterable[str], folder: int) -> None:
     for name in names:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
-
-
-def explain_refused_host_folder(name: str) -> str:
-    return f"there are more than {MAX_HOSTS} hosts" if is_host_name(name) else "its name cannot be that of a host"
 
 
 @contextmanager
@@ -428,8 +427,7 @@ def parse_stored_snapshot_files(host: HostFiles) -> HostSnapshot:
     processes = parse("processes.csv", gpu_tools.parse_processes_of_tools)
     pids = {row.pid for row in processes.rows if row.pid is not None} if processes else set()
     ps_rows = parse("ps.txt", lambda content: host_and_ps_txt.parse_ps_txt(content, pids), pids)
-    last_seen = None
-    clock_offset = None
+    last_seen = clock_offset = None
     taken_at: dict[str, float] = {}
     if facts and facts.header:
         last_seen = host.files["host.txt"].arrived_at

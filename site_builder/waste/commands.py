@@ -9,7 +9,6 @@ from difflib import get_close_matches
 import click
 
 from site_builder.client import loader
-from site_builder.client.model import Fleet
 from site_builder.config.settings import LoadedSettings
 from site_builder.core import board_client
 from site_builder.core.clock import Now
@@ -93,6 +92,5 @@ def load_waste_for_command(loaded: LoadedSettings) -> WasteReport:
     report, problem = render.parse_waste_json(content)
     if report is None:
         raise CommandError(f"{source} {problem}")
-    fleet = Fleet(report.built_at, (), (), every=report.build_interval_s or None)
-    loader.check_loaded_board_age(fleet, source, time.time() + clock_ahead_s)
+    loader.check_loaded_board_age(report.built_at, report.build_interval_s, source, time.time() + clock_ahead_s)
     return report

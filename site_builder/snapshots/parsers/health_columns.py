@@ -9,31 +9,18 @@ from site_builder.snapshots.parsers import values
 
 # In the order of MemoryErrorCounts.
 COUNT_COLUMNS = (
-    "ecc.errors.corrected.volatile.total",
-    "ecc.errors.uncorrected.volatile.total",
-    "ecc.errors.corrected.aggregate.total",
-    "ecc.errors.uncorrected.aggregate.total",
-    "remapped_rows.correctable",
-    "remapped_rows.uncorrectable",
-    "retired_pages.single_bit_ecc.count",
-    "retired_pages.double_bit.count",
+    *("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total"),
+    *("ecc.errors.corrected.aggregate.total", "ecc.errors.uncorrected.aggregate.total"),
+    *("remapped_rows.correctable", "remapped_rows.uncorrectable"),
+    *("retired_pages.single_bit_ecc.count", "retired_pages.double_bit.count"),
 )
 STATE_COLUMNS = (
-    "remapped_rows.pending",
-    "retired_pages.pending",
-    "remapped_rows.failure",
-    "gpu_recovery_action",
-    "reset_status.drain_and_reset_recommended",
-    "clocks_event_reasons.active",
-    "clocks_throttle_reasons.active",
-    "pcie.link.width.current",
-    "pcie.link.width.max",
-    "pstate",
-    "persistence_mode",
-    "compute_mode",
-    "mig.mode.current",
-    "driver_version",
-    "kmd_version",
+    *("remapped_rows.pending", "retired_pages.pending", "remapped_rows.failure"),
+    *("gpu_recovery_action", "reset_status.drain_and_reset_recommended"),
+    *("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    *("pcie.link.width.current", "pcie.link.width.max"),
+    *("pstate", "persistence_mode", "compute_mode", "mig.mode.current"),
+    *("driver_version", "kmd_version"),
 )
 HEALTH_COLUMNS = (*COUNT_COLUMNS, *STATE_COLUMNS)
 # Longer cells are cut: a hostile file must not fill the caches.
