@@ -206,7 +206,7 @@ class ConsulMirror:
     def write_host_files(self, host: str, contents: dict[str, bytes], written_hashes: dict[str, int]) -> dict[str, int]:
         """Write the files of a host that changed; host.txt is the last, since its time is the host's age."""
         hashes = {name: hash(content) for name, content in contents.items()}
-        with snapshots_store.open_own_snapshot_folder(self.data_folder, host) as folder:
+        with snapshots_store.prepare_stored_snapshot_folder(self.data_folder, host) as folder:
             for name, content in contents.items():
                 if written_hashes.get(name) != hashes[name]:
                     files.write_atomically_in_folder(folder, name, content)

@@ -246,7 +246,22 @@ def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa
         state, reason = "failed", UNKNOWN_STATE_MESSAGE
     memory = fields.get("memory") if isinstance(fields.get("memory"), dict) else {}
     load = tuple(value for value in map(as_number, as_list(fields.get("load"))) if value is not None)
-    gpus = [parse_fleet_gpu_with_instances(gpu, text, state) for gpu in list_objects(fields.get("gpus"))]
+    gpus: list[FleetGpu] = []
+    mig_gpus: list[FleetGpu] = []
+    for gpu_fields in list_objects(fields.get("gpus")):
+        gpu = parse_fleet_gpu(gpu_fields, text, state)
+        # an instance without a name cannot be used, and then the GPU as a whole cannot either
+        instances = [
+            parse_fleet_gpu(instance, text, state)._replace(index=gpu.index, parent_keys=gpu.booking_keys)
+            for instance in list_objects(gpu_fields.get("instances"))
+            if text(instance.get("place"))
+        ]
+        if gpu_fields.get("instances") is not None:
+            is_empty = not gpu_fields["instances"] and gpu.state not in {"free", "booked"}
+            if not instances and not is_empty:
+                gpu = gpu._replace(state="unknown", reason=NO_INSTANCES_MESSAGE)
+            mig_gpus.append(gpu)
+        gpus += instances or [gpu]
     disks = []
     for disk in list_objects(fields.get("disks")):
         mount, total, used = text(disk.get("mount")), as_number(disk.get("total")), as_number(disk.get("used"))
@@ -263,29 +278,10 @@ def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa
         cpus=as_integer(fields.get("cpus")),
         memory_total=as_number(memory.get("total")),
         memory_available=as_number(memory.get("available")),
-        gpus=tuple(part for gpu, instances in gpus for part in instances or (gpu,)),
+        gpus=tuple(gpus),
         disks=tuple(disks),
-        mig_gpus=tuple(gpu for gpu, instances in gpus if instances is not None),
+        mig_gpus=tuple(mig_gpus),
     )
-
-
-def parse_fleet_gpu_with_instances(
-    fields: dict[str, Any], text: TextReader, host_state: str
-) -> tuple[FleetGpu, tuple[FleetGpu, ...] | None]:
-    """Parse a GPU and its instances; None if it is not in MIG mode."""
-    gpu = parse_fleet_gpu(fields, text, host_state)
-    if fields.get("instances") is None:
-        return gpu, None
-    # an instance without a name cannot be used, and then the GPU as a whole cannot either
-    instances = tuple(
-        parse_fleet_gpu(instance, text, host_state)._replace(index=gpu.index, parent_keys=gpu.booking_keys)
-        for instance in list_objects(fields["instances"])
-        if text(instance.get("place"))
-    )
-    is_empty = not fields["instances"] and gpu.state not in {"free", "booked"}
-    if not instances and not is_empty:
-        gpu = gpu._replace(state="unknown", reason=NO_INSTANCES_MESSAGE)
-    return gpu, instances
 
 
 def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -> FleetGpu:

@@ -78,6 +78,12 @@ class FleetGpu(NamedTuple):
         return tuple(name.lower() for name in (self.label, self.uuid) if name and name != "?")
 
     @property
+    def free_memory(self) -> float | None:
+        if self.memory_total is None or self.memory_used is None:
+            return None
+        return max(0.0, self.memory_total - self.memory_used)
+
+    @property
     def is_avoided(self) -> bool:
         """Return whether nobody should be given it, whatever its state."""
         return any(problem.avoid for problem in self.problems) if self.problems else False

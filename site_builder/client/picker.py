@@ -27,9 +27,6 @@ class GpuRequest(NamedTuple):
     vendor: str | None = None
 
 
-ANY_GPU = GpuRequest()
-
-
 class GpuChoice(NamedTuple):
     """A GPU that can be had."""
 
@@ -57,13 +54,6 @@ class GpuRequester(NamedTuple):
     is_for_run: bool = False
 
 
-def compute_picker_free_memory(gpu: FleetGpu) -> float | None:
-    """Return the unused memory in MiB."""
-    if gpu.memory_total is None or gpu.memory_used is None:
-        return None
-    return max(0.0, gpu.memory_total - gpu.memory_used)
-
-
 def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
     """Find all GPUs that can be had, the best first, instances after whole GPUs; equal ones in their natural order."""
     choices = [
@@ -78,7 +68,7 @@ def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
 
     def rank_choice(choice: GpuChoice) -> tuple[object, ...]:
         load_per_cpu = None if choice.host.load is None else choice.host.load[0] / (choice.host.cpus or 1)
-        rank = rank_gpu_model(choice.gpu.name, compute_picker_free_memory(choice.gpu), load_per_cpu)
+        rank = rank_gpu_model(choice.gpu.name, choice.gpu.free_memory, load_per_cpu)
         return bool(choice.gpu.parent_keys), rank
 
     return sorted(choices, key=rank_choice)
@@ -110,7 +100,7 @@ def explain_refused_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuReques
         return "booked"
     if gpu.parent_keys and gpu.uuid is None:
         return "without a UUID"
-    has_memory = not request.memory or (compute_picker_free_memory(gpu) or 0) >= request.memory
+    has_memory = not request.memory or (gpu.free_memory or 0) >= request.memory
     return "" if has_memory else "with too little memory"
 
 
@@ -124,7 +114,7 @@ def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuReques
     return of_profile or whole_gpus or list(choices[:1])
 
 
-def select_gpus_on_one_host(choices: Iterable[GpuChoice], count: int, request: GpuRequest = ANY_GPU) -> list[GpuChoice]:
+def select_gpus_on_one_host(choices: Iterable[GpuChoice], count: int, request: GpuRequest) -> list[GpuChoice]:
     """Select GPUs of one host and maker: the best of the first host that has enough; none if no host has.
 
     If several are wanted, instances count only if their profile is wanted: a process sees only one.

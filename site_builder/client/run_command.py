@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -30,7 +31,7 @@ from site_builder.client.commands import (
 )
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES
 from site_builder.client.picker import GpuChoice, GpuPicker, PickResult, claim_picked_gpu
-from site_builder.client.run_reservation import ReservedGpu, ReservedGpusBookedError, RunReservation
+from site_builder.client.run_reservation import ReservedGpu, RunReservation
 from site_builder.core import command_options, formatting
 from site_builder.core.command_options import (
     CommandError,
@@ -131,20 +132,18 @@ def build_run_environment(choices: Sequence[GpuChoice], environment: Mapping[str
     return new_environment
 
 
+@dataclass
 class RunGpuAcquisition:
-    """Takes GPUs for one run: claims each on this machine, then books all of them."""
+    """Takes GPUs for one run: claims each on this machine, then books all of them; None as a comment books nothing."""
 
-    def __init__(
-        self, picker: GpuPicker, count: int, duration_s: float, comment: str | None, waiter: GpuWaiter
-    ) -> None:
-        self.picker = picker
-        self.count = count
-        self.duration_s = duration_s
-        self.comment = comment
-        self.waiter = waiter
-        self.lost_at: dict[str, float] = {}
-        self.booked_soon_count = 0
-        self.choices: list[GpuChoice] = []
+    picker: GpuPicker
+    count: int
+    duration_s: float
+    comment: str | None
+    waiter: GpuWaiter
+    choices: Sequence[GpuChoice] = ()
+    booked_soon_count: int = 0
+    lost_at: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def backend(self) -> BookingBackend | None:
@@ -345,9 +344,8 @@ def supervise_run(reservation: RunReservation | None, claims: Sequence[int], run
         try:
             if reservation:
                 with translate_booking_errors(reservation.backend):
-                    reservation.begin(reservation.read_clock())
-        except ReservedGpusBookedError as error:
-            outcome = SupervisedRunOutcome(1, booked_gpus=tuple(gpu.uuid for gpu in error.gpus))
+                    booked_gpus = tuple(gpu.uuid for gpu in reservation.begin(reservation.read_clock()))
+                outcome = SupervisedRunOutcome(1 if booked_gpus else 0, booked_gpus=booked_gpus)
         except CommandError as error:
             outcome = SupervisedRunOutcome(error.exit_code, error.message)
         except Exception as error:

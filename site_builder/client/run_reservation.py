@@ -28,14 +28,6 @@ class ReservedGpu(NamedTuple):
     parent_keys: tuple[str, ...] = ()
 
 
-class ReservedGpusBookedError(Exception):
-    """GPUs that somebody else has booked in that time, as the board says now."""
-
-    def __init__(self, gpus: Sequence[ReservedGpu]) -> None:
-        super().__init__("booked by somebody else")
-        self.gpus = tuple(gpus)
-
-
 class ReservationSpan(NamedTuple):
     """From when until when a GPU is booked; `booking_id` is None if it is not for this run."""
 
@@ -64,17 +56,17 @@ class RunReservation:
         """Return the time on the machine where bookings are made."""
         return datetime.now(timezone.utc) + timedelta(seconds=self.backend.clock_ahead_s)
 
-    def begin(self, now: datetime) -> None:
-        """Book all GPUs, or none: raise ReservedGpusBookedError if others have booked one meanwhile."""
+    def begin(self, now: datetime) -> list[ReservedGpu]:
+        """Book all GPUs, or none and return those that others have booked in that time, as the board says now."""
         spans_by_gpu, until = self.list_spans(), self.find_wanted_end(now)
         booked_gpus = [
             gpu
             for gpu, spans in spans_by_gpu.items()
             if any(span.booking_id is None and span.since < until and span.until > now for span in spans)
         ]
-        if booked_gpus:
-            raise ReservedGpusBookedError(booked_gpus)
-        self.book_missing(now, spans_by_gpu)
+        if not booked_gpus:
+            self.book_missing(now, spans_by_gpu)
+        return booked_gpus
 
     def extend_if_needed(self, now: datetime) -> datetime | None:
         """Extend the booking if less than half of the time is left; return when others come before its end."""

@@ -25,7 +25,7 @@ from site_builder.remote.ssh_config import TIMEOUT_ERRORS, SshError
 from site_builder.remote.targets import Target
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import TASKS_BY_FILE
-from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES, find_snapshot_fault, open_own_snapshot_folder
+from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES, find_snapshot_fault, prepare_stored_snapshot_folder
 
 if TYPE_CHECKING:  # paramiko is slow to import, and needed only where a host is reached by ssh
     import paramiko  # noqa: TID251
@@ -92,7 +92,7 @@ def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> 
     problems = [f"{file} {fault}" for file, fault in faults.items() if fault]
     if all(faults.values()):
         return problems
-    with open_own_snapshot_folder(data, name) as folder:
+    with prepare_stored_snapshot_folder(data, name) as folder:
         # the lock ends with the open folder
         if not locks.acquire_lock(folder, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
             return [*problems, "another pull is writing its files just now"]

@@ -48,8 +48,8 @@ class SnapshotPart(NamedTuple):
     """The output of a tool for one query: its exit code, its lines, and its lines on stderr."""
 
     rc: int
-    lines: tuple[str, ...] = ()
-    messages: tuple[str, ...] = ()
+    lines: Sequence[str] = ()
+    messages: Sequence[str] = ()
 
 
 # The output of one tool by the name of each query; the name is empty for a tool with a single query.
@@ -166,7 +166,7 @@ def split_snapshot_parts(data: bytes, task: str, default_format: str) -> tuple[P
     is_complete = has_envelope_end(data)
     lines = decode_text(data).rstrip("\n").split("\n")[1 : -1 if is_complete else None]
     problems = [] if is_complete else [TORN_MESSAGE]
-    parts: dict[tuple[str, str], tuple[int, list[str], list[str]]] = {}
+    parts_by_tool: dict[str, ToolParts] = {}
     rows: list[str] = []
     messages: list[str] = []
     for line in lines:
@@ -175,21 +175,18 @@ def split_snapshot_parts(data: bytes, task: str, default_format: str) -> tuple[P
             match = PART_LINE.match(line)
             if match is None:
                 note_envelope_problem(problems, f"a part that cannot be read: {line[:80]}")
-            elif (match[1], match[2] or "") in parts:
+            elif (match[2] or "") in parts_by_tool.get(match[1], {}):
                 note_envelope_problem(problems, f"it has the {line[2:80]} twice")
-            elif len(parts) >= MAX_PARTS:
+            elif sum(map(len, parts_by_tool.values())) >= MAX_PARTS:
                 problems.append("it has too many parts; the rest does not count")
                 break
             else:
-                parts[match[1], match[2] or ""] = int(match[3]), rows, messages
+                parts_by_tool.setdefault(match[1], {})[match[2] or ""] = SnapshotPart(int(match[3]), rows, messages)
         elif line.startswith("# err "):
-            messages.append(line[6:].strip())
+            if len(messages) < MAX_MESSAGES:
+                messages.append(line[6:].strip())
         elif line and not line.startswith("#"):
             rows.append(line)
-    parts_by_tool: dict[str, ToolParts] = {}
-    for (tool, query), (rc, part_rows, part_messages) in parts.items():
-        part = SnapshotPart(rc, tuple(part_rows), tuple(part_messages[:MAX_MESSAGES]))
-        parts_by_tool.setdefault(tool, {})[query] = part
     return ParsedFile((), header, is_complete, problems=tuple(problems)), parts_by_tool
 
 

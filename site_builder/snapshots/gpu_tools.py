@@ -27,7 +27,7 @@ class GpuTool(NamedTuple):
     def parse(self, task: str, parts: ToolParts) -> ToolOutput[Any]:
         """Parse what the tool printed for the task `gpus` or `processes`."""
         parser = import_module(f"site_builder.snapshots.parsers.{self.module}")
-        output: ToolOutput[Any] = getattr(parser, f"parse_{task}")(parts)
+        output: ToolOutput[Any] = getattr(parser, f"parse_{self.module}_{task}")(parts)
         return output
 
 
@@ -73,7 +73,6 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
 
 
 def parse_processes_of_tools(data: bytes) -> ParsedFile[GpuProcessRow]:
-    """Parse every row of every tool."""
     file, rows_by_tool = parse_gpu_tool_rows(data, "processes")
     processes = [row for _, rows in rows_by_tool for row in rows]
     problems = list(file.problems)

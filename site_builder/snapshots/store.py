@@ -140,7 +140,7 @@ class HostFiles(NamedTuple):
         return (*((file.signature, file.arrived_at, file.problem) for file in self.files.values()), self.problems)
 
     def parse(self) -> HostSnapshot:
-        return parse_stored_legacy_files(self) if self.is_legacy else parse_stored_snapshot_files(self)
+        return parse_stored_legacy_snapshot(self) if self.is_legacy else parse_stored_snapshot(self)
 
 
 FilesByHost = dict[str, dict[str, HostFile]]
@@ -329,7 +329,7 @@ def open_snapshot_folder(path: Path | str, flags: int = files.FOLDER_FLAGS, top:
 
 
 @contextmanager
-def open_own_snapshot_folder(data: Path, name: str) -> Iterator[int]:
+def prepare_stored_snapshot_folder(data: Path, name: str) -> Iterator[int]:
     """Open the folder of a host to write in it: made if need be, ours, and writable for nobody else.
 
     It is checked when it is open, so that nobody can exchange it for a link or a folder of theirs.
@@ -398,7 +398,7 @@ def find_snapshot_fault(content: bytes, name: str, file: str) -> str | None:
     return None if envelope.has_envelope_end(content) else envelope.TORN_MESSAGE
 
 
-def parse_stored_snapshot_files(host: HostFiles) -> HostSnapshot:
+def parse_stored_snapshot(host: HostFiles) -> HostSnapshot:
     """Parse the four files of a snapshot."""
     parsed_files: dict[str, ParsedFile[Any]] = {}
     problems = list(host.problems)
@@ -452,7 +452,7 @@ def parse_stored_snapshot_files(host: HostFiles) -> HostSnapshot:
     )
 
 
-def parse_stored_legacy_files(host: HostFiles) -> HostSnapshot:
+def parse_stored_legacy_snapshot(host: HostFiles) -> HostSnapshot:
     """Parse the files of the original scripts; their age is that of the GPUs' file."""
     # a file of which no whole content was ever read is missing, which is not the same as empty
     contents = {name: file.content for name, file in host.files.items() if file.content or not file.problem}

@@ -146,8 +146,8 @@ def test_several_are_of_one_host() -> None:
     found = picker.find_available_gpus(
         [host(gpu(0)), host(gpu(0), gpu(1), name="zeus", load=5)], picker.GpuRequest(), ASKER
     )
-    assert [one.host.name for one in picker.select_gpus_on_one_host(found, 2)] == ["zeus", "zeus"]
-    assert picker.select_gpus_on_one_host(found, 3) == []
+    assert [one.host.name for one in picker.select_gpus_on_one_host(found, 2, picker.GpuRequest())] == ["zeus", "zeus"]
+    assert picker.select_gpus_on_one_host(found, 3, picker.GpuRequest()) == []
 
 
 def test_an_unmet_request_has_its_reason() -> None:

@@ -179,7 +179,10 @@ def test_several_gpus_for_one_process_are_of_one_maker() -> None:
     ]
     host = FleetHost("a", None, (), "fresh", "", gpus=tuple(gpus))
     choices = [GpuChoice(host, one) for one in (gpus[0], gpus[2], gpus[3], gpus[1])]
-    assert [one.gpu.uuid for one in picker.select_gpus_on_one_host(choices, 2)] == ["amd-0", "amd-1"]
+    assert [one.gpu.uuid for one in picker.select_gpus_on_one_host(choices, 2, picker.GpuRequest())] == [
+        "amd-0",
+        "amd-1",
+    ]
     assert build_run_environment(choices[1:3], {"CUDA_VISIBLE_DEVICES": "5"}) == {
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "0,1",

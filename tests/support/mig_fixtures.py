@@ -77,13 +77,13 @@ def told(pieces: ToolParts) -> ToolOutput[Gpu]:
             }
             found += instances(whole(int(number)), **taken)
     plain = tuple(line for line in pieces[""].lines if not line.startswith("mig "))
-    rest = nvidia_csv.parse_gpus({"": pieces[""]._replace(lines=plain)})
+    rest = nvidia_csv.parse_nvidia_csv_gpus({"": pieces[""]._replace(lines=plain)})
     return ToolOutput((*found, *rest.rows), rest.messages, rest.problems)
 
 
 def processes(pieces: ToolParts) -> ToolOutput[GpuProcessRow]:
     """As CSV has them, but with the UUIDs of instances."""
-    return nvidia_csv.parse_processes(pieces)
+    return nvidia_csv.parse_nvidia_csv_processes(pieces)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def readable() -> Iterator[None]:
     """While it is read."""
     before = dict(gpu_tools.GPU_TOOLS)
     module = ModuleType("mig_test")
-    vars(module).update(parse_gpus=told, parse_processes=processes)
+    vars(module).update(parse_mig_test_gpus=told, parse_mig_test_processes=processes)
     sys.modules["site_builder.snapshots.parsers.mig_test"] = module
     gpu_tools.GPU_TOOLS["mig-test"] = gpu_tools.GpuTool("nvidia-smi", "nvidia", "mig_test")
     try:

@@ -16,7 +16,7 @@ from site_builder.core.model import Gpu
 from site_builder.core.records import describe_json_error
 from site_builder.core.terminal_text import clean_excerpt, clean_text
 from site_builder.snapshots.parsers import values
-from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_gpu_health
+from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS, parse_health_columns
 
 JSON_START = re.compile(r"^[ \t]*[\[{]", re.MULTILINE)
 # Each start may cost a pass over the rest of the text.
@@ -55,18 +55,11 @@ IGNORED_LINE = re.compile(
     r"[=\-\s]*|=+ .* =+|.*\bNot supported\b.*|.*is/are in a low-power state.*|.*No JSON data to report.*|"
     r"GPU\[[0-9]+\]\s*:.*|KFD process information:?"
 )
+LANES_PATTERN = re.compile(r"x([0-9]{1,2})\b")
+LINK_SPEED_PATTERN = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) ?GT/s", re.IGNORECASE)
+# The generations of PCI Express by their speed in GT/s.
+PCIE_GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
 ReadingParser = Callable[[object], "float | None"]
-# Sizes of memory have a parser for each tool: without a unit, amd-smi means MB and rocm-smi bytes.
-READING_PARSERS: dict[str, ReadingParser] = {
-    **dict.fromkeys(("utilization.gpu", "utilization.memory", "fan.speed"), values.parse_percent),
-    **dict.fromkeys(("temperature.gpu", "temperature.memory"), values.parse_celsius),
-    **dict.fromkeys(("power.draw", "power.limit"), values.parse_watts),
-    **dict.fromkeys(("clocks.current.sm", "clocks.current.memory"), values.parse_mhz),
-    "ecc.errors.corrected.volatile.total": values.parse_count,
-    "ecc.errors.uncorrected.volatile.total": values.parse_count,
-    "pcie.link.width.current": values.parse_lanes,
-    "pcie.link.gen.current": values.parse_pcie_generation,
-}
 NOT_AVAILABLE_PATTERN = re.compile(r"N/?A\b.*|UNKNOWN|UNSUPPORTED|NOT SUPPORTED.*|NONE|NULL|NAN|-*", re.IGNORECASE)
 MAX_TEXT_CHARACTERS = 200
 
@@ -102,11 +95,33 @@ class ToolFieldNames(NamedTuple):
     watched: Mapping[str, re.Pattern[str]]
 
 
+def parse_amd_link_width(reading: object) -> float | None:
+    """Parse the width of a link: `16`, or `0 (8.0GT/s x16)`."""
+    match = LANES_PATTERN.search(reading) if isinstance(reading, str) else None
+    return values.parse_reading(int(match[1]) if match else reading, "percent")
+
+
+def parse_amd_link_generation(reading: object) -> float | None:
+    """Return the generation of a link by its speed."""
+    if isinstance(reading, dict):
+        reading = f"{reading.get('value')} {reading.get('unit')}"
+    match = LINK_SPEED_PATTERN.search(reading) if isinstance(reading, str) else None
+    return PCIE_GENERATIONS.get(float(match[1])) if match else None
+
+
 def load_amd_field_names(tool: str, memory_unit: str, watched: Mapping[str, re.Pattern[str]]) -> ToolFieldNames:
+    """Load the names of a tool; sizes of memory without a unit are in its own, which is MB or bytes."""
     names: dict[str, list[str]] = orjson.loads((Path(__file__).parent / "amd_field_names.json").read_bytes())[tool]
-    parsers = {
+    parsers: dict[str, ReadingParser] = {
         **dict.fromkeys(("memory.used", "memory.total"), values.build_mib_parser(memory_unit)),
-        **READING_PARSERS,
+        **dict.fromkeys(("utilization.gpu", "utilization.memory", "fan.speed"), values.parse_percent),
+        **dict.fromkeys(("temperature.gpu", "temperature.memory"), values.parse_celsius),
+        **dict.fromkeys(("power.draw", "power.limit"), values.parse_watts),
+        **dict.fromkeys(("clocks.current.sm", "clocks.current.memory"), values.parse_mhz),
+        "ecc.errors.corrected.volatile.total": values.parse_count,
+        "ecc.errors.uncorrected.volatile.total": values.parse_count,
+        "pcie.link.width.current": parse_amd_link_width,
+        "pcie.link.gen.current": parse_amd_link_generation,
     }
     readings = {column: (parsers[column], names.pop(column)) for column in [*names] if column in parsers}
     return ToolFieldNames(readings, names, watched)
@@ -279,7 +294,7 @@ def build_amd_gpu(
         clock=readings.get("clocks.current.sm"),
         fan_speed=readings.get("fan.speed"),
         bus_id=available_cells.get("pci.bus_id"),
-        health=parse_gpu_health(
+        health=parse_health_columns(
             tuple([available_cells.get(column, "") for column in HEALTH_COLUMNS]),
             errors.get("fan.speed", ""),
             errors.get("power.draw", ""),

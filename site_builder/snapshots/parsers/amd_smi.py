@@ -121,8 +121,7 @@ def parse_amd_smi_text(lines: Iterable[str]) -> tuple[list[dict[str, object]], l
     return gpus, messages
 
 
-def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
-    """Parse every GPU."""
+def parse_amd_smi_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     output = AmdSmiOutput(parts)
     gpus = []
     for number, facts in output.facts_by_gpu.items():
@@ -136,7 +135,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     )
 
 
-def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
+def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     """Parse every process on each of its GPUs, and the GPUs whose processes are not reported."""
     output = AmdSmiOutput(parts)
     rows: list[GpuProcessRow] = []

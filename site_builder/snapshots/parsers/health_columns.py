@@ -34,7 +34,7 @@ FALSE_WORDS = frozenset({"no", "0", "not active", "disabled", "false"})
 DEPRECATED_WORDS, PERMISSION_WORDS = "requested functionality", "insufficient permissions"
 
 
-def parse_gpu_health(cells: tuple[str, ...], unread_fan: str, unread_power: str) -> GpuHealth:
+def parse_health_columns(cells: tuple[str, ...], unread_fan: str, unread_power: str) -> GpuHealth:
     """Parse the cells of HEALTH_COLUMNS, and those of fan speed and power draw where they are no numbers."""
     if len("".join(cells)) > MAX_ROW_CHARACTERS:
         cells = tuple([cell[:MAX_CELL_CHARACTERS] for cell in cells])

@@ -16,8 +16,7 @@ from itertools import islice
 from site_builder.core.formatting import MONTH_NAMES
 from site_builder.core.model import Disk, DiskUse, Gpu, GpuProcessRow, HostFacts, ParsedFile, PsRow, ToolResult
 from site_builder.core.terminal_text import MAX_MESSAGES, decode_text
-from site_builder.snapshots.parsers import host_and_ps_txt, values
-from site_builder.snapshots.parsers.nvidia_csv import HANDLE_ERROR, build_unreachable_csv_gpu, is_csv_process_hidden
+from site_builder.snapshots.parsers import host_and_ps_txt, nvidia_csv, values
 
 LEGACY_FILES = ("gpus.csv", "processes.csv", "users.csv", "status.csv", "disks.csv", "local.txt")
 TIMESTAMP = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
@@ -58,16 +57,16 @@ def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
     messages: list[str] = []
     newest: datetime | None = None
     for line in decode_text(data).split("\n")[-MAX_LINES:]:
-        cells = values.split_row_values(line)
+        cells = nvidia_csv.split_csv_row(line)
         taken_at = parse_legacy_timestamp(cells[-1]) if len(cells) >= MIN_GPU_CELLS else None
         has_uuid = len(cells) >= MIN_GPU_CELLS and cells[1].startswith("GPU-")
         if has_uuid or (taken_at is not None and values.parse_error_value(cells[1]) is not None):
             newest = taken_at if newest is None or (taken_at and taken_at > newest) else newest
         if has_uuid:
             rows_by_uuid[cells[1]] = cells
-        elif match := HANDLE_ERROR.search(line):
+        elif match := nvidia_csv.HANDLE_ERROR.search(line):
             messages.append(line.strip())
-            unreachable.setdefault(match[2], build_unreachable_csv_gpu(*match.groups()))
+            unreachable.setdefault(match[2], nvidia_csv.build_unreachable_csv_gpu(*match.groups()))
         elif line.strip():
             messages.append(line.strip())
     gpus: list[Gpu] = []
@@ -133,9 +132,9 @@ def parse_legacy_processes(data: bytes, now: datetime | None) -> ParsedFile[GpuP
         if newest - taken_at <= MAX_SAMPLE_SPREAD:
             sample[process.gpu_key, process.pid] = process
     # rows that have words in the place of a process; where these name no GPU, no process was reported
-    hidden = {process.gpu_key.strip("[]") for process in sample.values() if is_csv_process_hidden(process)}
+    hidden = {process.gpu_key.strip("[]") for process in sample.values() if nvidia_csv.is_csv_process_hidden(process)}
     unreported = {gpu: NOT_REPORTED_WORDS for gpu in hidden if gpu.startswith(("GPU-", "MIG-"))}
-    shown = tuple(process for process in sample.values() if not is_csv_process_hidden(process))
+    shown = tuple(process for process in sample.values() if not nvidia_csv.is_csv_process_hidden(process))
     if len(unreported) < len(hidden):
         result = ToolResult("nvidia-smi", "nvidia", 0, file.messages, is_complete=False)
         file = replace(file, tool_results=(result,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
@@ -11,23 +11,7 @@ from typing import NamedTuple
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts
-from site_builder.snapshots.parsers.health_columns import (
-    HEALTH_COLUMNS,
-    MAX_CELL_CHARACTERS,
-    parse_gpu_health,
-    parse_health_temperature_margin,
-)
-from site_builder.snapshots.parsers.values import (
-    find_column_positions,
-    find_lost_value,
-    find_reading_error,
-    parse_cell,
-    parse_column_names,
-    parse_integer,
-    parse_number,
-    parse_numbers,
-    split_row_values,
-)
+from site_builder.snapshots.parsers import health_columns, values
 
 # "… for GPU0: 0000:01:00.0: Unknown Error", "… for GPU 0000:03:00.0: GPU is lost.  Reboot the system …"
 HANDLE_ERROR = re.compile(
@@ -73,19 +57,25 @@ def find_nvidia_csv_columns(names: tuple[str, ...]) -> NvidiaGpuColumns:
     watched = [position for position, reading in enumerate(readings) if reading]
     return NvidiaGpuColumns(
         names=names,
-        pick_texts=itemgetter(*find_column_positions(names, TEXT_COLUMNS)),
-        pick_readings=itemgetter(*find_column_positions(names, READING_COLUMNS)),
-        pick_health=itemgetter(*find_column_positions(names, HEALTH_COLUMNS)),
+        pick_texts=itemgetter(*values.find_column_positions(names, TEXT_COLUMNS)),
+        pick_readings=itemgetter(*values.find_column_positions(names, READING_COLUMNS)),
+        pick_health=itemgetter(*values.find_column_positions(names, health_columns.HEALTH_COLUMNS)),
         pick_watched=itemgetter(*watched, len(names), len(names)),  # of a single column it would not return a tuple
         watched_readings=tuple(filter(None, readings)),
     )
 
 
-def list_csv_part_lines(parts: ToolParts) -> tuple[str, ...]:
+def split_csv_row(line: str) -> list[str]:
+    """Split a row; nvidia-smi quotes nothing, and now and then leaves out a space."""
+    cells = line.split(", ")
+    return cells if len(cells) == line.count(",") + 1 else [cell.strip() for cell in line.split(",")]
+
+
+def list_csv_part_lines(parts: ToolParts) -> Sequence[str]:
     return parts[""].lines if "" in parts else tuple(line for part in parts.values() for line in part.lines)
 
 
-def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
+def parse_nvidia_csv_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every row; a lost GPU keeps its row, so that the others stay visible."""
     columns: NvidiaGpuColumns | None = None
     width = 0
@@ -95,13 +85,13 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     has_missing_gpu = False
     for line in envelope.take_first_envelope_lines(list_csv_part_lines(parts), MAX_LINES, "lines", problems):
         may_be_header = not columns and ("uuid" in line or "index" in line)
-        if may_be_header and {"uuid", "index"} & set(header := parse_column_names(line)):
+        if may_be_header and {"uuid", "index"} & set(header := values.parse_column_names(line)):
             columns = find_nvidia_csv_columns(
                 tuple(envelope.take_first_envelope_lines(header, envelope.MAX_COLUMNS, "columns", problems))
             )
             width = len(header)
             continue
-        cells = split_row_values(line)
+        cells = split_csv_row(line)
         if columns and len(cells) == width:
             gpus.append(build_gpu_from_nvidia_csv(columns, tuple(cells[: len(columns.names)])))
         elif match := HANDLE_ERROR.search(line):
@@ -119,22 +109,25 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
 def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -> Gpu:
     cells = [*row, ""]
     index, uuid, reset_required, name, bus_id, margin, fan_cell, power_cell = columns.pick_texts(cells)
-    bus_id, margin = bus_id[:MAX_CELL_CHARACTERS], margin[:MAX_CELL_CHARACTERS]  # they are keys of caches
-    readings = parse_numbers(columns.pick_readings(cells))
+    bus_id, margin = (
+        bus_id[: health_columns.MAX_CELL_CHARACTERS],
+        margin[: health_columns.MAX_CELL_CHARACTERS],
+    )  # they are keys of caches
+    readings = values.parse_numbers(columns.pick_readings(cells))
     used, total, utilization, memory_utilization, temperature, draw, limit, clock, fan = readings
     unread_fan, unread_power = fan_cell if fan is None else "", power_cell if draw is None else ""
-    lost = find_lost_value(row) or (RESET_REQUIRED_WORDS if reset_required.lower() == "yes" else None)
+    lost = values.find_lost_value(row) or (RESET_REQUIRED_WORDS if reset_required.lower() == "yes" else None)
     watched, error = columns.pick_watched(cells), None
     # nearly every row of a fleet has nothing but numbers there
     if not "".join(watched).replace("[N/A]", "").replace("N/A", "").replace(".", "").isdecimal():
-        error = find_reading_error(zip(columns.watched_readings, watched))
+        error = values.find_reading_error(zip(columns.watched_readings, watched))
     # memory sizes and power limits prove nothing: they are also printed for a GPU that cannot be reached
     if error and not lost and used is None and utilization is None and temperature is None:
         lost = error.words
     return Gpu(
-        index=parse_integer(index),
-        uuid=parse_cell(uuid),
-        name=(parse_cell(name) or "")[:MAX_NAME_CHARACTERS] or None,
+        index=values.parse_integer(index),
+        uuid=values.parse_cell(uuid),
+        name=(values.parse_cell(name) or "")[:MAX_NAME_CHARACTERS] or None,
         memory_used=used,
         memory_total=total,
         utilization_gpu=utilization,
@@ -144,9 +137,9 @@ def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -
         power_limit=limit,
         clock=clock,
         fan_speed=fan,
-        temperature_margin=parse_health_temperature_margin(margin) if margin else None,
-        bus_id=parse_cell(bus_id),
-        health=parse_gpu_health(columns.pick_health(cells), unread_fan, unread_power),
+        temperature_margin=health_columns.parse_health_temperature_margin(margin) if margin else None,
+        bus_id=values.parse_cell(bus_id),
+        health=health_columns.parse_health_columns(columns.pick_health(cells), unread_fan, unread_power),
         lost=lost,
         columns=columns.names,
         cells=row,
@@ -157,11 +150,12 @@ def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -
 def build_unreachable_csv_gpu(index: str | int | None, bus_id: str, reason: str) -> Gpu:
     """Build a GPU from the groups of HANDLE_ERROR, the only thing that nvidia-smi prints for it."""
     number, lost = None if index is None else int(index), reason.strip().rstrip(".")
-    return Gpu(number, None, None, bus_id=parse_cell(bus_id), lost=lost, columns=("pci.bus_id",), cells=(bus_id,))
+    return Gpu(
+        number, None, None, bus_id=values.parse_cell(bus_id), lost=lost, columns=("pci.bus_id",), cells=(bus_id,)
+    )
 
 
-def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
-    """Parse every row."""
+def parse_nvidia_csv_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     columns: tuple[str, ...] = ()
     processes: list[GpuProcessRow] = []
     messages: list[str] = []
@@ -169,7 +163,7 @@ def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     unreported: dict[str, str] = {}
     for line in envelope.take_first_envelope_lines(list_csv_part_lines(parts), MAX_PROCESS_LINES, "lines", problems):
         may_be_header = not columns and "process_name" in line
-        if may_be_header and {"process_name", "gpu_uuid"} <= set(header := parse_column_names(line)):
+        if may_be_header and {"process_name", "gpu_uuid"} <= set(header := values.parse_column_names(line)):
             columns = tuple(envelope.take_first_envelope_lines(header, envelope.MAX_COLUMNS, "columns", problems))
             continue
         parse_row = parse_process_row_cached if len(line) <= MAX_CACHED_CHARACTERS else parse_csv_process_row
@@ -202,11 +196,11 @@ def parse_csv_process_row(line: str, columns: tuple[str, ...]) -> GpuProcessRow 
     if len(cells) != len(columns):
         return None
     cells.append("")  # for columns that are missing
-    uuid, pid, memory, name = [cells[position] for position in find_column_positions(columns, PROCESS_COLUMNS)]
+    uuid, pid, memory, name = [cells[position] for position in values.find_column_positions(columns, PROCESS_COLUMNS)]
     if not uuid.startswith(("GPU-", "MIG-")):
         return None
-    name = (parse_cell(name) or "")[:MAX_PROCESS_NAME_CHARACTERS]
-    return GpuProcessRow(uuid, parse_integer(pid), parse_number(memory), name or None)
+    name = (values.parse_cell(name) or "")[:MAX_PROCESS_NAME_CHARACTERS]
+    return GpuProcessRow(uuid, values.parse_integer(pid), values.parse_number(memory), name or None)
 
 
 # The line of a process stays the same for as long as its memory does.

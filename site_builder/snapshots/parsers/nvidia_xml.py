@@ -103,7 +103,7 @@ class XmlLog(NamedTuple):
 MigInstance = tuple[tuple[str, str], Gpu]
 
 
-def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
+def parse_nvidia_xml_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every GPU; one in MIG mode is replaced by its instances, since each can be free or busy by itself."""
     log = parse_xml_log(parts)
     driver = xml_value_to_csv_cell(log.head_values.get("driver_version") or log.head_values.get("kmd_version"))
@@ -119,7 +119,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     return ToolOutput(tuple(rows), log.messages, log.problems, has_missing_gpu=has_missing_gpu)
 
 
-def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
+def parse_nvidia_xml_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     """Parse every process that computes, each on its instance where the GPU has any; one that only draws is none."""
     log = parse_xml_log(parts)
     processes: list[GpuProcessRow] = []

@@ -185,8 +185,7 @@ def split_rocm_process_row(line: str) -> list[str] | None:
     return None
 
 
-def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
-    """Parse every card."""
+def parse_rocm_smi_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     output = RocmSmiOutput(parts)
     driver = parse_amd_text(output.system_facts.get("driver version"))
     gpus = tuple(
@@ -196,7 +195,7 @@ def parse_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     return ToolOutput(gpus, amd_common.filter_amd_messages(output.messages), output.problems, output.is_understood)
 
 
-def parse_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
+def parse_rocm_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     """Parse every process on each of its cards; rocm-smi does not print how much memory it has on which of several."""
     output = RocmSmiOutput(parts)
     identities = output.identities

@@ -42,10 +42,6 @@ MIN_NUMBER = 1e-6
 
 QUANTITY_PATTERN = re.compile(r"\(?\s*([0-9]{1,25}(?:\.[0-9]{1,25})?)\s*([A-Za-z%°/]{0,10})\)?")
 CLOCK_PATTERN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?mhz", re.IGNORECASE)
-LANES_PATTERN = re.compile(r"x([0-9]{1,2})\b")
-LINK_SPEED_PATTERN = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) ?GT/s", re.IGNORECASE)
-# The generations of PCI Express by their speed in GT/s.
-PCIE_GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
 # AMD counts by 1024 and writes MB.
 MIB_PER_UNIT = {"b": 2**-20, "kb": 2**-10, "mb": 1, "gb": 2**10, "tb": 2**20}
 # Drivers print larger numbers, such as 65535 or 4294967295, for a value that they do not know.
@@ -147,12 +143,6 @@ def find_column_positions(header: tuple[str, ...], wanted: tuple[str, ...]) -> t
     return tuple(header.index(name) if name in header else len(header) for name in wanted)
 
 
-def split_row_values(line: str) -> list[str]:
-    """Split a row; nvidia-smi quotes nothing, and now and then leaves out a space."""
-    cells = line.split(", ")
-    return cells if len(cells) == line.count(",") + 1 else [cell.strip() for cell in line.split(",")]
-
-
 def parse_quantity(reading: object) -> tuple[float, str] | None:
     """Return the number of a reading and its unit; None for anything below 0."""
     unit = ""
@@ -193,17 +183,3 @@ def build_mib_parser(default_unit: str) -> Callable[[object], float | None]:
         return size if size <= MAX_READINGS["mib"] else None
 
     return parse_mib
-
-
-def parse_lanes(reading: object) -> float | None:
-    """Parse the width of a link: `16`, or `0 (8.0GT/s x16)`."""
-    match = LANES_PATTERN.search(reading) if isinstance(reading, str) else None
-    return parse_reading(int(match[1]) if match else reading, "percent")
-
-
-def parse_pcie_generation(reading: object) -> float | None:
-    """Return the generation of a link by its speed."""
-    if isinstance(reading, dict):
-        reading = f"{reading.get('value')} {reading.get('unit')}"
-    match = LINK_SPEED_PATTERN.search(reading) if isinstance(reading, str) else None
-    return PCIE_GENERATIONS.get(float(match[1])) if match else None
