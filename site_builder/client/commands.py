@@ -130,7 +130,7 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if rest.get("everywhere") and host:
             raise click.UsageError("say --all or --host, not both")
-        with translate_fleet_errors():
+        with translate_to_command_errors():
             picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor), host, name)
         command(picker=picker, **rest)
 
@@ -287,7 +287,7 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     """
     if limit is not None and limit < at_least:
         raise click.UsageError(f"--limit {limit} is less than --at-least {at_least}")
-    with translate_fleet_errors():
+    with translate_to_command_errors():
         result = picker.find_gpus(everywhere)
     if not everywhere and any(choice.gpu.parent_keys for choice in result.choices):
         choices = gpu_picker.select_gpus_for_one_process(result.choices, picker.request)
@@ -335,7 +335,7 @@ class GpuWaiter:
         """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
         while True:
             try:
-                with translate_fleet_errors():
+                with translate_to_command_errors():
                     result = find_gpus()
                 if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request):
                     return choices

@@ -181,7 +181,7 @@ class RunGpuAcquisition:
         claims: list[int] = []
         with ExitStack() as closing:  # the supervisor has them too
             for choice in self.choices:
-                with translate_fleet_errors():
+                with translate_to_command_errors():
                     claim = claim_picked_gpu(choice.gpu.identifier)
                 if claim is None:
                     self.lost_at[choice.gpu.identifier] = time.monotonic()

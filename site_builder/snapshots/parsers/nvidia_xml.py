@@ -32,11 +32,18 @@ XML_PATHS = tuple(
 XML_COLUMNS = ("index", "driver_version", "clocks_event_reasons.active", *XML_FIELDS)
 GPU_COLUMNS = nvidia_csv.find_nvidia_csv_columns(XML_COLUMNS)
 BUS_ID_POSITION = XML_COLUMNS.index("pci.bus_id")
-# What the bits of clocks_event_reasons.active mean, from the lowest; the XML has them as single elements.
-CLOCK_REASONS = (
-    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost"),
-    *("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clocks_setting"),
-)
+# The bits of clocks_event_reasons.active, which the XML has as single elements.
+CLOCK_REASON_BITS = {
+    **{
+        "gpu_idle": 0x1,
+        "applications_clocks_setting": 0x2,
+        "sw_power_cap": 0x4,
+        "hw_slowdown": 0x8,
+        "sync_boost": 0x10,
+    },
+    **{"sw_thermal_slowdown": 0x20, "hw_thermal_slowdown": 0x40, "hw_power_brake_slowdown": 0x80},
+    "display_clocks_setting": 0x100,
+}
 # Words for a missing value, which CSV has in brackets.
 NO_VALUE_WORDS = frozenset(
     {"N/A", "Not Supported", "Not Found", "Function Not Found", "Requested functionality has been deprecated"}
@@ -349,9 +356,8 @@ def compute_xml_clock_reason_mask(children: dict[str, Element]) -> str:
         if reasons is None:
             continue
         states = {child.tag.partition("_reason_")[2]: (child.text or "").strip() for child in reasons}
-        if any(states.get(reason) in {"Active", "Not Active"} for reason in CLOCK_REASONS):
-            bits = (1 << bit for bit, reason in enumerate(CLOCK_REASONS) if states.get(reason) == "Active")
-            return f"0x{sum(bits):016X}"
+        if any(states.get(reason) in {"Active", "Not Active"} for reason in CLOCK_REASON_BITS):
+            return f"0x{sum(bit for reason, bit in CLOCK_REASON_BITS.items() if states.get(reason) == 'Active'):016X}"
     return NOT_AVAILABLE_CELL
 
 
