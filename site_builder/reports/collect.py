@@ -25,8 +25,8 @@ from site_builder.history.buckets import choose_finest_bucket_step
 from site_builder.history.reader import GpuHistory, HistoryReader, read_first_history_day, read_history_gpu_set_changes
 from site_builder.history.usage_sums import DailyUsageSums, StateMinutes
 from site_builder.usage import fleet_page, totals
-from site_builder.usage.fleet_page import UsageCell
-from site_builder.usage.totals import UsageTable, UseSummary, find_usage_midnight, sum_state_minutes
+from site_builder.usage.fleet_page import HeatmapSums
+from site_builder.usage.totals import UsageTable, UseSummary, find_usage_midnight, total_state_minutes
 from site_builder.waste.render import parse_waste_json
 from site_builder.waste.rules import WASTE_FILE, WasteItem
 
@@ -85,7 +85,7 @@ class CollectedReport(NamedTuple):
     zone: tzinfo
     usage: CollectedUsage
     previous_usage: CollectedUsage | None
-    cells: list[list[UsageCell]]
+    cells: list[list[HeatmapSums]]
     waste: CollectedWaste
     current_waste: Sequence[WasteItem]
     events: Sequence[HealthEvent]
@@ -94,6 +94,11 @@ class CollectedReport(NamedTuple):
     @property
     def days(self) -> list[date]:
         return list_report_week_days(self.first)
+
+    @property
+    def unfinished_until(self) -> datetime | None:
+        """Return when the report was made, if its week was not over then."""
+        return None if self.is_over else datetime.fromtimestamp(self.until, self.zone)
 
     @property
     def compared_usage(self) -> CollectedUsage | None:
@@ -133,7 +138,7 @@ def list_report_week_days(first: date) -> list[date]:
 # Sums
 
 
-class WeekTally:
+class ReportTally:
     """Sums of a week, to which GPUs are added one by one: all of them at once would need much memory."""
 
     def __init__(self, week_minutes: int, people_names: PeopleNames, are_users_shown: bool) -> None:
@@ -195,7 +200,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
     until = min(end, now)
     names = {share.person for week in (usage, previous) for share in week.shares}
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], names)
-    tally = WeekTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
+    tally = ReportTally(int(until - start) // 60, PeopleNames(people, names), settings.privacy.users)
     host_rows, _ = CachedDataFile(settings.data, None, "hosts.txt", hosts.parse_hosts_txt).read()
     hidden = frozenset(row.name for row in host_rows if row.is_hidden)
     # as fine as possible: a coarse bucket would count waste for the person who came next
@@ -251,8 +256,8 @@ def collect_week_usage(
 ) -> CollectedUsage:
     """Add up a week; `gpu_counts` is the number of GPUs of each model on each day."""
     days, zone, history_start = list_report_week_days(first), history.zone, read_first_history_day(history)
-    stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
-    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, (days[0], days[-1]), zone, now)
+    changes = read_history_gpu_set_changes(history)
+    unseen = totals.count_unseen_usage_by_month(changes, usage.seen, (days[0], days[-1]), zone, now)
     sums_by_name, sums_by_gpu = totals.total_daily_usage(usage.shares, usage.seen, unseen.items())
     by_person, by_host = (
         totals.build_usage_totals_table(sums_by_name, sums_by_gpu, people, key) for key in ("person", "host")
@@ -260,12 +265,12 @@ def collect_week_usage(
     minutes_by_key: dict[tuple[date, str], list[StateMinutes]] = defaultdict(list)
     for row in usage.seen:
         minutes_by_key[row.day, row.model].append(row.seen)
-    sums = {key: sum_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
-    use_by_day = {}
-    for day in days:
-        use_by_day[day] = totals.summarize_use(
-            sum_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day),
-            sum(count for (count_day, _), count in gpu_counts.items() if count_day == day),
+    sums = {key: total_state_minutes(minutes) for key, minutes in minutes_by_key.items()}
+
+    def summarize_day(day: date) -> UseSummary:
+        minutes = total_state_minutes(minutes for (sum_day, _), minutes in sums.items() if sum_day == day)
+        return totals.summarize_use(
+            minutes, sum(count for (count_day, _), count in gpu_counts.items() if count_day == day)
         )
 
     def count_day_minutes(day: date) -> int:  # clocks may change on it
@@ -276,7 +281,7 @@ def collect_week_usage(
         counts = [count for (_, count_model), count in gpu_counts.items() if count_model == model]
         models[model] = use._replace(gpus=max(counts, default=use.gpus))
     return CollectedUsage(
-        days=use_by_day,
+        days={day: summarize_day(day) for day in days},
         models=models,
         total=totals.summarize_usage_total(models, sums.values()),
         people=by_person,

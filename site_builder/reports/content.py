@@ -15,21 +15,9 @@ from site_builder.core.terminal_text import flatten_terminal_text, replace_unpri
 from site_builder.health import events
 from site_builder.health.model import HealthEvent
 from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
-from site_builder.usage import fleet_page
+from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import build_fleet_page_row
-from site_builder.usage.totals import (
-    MAX_MODELS,
-    MINUTES_PER_HOUR,
-    NOTHING_SEEN,
-    PeriodComparison,
-    UsageChange,
-    UsageRow,
-    UsageTotals,
-    UseSummary,
-    compare_usage_periods,
-    compute_usage_percent_seen,
-    usage_total_to_hours,
-)
+from site_builder.usage.totals import NOTHING_SEEN, PeriodComparison, UsageChange, UsageRow, UsageTotals, UseSummary
 from site_builder.waste.rules import WasteItem
 
 SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
@@ -92,18 +80,18 @@ MAIL = TEXT._replace(max_models=20, are_names_cut=True)
 
 def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[str, Any]:
     """Build what the templates show, in the order of their sections."""
-    models, people = list_report_models(report), report.usage.people
+    models, people = list_content_models(report), report.usage.people
     omitted_people = people.rows[form.max_people :]
     omitted_hours = format_report_hours(sum(row.sums.used for row in omitted_people))
     previous = report.compared_usage
     previous_use = {row.key: row.sums.used for row in previous.people.rows} if previous else None
-    report_events, hosts = list_content_events(report), list_unseen_report_hosts(report)
+    report_events, hosts = list_content_events(report), list_content_unseen_hosts(report)
     comparison = compare_report_weeks(report)
     use_change = Html(build_content_change(comparison.used))
     person_rows = []
     for row in people.rows[: form.max_people] if report.are_users_shown else ():
-        before = None if previous_use is None else usage_total_to_hours(previous_use.get(row.key, 0))
-        change = UsageChange(usage_total_to_hours(row.sums.used), before)
+        before = None if previous_use is None else totals.usage_total_to_hours(previous_use.get(row.key, 0))
+        change = UsageChange(totals.usage_total_to_hours(row.sums.used), before)
         person_rows.append(build_content_person(form.shorten(row.name), row.sums, row.sums.used, change))
     return {
         "title": build_content_title(report),
@@ -113,7 +101,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
         "days": [build_fleet_page_row(format_weekday_date(day), report.usage.days[day]) for day in report.days],
         "all_gpus": build_fleet_page_row("All GPUs", report.usage.total, use_change),
         "hour_names": fleet_page.HOUR_NAMES,
-        "heat": fleet_page.build_heatmap_hourly_rows(report.days, report.cells, find_unfinished_week_end(report)),
+        "heat": fleet_page.build_heatmap_hourly_rows(report.days, report.cells, report.unfinished_until),
         "models": [
             build_fleet_page_row(
                 form.shorten(model), use, Html(build_content_change(compare_report_model(report, model)))
@@ -134,7 +122,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
         "omitted_current_waste": len(report.current_waste) - form.max_wasted,
         "events": [
             {
-                "severity": find_report_event_severity(event)[1],
+                "severity": find_content_event_severity(event)[1],
                 "is_critical": event.kind in events.CRITICAL_KINDS,
                 "when": events.format_event_time(event, report.zone),
                 "gpu": format_content_gpu(form, event.host, event.index if event.gpu_key else None),
@@ -146,7 +134,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
         "hosts": [
             {
                 "name": form.shorten(row.name, MAX_GPU_CHARACTERS),
-                "seen": svg.UNKNOWN if (seen := compute_usage_percent_seen(row.sums)) is None else f"{seen} %",
+                "seen": totals.format_usage_percent_seen(row.sums),
                 "unseen_hours": format_report_hours(row.sums.unseen),
             }
             for row in hosts[: form.max_hosts]
@@ -171,15 +159,10 @@ def build_content_date_range(report: CollectedReport) -> str:
     return f"{first_label}{year} to {last_label} {last.year}, {zone}"
 
 
-def find_unfinished_week_end(report: CollectedReport) -> datetime | None:
-    """Return when the report was made, if its week was not over then."""
-    return None if report.is_over else datetime.fromtimestamp(report.until, report.zone)
-
-
 def list_report_notes(report: CollectedReport) -> list[str]:
     """List what a reader must know to understand the numbers."""
     notes = []
-    until, seen, before = find_unfinished_week_end(report), report.usage.seen_percent, report.previous_usage
+    until, seen, before = report.unfinished_until, report.usage.seen_percent, report.previous_usage
     if until:
         notes.append(
             f"This week is not over: it is told up to {format_weekday_date(until.date())} {until:%H:%M}, "
@@ -217,7 +200,7 @@ def format_content_gpu(form: ContentFormat, host: str, index: GpuNumber) -> str:
 
 
 def format_report_hours(units: int) -> str:
-    return f"{usage_total_to_hours(units):,.1f}"
+    return f"{totals.usage_total_to_hours(units):,.1f}"
 
 
 def build_content_person(name: str, sums: UsageTotals, used: int, change: UsageChange) -> dict[str, Any]:
@@ -271,11 +254,11 @@ def list_content_events(report: CollectedReport) -> list[HealthEvent]:
     """List the events of the week, the most severe first."""
     shown = [event for event in report.events if event.kind not in OMITTED_EVENT_KINDS]
     return sorted(
-        shown, key=lambda event: (find_report_event_severity(event)[0], event.began_at, event.host, event.number)
+        shown, key=lambda event: (find_content_event_severity(event)[0], event.began_at, event.host, event.number)
     )
 
 
-def find_report_event_severity(event: HealthEvent) -> tuple[int, str]:
+def find_content_event_severity(event: HealthEvent) -> tuple[int, str]:
     """Return the rank of an event's severity, the worst being 0, and its label."""
     for rank, (kinds, label) in enumerate(SEVERITIES):
         if event.kind in kinds:
@@ -285,7 +268,7 @@ def find_report_event_severity(event: HealthEvent) -> tuple[int, str]:
 
 def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
     previous = report.compared_usage
-    return compare_usage_periods(
+    return totals.compare_usage_periods(
         report.usage.total,
         count_report_users(report.usage),
         previous.total if previous else NOTHING_SEEN,
@@ -301,19 +284,19 @@ def compare_report_model(report: CollectedReport, model: str) -> UsageChange:
     """Compare the GPU-hours of a model with the week before."""
     before = report.compared_usage.models.get(model) if report.compared_usage else None
     use = report.usage.models.get(model, NOTHING_SEEN)
-    return UsageChange(use.taken / MINUTES_PER_HOUR, before.taken / MINUTES_PER_HOUR if before else None)
+    return UsageChange(use.taken / totals.MINUTES_PER_HOUR, before.taken / totals.MINUTES_PER_HOUR if before else None)
 
 
-def list_report_models(report: CollectedReport) -> list[tuple[str, UseSummary]]:
+def list_content_models(report: CollectedReport) -> list[tuple[str, UseSummary]]:
     """List the models of the week, and those that were seen only in the week before."""
     models = dict(report.usage.models)
     for model in report.previous_usage.models if report.previous_usage else ():
-        if len(models) < MAX_MODELS:
+        if len(models) < totals.MAX_MODELS:
             models.setdefault(model, NOTHING_SEEN)
     return list(models.items())
 
 
-def list_unseen_report_hosts(report: CollectedReport) -> list[UsageRow]:
+def list_content_unseen_hosts(report: CollectedReport) -> list[UsageRow]:
     """List the hosts that were not seen all the time, the least seen first."""
-    rows = [row for row in report.usage.hosts.rows if (compute_usage_percent_seen(row.sums) or 0) < 99]
+    rows = [row for row in report.usage.hosts.rows if (totals.compute_usage_percent_seen(row.sums) or 0) < 99]
     return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))

@@ -126,7 +126,7 @@ class SlackBot:
             return  # Slack sends it again, and to another bot
         if kind != "events_api":
             return
-        question = parse_question(message, self.identity.user_id, self.identity.bot_id)
+        question = parse_bot_question(message, self.identity.user_id, self.identity.bot_id)
         if question is None:
             return
         key = (question.channel, question.ts)  # the same in whichever envelope a message comes
@@ -252,7 +252,7 @@ class SlackBot:
 # Messages
 
 
-def parse_question(message: dict[str, Any], own_user_id: str, own_bot_id: str = "") -> SlackQuestion | None:
+def parse_bot_question(message: dict[str, Any], own_user_id: str, own_bot_id: str = "") -> SlackQuestion | None:
     """Parse an envelope; return None for messages of bots, our own ones, and everything else that asks nothing."""
     payload = message.get("payload")
     event = payload.get("event") if isinstance(payload, dict) else None

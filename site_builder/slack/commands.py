@@ -8,13 +8,8 @@ import click
 
 from site_builder.alerts.slack_client import SlackClient, SlackRequestError
 from site_builder.config.settings import Settings
-from site_builder.core import locks
-from site_builder.core.command_options import (
-    CommandError,
-    print_command_message,
-    refuse_command_on_foreign_board,
-    with_settings,
-)
+from site_builder.core import command_options, locks
+from site_builder.core.command_options import CommandError, print_command_message, with_settings
 from site_builder.slack.bot import run_bot
 
 TOKEN_PREFIXES = {"GPUBOARD_SLACK_BOT_TOKEN": "xoxb-", "GPUBOARD_SLACK_APP_TOKEN": "xapp-"}
@@ -38,7 +33,7 @@ def slack(settings: Settings) -> None:
     if missing:
         names = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
         raise CommandError(f"{names} must be set: docs/slack.md tells how to make an app in Slack")
-    refuse_command_on_foreign_board(settings)
+    command_options.refuse_command_on_foreign_board(settings)
     try:
         with locks.try_hold_lock(settings.state / locks.BOT_LOCK_NAME) as holder_pid:
             if holder_pid is None:

@@ -12,22 +12,11 @@ import click
 import orjson
 
 from site_builder.config.settings import LoadedSettings, Settings
-from site_builder.core.command_options import (
-    CommandError,
-    NegativeResultError,
-    print_command_message,
-    with_loaded_settings,
-)
+from site_builder.core import command_options, terminal_text
+from site_builder.core.command_options import CommandError, NegativeResultError, with_loaded_settings
 from site_builder.core.formatting import MONTH_NAMES
 from site_builder.core.people import PeopleDirectory
-from site_builder.core.terminal_text import (
-    find_terminal_width,
-    fit_text,
-    flatten_terminal_text,
-    measure_width,
-    replace_unencodable,
-    truncate_terminal_text,
-)
+from site_builder.core.terminal_text import fit_text, flatten_terminal_text, measure_width, truncate_terminal_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet.gpu_models import NameFiles
 from site_builder.history.commands import check_history_command_query, explain_missing_history
@@ -130,7 +119,8 @@ def stats(
     elif as_csv:
         click.echo("".join(render_usage_stats_csv(usage_stats)), nl=False)
     else:
-        click.echo("\n".join(map(replace_unencodable, render_usage_stats_table(usage_stats, find_terminal_width()))))
+        lines = render_usage_stats_table(usage_stats, terminal_text.find_terminal_width())
+        click.echo("\n".join(map(terminal_text.replace_unencodable, lines)))
 
 
 def choose_stats_days(month: date | None, since: date | None, until: date | None, today: date) -> StatsDays:
@@ -162,12 +152,11 @@ def read_usage_stats(history: HistoryReader, settings: Settings, days: StatsDays
         since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
         raise NegativeResultError(f"there is no history of {label} in {history.path.absolute()}: {since}")
     changes = check_history_command_query(history, lambda: read_history_gpu_set_changes(history))
-    stays = totals.find_usage_gpu_stays(changes)
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})
     if first_day and first_day > first:
-        print_command_message(f"history begins with {first_day}: what was before is not in it")
+        command_options.print_command_message(f"history begins with {first_day}: what was before is not in it")
         first = first_day
-    unseen = totals.count_unseen_usage_by_month(stays, usage.seen, (first, last), settings.zone, now)
+    unseen = totals.count_unseen_usage_by_month(changes, usage.seen, (first, last), settings.zone, now)
     sums_by_name, sums_by_place = totals.total_daily_usage(usage.shares, usage.seen, unseen.items())
     table = totals.build_usage_totals_table(sums_by_name, sums_by_place, people, by)
     return UsageStats(table, first, last, str(settings.zone))
@@ -228,10 +217,7 @@ def format_stats_day_range(first: date, last: date) -> str:
 
 def format_stats_cells(sums: UsageTotals, columns: Sequence[str], digits: int) -> tuple[str, ...]:
     cells = tuple(format_stats_hours(getattr(sums, name), digits) for name in columns)
-    if columns is PERSON_COLUMNS:
-        return cells
-    seen = compute_usage_percent_seen(sums)
-    return (*cells, "?" if seen is None else f"{seen} %")
+    return cells if columns is PERSON_COLUMNS else (*cells, totals.format_usage_percent_seen(sums, "?"))
 
 
 def format_stats_hours(units: int, digits: int) -> str:

@@ -21,18 +21,14 @@ from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT, SiteFiles
 from site_builder.history.reader import HistoryReader
 from site_builder.history.usage_sums import StateMinutes, UsageShareSums
+from site_builder.usage import totals
 from site_builder.usage.totals import (
-    MAX_MODELS,
     NOTHING_SEEN,
     PeriodComparison,
     UsageChange,
     UseSummary,
-    compare_usage_periods,
-    describe_usage_coverage,
     find_usage_midnight,
     format_usage_share,
-    summarize_usage_by_model,
-    summarize_usage_total,
 )
 
 FLEET_PAGE, REPORTS_FOLDER = "fleet.html", "reports"
@@ -60,7 +56,7 @@ NOT_SEEN_BEFORE = "no data for the time before"
 MinutesByHour = Mapping[tuple[int, str], StateMinutes]  # by the start of an hour, and by model
 
 
-class UsageCell(NamedTuple):
+class HeatmapSums(NamedTuple):
     """Hour of a day; `hour_count` is how often it came: twice or never where clocks change."""
 
     hour_count: int
@@ -90,7 +86,7 @@ class FleetPageCourse(NamedTuple):
     """Taken part over some days: in percent in steps of some hours, and by day."""
 
     percents: list[float | None]
-    days: list[UsageCell]
+    days: list[HeatmapSums]
 
 
 class FleetPageRow(NamedTuple):
@@ -127,15 +123,15 @@ def compare_fleet_weeks(
         week = select_fleet_hours(seen, WEEK_DAYS, end - back * WEEK_DAYS * DAY)
         known_people = PeopleDirectory(people.aliases, {*people.logins, *shares})
         users = {known_people.resolve_user(name) for name, share in shares.items() if share.used}
-        weeks.append((summarize_usage_total(summarize_usage_by_model(week), week.values()), len(users)))
-    return compare_usage_periods(*weeks[0], *weeks[1])
+        weeks.append((totals.summarize_usage_total(totals.summarize_usage_by_model(week), week.values()), len(users)))
+    return totals.compare_usage_periods(*weeks[0], *weeks[1])
 
 
 def list_fleet_days_until(last: date, count: int) -> list[date]:
     return [last - timedelta(days=back) for back in reversed(range(count))]
 
 
-def build_fleet_heatmap_cells(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> list[list[UsageCell]]:
+def build_fleet_heatmap_cells(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> list[list[HeatmapSums]]:
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for (at, _), row in seen.items():
         sums[at][0] += row.seen
@@ -145,7 +141,7 @@ def build_fleet_heatmap_cells(seen: MinutesByHour, days: Sequence[date], zone: t
 
 def build_fleet_cells_from_sums(
     sums: Mapping[int, Sequence[int]], days: Sequence[date], zone: tzinfo
-) -> list[list[UsageCell]]:
+) -> list[list[HeatmapSums]]:
     """Build the rows from minutes that were seen and taken by hour; an hour that begins at 17:30 is in 17."""
     cells = {(day, hour): [0, 0, 0] for day in days for hour in range(HOURS_PER_DAY)}
     end = find_usage_midnight(days[-1] + timedelta(days=1), zone)
@@ -155,20 +151,18 @@ def build_fleet_cells_from_sums(
         if cell:
             seen, taken = sums.get(at, (0, 0))
             cell[:] = cell[0] + 1, cell[1] + seen, cell[2] + taken
-    return [[UsageCell(*cells[day, hour]) for hour in range(HOURS_PER_DAY)] for day in days]
+    return [[HeatmapSums(*cells[day, hour]) for hour in range(HOURS_PER_DAY)] for day in days]
 
 
 def build_fleet_page_course(seen: MinutesByHour, days: Sequence[date], zone: tzinfo) -> FleetPageCourse:
     rows = build_fleet_heatmap_cells(seen, days, zone)
     cells = [cell for row in rows for cell in row]
     steps = (cells[start : start + COURSE_STEP_HOURS] for start in range(0, len(cells), COURSE_STEP_HOURS))
-    return FleetPageCourse(
-        [join_heatmap_cells(step).share for step in steps], [join_heatmap_cells(row) for row in rows]
-    )
+    return FleetPageCourse([join_heatmap_sums(step).share for step in steps], [join_heatmap_sums(row) for row in rows])
 
 
-def join_heatmap_cells(cells: Iterable[UsageCell]) -> UsageCell:
-    return UsageCell(*map(sum, zip(UsageCell(0, 0, 0), *cells)))
+def join_heatmap_sums(cells: Iterable[HeatmapSums]) -> HeatmapSums:
+    return HeatmapSums(*map(sum, zip(HeatmapSums(0, 0, 0), *cells)))
 
 
 # The page
@@ -224,7 +218,7 @@ class FleetPageBuilder:
             hours_by_model[key[1]][key] = row
         courses = {
             model: build_fleet_page_course(hours_by_model[model], month, now.zone)
-            for model in summarize_usage_by_model(month_seen)
+            for model in totals.summarize_usage_by_model(month_seen)
             if model in hours_by_model
         }
         lines = {model: render_fleet_page_course(course, month, model) for model, course in courses.items()}
@@ -253,17 +247,17 @@ def build_fleet_page_period(
 ) -> dict[str, object]:
     """Build a table of models over some days, with those that were seen only before; the longest has lines."""
     period_seen = select_fleet_hours(seen, days, end)
-    models = summarize_usage_by_model(period_seen)
-    total = summarize_usage_total(models, period_seen.values())
+    models = totals.summarize_usage_by_model(period_seen)
+    total = totals.summarize_usage_total(models, period_seen.values())
     if days < MONTH_DAYS:
         lines = {}
         missing = sorted({model for _, model in seen} - {model for _, model in period_seen})
-        models.update(dict.fromkeys(missing[: max(0, MAX_MODELS - len(models))], NOTHING_SEEN))
+        models.update(dict.fromkeys(missing[: max(0, totals.MAX_MODELS - len(models))], NOTHING_SEEN))
     return {
         "title": title,
         "rows": [build_fleet_page_row(model, use, lines.get(model, EMPTY_HTML)) for model, use in models.items()],
         "total": build_fleet_page_row("All GPUs", total),
-        "coverage": describe_usage_coverage(total, days),
+        "coverage": totals.describe_usage_coverage(total, days),
     }
 
 
@@ -325,7 +319,7 @@ def render_fleet_page_bar(use: UseSummary) -> Html:
 
 def render_fleet_page_course(course: FleetPageCourse, days: Sequence[date], name: str) -> Html:
     """Draw the taken part over some days, from 0 to 100 %, with the value of each day on hover."""
-    mean = join_heatmap_cells(course.days).share
+    mean = join_heatmap_sums(course.days).share
     if mean is None:
         return EMPTY_HTML
     highest = max(percent for percent in course.percents if percent is not None)
@@ -381,7 +375,7 @@ def describe_fleet_page_change(change: UsageChange, digits: int = 1) -> str:
 
 
 def build_heatmap_hourly_rows(
-    days: Sequence[date], cells: Sequence[Sequence[UsageCell]], until: datetime | None = None
+    days: Sequence[date], cells: Sequence[Sequence[HeatmapSums]], until: datetime | None = None
 ) -> list[HeatmapRow]:
     """Build rows of days; `until` is the local time up to which they have come."""
     end = until.replace(tzinfo=None) if until else datetime.max
@@ -403,7 +397,7 @@ def build_heatmap_hourly_rows(
 
 
 def build_heatmap_daily_rows(
-    cells_by_name: Mapping[str, Sequence[UsageCell]], days: Sequence[date]
+    cells_by_name: Mapping[str, Sequence[HeatmapSums]], days: Sequence[date]
 ) -> list[HeatmapRow]:
     return [
         HeatmapRow(
@@ -414,7 +408,7 @@ def build_heatmap_daily_rows(
     ]
 
 
-def build_heatmap_cell(when: str, cell: UsageCell) -> HeatmapCell:
+def build_heatmap_cell(when: str, cell: HeatmapSums) -> HeatmapCell:
     """Build the cell of an hour or a day; numbers of GPUs are means over the minutes that were seen."""
     if cell.share is None:
         return HeatmapCell("", UNKNOWN, f"{when}: {NO_DATA}")

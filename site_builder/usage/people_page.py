@@ -344,13 +344,8 @@ def build_people_balance_table(month_sums: Sequence[UsageTotals], headings: Sequ
         PeopleTableRow(title, "", [*map(format_people_hours, units)])
         for title, units in {"Used by people": used, **parts, "All that was seen": seen, "Not seen": unseen}.items()
     ]
-    percent_row = PeopleTableRow("Seen of all", "", [*map(format_people_percent_seen, month_sums)])
+    percent_row = PeopleTableRow("Seen of all", "", [*map(totals.format_usage_percent_seen, month_sums)])
     return PeopleTable("All GPU-hours", "What", (), headings, rows[:-2], [*rows[-2:], percent_row])
-
-
-def format_people_percent_seen(sums: UsageTotals) -> str:
-    seen = totals.compute_usage_percent_seen(sums)
-    return UNKNOWN if seen is None else f"{seen} %"
 
 
 def build_people_place_table(
@@ -366,7 +361,7 @@ def build_people_place_table(
         cells: list[str] = []
         for sums in sums_list:
             if sums.seen:
-                cells += [*format_people_sums([sums], PLACE_COLUMN_LABELS), format_people_percent_seen(sums)]
+                cells += [*format_people_sums([sums], PLACE_COLUMN_LABELS), totals.format_usage_percent_seen(sums)]
             else:
                 cells += [UNKNOWN] * (len(PLACE_COLUMN_LABELS) + 1)
         rows.append(PeopleTableRow(row.name, f"hosts/{quote(row.name)}.html" if row.name in hosts else "", cells))
@@ -378,6 +373,6 @@ def build_people_month_table(month_tables: Sequence[PeopleMonthTables]) -> Peopl
     rows = []
     for month, *_, by_host in month_tables:
         cells = format_people_sums([by_host.total], (*PLACE_COLUMN_LABELS, "seen"))
-        percent = format_people_percent_seen(by_host.total)
+        percent = totals.format_usage_percent_seen(by_host.total)
         rows.append(PeopleTableRow(format_people_month_name(month), "", [*cells, percent]))
     return PeopleTable("By month", "Month", (), heads, rows)

@@ -202,13 +202,14 @@ def count_unseen_usage_minutes(
 
 
 def count_unseen_usage_by_month(
-    stays: Sequence[UsageGpuStay],
+    gpu_set_changes: Iterable[tuple[str, int, Sequence[GpuSeries]]],
     seen: Iterable[tuple[date, str, str, StateMinutes]],
     days: tuple[date, date],
     zone: tzinfo,
     now: float,
 ) -> dict[MonthHostModel, int]:
     """Count the same for each month of which something was seen, from the first to the last of `days` and up to now."""
+    stays = find_usage_gpu_stays(gpu_set_changes)
     minutes: dict[date, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
     for day, host, model, row in seen:
         minutes[day.replace(day=1)][host, model] += row.seen
@@ -226,6 +227,11 @@ def compute_usage_percent_seen(sums: UsageTotals) -> int | None:
     """Return how much of the time was seen, in percent, rounded down: only all of it is 100."""
     total = sums.seen + sums.unseen
     return None if not total else sums.seen * 100 // total
+
+
+def format_usage_percent_seen(sums: UsageTotals, unknown: str = UNKNOWN) -> str:
+    seen = compute_usage_percent_seen(sums)
+    return unknown if seen is None else f"{seen} %"
 
 
 # How GPUs were used over a period, in GPU-minutes
@@ -281,7 +287,7 @@ class PeriodComparison(NamedTuple):
     wasted: UsageChange
 
 
-def sum_state_minutes(rows: Iterable[StateMinutes]) -> StateMinutes:
+def total_state_minutes(rows: Iterable[StateMinutes]) -> StateMinutes:
     return StateMinutes._make(map(sum, zip(StateMinutes._make([0] * len(StateMinutes._fields)), *rows)))
 
 
@@ -309,19 +315,21 @@ def summarize_usage_by_model(
         rows_by_model[model].append(row)
         gpus_by_model[model] = max(gpus_by_model[model], math.ceil(row.seen / count_minutes(time_key)))
     models = {
-        model: summarize_use(sum_state_minutes(rows), gpus_by_model[model]) for model, rows in rows_by_model.items()
+        model: summarize_use(total_state_minutes(rows), gpus_by_model[model]) for model, rows in rows_by_model.items()
     }
     ordered = sorted(models, key=lambda model: (-models[model].seen, model))
     shown = {model: models[model] for model in ordered[:MAX_MODELS]}
     others = ordered[MAX_MODELS:]
     if others:
         other_rows = (row for model in others for row in rows_by_model[model])
-        shown[OTHER_MODELS] = summarize_use(sum_state_minutes(other_rows), sum(map(gpus_by_model.__getitem__, others)))
+        shown[OTHER_MODELS] = summarize_use(
+            total_state_minutes(other_rows), sum(map(gpus_by_model.__getitem__, others))
+        )
     return shown
 
 
 def summarize_usage_total(models: Mapping[str, UseSummary], seen: Iterable[StateMinutes]) -> UseSummary:
-    return summarize_use(sum_state_minutes(seen), sum(use.gpus for use in models.values()))
+    return summarize_use(total_state_minutes(seen), sum(use.gpus for use in models.values()))
 
 
 def compare_usage_periods(use: UseSummary, people: int, previous: UseSummary, previous_people: int) -> PeriodComparison:

@@ -10,14 +10,9 @@ import click
 
 from site_builder.client import loader
 from site_builder.config.settings import LoadedSettings
-from site_builder.core import board_client
+from site_builder.core import board_client, command_options
 from site_builder.core.clock import Now
-from site_builder.core.command_options import (
-    CommandError,
-    print_command_message,
-    translate_to_command_errors,
-    with_loaded_settings,
-)
+from site_builder.core.command_options import CommandError, print_command_message, with_loaded_settings
 from site_builder.core.names import HostNameIndex
 from site_builder.core.terminal_text import find_terminal_width, replace_unencodable
 from site_builder.snapshots.completion import complete_hosts
@@ -48,7 +43,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
     gpuboard waste --kind held --kind booking
     gpuboard waste atlas hydra --json
     """
-    with translate_to_command_errors():
+    with command_options.translate_to_command_errors():
         report = load_waste_for_command(loaded)
         names = HostNameIndex(report.hosts)
         wanted = set()

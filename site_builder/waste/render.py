@@ -11,18 +11,13 @@ from typing import NamedTuple
 import orjson
 
 from site_builder.client.model import suggest_board_update
+from site_builder.core import terminal_text
 from site_builder.core.clock import Now
 from site_builder.core.formatting import format_moment, format_names
 from site_builder.core.html import load_compact_html_template, render_epoch_html
 from site_builder.core.names import gpu_number_to_index, is_host_name
 from site_builder.core.records import as_clean_text, as_integer, as_list, as_number
-from site_builder.core.terminal_text import (
-    clean_text,
-    fit_text,
-    flatten_terminal_text,
-    measure_width,
-    truncate_terminal_text,
-)
+from site_builder.core.terminal_text import fit_text, flatten_terminal_text, measure_width, truncate_terminal_text
 from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WASTE_SCHEMA, WasteItem, WasteReport
 
 # Lines on the board; `gpuboard waste` lists all.
@@ -149,7 +144,7 @@ def parse_waste_json(content: bytes) -> tuple[WasteReport | None, str]:
         return None, NOT_A_WASTE_FILE
     schema = document.get("schema")
     if schema != WASTE_SCHEMA:
-        shown = clean_text(str(schema))[:20]
+        shown = terminal_text.clean_text(str(schema))[:20]
         return None, f"has schema {shown}, but {WASTE_SCHEMA} is what is read here: {suggest_board_update(schema)}"
     report = WasteReport(
         built_at=document["built"],

@@ -15,15 +15,8 @@ from site_builder.core.model import GpuNumber, GpuStatus, HostStatus
 from site_builder.core.names import gpu_number_sort_key, natural_sort_key
 from site_builder.core.people import are_different_people
 from site_builder.fleet.gpu_state import StateRules
-from site_builder.history.idle_runs import (
-    RUN_EMPTY,
-    RUN_IDLE,
-    IdleRun,
-    IdleRunHistory,
-    UnusedBookingRun,
-    build_fleet_gpu_key,
-    find_current_idle_run,
-)
+from site_builder.history import idle_runs
+from site_builder.history.idle_runs import IdleRun, IdleRunHistory, UnusedBookingRun, build_fleet_gpu_key
 from site_builder.history.model import TAKEN_STATES, list_host_gpu_keys
 
 # In the order in which they are listed for one GPU.
@@ -230,7 +223,7 @@ class WasteRules:
                 self.ended_until[gpu_key] = max(booking.until, self.ended_until.get(gpu_key, 0))
 
     def find_run(self, host: str, gpu_key: str) -> IdleRun | None:
-        return find_current_idle_run(self.history.runs.get(build_fleet_gpu_key(host, gpu_key)), self.now)
+        return idle_runs.find_current_idle_run(self.history.runs.get(build_fleet_gpu_key(host, gpu_key)), self.now)
 
     def list_display_names(self, logins: Iterable[str]) -> tuple[str, ...]:
         """List people as they are shown, each once; nobody if people are not shown."""
@@ -248,7 +241,7 @@ class WasteRules:
             # history remembers over a gap, the builder does not; use only a run that reaches up to what the builder saw
             if (
                 run
-                and run.kind == RUN_IDLE
+                and run.kind == idle_runs.RUN_IDLE
                 and since <= run.last_seen + MINUTE
                 and not are_different_people(run.people, candidate.people)
             ):
@@ -338,7 +331,7 @@ def start_waste_item(kind: str, gpu: WasteCandidate | UnusedBookingRun) -> Waste
 
 def is_gpu_long_unused(run: IdleRun) -> bool:
     """Return True if nobody was on a GPU in 30 days of minutes that were seen; a gap does not count as unused."""
-    return run.kind == RUN_EMPTY and run.minutes * MINUTE >= MIN_UNUSED_DAYS * DAY
+    return run.kind == idle_runs.RUN_EMPTY and run.minutes * MINUTE >= MIN_UNUSED_DAYS * DAY
 
 
 def measure_wasted_hours(seconds: float) -> float:

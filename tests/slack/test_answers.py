@@ -114,7 +114,7 @@ def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: Bot
 def test_no_envelope_is_too_odd(anything: object) -> None:
     event = dict.fromkeys(("type", "channel", "user", "ts", "text", "subtype"), anything)
     for payload in (anything, {"event": anything}, {"event": event}, {"event": {**event, "type": "app_mention"}}):
-        bot.parse_question({"payload": payload}, OWN)
+        bot.parse_bot_question({"payload": payload}, OWN)
 
 
 # Orders

@@ -11,7 +11,7 @@ from site_builder.history.model import GPU_STATES
 from site_builder.history.usage_sums import StateMinutes
 from site_builder.reports import collect
 from site_builder.usage import fleet_page
-from site_builder.usage.fleet_page import UsageCell, build_heatmap_hourly_rows
+from site_builder.usage.fleet_page import HeatmapSums, build_heatmap_hourly_rows
 from site_builder.usage.totals import (
     MAX_MODELS,
     NOTHING_SEEN,
@@ -109,16 +109,16 @@ def test_each_hour_of_the_week_has_its_own_cell() -> None:
         whole_week(MONDAY, timezone.utc, busy_at=9), days(MONDAY), timezone.utc
     )
     assert [len(row) for row in cells] == [24] * 7
-    assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
-    assert {cell for row in cells for hour, cell in enumerate(row) if hour != 9} == {UsageCell(1, 60, 0)}
+    assert {row[9] for row in cells} == {HeatmapSums(1, 60, 60)}
+    assert {cell for row in cells for hour, cell in enumerate(row) if hour != 9} == {HeatmapSums(1, 60, 0)}
 
 
 def test_in_spring_an_hour_is_left_out_and_none_moves() -> None:
     told = whole_week(MONDAY, PARIS, busy_at=9)
     cells = fleet_page.build_fleet_heatmap_cells(told, days(MONDAY), PARIS)
     assert len(told) == 167
-    assert cells[6][2] == UsageCell(0, 0, 0)
-    assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
+    assert cells[6][2] == HeatmapSums(0, 0, 0)
+    assert {row[9] for row in cells} == {HeatmapSums(1, 60, 60)}
     assert sum(cell.seen for row in cells for cell in row) == 167 * 60
 
 
@@ -126,8 +126,8 @@ def test_in_autumn_an_hour_comes_twice_and_none_moves() -> None:
     told = whole_week(AUTUMN, PARIS, busy_at=9)
     cells = fleet_page.build_fleet_heatmap_cells(told, days(AUTUMN), PARIS)
     assert len(told) == 169
-    assert cells[6][2] == UsageCell(2, 120, 0)
-    assert {row[9] for row in cells} == {UsageCell(1, 60, 60)}
+    assert cells[6][2] == HeatmapSums(2, 120, 0)
+    assert {row[9] for row in cells} == {HeatmapSums(1, 60, 60)}
     assert sum(cell.seen for row in cells for cell in row) == 169 * 60
 
 

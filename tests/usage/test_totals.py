@@ -30,8 +30,8 @@ def told(
     """What `gpuboard stats` is made of, from one day to another."""
     days = date.fromisoformat(first), date.fromisoformat(last)
     tallies = history.read_daily_usage(*days, now)
-    stays = totals.find_usage_gpu_stays(read_history_gpu_set_changes(history))
-    unseen = totals.count_unseen_usage_by_month(stays, tallies.seen, days, history.zone, now)
+    changes = read_history_gpu_set_changes(history)
+    unseen = totals.count_unseen_usage_by_month(changes, tallies.seen, days, history.zone, now)
     persons, places = totals.total_daily_usage(tallies.shares, tallies.seen, unseen.items())
     return totals.build_usage_totals_table(persons, places, people, by)
 
