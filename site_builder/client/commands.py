@@ -18,7 +18,7 @@ import click
 from site_builder.client import loader, render, search
 from site_builder.client import picker as gpu_picker
 from site_builder.client.model import VISIBLE_DEVICES_VARIABLES, Fleet
-from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult, format_gpu_choices
+from site_builder.client.picker import GpuChoice, GpuPicker, GpuRequest, PickResult, format_picked_gpus
 from site_builder.config.settings import LoadedSettings, sanitize_setting_text
 from site_builder.core import formatting
 from site_builder.core.clock import Now
@@ -294,7 +294,7 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
         result = result._replace(choices=choices, reason=f"{result.reason}; {ONE_INSTANCE_HINT}")
     if len(result.choices) < at_least:
         raise build_gpu_shortage_error(result, picker.request, at_least)
-    click.echo(format_gpu_choices(result.choices[:limit], everywhere))
+    click.echo(format_picked_gpus(result.choices[:limit], everywhere))
 
 
 @click.command()
@@ -320,7 +320,7 @@ def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None,
     """
     waiter = GpuWaiter(timeout, every)
     choices = waiter.wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count)
-    click.echo(format_gpu_choices(choices, everywhere))
+    click.echo(format_picked_gpus(choices, everywhere))
 
 
 class GpuWaiter:

@@ -54,7 +54,7 @@ class GpuRequester(NamedTuple):
     is_for_run: bool = False
 
 
-def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
+def pick_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
     """Find all GPUs that can be had, the best first, instances after whole GPUs; equal ones in their natural order."""
     choices = [
         GpuChoice(host, gpu, gpu.state == "booked")
@@ -63,7 +63,7 @@ def find_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
         for gpu in host.gpus
         if gpu.index is not None
         and is_matching_vendor_and_model(gpu, request)
-        and not explain_refused_gpu(gpu, request, requester)
+        and not explain_unpickable_gpu(gpu, request, requester)
     ]
 
     def rank_choice(choice: GpuChoice) -> tuple[object, ...]:
@@ -78,7 +78,7 @@ def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
     return request.vendor in {None, gpu.vendor} and is_matching_model(request.model, gpu.model, gpu.name)
 
 
-def explain_refused_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
+def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
     """Return why a GPU cannot be had, in words for a count; empty if it is free, or booked by the requester and unused.
 
     One whose memory is not known has too little, and CUDA cannot name an instance without a UUID.
@@ -130,7 +130,7 @@ def select_gpus_on_one_host(choices: Iterable[GpuChoice], count: int, request: G
     return []
 
 
-def format_gpu_choices(choices: Iterable[GpuChoice], everywhere: bool) -> str:
+def format_picked_gpus(choices: Iterable[GpuChoice], everywhere: bool) -> str:
     """Format choices as `atlas:2 hydra:amd0`, or as the numbers of one host that CUDA or HIP takes."""
     if everywhere:
         return " ".join(f"{choice.host.name}:{choice.gpu.label}" for choice in choices)
@@ -144,7 +144,7 @@ def explain_no_gpu_to_pick(hosts: Iterable[FleetHost], request: GpuRequest, requ
     if not matching_gpus:
         property_name = "model" if any(request.vendor in {None, gpu.vendor} for gpu in gpus) else "maker"
         return f"none of its {len(gpus)} GPUs is of that {property_name}" if gpus else "there is no GPU"
-    counts = Counter(explain_refused_gpu(gpu, request, requester) or "free" for gpu in matching_gpus)
+    counts = Counter(explain_unpickable_gpu(gpu, request, requester) or "free" for gpu in matching_gpus)
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
@@ -188,7 +188,7 @@ class GpuPicker:
             vendors = [gpu.vendor for gpu in (*hosts[0].gpus, *hosts[0].mig_gpus)]
             if vendors:
                 request = request._replace(vendor=DEFAULT_VENDOR if DEFAULT_VENDOR in vendors else vendors[0])
-        choices = find_available_gpus(hosts, request, requester)
+        choices = pick_available_gpus(hosts, request, requester)
         return PickResult(requester.now, choices, source, explain_no_gpu_to_pick(hosts, request, requester))
 
     def merge_local_view(self, host: FleetHost) -> FleetHost:

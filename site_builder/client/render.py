@@ -154,9 +154,6 @@ def format_host_line(host: FleetHost) -> str:
     return " · ".join(parts)
 
 
-# The cells of a GPU
-
-
 def build_client_table_host_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableRow]:
     """Build the rows of a host; a GPU with instances stands above them."""
     rows = []
@@ -256,9 +253,6 @@ def describe_gpu_booking(gpu: FleetGpu, now: Now) -> str:
         return ""
     start, suffix = formatting.format_moment(since, now), f": {name}" if name else ""
     return f"until {start}, then booked{suffix}" if gpu.state == "free" else f"booked from {start}{suffix}"
-
-
-# The columns
 
 
 def compute_client_table_layout(cells: Sequence[tuple[str, ...]], width: int | None) -> ClientTableLayout:

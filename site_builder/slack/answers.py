@@ -228,7 +228,7 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
     request = picker.GpuRequest(GIGABYTES_PATTERN.sub(r"\1 GB", model))
     model, hosts = request.model, context.fleet.hosts
     nobody = picker.GpuRequester(lambda _: False, (), context.now.epoch)
-    free = picker.find_available_gpus(hosts, request, nobody)
+    free = picker.pick_available_gpus(hosts, request, nobody)
     if count > 1:  # a process sees only one MIG instance: several are for whoever asks for their profile
         free = [
             choice

@@ -13,19 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from site_builder.core import model
 from site_builder.core.files import SCRIPTS_FOLDER
-from site_builder.core.model import (
-    EXIT_MISSING,
-    EXIT_NOT_STARTED,
-    EXIT_STILL_HANGS,
-    EXIT_TIMED_OUT,
-    GpuProcessRow,
-    HostFacts,
-    HostSnapshot,
-    ParsedFile,
-    PsRow,
-    SnapshotHeader,
-)
 from site_builder.core.records import as_clean_text
 from site_builder.core.subprocesses import LimitedProcess
 from site_builder.snapshots import gpu_tools
@@ -52,7 +41,9 @@ PROCESS_FIELDS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 UNKNOWN_FIELD = re.compile(rb'Field "([a-z_.]+)" is not a valid field to query')
 AMD_TOOLS = ("amd-smi", "rocm-smi")
 # A tool that ended so will not answer another query either.
-NO_OUTPUT_EXIT_CODES = frozenset({EXIT_TIMED_OUT, EXIT_MISSING, EXIT_NOT_STARTED, EXIT_STILL_HANGS})
+NO_OUTPUT_EXIT_CODES = frozenset(
+    {model.EXIT_TIMED_OUT, model.EXIT_MISSING, model.EXIT_NOT_STARTED, model.EXIT_STILL_HANGS}
+)
 # The arguments for each query, and those for older versions of the tool.
 AMD_SMI_QUERIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "names": (("list", "-e", "--json"), ("list", "--json")),
@@ -144,7 +135,7 @@ def start_local_queries() -> LocalQueries:
     )
 
 
-def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path) -> HostSnapshot:
+def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path) -> model.HostSnapshot:
     """Return the GPUs of this machine, as if it had pushed its snapshot at this very moment."""
     amd = queries.amd
     while amd and amd.fallback_tools:  # use the first tool that works, or the last
@@ -156,7 +147,7 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
     def build_file(task: str, code: int, nvidia_parts: bytes) -> bytes:
         """Build the file that a host would send, so that there is one way to parse it."""
         amd_parts = amd.format_parts("metric" if task == "gpus" else task) if amd else b""
-        if amd_parts and code == EXIT_MISSING:
+        if amd_parts and code == model.EXIT_MISSING:
             code, nvidia_parts = 0, b""
         header = f"# gpuboard 1 task={task} host={name} time={int(now)} every=0 took_ms=0 rc={code % 256}\n"
         return header.encode() + nvidia_parts + amd_parts + b"# end\n"
@@ -177,12 +168,12 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
     pids = {process.pid for process in processes.rows if process.pid is not None}
     ps_rows = [row for pid in sorted(pids) if (row := read_local_process(pid, proc))]
     masked_rows, processes = mask_local_processes(ps_rows, processes, proc)
-    return HostSnapshot(
+    return model.HostSnapshot(
         name=name,
         gpus=gpus,
         processes=processes,
-        ps_rows=ParsedFile(masked_rows, SnapshotHeader("ps", name, int(now), 0, 0, 0)),
-        facts=ParsedFile((HostFacts(load=os.getloadavg(), cpus=os.cpu_count()),)),
+        ps_rows=model.ParsedFile(masked_rows, model.SnapshotHeader("ps", name, int(now), 0, 0, 0)),
+        facts=model.ParsedFile((model.HostFacts(load=os.getloadavg(), cpus=os.cpu_count()),)),
         last_seen=now,
         taken_at=dict.fromkeys(TASKS_BY_FILE, now),
     )
@@ -193,7 +184,7 @@ def format_local_part(name: str, code: int, output: bytes) -> bytes:
     return b"# part %s rc=%d\n%s" % (name.encode(), code % 256, output)
 
 
-def read_local_process(pid: int, proc: Path) -> PsRow | None:
+def read_local_process(pid: int, proc: Path) -> model.PsRow | None:
     """Return a process as far as /proc shows it; its command is the kernel's name for it."""
     folder = proc / str(pid)
     try:
@@ -205,7 +196,7 @@ def read_local_process(pid: int, proc: Path) -> PsRow | None:
     except (OSError, ValueError, IndexError):
         return None
     title = stat.partition("(")[2].rpartition(")")[0]
-    return PsRow(
+    return model.PsRow(
         pid=pid,
         ppid=int(ppid),
         gpu_pid=pid,
@@ -232,13 +223,13 @@ def find_local_login_by_uid(uid: int) -> str | None:
 
 
 def mask_local_processes(
-    rows: Sequence[PsRow], processes: ParsedFile[GpuProcessRow], proc: Path
-) -> tuple[tuple[PsRow, ...], ParsedFile[GpuProcessRow]]:
+    rows: Sequence[model.PsRow], processes: model.ParsedFile[model.GpuProcessRow], proc: Path
+) -> tuple[tuple[model.PsRow, ...], model.ParsedFile[model.GpuProcessRow]]:
     """Add commands and names, with secrets masked as on a host that pushes; what cannot be masked is not shown."""
     if not rows and not processes.rows:
         return (), processes
     lines: list[bytes] = []
-    rows_with_command: list[PsRow] = []  # a kernel thread or a zombie has no command, and keeps the kernel's name
+    rows_with_command: list[model.PsRow] = []  # a kernel thread or a zombie has no command, and keeps the kernel's name
     for row in rows:
         content = b""
         with suppress(OSError), (proc / str(row.pid) / "cmdline").open("rb") as file:

@@ -186,11 +186,10 @@ class SnapshotStore:
         if only is not None:
             folders = {name for name in folders if name in only}
             legacy_hosts = {name: legacy for name, legacy in legacy_hosts.items() if name in only}
-        native_paths = {file: file for file in TASKS_BY_FILE}
         for name in folders.union(self.native_files):
             try:
                 with open_snapshot_folder(f"{self.data_folder}/{name}") if name in folders else nullcontext() as folder:
-                    self.update_host_files(self.native_files, name, native_paths, folder)
+                    self.update_host_files(self.native_files, name, TASKS_BY_FILE, folder)
             except OSError as error:
                 problems.append(Problem(f"data/{name}", f"the folder cannot be read: {error.strerror}"))
             except Exception as error:  # a fault of ours costs this host alone, and what was read before is not trusted
@@ -199,9 +198,8 @@ class SnapshotStore:
         with open_snapshot_folder(self.data_folder, files.ROOT_FOLDER_FLAGS) as folder:
             for name in legacy_hosts.keys() | self.legacy_files.keys():
                 present = legacy_hosts.get(name, set()) | self.legacy_files.get(name, {}).keys()
-                paths = {file: f"{name}_{file}" for file in present}
                 try:
-                    self.update_host_files(self.legacy_files, name, paths, folder)
+                    self.update_host_files(self.legacy_files, name, present, folder)
                 except Exception as error:  # as above
                     self.legacy_files[name] = {}
                     problems.append(Problem(f"data/{name}_*", describe_fault("its files could not be read", error)))
@@ -248,13 +246,13 @@ class SnapshotStore:
                     folders.add(name)
         return folders, legacy_hosts
 
-    def update_host_files(self, hosts: FilesByHost, name: str, paths: dict[str, str], folder: int | None) -> None:
+    def update_host_files(self, hosts: FilesByHost, name: str, names: Iterable[str], folder: int | None) -> None:
         """Read the files of a host that changed; a file that was never there is left out."""
         before, is_legacy, limit = hosts.get(name, {}), hosts is self.legacy_files, self.max_bytes
         now = {
             file: updated
-            for file, path in paths.items()
-            if (updated := update_stored_snapshot_file(before.get(file), name, file, path, folder, is_legacy, limit))
+            for file in names
+            if (updated := update_stored_snapshot_file(before.get(file), name, file, folder, is_legacy, limit))
         }
         if now != before:
             hosts[name] = now
@@ -353,15 +351,10 @@ def prepare_stored_snapshot_folder(data: Path, name: str) -> Iterator[int]:
 
 
 def update_stored_snapshot_file(
-    before: HostFile | None,
-    name: str,
-    file: str,
-    path: str,
-    folder: int | None,
-    is_legacy: bool,
-    limit: int = DEFAULT_SNAPSHOT_BYTES,
+    before: HostFile | None, name: str, file: str, folder: int | None, is_legacy: bool, limit: int
 ) -> HostFile | None:
     """Return a file as it counts now, given how it counted before; `folder` is None if it is gone."""
+    path = f"{name}_{file}" if is_legacy else file
     try:
         signature = files.read_signature(path, folder) if folder is not None else None
         if before and signature == before.signature and not before.problem:

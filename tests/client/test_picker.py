@@ -35,7 +35,7 @@ def booked(*names: str | None, since: float = -1, until: float = 1) -> tuple[Fle
 
 
 def picked(*hosts: FleetHost, asker: picker.GpuRequester = ASKER, **wanted: object) -> list[str]:
-    found = picker.find_available_gpus(hosts, picker.GpuRequest(**wanted), asker)  # type: ignore[arg-type]
+    found = picker.pick_available_gpus(hosts, picker.GpuRequest(**wanted), asker)  # type: ignore[arg-type]
     return [f"{one.host.name}:{one.gpu.index}" for one in found]
 
 
@@ -143,7 +143,7 @@ def test_a_model_that_nobody_knows_comes_last() -> None:
 
 
 def test_several_are_of_one_host() -> None:
-    found = picker.find_available_gpus(
+    found = picker.pick_available_gpus(
         [host(gpu(0)), host(gpu(0), gpu(1), name="zeus", load=5)], picker.GpuRequest(), ASKER
     )
     assert [one.host.name for one in picker.select_gpus_on_one_host(found, 2, picker.GpuRequest())] == ["zeus", "zeus"]

@@ -155,7 +155,7 @@ def asker() -> picker.GpuRequester:
 
 def test_nobody_is_given_a_gpu_that_is_in_trouble(lab: Lab, fleet: Fleet) -> None:
     assert (lab.www / "available/atlas.txt").read_text().strip() == "0,6,7"
-    found = picker.find_available_gpus(fleet.hosts, picker.GpuRequest(), asker())
+    found = picker.pick_available_gpus(fleet.hosts, picker.GpuRequest(), asker())
     assert [one.gpu.index for one in found if one.host.name == "atlas"] == [0, 6, 7]
 
 

@@ -162,11 +162,9 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
                 unreported.setdefault(process_key, (excerpt if isinstance(info, str) else "") or "N/A")
                 problems.append(f"amd-smi tells a process of GPU {number} that cannot be understood: {excerpt}")
                 continue
-            memory = MIB_FROM_BYTES(facts.get("memory_usage.vram_mem"))
-            if memory is None:
-                memory = MIB_FROM_BYTES(facts.get("vram_mem"))
-            if memory is None:
-                memory = MIB_FROM_BYTES(facts.get("mem_usage")) or None  # also 0 for processes that have some
+            sizes = [MIB_FROM_BYTES(facts.get(name)) for name in ("memory_usage.vram_mem", "vram_mem")]
+            sizes.append(MIB_FROM_BYTES(facts.get("mem_usage")) or None)  # also 0 for processes that have some
+            memory = next((size for size in sizes if size is not None), None)
             name = parse_amd_text(facts.get("name")) or parse_amd_text(facts.get("process_name"))
             rows.append(GpuProcessRow(process_key, int(pid), memory, name and name[:MAX_NAME_CHARACTERS]))
     # ROCm opens every GPU that it sees: a process that has memory on one GPU is not on those where it has none
