@@ -19,7 +19,7 @@ from site_builder.alerts.model import AlertState, Condition, DeliveryRecord, Not
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, locks
-from site_builder.core.model import KvAccess
+from site_builder.core.model import ConsulAccess
 from site_builder.core.records import Decoder, list_field_types, make_record_decoder
 
 STATE_VERSION = 1
@@ -171,7 +171,7 @@ class AlertStore:
 class ConsulAlertStore(AlertStore):
     """The alert state of several builders, in Consul."""
 
-    def __init__(self, state_folder: Path, access: KvAccess) -> None:
+    def __init__(self, state_folder: Path, access: ConsulAccess) -> None:
         super().__init__(state_folder)
         self.access, self.kv_store = access, KvStore(access)
         # a copy in state/ is older, or another builder's, and Consul keeps copies of its own
@@ -219,7 +219,7 @@ class ConsulAlertStore(AlertStore):
             raise AlertStateError(f"{self.access.where} {error}: nobody knows whether it was written") from None
 
 
-def open_alert_store(state_folder: Path, access: KvAccess | None) -> AlertStore:
+def open_alert_store(state_folder: Path, access: ConsulAccess | None) -> AlertStore:
     return ConsulAlertStore(state_folder, access) if access else AlertStore(state_folder)
 
 

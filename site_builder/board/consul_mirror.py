@@ -19,7 +19,7 @@ from site_builder.consul.client import KV_RIGHTS, ConsulRequest
 from site_builder.consul.kv import KvEntry, KvStore
 from site_builder.core import files
 from site_builder.core.formatting import format_local_time
-from site_builder.core.model import KvAccess, Problem
+from site_builder.core.model import ConsulAccess, Problem
 from site_builder.core.names import is_host_name
 from site_builder.core.parallel import map_parallel
 from site_builder.snapshots import envelope
@@ -47,7 +47,7 @@ class MirrorCopyResult(NamedTuple):
 class ConsulMirror:
     """Copies changed entries at each build; state/kv.json has what was seen last."""
 
-    def __init__(self, data: Path, state: Path, access: KvAccess) -> None:
+    def __init__(self, data: Path, state: Path, access: ConsulAccess) -> None:
         self.data_folder, self.access = data, access
         self.store_path = state / "kv.json"
         self.kv_store = KvStore(access)
@@ -72,7 +72,7 @@ class ConsulMirror:
 
     @property
     def source(self) -> list[str]:
-        return [self.access.consul.address, self.access.prefix]
+        return [self.access.address, self.access.prefix]
 
     def start_request(self) -> None:
         """Request all entries, unless an earlier request still hangs."""

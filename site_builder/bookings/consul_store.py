@@ -13,7 +13,7 @@ from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core import files, locks
 from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_bookings_folder_in_data
-from site_builder.core.model import KvAccess, Problem
+from site_builder.core.model import ConsulAccess, Problem
 
 COPIED_FILES = (BOOKINGS_FILE, WATCHES_FILE, "hosts.txt", "hosts.json", "aliases.csv", "gpu-names.csv")
 BY_HAND_SUFFIX = ".by-hand"
@@ -110,7 +110,7 @@ BOOKINGS_KEY = f"data/{BOOKINGS_FILE}"
 class ConsulBookingStore(store.BookingStore):
     """The bookings of several web hosts, in Consul; the log is that of this host."""
 
-    def __init__(self, data: Path, access: KvAccess) -> None:
+    def __init__(self, data: Path, access: ConsulAccess) -> None:
         super().__init__(data)
         self.access, self.kv_store = access, KvStore(access)
         self.max_bytes = MAX_VALUE_BYTES
@@ -167,12 +167,12 @@ class ConsulBookingStore(store.BookingStore):
         return True
 
 
-def open_consul_or_local_store(data: Path, access: KvAccess | None) -> store.BookingStore:
+def open_consul_or_local_store(data: Path, access: ConsulAccess | None) -> store.BookingStore:
     return ConsulBookingStore(data, access) if access else store.BookingStore(data)
 
 
 @contextmanager
-def hold_consul_booking_lock(data: Path, access: KvAccess | None) -> Iterator[store.BookingStore]:
+def hold_consul_booking_lock(data: Path, access: ConsulAccess | None) -> Iterator[store.BookingStore]:
     """Hold the lock on this machine, and yield the bookings, wherever they live."""
     with store.hold_booking_store_lock(data) as booking_store:
         yield ConsulBookingStore(data, access) if access else booking_store

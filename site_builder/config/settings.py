@@ -21,7 +21,6 @@ from site_builder.core.model import (
     AlertSettings,
     BookingPolicy,
     ConsulAccess,
-    KvAccess,
     PrivacySettings,
     SlackAccess,
     StateLimits,
@@ -73,7 +72,7 @@ class Settings:
     limits: StateLimits
     privacy: PrivacySettings
     consul: ConsulAccess | None
-    kv: KvAccess | None = None
+    kv: ConsulAccess | None = None
     notice: str | None = None
     listen: tuple[str, int] = ("127.0.0.1", 8080)
     booking_policy: BookingPolicy = field(default_factory=BookingPolicy)
@@ -127,7 +126,7 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
         consul = replace(access, service=service) if service else None
         if parsed["GPUBOARD_KV"]:
             address, prefix = parsed["GPUBOARD_KV"]
-            kv = KvAccess(replace(access, address=address, address_setting="GPUBOARD_KV"), prefix)
+            kv = replace(access, address=address, address_setting="GPUBOARD_KV", prefix=prefix)
     computed: dict[str, Any] = {
         "zone": zone,
         "limits": limits,

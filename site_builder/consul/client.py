@@ -20,6 +20,8 @@ from site_builder.core.terminal_text import clean_text
 
 REQUEST_TIMEOUT_S = 3.0
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+# All entries of a thousand hosts in the KV store are some 8 MB, of five thousand some 40.
+MAX_RAW_RESPONSE_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 64 * 1024
 TIMEOUT_MESSAGE = f"does not answer within {REQUEST_TIMEOUT_S:.0f} s"
 # A request to the library's client, by calls that python-consul and py-consul both have.
@@ -41,9 +43,7 @@ ERROR_MEANINGS: dict[str, Callable[[Any], str]] = {
     "http.client.HTTPException": lambda _: "does not speak HTTP; correct CONSUL_HTTP_ADDR",
 }
 # Errors while a new leader is elected; one message for all, since it is soon over.
-NO_LEADER_MESSAGE = re.compile(
-    r"No cluster leader|failed to get conn|not the leader|leadership lost|No known Consul servers"
-)
+NO_LEADER = re.compile(r"No cluster leader|failed to get conn|not the leader|leadership lost|No known Consul servers")
 SERVICE_RIGHTS = "the token needs `service:read` and `node:read`"
 KV_RIGHTS = "the token needs `key_prefix` with `write` for what stands below the prefix"
 SESSION_RIGHTS = "the token needs `session_prefix` with `write`"
@@ -69,21 +69,14 @@ SESSION_RESPONSE = ExpectedConsulResponse("{[t", False, SESSION_RIGHTS)
 
 
 class ConsulRequest:
-    """A request to Consul in a thread of its own, so that nobody waits beyond its deadline.
-
-    With `is_raw`, the response is the body as it came: the library would hold a large one several times over.
-    """
+    """A request to Consul in a thread of its own, so that nobody waits beyond its deadline."""
 
     def __init__(
-        self,
-        access: ConsulAccess,
-        call: ConsulCall,
-        expected: ExpectedConsulResponse,
-        is_raw: bool = False,
-        max_bytes: int = MAX_RESPONSE_BYTES,
+        self, access: ConsulAccess, call: ConsulCall, expected: ExpectedConsulResponse, is_raw: bool = False
     ) -> None:
-        """Send it at once."""
-        self.access, self.call, self.expected, self.is_raw, self.max_bytes = access, call, expected, is_raw, max_bytes
+        """Send it at once; a raw response is the body as it came, which the library would hold several times over."""
+        self.access, self.call, self.expected, self.is_raw = access, call, expected, is_raw
+        self.max_bytes = MAX_RAW_RESPONSE_BYTES if is_raw else MAX_RESPONSE_BYTES
         self.deadline = time.monotonic() + REQUEST_TIMEOUT_S
         self.sent_at = time.time()
         self.response: object = None
@@ -124,19 +117,16 @@ class ConsulRequest:
 
 
 def perform_consul_request(request: ConsulRequest) -> object:
-    """Build a client from the settings, and call it."""
     access = request.access
     try:
         address, is_https = parse_consul_address_setting(access.address)
     except ValueError:
-        raise ConsulUnavailableError(
-            "cannot be asked: its address is not host:port, http://host:port or https://host:port"
-        ) from None
+        reason = "its address is not host:port, http://host:port or https://host:port"
+        raise ConsulUnavailableError(f"cannot be asked: {reason}") from None
     for path in (access.ca, access.cert, access.key):
         if path and not os.access(path, os.R_OK):
-            raise ConsulUnavailableError(
-                f"cannot be asked: {path} cannot be read; correct the settings of its certificates"
-            )
+            reason = f"{path} cannot be read; correct the settings of its certificates"
+            raise ConsulUnavailableError(f"cannot be asked: {reason}")
     import consul  # noqa: PLC0415, TID251 # slow to import
 
     if not access.verify:
@@ -169,10 +159,9 @@ def perform_consul_request(request: ConsulRequest) -> object:
         # as a header: python-consul would write it into the URL, and so into logs and messages
         session.headers["X-Consul-Token"] = access.token
     for adapter in session.adapters.values():
-        pools = adapter.poolmanager.pool_classes_by_scheme
-        adapter.poolmanager.pool_classes_by_scheme = {
-            scheme: build_cancellable_consul_pool(pool, request) for scheme, pool in pools.items()
-        }
+        pools = adapter.poolmanager.pool_classes_by_scheme = dict(adapter.poolmanager.pool_classes_by_scheme)
+        for scheme, pool in pools.items():
+            pools[scheme] = build_cancellable_consul_pool(pool, request)
     with session:
         response = request.call(client)
     return request.body if request.is_raw else response
@@ -232,7 +221,7 @@ def describe_bad_consul_response(
         return f"refuses the question ({message or status}); {expected.rights}"
     if status == 500 and access.datacenter and "datacenter" in message:
         return f"does not know the datacenter {access.datacenter} ({message}); correct GPUBOARD_CONSUL_DATACENTER"
-    if status == 500 and NO_LEADER_MESSAGE.search(text):
+    if status == 500 and NO_LEADER.search(text):
         return "has no leader just now, or does not reach it"
     is_missing = status == 404 and expected.can_be_missing and not text
     if status != 200 and not is_missing:

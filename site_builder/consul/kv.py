@@ -9,15 +9,13 @@ import orjson
 
 from site_builder.consul import client
 from site_builder.consul.client import ConsulCall, ConsulRequest, ConsulUnavailableError, ExpectedConsulResponse
-from site_builder.core.model import KvAccess, ParsedFile
+from site_builder.core.model import ConsulAccess, ParsedFile
 from site_builder.core.terminal_text import clean_text
 
 MAX_KEYS = 20_000
 MAX_KEY_CHARACTERS = 80
 # Consul's own limit.
 MAX_VALUE_BYTES = 512 * 1024
-# A recursive get of a thousand hosts is some 8 MB, of five thousand some 40.
-MAX_KV_BYTES = 64 * 1024 * 1024
 
 
 class KvEntry(NamedTuple):
@@ -44,7 +42,7 @@ class KvValue(NamedTuple):
 class KvStore:
     """Each call is one request with its time limit; it raises ConsulUnavailableError."""
 
-    def __init__(self, access: KvAccess) -> None:
+    def __init__(self, access: ConsulAccess) -> None:
         self.access = access
         self.data_prefix = f"{access.prefix}/data/"
 
@@ -52,19 +50,17 @@ class KvStore:
         """Start a request for all of data/; its response is the raw body."""
         # by Consul's default, only the leader answers: another server may lag behind an earlier response
         call: ConsulCall = lambda client: client.kv.get(self.data_prefix, recurse=True)  # noqa: E731 # for its type
-        return ConsulRequest(self.access.consul, call, client.ENTRIES_RESPONSE, is_raw=True, max_bytes=MAX_KV_BYTES)
+        return ConsulRequest(self.access, call, client.ENTRIES_RESPONSE, is_raw=True)
 
     def call(self, call: ConsulCall, expected: ExpectedConsulResponse) -> Any:  # noqa: ANN401 # whatever the library returns
-        """Send a request and wait for the response."""
-        request = ConsulRequest(self.access.consul, call, expected)
+        request = ConsulRequest(self.access, call, expected)
         if failure := request.wait():
             raise ConsulUnavailableError(failure)
         return request.response
 
     def get(self, key: str) -> KvValue | None:
         """Return the value of a key below the prefix; None if there is none."""
-        path = f"{self.access.prefix}/{key}"
-        record = self.call(lambda library: library.kv.get(path)[1], client.ENTRIES_RESPONSE)
+        record = self.call(lambda library: library.kv.get(f"{self.access.prefix}/{key}")[1], client.ENTRIES_RESPONSE)
         if record is None:
             return None
         try:
@@ -78,8 +74,7 @@ class KvStore:
         return self.call(lambda library: library.kv.put(path, content, **conditions), client.WRITE_RESPONSE) is True
 
     def delete(self, key: str) -> None:
-        path = f"{self.access.prefix}/{key}"
-        self.call(lambda library: library.kv.delete(path), client.WRITE_RESPONSE)
+        self.call(lambda library: library.kv.delete(f"{self.access.prefix}/{key}"), client.WRITE_RESPONSE)
 
     def create_session(self, name: str, ttl: int) -> str:
         """Create a session that lives as long as it is renewed; what it held is then free at once."""
@@ -106,9 +101,8 @@ def parse_kv_entries(body: bytes | bytearray, prefix: str) -> ParsedFile[KvEntry
     entries: list[KvEntry] = []
     invalid_count = 0
     for record in answer[:MAX_KEYS]:
-        key, modify_index, value = (
-            map(record.get, ("Key", "ModifyIndex", "Value")) if isinstance(record, dict) else (None,) * 3
-        )
+        fields = record if isinstance(record, dict) else {}
+        key, modify_index, value = map(fields.get, ("Key", "ModifyIndex", "Value"))
         if not isinstance(key, str) or not key.startswith(prefix) or type(modify_index) is not int:
             invalid_count += 1
         elif value is None and (key == prefix or key.endswith("/")):

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore, KvValue
 from site_builder.core import files, subprocesses
-from site_builder.core.model import ConsulAccess, KvAccess, Problem
+from site_builder.core.model import ConsulAccess, Problem
 
 LEADER_KEY = "leader"
 # How often the leader sends a heartbeat, how long it relies on one, and after what silence others take over. The last
@@ -55,7 +55,7 @@ class LeadershipStatus(NamedTuple):
 class Leadership:
     """The builder's side of the election."""
 
-    def __init__(self, state: Path, access: KvAccess) -> None:
+    def __init__(self, state: Path, access: ConsulAccess) -> None:
         self.access = access
         self.name = load_leader_builder_name(state)
         self.status: LeadershipStatus | None = None
@@ -66,7 +66,7 @@ class Leadership:
         """Start the process; it gets the request by stdin, because there is a token in it."""
         command, environment = subprocesses.build_module_command("site_builder.consul", "leader")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0)
-        request = {"consul": asdict(self.access.consul), "prefix": self.access.prefix, "name": self.name}
+        request = {"consul": asdict(self.access), "name": self.name}
         if process.stdin is None or process.stdout is None:
             raise AssertionError  # both are pipes
         process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -193,10 +193,9 @@ class LeaderCandidate:
         if self.session is None:
             self.session = self.store.create_session(f"gpuboard {self.name}", SESSION_TTL_S)
         self.heartbeat_count += 1
+        content = f"{self.name} beat {self.heartbeat_count}\n".encode()
         try:
-            is_leader = self.store.put(
-                LEADER_KEY, f"{self.name} beat {self.heartbeat_count}\n".encode(), acquire=self.session
-            )
+            is_leader = self.store.put(LEADER_KEY, content, acquire=self.session)
             self.store.renew_session(self.session)
         except ConsulUnavailableError:
             if not is_ours:
@@ -223,9 +222,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the builder, whose end we notice
         signal.signal(number, signal.SIG_IGN)
     request = json.loads(sys.stdin.buffer.readline())
-    candidate = LeaderCandidate(
-        KvStore(KvAccess(ConsulAccess(**request["consul"]), request["prefix"])), request["name"]
-    )
+    candidate = LeaderCandidate(KvStore(ConsulAccess(**request["consul"])), request["name"])
     try:
         run_leader_candidate(candidate, sys.stdin.fileno(), sys.stdout.fileno())
     finally:
@@ -233,7 +230,6 @@ def main() -> None:
 
 
 def run_leader_candidate(candidate: LeaderCandidate, input_fd: int, output_fd: int) -> None:
-    """Attempt to lead until the builder ends."""
     last_build = time.monotonic()
     was_reported = False
     while True:

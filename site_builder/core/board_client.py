@@ -100,7 +100,6 @@ class SameOriginRedirectHandler(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
     ) -> Request | None:
-        """Return the new request, or raise ForeignRedirectError."""
         if req.data is not None or parse_board_origin(newurl) != parse_board_origin(req.full_url):
             raise ForeignRedirectError(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -51,11 +51,9 @@ def find_clock_doubt(state: Path, now: float, offsets: Iterable[float]) -> str:
     """Return why the clock is not trusted, or nothing; `offsets` say how far ahead of it the hosts' clocks are."""
     history = read_clock_history(state)
     new_history = update_clock_history(history, take_clock_reading(now), list(offsets))
-    is_rewritten = (history.even_since, history.doubt) != (new_history.even_since, new_history.doubt)
-    for old, new in ((history.trusted, new_history.trusted), (history.untrusted, new_history.untrusted)):
-        if old != new and not (old and new and 0 <= new.at - old.at < REWRITE_AFTER_S):
-            is_rewritten = True
-    if is_rewritten:  # not at every build
+    readings = (history.trusted, new_history.trusted), (history.untrusted, new_history.untrusted)
+    is_recent = all(old == new or (old and new and 0 <= new.at - old.at < REWRITE_AFTER_S) for old, new in readings)
+    if not is_recent or (history.even_since, history.doubt) != (new_history.even_since, new_history.doubt):
         with suppress(OSError):  # the next build judges by the older file
             files.write_atomically(state / CLOCK_FILE, encode_record(new_history), 0o600)
     return new_history.doubt
@@ -63,12 +61,8 @@ def find_clock_doubt(state: Path, now: float, offsets: Iterable[float]) -> str:
 
 def is_clock_trusted(state: Path, now: float) -> bool:
     """Return True if the clock is still the one that the builder trusts; for other programs of the same board."""
-    history = read_clock_history(state)
-    return (
-        history.trusted is not None
-        and not history.doubt
-        and has_clock_run_evenly(history.trusted, take_clock_reading(now))
-    )
+    trusted, _, _, doubt = read_clock_history(state)
+    return trusted is not None and not doubt and has_clock_run_evenly(trusted, take_clock_reading(now))
 
 
 def describe_clock_doubt(doubt: str, what: str) -> str:
@@ -81,7 +75,6 @@ def describe_clock_doubt(doubt: str, what: str) -> str:
 
 
 def update_clock_history(history: ClockHistory, reading: ClockReading, offsets: Sequence[float]) -> ClockHistory:
-    """Decide whether a reading is trusted."""
     even = history.trusted is not None and has_clock_run_evenly(history.trusted, reading)
     offset = sorted(offsets)[len(offsets) // 2] if offsets else None  # the median: one wrong host must not decide
     if offset is not None and abs(offset) > MAX_HOST_OFFSET_S:

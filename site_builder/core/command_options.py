@@ -23,12 +23,10 @@ SETTING_OPTIONS = ("data", "www", "state", "listen", "url", "htpasswd")
 
 
 def complete_folder_option(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete a folder."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_file_option(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete a file."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -38,7 +36,6 @@ class CommandError(click.ClickException):
     exit_code = 2
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 # click's signature
-        """Print the sentence to stderr."""
         print_command_message(self.message)
 
 
@@ -49,7 +46,6 @@ class NegativeResultError(CommandError):
 
 
 def print_command_message(sentence: str) -> None:
-    """Print a sentence to stderr."""
     click.echo(f"gpuboard: {sentence}", err=True)
 
 
@@ -61,17 +57,10 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
         options = {name: arguments.pop(name) for name in SETTING_OPTIONS if name in arguments}
         command(conf=conf, options=options, **arguments)
 
-    for name, content in (
-        ("state", "what the builder remembers"),
-        ("www", "the site"),
-        ("data", "what the GPU hosts push"),
-    ):
-        run = click.option(
-            f"--{name}",
-            metavar="FOLDER",
-            help=f"The folder of {content}.",
-            shell_complete=complete_folder_option,
-        )(run)
+    folders = {"state": "what the builder remembers", "www": "the site", "data": "what the GPU hosts push"}
+    for name, content in folders.items():
+        text = f"The folder of {content}."
+        run = click.option(f"--{name}", metavar="FOLDER", help=text, shell_complete=complete_folder_option)(run)
     return click.option("--conf", metavar="FILE", help="The settings file.", shell_complete=complete_file_option)(run)
 
 
@@ -120,13 +109,10 @@ def print_cleartext_warning(url: str, secret: str) -> None:
 
 
 def refuse_command_on_foreign_board(settings: Settings, conf: Path | None = None) -> None:
-    """Refuse a state folder that is another user's or that others may write; and as root, another user's settings.
-
-    Root must run nobody else's board: it would leave files there that its owner cannot replace.
-    """
+    """Refuse a state folder that is another user's or that others may write; and as root, another user's settings."""
     try:
         files.refuse_foreign_folder(settings.state)
-        if conf and os.geteuid() == 0:
+        if conf and os.geteuid() == 0:  # root would leave files there that their owner cannot replace
             files.refuse_folder_of_other_owner(conf)
     except files.ForeignFolderError as error:
         raise CommandError(str(error)) from None

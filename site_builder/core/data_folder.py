@@ -39,10 +39,8 @@ def find_bookings_file_in_data(data: Path) -> Path:
 
 
 def is_moved_data_file_link(path: str | Path) -> bool:
-    """Return True for the link in data/ that replaces a file which is in data/bookings/ now.
-
-    No program follows it. It leads people who edit the file by hand, and stops programs of older versions.
-    """
+    """Return True for the link in data/ that replaces a file which is in data/bookings/ now."""
+    # no program follows it: it leads people who edit the file by hand, and stops programs of older versions
     name = os.path.basename(path)  # noqa: PTH119 # fast, for each link in data/
     try:
         return name in {BOOKINGS_FILE, WATCHES_FILE} and os.readlink(path) == f"{BOOKINGS}/{name}"  # noqa: PTH115 # the same
@@ -56,31 +54,26 @@ def list_data_folder_problems(data: Path) -> list[Problem]:
     try:
         writers = name_data_folder_writers(data)
         if writers:
-            help_ = FIX_HINT if is_data_folder_ours(data) else "its owner must call `chmod go-w` for it"
-            what = f"{writers} can put links into it, and so redirect what is written there: {help_}"
+            hint = FIX_HINT if is_data_folder_ours(data) else "its owner must call `chmod go-w` for it"
+            what = f"{writers} can put links into it, and so redirect what is written there: {hint}"
             problems.append(Problem("data", what))
         if find_bookings_folder_in_data(data) == data:
             if os.path.lexists(data / BOOKINGS):
                 what = "it is not used: it must be a folder of the owner of data/; give it to them, or remove it"
                 problems.append(Problem(f"data/{BOOKINGS}", what))
             return problems
-        what = (
-            f"it is not read any more, since bookings are in data/{BOOKINGS}/: {FIX_HINT}, which takes over what it has"
-        )
-        problems += [
-            Problem(f"data/{name}", what) for name in (BOOKINGS_FILE, WATCHES_FILE) if is_unmoved_data_file(data / name)
-        ]
+        hint = f"{FIX_HINT}, which takes over what it has"
+        what = f"it is not read any more, since bookings are in data/{BOOKINGS}/: {hint}"
+        for name in (BOOKINGS_FILE, WATCHES_FILE):
+            if is_unmoved_data_file(data / name):
+                problems.append(Problem(f"data/{name}", what))
     except OSError:  # the build itself reports a data/ that cannot be read
         pass
     return problems
 
 
 def name_data_folder_writers(data: Path) -> str:
-    """Name the other accounts that can replace files in data/; empty if none can.
-
-    In a sticky folder none can. A group that has its owner's name and no other members is private; with an access list,
-    the mode does not say who can.
-    """
+    """Name the other accounts that can replace files in data/; empty if none can."""
     status = os.stat(data)  # noqa: PTH116 # at each build
     if status.st_mode & stat.S_ISVTX:
         return ""
@@ -89,13 +82,14 @@ def name_data_folder_writers(data: Path) -> str:
     if not status.st_mode & stat.S_IWGRP:
         return ""
     with suppress(OSError):
-        if os.getxattr(data, "system.posix_acl_access"):  # set by setfacl
+        if os.getxattr(data, "system.posix_acl_access"):  # set by setfacl; then the mode does not say who can
             return "somebody in its access list"
     owner = find_file_owner_login(status.st_uid)
     try:
         group = grp.getgrgid(status.st_gid)
     except KeyError:
         return f"the group {status.st_gid}"
+    # a group that has its owner's name and no other members is private
     return "" if group.gr_name == owner and set(group.gr_mem) <= {owner} else f"the group {group.gr_name}"
 
 
@@ -118,7 +112,7 @@ class CachedDataFile(Generic[Row]):
         state: Path | None,
         name: str,
         parser: Callable[[bytes], ParsedFile[Row]],
-        limit: int = 1024 * 1024,
+        limit: int = 1 << 20,
     ) -> None:
         """Load the last good content from state/, if there is a state folder."""
         self.data_folder, self.state_folder, self.name, self.parser, self.max_bytes = data, state, name, parser, limit
@@ -128,9 +122,9 @@ class CachedDataFile(Generic[Row]):
         self.rows: tuple[Row, ...] = ()
         self.content_time = 0.0
         self.problems: tuple[str, ...] = ()
+        if state is None:
+            return
         with suppress(OSError, FileRefusedError):
-            if state is None:
-                return
             signature, content = files.read_with_signature(state / name, limit)
             parsed = self.parse(content)
             if parsed.is_complete:
@@ -191,5 +185,4 @@ class CachedDataFile(Generic[Row]):
         return []
 
     def describe_fallback(self, what: str) -> str:
-        """Say what replaces a file that cannot be read."""
         return what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} serves"

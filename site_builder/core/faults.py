@@ -43,10 +43,7 @@ class FaultLog:
         self.problems_by_place.pop(where, None)
 
     def catch(self, where: str, what: str = NOT_RENDERED_MESSAGE, clears: bool = True) -> Catch:
-        """Turn an exception into a problem, except one about a file, which the caller reports.
-
-        Success ends an older problem of that place if `clears`, so not for a part of the work.
-        """
+        """Turn an exception into a problem, except one about a file; success ends an older problem if `clears`."""
         return Catch(self, where, what, clears)
 
     @property
@@ -78,10 +75,7 @@ class Catch:
 
 
 def locate_exception(error: BaseException) -> str:
-    """Return the last line of gpuboard reached, as `OverflowError in board/card.py, line 90`.
-
-    The message is left out: it may quote people and paths, and may differ at each build.
-    """
+    """Return the last line of gpuboard reached, as `OverflowError in board/card.py, line 90`."""
     place = ""
     frame = error.__traceback__
     while frame is not None:
@@ -89,6 +83,7 @@ def locate_exception(error: BaseException) -> str:
         if file.startswith(PACKAGE_PATH):
             place = f" in {file[len(PACKAGE_PATH) :]}, line {frame.tb_lineno}"
         frame = frame.tb_next
+    # without its message, which may quote people and paths, and may differ at each build
     return f"{type(error).__name__}{place}"
 
 

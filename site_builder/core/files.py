@@ -22,7 +22,6 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MAX_STATE_FILE_BYTES = 64 * 1024 * 1024
 # What parsing a file of an unexpected form can raise.
 PARSE_ERRORS = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
-COPY_SUFFIX = ".bak"
 COPY_USED_MESSAGE = "the last good copy of it is used"
 Value = TypeVar("Value")
 MAX_LOG_BYTES = 512 * 1024
@@ -128,25 +127,19 @@ def check_own_file(status: os.stat_result) -> None:
         raise FileRefusedError("others can write it: check it, then close it with chmod 600")
 
 
-def load_file_or_copy(
-    path: Path, parse: Callable[[bytes], Value], limit: int = MAX_STATE_FILE_BYTES
-) -> tuple[Value | None, str]:
-    """Return the content of a small file, and what is wrong with it; an empty or damaged file is replaced by its copy.
-
-    A missing file is a new one, and nothing is wrong: to start over, delete it.
-    """
+def load_file_or_copy(path: Path, parse: Callable[[bytes], Value]) -> tuple[Value | None, str]:
+    """Return the content of a small file, and what is wrong with it; a copy replaces an empty or damaged file."""
     try:
-        content = read_own_file(path, limit)
-        if content:
+        if content := read_own_file(path):
             return parse(content), ""
         problem = "is empty"
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):  # a new one: to start over, people delete the file
         return None, ""
     except (OSError, FileRefusedError) as error:
         problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
     except PARSE_ERRORS:
         problem = "is damaged"
-    if copy_content := read_file_copy(path, limit):
+    if copy_content := read_file_copy(path):
         with suppress(*PARSE_ERRORS):
             return parse(copy_content), f"{problem}: {COPY_USED_MESSAGE}"
     return None, f"{problem}, and there is no good copy of it: begun anew"
@@ -160,16 +153,14 @@ def read_file_copy(path: Path, limit: int = MAX_STATE_FILE_BYTES) -> bytes:
 
 
 def find_copy_file(path: Path) -> Path:
-    """Return the path of a file's last good copy."""
-    return path.with_name(path.name + COPY_SUFFIX)
+    return path.with_name(f"{path.name}.bak")
 
 
 def is_emptied_file(path: Path) -> bool:
     """Return True for a file that was emptied: we never write an empty one."""
-    try:
+    with suppress(OSError):
         return path.is_file() and not path.stat().st_size
-    except OSError:
-        return False
+    return False
 
 
 def write_atomically(
@@ -196,13 +187,10 @@ def write_atomically(
 
 
 def write_atomically_in_folder(folder: int, name: str, content: bytes, mode: int = 0o640) -> None:
-    """Write a file into an open folder, which nobody can replace meanwhile; only one writer per folder.
-
-    A push of the same host uses other names. A file that somebody else put at our name is not opened: a
-    pipe would block.
-    """
-    new = f".{name}.put"
+    """Write a file into an open folder, which nobody can replace meanwhile; only one writer per folder."""
+    new = f".{name}.put"  # a push of the same host uses other names
     try:
+        # what somebody else put there is not opened: a pipe would block
         with suppress(FileNotFoundError):
             os.unlink(new, dir_fd=folder)
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
@@ -238,15 +226,12 @@ def compute_digest(*parts: bytes) -> bytes:
 
 
 def refuse_foreign_folder(state: Path) -> None:
-    """Refuse a state/ that belongs to another user or that others may write to; a missing one is accepted.
-
-    As root, refuse to create one in another user's folder too: that user's next build could not write to it.
-    """
+    """Refuse a state/ that belongs to another user or that others may write to; a missing one is accepted."""
     path = state.absolute()
     try:
         link, status = path.lstat(), path.stat()
     except OSError:
-        if os.geteuid() == 0:
+        if os.geteuid() == 0:  # the next build of the user who has the folder could not write to one of root's
             refuse_folder_of_other_owner(next((parent for parent in path.parents if parent.is_dir()), Path("/")))
         return
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
@@ -255,23 +240,19 @@ def refuse_foreign_folder(state: Path) -> None:
         raise ForeignFolderError(f"{path} is not a folder: set GPUBOARD_STATE to one")
     refuse_folder_of_other_owner(path)
     if status.st_mode & OTHERS_WRITE:
-        raise ForeignFolderError(
-            f"others can write to {path}: check what they put there, then close it: chmod 700 {shlex.quote(str(path))}"
-        )
+        command = f"chmod 700 {shlex.quote(str(path))}"
+        raise ForeignFolderError(f"others can write to {path}: check what they put there, then close it: {command}")
 
 
 def refuse_folder_of_other_owner(folder: Path) -> None:
-    """Refuse a folder that is neither root's nor ours."""
     owner = folder.stat().st_uid
     if owner in (0, os.geteuid()):
         return
-    name = find_file_owner_login(owner)
+    name, advice = find_file_owner_login(owner), "or set GPUBOARD_STATE to a folder of your own"
     if os.geteuid() == 0:
         sudo_name = f"'#{owner}'" if name == f"user {owner}" else name  # sudo wants ids in this form
-        message = f"{folder} belongs to {name}: run this as {name}, with sudo -u {sudo_name}"
-    else:
-        message = f"{folder} belongs to {name}: run this as {name}, or set GPUBOARD_STATE to a folder of your own"
-    raise ForeignFolderError(message)
+        advice = f"with sudo -u {sudo_name}"
+    raise ForeignFolderError(f"{folder} belongs to {name}: run this as {name}, {advice}")
 
 
 def find_file_owner_login(uid: int) -> str:

@@ -37,10 +37,8 @@ class BuildTimeHtml(NamedTuple):
 
 def build_time_html(now: Now, timespec: str = "seconds") -> BuildTimeHtml:
     """Format the time of the build to the second or, with `minutes`, to the minute."""
-    iso = now.local.isoformat(" ", timespec)
-    return BuildTimeHtml(
-        int(now.epoch * 1000), iso, f"{now.local:%H:%M:%S}" if timespec == "seconds" else f"{now.local:%H:%M}"
-    )
+    clock = now.local.time().isoformat(timespec)
+    return BuildTimeHtml(int(now.epoch * 1000), now.local.isoformat(" ", timespec), clock)
 
 
 def render_epoch_html(epoch: float, now: Now) -> Html:
@@ -67,11 +65,9 @@ class HtmlLineJoiner(Extension):
 
 
 # Each feature keeps its templates beside its page; board/templates has those that all pages include.
-TEMPLATE_LOADER = FileSystemLoader(sorted(PACKAGE_FOLDER.glob("*/templates")))
+TEMPLATES = FileSystemLoader(sorted(PACKAGE_FOLDER.glob("*/templates")))
 # Templates that escape every value.
-ESCAPING_ENVIRONMENT = Environment(
-    loader=TEMPLATE_LOADER, autoescape=True, undefined=StrictUndefined, auto_reload=False
-)
+ESCAPING_ENVIRONMENT = Environment(loader=TEMPLATES, autoescape=True, undefined=StrictUndefined, auto_reload=False)
 # The same, without the line breaks and indentation of a template.
 COMPACT_ENVIRONMENT = ESCAPING_ENVIRONMENT.overlay(extensions=[HtmlLineJoiner])
 # The same, for values that are Html already: nothing is escaped.

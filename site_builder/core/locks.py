@@ -143,7 +143,6 @@ def read_lock_holder(handle: int) -> str:
 
 
 def check_lock_folder(folder: Path) -> None:
-    """Refuse a folder that others own or may write to."""
     try:
         files.refuse_foreign_folder(folder)
     except files.ForeignFolderError as error:

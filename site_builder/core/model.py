@@ -35,32 +35,26 @@ class SnapshotHeader(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """How a tool ended on a host: its exit code and its messages beside the rows.
-
-    `is_complete` is False if it did not print all of its rows.
-    """
+    """How a tool ended on a host: its exit code and its messages beside the rows."""
 
     tool: str
     vendor: str
     rc: int
     messages: tuple[str, ...] = ()
-    is_complete: bool = True
+    is_complete: bool = True  # whether it printed all of its rows
 
 
 @dataclass(frozen=True)
 class ParsedFile(Generic[Row]):
-    """Content of one file: rows, messages beside them, and what is wrong with it.
-
-    `tool_results` are the tools that printed the rows, if tools did. `unreported` has the GPUs, by `process_key`, whose
-    processes were not reported, each with the tool's message.
-    """
+    """Content of one file: rows, messages beside them, and what is wrong with it."""
 
     rows: tuple[Row, ...] = ()
     header: SnapshotHeader | None = None
     is_complete: bool = True
     messages: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    tool_results: tuple[ToolResult, ...] = ()
+    tool_results: tuple[ToolResult, ...] = ()  # of the tools that printed the rows
+    # the tool's message for each GPU, by `process_key`, whose processes were not reported
     unreported: Mapping[str, str] = field(default_factory=dict)
     has_missing_gpu: bool = False  # a GPU was reported in a form that could not be read
 
@@ -79,18 +73,14 @@ class MemoryErrorCounts(NamedTuple):
 
 
 class GpuHealth(NamedTuple):
-    """What a GPU reports of its health beside its readings; most GPUs of a fleet report the same.
-
-    `recovery_action` is empty where nothing is to be done. `clock_reasons` are the bits of nvidia-smi's
-    clocks_event_reasons.active. `fan_error` and `power_error` are the words in the place of these readings.
-    """
+    """What a GPU reports of its health beside its readings; most GPUs of a fleet report the same."""
 
     error_counts: MemoryErrorCounts = MemoryErrorCounts()
     is_repair_pending: bool | None = None
     has_repair_failed: bool | None = None
-    recovery_action: str | None = None
+    recovery_action: str | None = None  # empty where nothing is to be done
     is_drain_recommended: bool | None = None
-    clock_reasons: int | None = None
+    clock_reasons: int | None = None  # the bits of nvidia-smi's clocks_event_reasons.active
     lanes: int | None = None
     max_lanes: int | None = None
     pstate: int | None = None
@@ -98,7 +88,7 @@ class GpuHealth(NamedTuple):
     is_prohibited: bool = False
     is_in_mig_mode: bool = False
     driver: str | None = None
-    fan_error: str | None = None
+    fan_error: str | None = None  # this and the next are the words in the place of a reading
     power_error: str | None = None
 
 
@@ -108,15 +98,7 @@ NO_HEALTH = GpuHealth()
 # Rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times as long
 # to create.
 class Gpu(NamedTuple):
-    """A GPU of any maker, under nvidia-smi's names and units. `lost` is why the driver cannot reach it.
-
-    `error` is the driver's error message for its memory, use or temperature. `temperature_margin` is how far it is
-    below its maker's limit.
-
-    `columns` and `cells` are all that was reported, by the names of `--query-gpu`, to be shown. A MIG instance is a GPU
-    of its own, with the physical GPU as its `parent`. `place` is what it is called on its host where that is not its
-    index.
-    """
+    """A GPU of any maker, under nvidia-smi's names and units; a MIG instance is a GPU of its own."""
 
     index: int | None  # type: ignore[assignment] # nvidia-smi's name hides a method of tuples
     uuid: str | None
@@ -130,17 +112,17 @@ class Gpu(NamedTuple):
     power_limit: float | None = None
     clock: float | None = None
     fan_speed: float | None = None
-    temperature_margin: float | None = None
+    temperature_margin: float | None = None  # how far it is below its maker's limit
     bus_id: str | None = None
     health: GpuHealth = NO_HEALTH
-    lost: str | None = None
-    columns: tuple[str, ...] = ()
+    lost: str | None = None  # why the driver cannot reach it
+    columns: tuple[str, ...] = ()  # with `cells` all that was reported, by the names of `--query-gpu`, to be shown
     cells: tuple[str, ...] = ()
     vendor: str = "nvidia"
-    place: str | None = None
+    place: str | None = None  # what it is called on its host where that is not its index
     profile: str | None = None
-    parent: Gpu | None = None
-    error: str | None = None
+    parent: Gpu | None = None  # the physical GPU of a MIG instance
+    error: str | None = None  # the driver's error message for its memory, use or temperature
 
     @property
     def label(self) -> str:
@@ -184,14 +166,11 @@ class GpuProcessRow(NamedTuple):
 
 
 class PsRow(NamedTuple):
-    """A row of ps.txt; `gpu_pid` is the GPU process whose family it belongs to, None for parents of one.
-
-    `person` is who is behind a process of root or of a user without a name, as far as the host can say.
-    """
+    """A row of ps.txt."""
 
     pid: int
     ppid: int | None = None
-    gpu_pid: int | None = None
+    gpu_pid: int | None = None  # the GPU process whose family it belongs to, None for parents of one
     uid: str | None = None
     user: str | None = None
     elapsed: int | None = None
@@ -202,7 +181,7 @@ class PsRow(NamedTuple):
     command: str | None = None
     image: str | None = None
     pod: str | None = None
-    person: str | None = None
+    person: str | None = None  # behind a process of root or of a user without a name, as far as the host can say
 
     @property
     def is_zombie(self) -> bool:
@@ -253,21 +232,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class HostSnapshot:
-    """All that data/ has of one host, and what is wrong with it.
-
-    `last_seen` is when its last file arrived and `taken_at` when each was made, on the clock of the machine that has
-    data/; `intervals` is how often each is made, `clock_offset` by how much the host's clock is ahead of ours.
-    """
+    """All that data/ has of one host, and what is wrong with it; times by the clock of the machine that has data/."""
 
     name: str
     gpus: ParsedFile[Gpu] | None = None
     processes: ParsedFile[GpuProcessRow] | None = None
     ps_rows: ParsedFile[PsRow] | None = None
     facts: ParsedFile[HostFacts] | None = None
-    last_seen: float | None = None
-    taken_at: dict[str, float] = field(default_factory=dict)
-    intervals: dict[str, int] = field(default_factory=dict)
-    clock_offset: float | None = None
+    last_seen: float | None = None  # when its last file arrived
+    taken_at: dict[str, float] = field(default_factory=dict)  # when each file was made
+    intervals: dict[str, int] = field(default_factory=dict)  # how often each is made
+    clock_offset: float | None = None  # by how much the host's clock is ahead of ours
     missing_files: tuple[str, ...] = ()
     is_legacy: bool = False
     problems: tuple[Problem, ...] = ()
@@ -275,10 +250,7 @@ class HostSnapshot:
 
 @dataclass(frozen=True)
 class Booking:
-    """A GPU, or with `*` a whole host, booked until a time, and perhaps from a time on.
-
-    Entries of one host with the same id are one booking of several GPUs. `booked_by` made it for another person.
-    """
+    """A GPU, or with `*` a whole host, booked until a time, and perhaps from a time on."""
 
     host: str
     gpu: str
@@ -286,14 +258,14 @@ class Booking:
     until: datetime
     since: datetime | None = None
     comment: str = ""
-    id: str | None = None
+    id: str | None = None  # entries of one host with the same id are one booking of several GPUs
     rrule: str | None = None
-    booked_by: str | None = None
+    booked_by: str | None = None  # who made it for another person
 
 
 @dataclass(frozen=True)
 class ConsulAccess:
-    """How to reach Consul; `service` is what the GPU hosts register there."""
+    """How to reach Consul; `service` is what GPU hosts register there, `prefix` that of our keys in its KV store."""
 
     service: str
     datacenter: str | None = None
@@ -305,40 +277,26 @@ class ConsulAccess:
     cert: str | None = None
     key: str | None = None
     address_setting: str = "CONSUL_HTTP_ADDR"  # the setting that holds the address
-
-
-@dataclass(frozen=True)
-class KvAccess:
-    """How to reach Consul's KV store, and the prefix of all our keys."""
-
-    consul: ConsulAccess
-    prefix: str
+    prefix: str = ""
 
     @property
     def where(self) -> str:
-        """Return the place for problems."""
-        return f"Consul at {self.consul.address}"
+        return f"Consul at {self.address}"
 
 
 @dataclass(frozen=True)
 class DiscoveredHost:
-    """A host of the board, or a line of hosts.txt; `maintenance` is the reason, None outside maintenance.
-
-    `listed_by` names Consul, hosts.txt and hosts.json if they list it.
-
-    `consul_status` is the worst of its checks (passing, warning, critical), `consul_message` that check's output; both
-    are None if Consul is not used or does not list it, which `is_missing_in_consul` tells apart.
-    """
+    """A host of the board, or a line of hosts.txt."""
 
     name: str
     title: str | None = None
     tags: tuple[str, ...] = ()
-    maintenance: str | None = None
+    maintenance: str | None = None  # the reason, None outside maintenance
     is_hidden: bool = False
-    listed_by: tuple[str, ...] = ()
-    consul_status: str | None = None
-    consul_message: str | None = None
-    is_missing_in_consul: bool = False
+    listed_by: tuple[str, ...] = ()  # Consul, hosts.txt and hosts.json if they list it
+    consul_status: str | None = None  # the worst of its checks: passing, warning, critical
+    consul_message: str | None = None  # that check's output
+    is_missing_in_consul: bool = False  # Consul is used, but does not list it
 
 
 @dataclass(frozen=True)
@@ -383,11 +341,9 @@ class SlackAccess:
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Where alerts go: channels by name, the mail server, hooks; and the files with rules and contacts.
+    """Where alerts go: channels by name, the mail server, hooks; and the files with rules and contacts."""
 
-    The URLs hold passwords and tokens, and are never shown.
-    """
-
+    # the URLs hold passwords and tokens, and are never shown
     channels: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     mail_url: str | None = field(default=None, repr=False)
     mail_domain: str | None = None
@@ -411,31 +367,24 @@ class PrivacySettings:
 
 
 class BookingStatus(NamedTuple):
-    """A booking at the time of the build; `phase` is now, coming or ended.
-
-    With `is_whole_gpu`, a MIG instance is booked together with all others of its GPU. While it runs: since when nobody
-    uses the GPU, who else does and since when, and its mean use in percent.
-    """
+    """A booking at the time of the build."""
 
     name: str | None
     since: datetime | None
     until: datetime
     comment: str | None
     id: str | None
-    phase: str
-    unused_since: int | None = None
-    used_by: tuple[str, ...] | None = None
+    phase: str  # now, coming or ended
+    unused_since: int | None = None  # while it runs: since when nobody uses the GPU
+    used_by: tuple[str, ...] | None = None  # who else does, and since when
     used_by_since: int | None = None
-    mean_use: float | None = None
+    mean_use: float | None = None  # in percent
     is_whole_host: bool = False
-    is_whole_gpu: bool = False
+    is_whole_gpu: bool = False  # a MIG instance is booked together with all others of its GPU
 
 
 class ProcessStatus(NamedTuple):
-    """A process on a GPU. A zombie has ended, but its `children` hold its memory.
-
-    `runs_as` is the user for the kernel, where `user` is the person behind it.
-    """
+    """A process on a GPU. A zombie has ended, but its `children` hold its memory."""
 
     pid: int | None
     user: str | None
@@ -447,20 +396,16 @@ class ProcessStatus(NamedTuple):
     children: tuple[int, ...] = ()
     image: str | None = None
     pod: str | None = None
-    runs_as: str | None = None
+    runs_as: str | None = None  # the user for the kernel, where `user` is the person behind it
 
 
 class GpuBookingUse(NamedTuple):
-    """What is remembered of a booked GPU from build to build.
+    """What is remembered of a booked GPU from build to build."""
 
-    `checked_at` is the time of the last snapshot counted, on the clock that wrote it; `empty_since` since when nobody
-    uses the GPU; `others_since` since when each person does who did not book it; `use_by_booking` has for each running
-    booking: since when, for how many seconds, and the use in percent times those seconds.
-    """
-
-    checked_at: int
-    empty_since: int | None
-    others_since: dict[str, int]
+    checked_at: int  # the time of the last snapshot counted, on the clock that wrote it
+    empty_since: int | None  # since when nobody uses the GPU
+    others_since: dict[str, int]  # since when each person does who did not book it
+    # for each running booking: since when, for how many seconds, and the use in percent times those seconds
     use_by_booking: dict[str, tuple[int, float, float]]
 
 
@@ -476,16 +421,13 @@ NOBODY = GpuPeople()
 
 
 class GpuProblem(NamedTuple):
-    """A problem of a GPU, and what to do about it; its severity is `critical`, `warning` or `info`.
-
-    A GPU with a problem to `avoid` is not handed out.
-    """
+    """A problem of a GPU, and what to do about it; its severity is `critical`, `warning` or `info`."""
 
     kind: str
     severity: str
     what: str
     advice: str
-    avoid: bool = False
+    avoid: bool = False  # the GPU is not handed out
 
     @property
     def is_visible(self) -> bool:
@@ -494,13 +436,7 @@ class GpuProblem(NamedTuple):
 
 
 class GpuStatus(NamedTuple):
-    """A GPU with its state and the reason in words. `idle_since` is since when its memory is taken but it is not used.
-
-    `free_again` is when the bookings end that follow each other from now on. `people` is for history only and never
-    published: it names people also where the page must not. `ownerless_pids` are processes of unknown users;
-    `has_unexplained_memory` if no process has the memory that is taken. `parent_model` is the model of the GPU that an
-    instance belongs to, whose `problems` it shares.
-    """
+    """A GPU with its state and the reason in words."""
 
     gpu: Gpu
     model: str
@@ -508,14 +444,14 @@ class GpuStatus(NamedTuple):
     reason: str
     processes: tuple[ProcessStatus, ...] = ()
     bookings: tuple[BookingStatus, ...] = ()
-    idle_since: float | None = None
+    idle_since: float | None = None  # since when its memory is taken but it is not used
     free_until: float | None = None
-    free_again: int | None = None
+    free_again: int | None = None  # when the bookings end that follow each other from now on
     booking_use: GpuBookingUse | None = None
-    people: GpuPeople = NOBODY
-    ownerless_pids: tuple[int | None, ...] = ()
-    has_unexplained_memory: bool = False
-    parent_model: str = ""
+    people: GpuPeople = NOBODY  # for history, never published: it names people also where the page must not
+    ownerless_pids: tuple[int | None, ...] = ()  # processes of unknown users
+    has_unexplained_memory: bool = False  # no process has the memory that is taken
+    parent_model: str = ""  # the model of the GPU that an instance belongs to, whose `problems` it shares
     problems: tuple[GpuProblem, ...] = ()
 
     @property
@@ -530,12 +466,7 @@ class GpuStatus(NamedTuple):
 
 @dataclass(frozen=True)
 class HostStatus:
-    """A host with its state and the reason in words.
-
-    `notes` are for everyone, `problems` for the admin. `unmatched_processes` are on a GPU that the host does not list,
-    `bookings` those of a host whose GPUs are unknown. `unplaced_processes` are on a GPU in MIG mode, by its key, but on
-    an unknown instance.
-    """
+    """A host with its state and the reason in words."""
 
     name: str
     title: str | None
@@ -545,12 +476,13 @@ class HostStatus:
     last_seen: float | None = None
     facts: HostFacts | None = None
     gpus: tuple[GpuStatus, ...] = ()
-    unmatched_processes: tuple[ProcessStatus, ...] = ()
-    bookings: tuple[BookingStatus, ...] = ()
-    notes: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    unmatched_processes: tuple[ProcessStatus, ...] = ()  # on a GPU that the host does not list
+    bookings: tuple[BookingStatus, ...] = ()  # of a host whose GPUs are unknown
+    notes: tuple[str, ...] = ()  # for everyone
+    problems: tuple[Problem, ...] = ()  # for the admin
     logins: frozenset[str] = frozenset()
     users_shown: bool = True
+    # on a GPU in MIG mode, by its key, but on an unknown instance
     unplaced_processes: dict[str, tuple[ProcessStatus, ...]] = field(default_factory=dict)
     truncated_logins: tuple[str, ...] = ()
     has_missing_gpu: bool = False  # it reported a GPU in a form that could not be read

@@ -28,10 +28,8 @@ def map_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
     # a fork copies the locks of other threads, but not the threads
     if len(items) < MIN_PARALLEL_ITEMS or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
         return [work(item) for item in items]
-    blocks = [
-        items[number * len(items) // BLOCK_COUNT : (number + 1) * len(items) // BLOCK_COUNT]
-        for number in range(BLOCK_COUNT)
-    ]
+    bounds = [number * len(items) // BLOCK_COUNT for number in range(BLOCK_COUNT + 1)]
+    blocks = [items[start:end] for start, end in zip(bounds, bounds[1:])]
     next_block, write_end = os.pipe()  # both processes take the number of their next block from here
     os.write(write_end, bytes(range(BLOCK_COUNT)))
     os.close(write_end)

@@ -91,7 +91,7 @@ class PeopleDirectory:
 
     def complete_truncated_login(self, login: str) -> str | None:
         """Return the only known person's login that begins like this; None if several or none do."""
-        beginnings = {fold_login(login[:-1]), fold_alias(login[:-1])}
+        beginnings = fold_login(login[:-1]), fold_alias(login[:-1])
         # `ps` does not truncate shorter logins
         min_length = len(login) if login.isascii() else 0
         # of all names: a short display name must not hide a second person whose login begins like this
@@ -100,11 +100,7 @@ class PeopleDirectory:
             uids = {number for known_login in self.logins if (number := parse_login_uid(known_login)) is not None}
             spellings = {str(number): f"uid {number}" for number in uids}
             spellings.update({name: name for name in self.aliases if name.isascii() and name.isdecimal()})
-        names = [
-            spelling
-            for name, spelling in spellings.items()
-            if name.startswith(tuple(beginnings)) and len(name) >= min_length
-        ]
+        names = [spellings[name] for name in spellings if name.startswith(beginnings) and len(name) >= min_length]
         # the first by name, so that each build takes the same
         return min(names) if len({self.resolve_person(name) for name in names}) == 1 else None
 
@@ -130,10 +126,8 @@ def parse_aliases(data: bytes) -> dict[str, str]:
 
 
 def fold_login(login: str) -> str:
-    """Fold a login for comparisons: only the case of ASCII letters is ignored.
-
-    `lower` would turn the kelvin sign into a k, and so one person into another.
-    """
+    """Fold a login for comparisons: only the case of ASCII letters is ignored."""
+    # `lower` would turn the kelvin sign into a k, and so one person into another
     return login.lower() if login.isascii() else login.translate(ASCII_LOWER)
 
 
@@ -176,12 +170,10 @@ class PeopleNames:
         return self.display_names.get(name) or self.people.display_login(name)
 
     def list_display_names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """List display names, each once."""
         return tuple(dict.fromkeys(map(self.find_display_name, names)))
 
 
 def group_spellings(names: Iterable[str], people: PeopleDirectory) -> dict[str, list[str]]:
-    """Group the names of the same person."""
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
         spellings[people.resolve_user(name)].append(name)

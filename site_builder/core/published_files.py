@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -59,7 +60,6 @@ class PublishedFiles:
         self.files[name] = (self.files[name][0], now, *self.files[name][2:3], os.lstat(path).st_mtime_ns)
 
     def remove(self, name: str) -> None:
-        """Remove a file that we have written."""
         (self.www / name).unlink(missing_ok=True)
         del self.files[name]
 
@@ -102,12 +102,10 @@ def publish_assets(www: Path) -> str:
     if not target.exists() or not target.samefile(ASSETS_FOLDER):
         target.mkdir(exist_ok=True)
         for name, content in contents.items():
-            try:
-                same = (target / name).read_bytes() == content
-            except OSError:
-                same = False
-            if not same:
-                files.write_atomically(target / name, content)
+            with suppress(OSError):
+                if (target / name).read_bytes() == content:
+                    continue
+            files.write_atomically(target / name, content)
     return compute_digest(*contents.values()).hex()[:8]
 
 
@@ -133,7 +131,5 @@ def claim_published_files(www: Path, name: str, now: float) -> None:
 # is made again. Computed once: this process builds with the code that it has loaded, whatever is installed meanwhile.
 CODE_FILES = (path for pattern in ("*.py", "*.html") for path in PACKAGE_FOLDER.rglob(pattern))
 CODE_STATS = {str(path.relative_to(PACKAGE_FOLDER)): path.stat() for path in CODE_FILES}
-CODE_FINGERPRINT = (
-    __version__,
-    tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in CODE_STATS.items())),
-)
+CODE_VERSIONS = sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in CODE_STATS.items())
+CODE_FINGERPRINT = __version__, tuple(CODE_VERSIONS)

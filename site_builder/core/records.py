@@ -22,13 +22,8 @@ from site_builder.core import files
 from site_builder.core.terminal_text import clean_text, flatten_terminal_text
 
 Decoder = Callable[[Any], Any]
-JSON_TYPES: dict[Any, frozenset[type]] = {
-    str: frozenset({str}),
-    int: frozenset({int}),
-    float: frozenset({float, int}),
-    bool: frozenset({bool}),
-    type(None): frozenset({type(None)}),
-}
+JSON_TYPES: dict[Any, frozenset[type]] = {kind: frozenset({kind}) for kind in (str, int, bool, type(None))}
+JSON_TYPES[float] = frozenset({float, int})
 # Types that JSON has as text.
 TEXT_CONVERTERS: dict[Any, Decoder] = {bytes: bytes.fromhex, date: date.fromisoformat, Path: Path}
 # Bytes of a file: more than 20,000 hosts need.
@@ -77,7 +72,6 @@ def convert_for_json(value: Any) -> object:  # noqa: ANN401 # anything that orjs
 
 
 def describe_json_error(error: json.JSONDecodeError) -> str:
-    """Say where JSON is broken, and how."""
     return f"line {error.lineno}, column {error.colno}: {JSON_ERROR_MEANINGS.get(error.msg, error.msg)}"
 
 
@@ -142,7 +136,6 @@ def list_leaf_types(kind: Any) -> frozenset[type]:  # noqa: ANN401
 
 
 def build_union_decoder(kinds: tuple[Any, ...]) -> Decoder:
-    """Return a decoder for the first type that fits."""
     decoders = [make_record_decoder(kind) for kind in kinds if kind is not type(None)]
     is_optional = len(decoders) < len(kinds)
 
@@ -160,7 +153,6 @@ def build_union_decoder(kinds: tuple[Any, ...]) -> Decoder:
 
 
 def build_collection_decoder(kind: Any, build: Callable[[Any], Any]) -> Decoder:  # noqa: ANN401
-    """Return a decoder for a collection of one type."""
     decode_item, leaves = make_record_decoder(kind), list_leaf_types(kind)
 
     def decode(value: Any) -> Any:  # noqa: ANN401
@@ -174,7 +166,6 @@ def build_collection_decoder(kind: Any, build: Callable[[Any], Any]) -> Decoder:
 
 
 def build_tuple_decoder(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Decoder:
-    """Return a decoder for a tuple with these types."""
     decoders, count = [make_record_decoder(kind) for kind in kinds], len(kinds)
     is_flat = all(map(list_leaf_types, kinds))
     valid_types: set[tuple[type, ...]] = set()  # of the cells in rows decoded before
@@ -237,7 +228,6 @@ class UnionRewriter(ast.NodeTransformer):
     """Turn `X | Y` into `Union[X, Y]`."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """Replace a `|`."""
         self.generic_visit(node)
         both = ast.Tuple([node.left, node.right], ast.Load())
         return ast.Subscript(ast.Name("Union", ast.Load()), both, ast.Load())
@@ -281,9 +271,7 @@ def read_record_file(path: Path, title: str) -> Iterator[tuple[bytes, list[bytes
                     raise DamagedFileError(title)
                 ends = list(accumulate(map(int, line.split())))
                 left -= ends[-1]
-                if left < 0:  # before memory of that size is taken
-                    raise DamagedFileError(title)
-                payload = file.read(ends[-1])
+                payload = file.read(ends[-1]) if left >= 0 else b""  # memory of that size is taken first
                 if len(payload) != ends[-1] or file.read(1) != b"\n":
                     raise DamagedFileError(title)
                 total = zlib.crc32(payload, total)
@@ -321,7 +309,6 @@ def as_number(value: object) -> float | None:
 
 
 def as_integer(value: object) -> int | None:
-    """Return a whole number from 0 up."""
     return value if type(value) is int and 0 <= value < MAX_NUMBER else None
 
 

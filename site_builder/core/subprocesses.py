@@ -29,7 +29,7 @@ class LimitedProcess:
     def __init__(self, command: Sequence[str]) -> None:
         """Start it, unless an earlier one of the same name still hangs."""
         self.command = tuple(command)
-        self.started_at = time.monotonic()
+        self.deadline = time.monotonic() + TIMEOUT_S
         self.failed_exit_code = 0
         HUNG_PROCESSES[:] = [(name, process) for name, process in HUNG_PROCESSES if process.poll() is None]
         if any(name == self.command[0] for name, _ in HUNG_PROCESSES):
@@ -37,9 +37,7 @@ class LimitedProcess:
             return
         devnull, pipe = subprocess.DEVNULL, subprocess.PIPE
         try:
-            self.process = subprocess.Popen(
-                self.command, stdin=devnull, stdout=pipe, stderr=pipe, start_new_session=True
-            )
+            self.process = subprocess.Popen(command, stdin=devnull, stdout=pipe, stderr=pipe, start_new_session=True)
         except FileNotFoundError:
             self.failed_exit_code = EXIT_MISSING
         except OSError:
@@ -50,9 +48,7 @@ class LimitedProcess:
         if self.failed_exit_code:
             return self.failed_exit_code, b""
         try:
-            output, error_output = self.process.communicate(
-                timeout=max(0.0, self.started_at + TIMEOUT_S - time.monotonic())
-            )
+            output, error_output = self.process.communicate(timeout=max(0.0, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             with suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -94,7 +90,6 @@ def interrupt_on_signals() -> Iterator[None]:
 
 
 def require_time_left(deadline: float) -> float:
-    """Return the seconds until the deadline, or raise TimeoutError."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError

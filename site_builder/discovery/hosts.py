@@ -33,9 +33,7 @@ MAX_TITLE_CHARACTERS = 200
 MAX_TAG_CHARACTERS = 60
 MAX_MESSAGE_CHARACTERS = 200
 # Consul's own note if nobody gave a reason.
-DEFAULT_MAINTENANCE_NOTE = re.compile(
-    r"Maintenance mode is enabled for this (?:node|service), but no reason was provided"
-)
+NO_REASON_NOTE = re.compile(r"Maintenance mode is enabled for this (?:node|service), but no reason was provided")
 NUMERIC_NAME = re.compile(r"[0-9.]+")
 MAINTENANCE_CHECK = re.compile(r"_node_maintenance|_service_maintenance:.*", re.DOTALL)
 
@@ -78,7 +76,7 @@ class HostDiscovery:
         json_rows, json_problems = self.hosts_json_file.read()
         problems += json_problems
         hosts_txt = {host.name: host for host in txt_rows}
-        hosts_json = {host.name: host for host in json_rows}
+        hosts_json = {host.name: host.title if host.title != host.name else None for host in json_rows}
         names = dict.fromkeys([*in_data, *hosts_txt, *hosts_json])
         nodes: dict[str, DiscoveredNode] = {}
         consul_nodes = None
@@ -90,15 +88,10 @@ class HostDiscovery:
         hosts = {}
         for name in sorted({*names, *nodes}):
             # hosts.txt, which people write, before Consul, and that before hosts.json
-            listed, node, in_hosts_json = (
-                hosts_txt.get(name, DiscoveredHost(name)),
-                nodes.get(name),
-                hosts_json.get(name),
-            )
-            full_name = in_hosts_json.title if in_hosts_json and in_hosts_json.title != name else None
+            listed, node = hosts_txt.get(name, DiscoveredHost(name)), nodes.get(name)
             hosts[name] = DiscoveredHost(
                 name,
-                title=listed.title or (node.title if node else None) or full_name,
+                title=listed.title or (node.title if node else None) or hosts_json.get(name),
                 tags=tuple(dict.fromkeys(listed.tags + (node.tags if node else ()))),
                 maintenance=listed.maintenance or (node.maintenance if node else None),
                 is_hidden=listed.is_hidden,
@@ -149,21 +142,19 @@ def parse_hosts_json(data: bytes) -> ParsedFile[DiscoveredHost]:
     hosts: list[DiscoveredHost] = []
     problems: list[str] = []
     for name, full_name in content.items():
-        shown_name = clean_hosts_json_text(name)[:80]
+        shown_name = clean_host_text(name)[:80]
         if not is_host_name(name):
             problems.append(f"'{shown_name}' is not a host name")
         elif full_name is not None and not isinstance(full_name, str):
             problems.append(f"the full name of {shown_name} is not a text")
         else:
-            hosts.append(
-                DiscoveredHost(name, title=clean_hosts_json_text(full_name or "")[:MAX_TITLE_CHARACTERS] or None)
-            )
+            hosts.append(DiscoveredHost(name, title=clean_host_text(full_name or "")[:MAX_TITLE_CHARACTERS] or None))
     if len(hosts) > MAX_HOSTS:
         problems.append(f"it has {len(hosts)} hosts; only the first {MAX_HOSTS} count")
     return ParsedFile(tuple(hosts[:MAX_HOSTS]), problems=limit_problems(problems))
 
 
-def clean_hosts_json_text(text: str) -> str:
+def clean_host_text(text: str) -> str:
     """Return one line without control characters and lone surrogates, which JSON can hold as escapes."""
     return " ".join(decode_text(text.encode("utf-8", "replace")).split())
 
@@ -172,7 +163,6 @@ class ConsulHostList:
     """The nodes of the service, as Consul lists them now or listed them last."""
 
     def __init__(self, state: Path, access: ConsulAccess) -> None:
-        """Load the last good list of this service."""
         self.access = access
         self.query = {"service": access.service, "datacenter": access.datacenter}  # identifies a stored list
         self.where = f"Consul at {client.format_agent_address(access.address)}"
@@ -272,7 +262,6 @@ def parse_discovered_nodes(response: object) -> ParsedFile[DiscoveredNode]:
 
 
 def parse_discovered_node(entry: object) -> DiscoveredNode:
-    """Parse a node, its service, and the checks of both."""
     record = require_discovered_object(entry, "it")
     node = require_discovered_object(record.get("Node"), "Node")
     service = require_discovered_object(record.get("Service"), "Service")
@@ -289,7 +278,7 @@ def parse_discovered_node(entry: object) -> DiscoveredNode:
         # by these checks Consul marks its maintenance mode
         if check.get("Status") == "critical" and MAINTENANCE_CHECK.fullmatch(str(check.get("CheckID"))):
             note = clean_consul_json_value(check.get("Notes"), MAX_MESSAGE_CHARACTERS)
-            reason = "no reason given" if not note or DEFAULT_MAINTENANCE_NOTE.match(note) else note
+            reason = "no reason given" if not note or NO_REASON_NOTE.match(note) else note
             maintenance = maintenance or reason
         else:
             checks.append(check)
@@ -355,9 +344,7 @@ def match_discovered_nodes_to_hosts(
 ) -> tuple[dict[str, DiscoveredNode], list[str]]:
     """Return the node of each host, known or new, and what is ambiguous."""
     names = dict.fromkeys(known_hosts)
-    folded: dict[str, str] = {}
-    for name in names:
-        folded.setdefault(name.lower(), name)
+    folded = {name.lower(): name for name in reversed(names)}
     nodes = list(nodes)
     short_name_counts = Counter(short.lower() for short in {node.node: node.short_name for node in nodes}.values())
     claims = sorted(((*find_discovered_host(node, names, folded), node) for node in nodes), key=lambda claim: claim[0])
@@ -368,9 +355,8 @@ def match_discovered_nodes_to_hosts(
         if node.host and is_host_name(node.host):
             candidates.append(node.host)
         elif node.host:
-            problems.append(
-                f"the node {node.node[:80]} has '{node.host[:80]}' as its meta host, which is not a host name"
-            )
+            what = f"has '{node.host[:80]}' as its meta host, which is not a host name"
+            problems.append(f"the node {node.node[:80]} {what}")
         if short_name_counts[node.short_name.lower()] == 1 and is_host_name(node.short_name):
             candidates.append(node.short_name)
         if is_host_name(node.node):
@@ -387,9 +373,7 @@ def match_discovered_nodes_to_hosts(
     return hosts, problems
 
 
-def find_discovered_host(
-    node: DiscoveredNode, names: dict[str, None], folded: dict[str, str]
-) -> tuple[int, str | None]:
+def find_discovered_host(node: DiscoveredNode, names: Container[str], folded: dict[str, str]) -> tuple[int, str | None]:
     """Return the known host that a node is, and a rank: the lower, the surer."""
     for rank, name in enumerate((node.host, node.node, node.short_name)):
         if name is not None and name in names:

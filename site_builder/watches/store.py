@@ -19,7 +19,7 @@ from site_builder.core import files, formatting
 from site_builder.core.data_folder import BOOKINGS_FILE, WATCHES_FILE, find_bookings_folder_in_data
 from site_builder.core.faults import describe_fault
 from site_builder.core.locks import LockedFileError
-from site_builder.core.model import KvAccess, ParsedFile
+from site_builder.core.model import ConsulAccess, ParsedFile
 from site_builder.core.records import describe_json_error
 from site_builder.core.terminal_text import clean_text, limit_problems
 from site_builder.core.timeparse import dates, moments
@@ -34,7 +34,7 @@ HOST_PATTERN = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9_])?"
 HOST_NOUN = r"(?:hosts?|machines?|servers?|nodes?|box(?:es)?)"
 # Each phrase is found and removed, so that their order makes no difference.
 DURATION_PHRASE = re.compile(
-    rf"\bfor (?:at least )?(an? (?:day|hour|week)|{moments.DURATION_PART}(?:(?: and | ?){moments.DURATION_PART})*)\b",
+    rf"\bfor (?:at least )?(an? (?:day|hour|week)|{moments.AMOUNT}(?:(?: and | ?){moments.AMOUNT})*)\b",
     re.I,
 )
 QUOTATION_MARKS = re.compile('[“”"]')
@@ -304,7 +304,7 @@ def serialize_watches(entries: Iterable[object]) -> bytes:
 class WatchStore:
     """The watches of one data folder, or of Consul."""
 
-    def __init__(self, data: Path, access: KvAccess | None = None) -> None:
+    def __init__(self, data: Path, access: ConsulAccess | None = None) -> None:
         self.data_folder = data
         self.folder = find_bookings_folder_in_data(data)
         self.kv_store = KvStore(access) if access else None

@@ -20,7 +20,7 @@ from site_builder.bookings.transaction import BookingUser
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import MAX_VALUE_BYTES, KvStore
 from site_builder.core.locks import LockedFileError
-from site_builder.core.model import AlertSettings, KvAccess
+from site_builder.core.model import AlertSettings, ConsulAccess
 from site_builder.watches import store as watch_store
 from site_builder.watches.board_requests import handle_board_request
 from tests.support import kv_fixtures
@@ -48,7 +48,7 @@ def store(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
 
 
 @pytest.fixture
-def access(server: ConsulServer) -> KvAccess:
+def access(server: ConsulServer) -> ConsulAccess:
     return kv_fixtures.access(server.address)
 
 
@@ -58,7 +58,7 @@ def two(tmp_path: Path) -> tuple[Lab, Lab]:
     return lab_of(tmp_path / "one"), lab_of(tmp_path / "two")
 
 
-def book(lab: Lab, access: KvAccess, who: BookingUser, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def book(lab: Lab, access: ConsulAccess, who: BookingUser, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     service = BookingService(lab.settings(kv=access))
     return booking_service.handle_service_request(service, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
 
@@ -69,7 +69,7 @@ def names(content: bytes | None) -> list[str]:
 
 
 def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
-    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+    store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
     one, other = two
     book(one, access, ALICE, "atlas:0")
@@ -89,7 +89,9 @@ def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
         assert [line["what"] for line in log] == who
 
 
-def test_only_one_of_two_web_hosts_books_the_gpu_at_once(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+def test_only_one_of_two_web_hosts_books_the_gpu_at_once(
+    store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
+) -> None:
     said: list[str] = []
     ready = threading.Barrier(8)
 
@@ -111,7 +113,7 @@ def test_only_one_of_two_web_hosts_books_the_gpu_at_once(store: Hosts, access: K
     assert sum(f"{winner}" in one for one in said) == 8
 
 
-def test_bookings_at_both_web_hosts_are_all_kept(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+def test_bookings_at_both_web_hosts_are_all_kept(store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]) -> None:
     places = [("atlas:0", 0), ("atlas:1", 1), ("atlas:2", 0), ("atlas:3", 1)]
     threads = [threading.Thread(target=book, args=(two[service], access, ALICE, place)) for place, service in places]
     for one in threads:
@@ -121,7 +123,9 @@ def test_bookings_at_both_web_hosts_are_all_kept(store: Hosts, access: KvAccess,
     assert sorted(json.loads(store.get("data/comments.json") or b"")["atlas"]) == ["0", "1", "2", "3"]
 
 
-def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+def test_the_first_booking_puts_those_of_data_into_consul(
+    store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
+) -> None:
     one, other = two
     one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
     assert [
@@ -140,7 +144,7 @@ def test_the_first_booking_puts_those_of_data_into_consul(store: Hosts, access: 
     assert "data/comments.json: was changed by hand, but lives in Consul" in report
 
 
-def build(lab: Lab, access: KvAccess) -> str:
+def build(lab: Lab, access: ConsulAccess) -> str:
     builder = Builder(lab.settings(kv=access), build_interval_s=1)
     try:
         return words(builder.build(time.time()))
@@ -172,7 +176,7 @@ def test_the_commands_book_change_release_and_edit_there(
 
 
 def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
-    store: Hosts, access: KvAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
+    store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = KvStore.put
 
@@ -204,7 +208,7 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
 
 
 def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
-    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+    store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
     book(two[0], access, ALICE, "atlas:0")
     build(two[0], access)
@@ -215,7 +219,7 @@ def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
     book(two[0], access, BOB, "atlas:0")
 
 
-def test_more_than_consul_takes_is_refused(store: Hosts, access: KvAccess, two: tuple[Lab, Lab]) -> None:
+def test_more_than_consul_takes_is_refused(store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]) -> None:
     full = {"atlas": {"0": {"name": "carol", "date": "2199-01-01", "comment": "x" * (MAX_VALUE_BYTES - 100)}}}
     store.put("data/comments.json", json.dumps(full).encode())
     with pytest.raises(BookingRefusedError, match=r"comments\.json is full: it may have 524288 bytes"):
@@ -223,7 +227,7 @@ def test_more_than_consul_takes_is_refused(store: Hosts, access: KvAccess, two: 
 
 
 def test_where_others_always_come_first_it_ends(
-    store: Hosts, access: KvAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
+    store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KvStore, "put", lambda *_, **__: False)
     with pytest.raises(LockedFileError, match="was changed by others 5 times meanwhile: try again"):
@@ -232,7 +236,7 @@ def test_where_others_always_come_first_it_ends(
 
 
 def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
-    two: tuple[Lab, Lab], access: KvAccess, store: Hosts
+    two: tuple[Lab, Lab], access: ConsulAccess, store: Hosts
 ) -> None:
     alerts = AlertSettings(mail_url="mailto://127.0.0.1:1", mail_domain="lab.example.org")
     first, second = (BookingService(lab.settings(kv=access, alerts=alerts)) for lab in two)
@@ -258,7 +262,7 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
 
 
 def test_copies_of_what_accounts_book_are_in_the_folder_that_these_may_write_to(
-    store: Hosts, access: KvAccess, two: tuple[Lab, Lab]
+    store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
     one, other = two
     for lab in two:

@@ -10,16 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from site_builder.core.model import ConsulAccess, KvAccess, Problem
+from site_builder.core.model import ConsulAccess, Problem
 from tests.support.board_fixture import Lab, gpu
 
 PREFIX = "lab/gpuboard"
 FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 
 
-def access(address: str, **more: Any) -> KvAccess:  # noqa: ANN401
+def access(address: str, **more: Any) -> ConsulAccess:  # noqa: ANN401
     """As GPUBOARD_KV says it."""
-    return KvAccess(ConsulAccess("", address=address, address_setting="GPUBOARD_KV", **more), PREFIX)
+    return ConsulAccess("", address=address, address_setting="GPUBOARD_KV", prefix=PREFIX, **more)
 
 
 class Hosts:

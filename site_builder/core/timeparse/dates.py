@@ -64,11 +64,9 @@ def parse_free_date(text: str) -> tuple[datetime | None, str]:
     except (ValueError, OverflowError, TypeError, AttributeError, RecursionError):
         return None, "is not a date"
     # first, because a date with an invalid offset cannot even be compared
-    reason = find_date_fault(moment) or (
-        f"names a time zone that is not known: {unknown_zones[0]}" if unknown_zones else ""
-    )
-    if reason:
-        return None, reason
+    reason = find_date_fault(moment)
+    if reason or unknown_zones:
+        return None, reason or f"names a time zone that is not known: {unknown_zones[0]}"
     if moment != second_moment:
         return None, "is not a full date: write year, month and day"
     if moment != day_first:
@@ -104,26 +102,21 @@ def parse_day(text: str) -> date | None:
 
 
 def find_date_fault(moment: datetime, zone: tzinfo | None = None) -> str:
-    """Return why a date is refused, in words that follow the quoted text; empty if it is accepted.
-
-    The year counts as it is written, and as people in `zone` read it, because that is how it is written back.
-    """
+    """Return why a date is refused, in words that follow the quoted text; empty if it is accepted."""
     if not is_accepted_year(moment.year):
         return OUT_OF_RANGE
     try:
         offset = moment.utcoffset()
     except ValueError:  # 24 hours or more
         return BAD_OFFSET
-    is_valid_offset = offset is None or (
-        MIN_UTC_OFFSET <= offset <= MAX_UTC_OFFSET and not offset % timedelta(minutes=1)
-    )
-    if moment.tzinfo is not zone and not is_valid_offset:
+    is_valid = offset is None or (MIN_UTC_OFFSET <= offset <= MAX_UTC_OFFSET and not offset % timedelta(minutes=1))
+    if moment.tzinfo is not zone and not is_valid:
         return BAD_OFFSET
     if zone is None or FIRST_YEAR < moment.year < LAST_YEAR:  # no zone makes a difference
         return ""
+    # the year counts as people in `zone` read it, too, because that is how it is written back
     return "" if is_accepted_year(moment.astimezone(zone).year) else OUT_OF_RANGE
 
 
 def is_accepted_year(year: int) -> bool:
-    """Return True if dates of this year are accepted."""
     return FIRST_YEAR <= year <= LAST_YEAR

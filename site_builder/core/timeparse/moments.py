@@ -10,12 +10,8 @@ from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, MONTH_NAM
 from site_builder.core.timeparse import dates
 
 MAX_DAYS = 3653  # ten years
-DURATION_PART = (
-    r"\d+(?:\.\d{1,3})? ?(?:weeks?|wks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|months?|mos?|m|years?|yrs?|y)"
-)
-DURATION_PATTERN = re.compile(
-    rf"(?:\+ ?|in |for )?({DURATION_PART}(?:(?: and | ?){DURATION_PART})*)((?<=h)\d\d)?", re.IGNORECASE
-)
+AMOUNT = r"\d+(?:\.\d{1,3})? ?(?:weeks?|wks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|months?|mos?|m|years?|yrs?|y)"
+DURATION_PATTERN = re.compile(rf"(?:\+ ?|in |for )?({AMOUNT}(?:(?: and | ?){AMOUNT})*)((?<=h)\d\d)?", re.IGNORECASE)
 DURATION_PARTS = re.compile(r"(\d+)(?:\.(\d+))? ?([a-z]+)")
 BARE_NUMBER = re.compile(r"\d{1,3}")
 AM_OR_PM = r"[ap]\.?m\b\.?"
@@ -112,6 +108,10 @@ class TimeContext(NamedTuple):
     zone: tzinfo
     is_about_past: bool = False
 
+    def has_come(self, moment: datetime) -> bool:
+        """Compare timestamps: within one zone Python compares wall clocks, which may show a time twice."""
+        return moment.timestamp() <= self.now.timestamp()
+
     def today(self) -> date:
         return to_wall_clock(self.now, self.zone).date()
 
@@ -182,7 +182,7 @@ def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetim
         return check_moment(duration.shift(now, context.zone, -1), context)
     day, clock = split_clock_time(text)
     moment = parse_past_moment_day(day, clock, context) or parse_moment_on_full_date(day, clock, context)
-    if has_passed(moment, context):
+    if context.has_come(moment):
         return check_moment(moment, context)
     if not end:
         raise UnclearTimeError("has not come yet", *context.examples())
@@ -292,17 +292,14 @@ def parse_moment_on_near_day(day: str, clock: ClockTime | None, context: TimeCon
 
 
 def parse_moment_on_weekday(text: str, clock: ClockTime | None, context: TimeContext) -> datetime | None:
-    """Parse a weekday: the next to come, or today if the time is still ahead.
-
-    `next fri` is refused, which could be the coming one or the one after; on a Friday it is only the latter.
-    """
+    """Parse a weekday: the next to come, or today if the time is still ahead."""
     match = DAY_NAME.fullmatch(text)
     weekday = WEEKDAY_NUMBERS.get(match[2].lower()) if match else None
     if not match or weekday is None:
         return None
     if clock:
         clock.check_dot()
-    if (match[1] or "").lower() == "next":
+    if (match[1] or "").lower() == "next":  # the coming one or the one after; on a Friday, `next fri` is the latter
         coming = context.today() + timedelta(days=(weekday - context.today().weekday()) % 7)
         later = coming + ONE_WEEK
         if coming == context.today():
@@ -443,14 +440,9 @@ def parse_past_moment_day(day: str, clock: ClockTime | None, context: TimeContex
         return None
     last = today - timedelta(days=(today.weekday() - weekday) % 7)
     moment = resolve_moment_day(last, clock, context, str(last))
-    if has_passed(moment, context) or (context.is_end and (clock is None or clock.is_midnight)):
+    if context.has_come(moment) or (context.is_end and (clock is None or clock.is_midnight)):
         return moment
     return resolve_moment_day(last - ONE_WEEK, clock, context, str(last - ONE_WEEK))
-
-
-def has_passed(moment: datetime, context: TimeContext) -> bool:
-    """Compare timestamps: within one zone Python compares wall clocks, which may show a time twice."""
-    return moment.timestamp() <= context.now.timestamp()
 
 
 def resolve_moment_day(day: date, clock: ClockTime | None, context: TimeContext, name: str = "") -> datetime:
@@ -485,7 +477,6 @@ def resolve_moment_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
 
 
 def to_wall_clock(moment: datetime, zone: tzinfo) -> datetime:
-    """Return what the wall clock shows at a moment."""
     return moment.astimezone(zone).replace(tzinfo=None)
 
 

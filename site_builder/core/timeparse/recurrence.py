@@ -28,7 +28,7 @@ RRULE_PARTS = {
 DAY_CODES = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 FREQUENCIES = {"day": "DAILY", "week": "WEEKLY", "month": "MONTHLY", "year": "YEARLY"}
 FREQUENCIES |= {"daily": "DAILY", "weekly": "WEEKLY", "monthly": "MONTHLY", "yearly": "YEARLY"}
-DAY_GROUPS = {"weekday": DAY_CODES[:5], "workday": DAY_CODES[:5], "weekend": DAY_CODES[5:]}
+DAY_GROUPS = {"weekday": "mon-fri", "workday": "mon-fri", "weekend": "sat-sun"}
 DAY_RANGE = re.compile(r"([a-z]+)-([a-z]+)")
 NOT_RECURRING, RECURRENCE_EXAMPLES = "is no way to repeat", ("daily", "mon,wed")
 NUMBERED_DAY_CODE = re.compile(r"([+-]?\d)?([A-Z]{2})")
@@ -61,17 +61,13 @@ def parse_plain_recurrence(text: str) -> str:
         return f"FREQ={FREQUENCIES[words[0]]}"
     codes: set[str] = set()
     for word in words:
-        day_range = DAY_RANGE.fullmatch(word)
-        if word.rstrip("s") in DAY_GROUPS:
-            codes.update(DAY_GROUPS[word.rstrip("s")])
-        else:
-            first, last = (
-                WEEKDAY_NUMBERS.get(name, WEEKDAY_NUMBERS.get(name.rstrip("s.")))
-                for name in (day_range.groups() if day_range else (word, word))
-            )
-            if first is None or last is None:
-                raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
-            codes.update(DAY_CODES[first : last + 1] if first <= last else DAY_CODES[first:] + DAY_CODES[: last + 1])
+        days = DAY_GROUPS.get(word.rstrip("s"), word)
+        day_range = DAY_RANGE.fullmatch(days)
+        names = day_range.groups() if day_range else (days, days)
+        first, last = (WEEKDAY_NUMBERS.get(name, WEEKDAY_NUMBERS.get(name.rstrip("s."))) for name in names)
+        if first is None or last is None:
+            raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
+        codes.update(DAY_CODES[first : last + 1] if first <= last else DAY_CODES[first:] + DAY_CODES[: last + 1])
     if not codes:
         raise UnclearTimeError(NOT_RECURRING, *RECURRENCE_EXAMPLES)
     return f"FREQ=WEEKLY;BYDAY={','.join(code for code in DAY_CODES if code in codes)}"
@@ -100,7 +96,6 @@ def split_recurrence_rule(rule: str) -> dict[str, str]:
 
 
 def find_recurrence_fault(parts: dict[str, str], zone: tzinfo) -> str:
-    """Say what is wrong with a rule, if anything."""
     frequency = parts.get("FREQ", "")
     if frequency in {"SECONDLY", "MINUTELY", "HOURLY"}:
         return "repeats too often: once a day at most"
@@ -139,7 +134,7 @@ def describe_recurrence(rule: str, since: datetime, until: datetime, zone: tzinf
     hours, parts = describe_recurrence_hours(rule, since, until, zone), split_recurrence_rule(rule)
     if "COUNT" in parts:
         return f"{hours}, {parts['COUNT']} times"
-    moment = dates.parse_icalendar_time(parts["UNTIL"], zone)[0] if "UNTIL" in parts else None
+    moment, _ = dates.parse_icalendar_time(parts.get("UNTIL", ""), zone)
     if moment is None:
         return hours
     last = moment.astimezone(zone)
@@ -191,9 +186,8 @@ def list_repeat_starts(rule: str, since: datetime, first: datetime, last: dateti
         repeats = rrulestr(rule, dtstart=advance_recurrence(since, rule, first))
     except ValueError:  # one that repeats until the 32nd, say
         return None
-    starts = takewhile(
-        lambda start: start < last and dates.is_accepted_year(start.year), islice(repeats, MAX_EXAMINED_REPEATS)
-    )
+    examined = islice(repeats, MAX_EXAMINED_REPEATS)
+    starts = takewhile(lambda start: start < last and dates.is_accepted_year(start.year), examined)
     return tuple(start for start in starts if start >= first)
 
 
