@@ -59,11 +59,9 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
     gpuboard report --week --mail --to person:alice
     """
     if mail and (as_text or out is not None):
-        message = "--mail sends both the charts and the text: it goes with neither --text nor --out"
-        raise click.UsageError(message)
+        raise click.UsageError("--mail sends both the charts and the text: it goes with neither --text nor --out")
     if names and not mail:
-        message = "--to goes with --mail"
-        raise click.UsageError(message)
+        raise click.UsageError("--to goes with --mail")
     settings, now = loaded.settings, time.time()
     first = parse_week_option(week, datetime.fromtimestamp(now, settings.zone).date())
     receivers = choose_report_command_receivers(settings, names) if mail else ()
@@ -151,10 +149,8 @@ def choose_report_command_receivers(settings: Settings, names: Sequence[str]) ->
         config_files = ContactsAndRules(settings.alerts, settings.data, settings.www, settings.state)
         receivers = alert_report.list_report_receivers(config_files.read_rules()[0][WEEKLY_REPORT_RULE], channels)
         if not receivers:
-            message = (
-                "there is no channel to send it to: set GPUBOARD_NOTIFY (docs/alerts.md), or say --to person:LOGIN"
-            )
-            raise CommandError(message)
+            hint = "set GPUBOARD_NOTIFY (docs/alerts.md), or say --to person:LOGIN"
+            raise CommandError(f"there is no channel to send it to: {hint}")
         return receivers
     for name in names:
         if name not in channels and not (name.startswith(PERSON_PREFIX) and name != PERSON_PREFIX):

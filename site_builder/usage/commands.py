@@ -61,8 +61,7 @@ def parse_stats_date_option(_: click.Context, option: click.Parameter, text: str
         what, example, day = "month", "2026-10", f"{text}-01" if MONTH_PATTERN.fullmatch(text) else ""
     parsed = dates.parse_day(day)
     if parsed is None:
-        message = f"'{text}' is not a {what} from 1970 to 2200: write it like {example}"
-        raise click.BadParameter(message)
+        raise click.BadParameter(f"'{text}' is not a {what} from 1970 to 2200: write it like {example}")
     return parsed
 
 
@@ -100,8 +99,7 @@ def stats(
     gpuboard stats --since 2026-10-01 --until 2026-12-31 --by month
     """
     if as_json and as_csv:
-        message = "say --json or --csv, not both"
-        raise click.UsageError(message)
+        raise click.UsageError("say --json or --csv, not both")
     now = time.time()
     settings = loaded.settings
     days = choose_stats_days(month, since, until, datetime.fromtimestamp(now, settings.zone).date())
@@ -126,11 +124,9 @@ def stats(
 def choose_stats_days(month: date | None, since: date | None, until: date | None, today: date) -> StatsDays:
     """Return the days that the options mean; refuse those of the future."""
     if month and (since or until):
-        message = "say --month, or --since and --until, not both"
-        raise click.UsageError(message)
+        raise click.UsageError("say --month, or --since and --until, not both")
     if until and not since:
-        message = "--until goes with --since"
-        raise click.UsageError(message)
+        raise click.UsageError("--until goes with --since")
     first = since or month or today.replace(day=1)
     label = f"{first:%Y-%m}" if month else str(first)
     if first > today:
@@ -139,8 +135,7 @@ def choose_stats_days(month: date | None, since: date | None, until: date | None
         return StatsDays(first, min(today, (month + timedelta(days=31)).replace(day=1) - timedelta(days=1)), label)
     last = min(today, until or today)
     if last < first:
-        message = f"--until {last} is before --since {first}"
-        raise click.UsageError(message)
+        raise click.UsageError(f"--until {last} is before --since {first}")
     return StatsDays(first, last, label if first == last else f"{first} to {last}")
 
 

@@ -209,7 +209,7 @@ class FleetPageBuilder:
         else:
             seen = self.history.read_hourly_minutes(end - MONTH_DAYS * DAY, end)
             week_ends = (end, end - WEEK_DAYS * DAY)
-            week_shares = [self.history.read_person_shares(until - WEEK_DAYS * DAY, until) for until in week_ends]
+            week_shares = [self.history.read_person_shares(moment - WEEK_DAYS * DAY, moment) for moment in week_ends]
         last_day = datetime.fromtimestamp(end - 1, now.zone).date()
         week, month = (list_fleet_days_until(last_day, count) for count in (WEEK_DAYS, MONTH_DAYS))
         month_seen = select_fleet_hours(seen, MONTH_DAYS, end)
@@ -233,7 +233,7 @@ class FleetPageBuilder:
             hour_names=HOUR_NAMES,
             hourly_rows=build_heatmap_hourly_rows(week, build_fleet_heatmap_cells(seen, week, now.zone), end_time),
             month_days=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in month],
-            daily_rows=build_heatmap_daily_rows({model: course.days for model, course in courses.items()}, month),
+            daily_rows=[build_heatmap_daily_row(model, course.days, month) for model, course in courses.items()],
             periods=[
                 build_fleet_page_period(title, days, seen, end, lines) for title, days in PERIOD_DAYS.items() if seen
             ],
@@ -396,16 +396,9 @@ def build_heatmap_hourly_rows(
     return rows
 
 
-def build_heatmap_daily_rows(
-    cells_by_name: Mapping[str, Sequence[HeatmapSums]], days: Sequence[date]
-) -> list[HeatmapRow]:
-    return [
-        HeatmapRow(
-            name,
-            [build_heatmap_cell(f"{name}, {format_weekday_date(day)}", cell) for day, cell in zip(days, cells)],
-        )
-        for name, cells in cells_by_name.items()
-    ]
+def build_heatmap_daily_row(name: str, sums: Sequence[HeatmapSums], days: Sequence[date]) -> HeatmapRow:
+    titles = (f"{name}, {format_weekday_date(day)}" for day in days)
+    return HeatmapRow(name, list(map(build_heatmap_cell, titles, sums)))
 
 
 def build_heatmap_cell(when: str, cell: HeatmapSums) -> HeatmapCell:
