@@ -15,13 +15,7 @@ from urllib.parse import parse_qsl
 
 from site_builder.alerts import http_mail_hooks, model, slack_client
 from site_builder.alerts.contacts import MAIL_KIND, Contact, Contacts, load_contacts
-from site_builder.alerts.http_mail_hooks import (
-    AlertHttpClient,
-    HookFolder,
-    MailDelivery,
-    MailServer,
-    derive_http_apprise_class,
-)
+from site_builder.alerts.http_mail_hooks import AlertHttpClient, HookFolder, MailDelivery, derive_http_apprise_class
 from site_builder.alerts.model import AlertMessage, AlertReceiver, DeliveryOutcome, Notification
 from site_builder.config.settings import Settings
 
@@ -78,11 +72,10 @@ class NotificationChannels:
             return [AlertReceiver(name, "", self.explain_unknown_person(person))]
         receivers = []
         for contact in contacts:
-            address, problem = contact.kind, None
+            address, problem, mail_url = contact.kind, None, self.alert_settings.mail_url
             if contact.is_url:
                 address, problem = describe_channel_url(contact.address)
             elif contact.kind == MAIL_KIND:
-                mail_url = self.alert_settings.mail_url
                 problem = describe_channel_url(mail_url)[1] if mail_url else "GPUBOARD_MAIL is not set"
             elif not self.alert_settings.slack.bot_token:
                 problem = "the Slack bot is not set up"
@@ -177,19 +170,21 @@ class NotificationChannels:
         if not is_mail_channel(service):
             raise ChannelUnusableError("GPUBOARD_MAIL is not the address of a mail server")
         name, address = service.from_addr
-        server = MailServer(
+        mail = MailDelivery(
             host=service.smtp_host,
             port=service.port,
             security=str(getattr(service.secure_mode, "value", service.secure_mode)),
             user=service.user,
             password=service.password,
             sender=(name or "gpuboard", address),
+            recipients=recipients,
+            message=message,
+            # what identifies a mail when it is sent again; ids alone may be the same on two boards
+            message_key=" ".join((notification.id, to, *(alert.title for alert in notification.alerts))),
             is_verified=service.verify_certificate,
             reply_to=tuple(sorted(service.reply_to)),
+            bcc_recipients=bcc_recipients,
         )
-        # what identifies a mail when it is sent again; ids alone may be the same on two boards
-        message_key = " ".join((notification.id, to, *(alert.title for alert in notification.alerts)))
-        mail = MailDelivery(server, recipients, message, message_key, bcc_recipients)
         receiver = "the mail server"
         return call_channel_with_timeout(
             lambda: name_channel_in_outcome(mail.send(), receiver), receiver, self.timeout_s, mail
@@ -197,7 +192,6 @@ class NotificationChannels:
 
 
 def load_channels(settings: Settings) -> NotificationChannels:
-    """Load all receivers that are set up, with the contacts as they are now."""
     return NotificationChannels(settings, load_contacts(settings))
 
 

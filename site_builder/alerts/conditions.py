@@ -198,12 +198,10 @@ def list_condition_booked_gpus(
 
 
 def list_condition_gpu_label(gpu: GpuStatus) -> tuple[str, ...]:
-    """Return the label of a GPU; one without a number has none."""
     return () if gpu.gpu.number is None else (gpu.gpu.label,)
 
 
 def list_condition_booked_labels(group: Sequence[ConditionBookedGpu]) -> tuple[str, ...]:
-    """Return the GPUs of a booking; none for a whole host."""
     if all(booked.booking.is_whole_host for booked in group):
         return ()
     return tuple(
@@ -240,10 +238,7 @@ def list_condition_host_users(host_status: HostStatus) -> tuple[str, ...]:
 def find_health_conditions(
     events: Iterable[HealthEvent], hosts: Mapping[str, HostConditions], now: Now
 ) -> list[Condition]:
-    """Find conditions in GPU events.
-
-    The number of an event is not part of a key: another builder has its own history.
-    """
+    """Find conditions in GPU events; their numbers are not part of a key: another builder has its own history."""
     conditions: dict[str, Condition] = {}
     counts: Counter[str] = Counter()
     for event in events:

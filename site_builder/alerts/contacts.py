@@ -87,7 +87,6 @@ class Contacts:
         return tuple(contact for contact in contacts if contact.kind == via) or contacts
 
     def find_logins(self, person: str) -> list[str]:
-        """Return the logins in the contacts that are names of one person."""
         resolved = resolve_contact_alias(self.aliases, person)
         return [login for login in self.contacts_by_login if resolve_contact_alias(self.aliases, login) == resolved]
 
@@ -107,10 +106,8 @@ class Contacts:
         logins = [
             login
             for login, contacts in self.contacts_by_login.items()
-            if any(
-                contact.kind == kind and not contact.is_url and contact.address.lower() == address
-                for contact in contacts
-            )
+            if (kind, address)
+            in [(contact.kind, contact.address.lower()) for contact in contacts if not contact.is_url]
         ]
         if logins:
             return logins[0] if self.is_same_person(logins) else None
@@ -122,7 +119,6 @@ class Contacts:
         return login if is_own else None
 
     def find_shared_members(self) -> list[tuple[str, ...]]:
-        """Return the logins of different people that share a Slack member id."""
         logins_by_member: dict[str, list[str]] = {}
         for login, contacts in self.contacts_by_login.items():
             for contact in contacts:
@@ -232,7 +228,6 @@ class ContactsAndRules:
 
 
 def load_contacts(settings: Settings) -> Contacts:
-    """Load the contacts as they are now, with aliases."""
     contacts, _ = ContactsAndRules(settings.alerts, settings.data, settings.www).read_contacts()
     aliases, _, unread = NameFiles(settings.data, None).read_names()  # only the builder keeps what it read
     return replace(contacts, aliases=aliases, is_complete=contacts.is_complete and not unread)

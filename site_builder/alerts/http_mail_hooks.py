@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -98,14 +98,13 @@ class AlertHttpClient:
 
     def summarize_outcomes(self, has_many_receivers: bool) -> DeliveryOutcome:
         """Judge a notification that the service calls failed by the outcomes of its requests."""
-        unsure = [outcome for outcome in self.outcomes if outcome.status == UNSURE]
-        if unsure:
-            return unsure[-1]
-        if has_many_receivers and any(outcome.status == SENT for outcome in self.outcomes):
+        last_by_status = {outcome.status: outcome for outcome in self.outcomes}
+        if UNSURE in last_by_status:
+            return last_by_status[UNSURE]
+        if has_many_receivers and SENT in last_by_status:
             return DeliveryOutcome(UNSURE, "some of the receivers in its address took it, and others did not")
-        failed = [outcome for outcome in self.outcomes if outcome.status == FAILED]
-        if failed or not self.outcomes:
-            return failed[-1] if failed else DeliveryOutcome(FAILED)
+        if FAILED in last_by_status or not self.outcomes:
+            return last_by_status.get(FAILED, DeliveryOutcome(FAILED))
         # every answer looked fine to us but not to the service
         return DeliveryOutcome(UNSURE, "was answered in words that nobody understands")
 
@@ -143,7 +142,6 @@ def judge_alert_http_response(status: int, headers: Any, body: bytes) -> Deliver
 
 
 def parse_http_json_answer(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of an answer, or an empty one."""
     try:
         answer = json.loads(body) if body[:1] == b"{" else None
     except (ValueError, RecursionError):
@@ -160,8 +158,7 @@ def parse_http_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: AN
         with suppress(TypeError, ValueError, IndexError, OverflowError):
             from_header = parsedate_to_datetime(header).timestamp() - time.time()
     answer = parse_http_json_answer(body)
-    parameters = answer.get("parameters")
-    millis = answer.get("retry_after_ms")
+    parameters, millis = answer.get("parameters"), answer.get("retry_after_ms")
     candidates = (
         from_header,
         answer.get("retry_after"),
@@ -204,40 +201,32 @@ MAX_REPLY_BYTES = 256 * 1024
 MAX_SUBJECT_CHARACTERS = 200
 
 
-class MailServer(NamedTuple):
-    """A mail server; `security` is insecure, starttls or ssl, and `sender` a name and an address."""
+@dataclass
+class MailDelivery:
+    """Sends one mail; `has_begun` is True once the server may have got its first byte.
+
+    `security` is insecure, starttls or ssl, and `sender` a name and an address. `message_key` makes the Message-ID: a
+    mail that is sent again has the same one.
+    """
 
     host: str
     port: int
     security: str
     user: str | None
-    password: str | None
+    password: str | None = field(repr=False)
     sender: tuple[str, str]
-    is_verified: bool = True
-    reply_to: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:  # without the password
-        return f"MailServer({self.host}:{self.port})"
-
-
-@dataclass
-class MailDelivery:
-    """Sends one mail; `has_begun` is True once the server may have got its first byte.
-
-    `message_key` makes the Message-ID: a mail that is sent again has the same one.
-    """
-
-    server: MailServer
     recipients: tuple[str, ...]
     message: AlertMessage
     message_key: str
+    is_verified: bool = True
+    reply_to: tuple[str, ...] = ()
     bcc_recipients: tuple[str, ...] = ()
     has_begun: bool = False
     is_abandoned: bool = False
 
     def send(self) -> DeliveryOutcome:
         try:
-            smtp = connect_to_mail_server(self.server)
+            smtp = self.connect()
         except (OSError, smtplib.SMTPException, ValueError) as error:
             return DeliveryOutcome(FAILED, describe_smtp_error(error))
         send_data = smtp.data
@@ -250,7 +239,7 @@ class MailDelivery:
 
         smtp.data = send_data_once  # type: ignore[method-assign, assignment] # of this connection only
         try:
-            refused = smtp.sendmail(self.server.sender[1], [*self.recipients, *self.bcc_recipients], self.build_mail())
+            refused = smtp.sendmail(self.sender[1], [*self.recipients, *self.bcc_recipients], self.build_mail())
             with suppress(OSError, smtplib.SMTPException):
                 smtp.putcmd("quit")  # it has the mail: there is no need to wait for its answer
         except smtplib.SMTPRecipientsRefused as error:
@@ -267,15 +256,34 @@ class MailDelivery:
             smtp.close()
         return DeliveryOutcome(SENT, f"refused {len(refused)} of its receivers" if refused else "")
 
+    def connect(self) -> smtplib.SMTP:
+        context = ssl.create_default_context()
+        if not self.is_verified:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.security == "ssl":
+            smtp: smtplib.SMTP = BoundedSmtpTls(self.host, self.port, timeout=SMTP_TIMEOUT_S, context=context)
+        else:
+            smtp = BoundedSmtp(self.host, self.port, timeout=SMTP_TIMEOUT_S)
+        try:
+            if self.security == "starttls":
+                smtp.starttls(context=context)
+            if self.user and self.password:
+                smtp.login(self.user, self.password)
+        except BaseException:
+            smtp.close()
+            raise
+        return smtp
+
     def build_mail(self) -> bytes:
-        name, address = self.server.sender
+        name, address = self.sender
         message_id = f"{hashlib.sha256(self.message_key.encode()).hexdigest()[:32]}.gpuboard"
         mail = EmailMessage()
         mail["Subject"] = clean_excerpt(self.message.title, MAX_SUBJECT_CHARACTERS)
         mail["From"] = Address(clean_excerpt(name), addr_spec=address)
         mail["To"] = [Address(addr_spec=recipient) for recipient in self.recipients]
-        if self.server.reply_to:
-            mail["Reply-To"] = [Address(addr_spec=reply_address) for reply_address in self.server.reply_to]
+        if self.reply_to:
+            mail["Reply-To"] = [Address(addr_spec=reply_address) for reply_address in self.reply_to]
         mail["Date"] = format_datetime(localtime())
         mail["Message-ID"] = f"<{message_id}@{address.rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"  # so that no holiday responder answers
@@ -307,27 +315,6 @@ class BoundedSmtp(smtplib.SMTP):
 
 class BoundedSmtpTls(BoundedSmtp, smtplib.SMTP_SSL):
     pass
-
-
-def connect_to_mail_server(server: MailServer) -> smtplib.SMTP:
-    """Connect, and log in where the server has a user."""
-    context = ssl.create_default_context()
-    if not server.is_verified:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if server.security == "ssl":
-        smtp: smtplib.SMTP = BoundedSmtpTls(server.host, server.port, timeout=SMTP_TIMEOUT_S, context=context)
-    else:
-        smtp = BoundedSmtp(server.host, server.port, timeout=SMTP_TIMEOUT_S)
-    try:
-        if server.security == "starttls":
-            smtp.starttls(context=context)
-        if server.user and server.password:
-            smtp.login(server.user, server.password)
-    except BaseException:
-        smtp.close()
-        raise
-    return smtp
 
 
 def describe_smtp_error(error: Exception) -> str:
@@ -495,7 +482,6 @@ def find_hook_problem(path: Path) -> str | None:
 
 
 def build_hook_environment() -> dict[str, str]:
-    """Build an environment without our settings, which contain secrets."""
     environment = {"PATH": HOOK_PATH, "LANG": "C.UTF-8"}
     with suppress(KeyError):  # in a container a user need not have a name
         user = pwd.getpwuid(os.geteuid())

@@ -37,10 +37,7 @@ class Condition(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return the key that stays the same from build to build and on every builder.
-
-        A watch is the same on whichever host it is fulfilled.
-        """
+        """Return a key that is the same in every build and on every builder; a watch has one for all hosts."""
         return f"{self.rule} {'' if self.rule == WATCH_RULE else self.host} {self.about}"
 
 
@@ -99,7 +96,6 @@ class Notification(NamedTuple):
 
 
 def parse_person_receiver(to: str) -> str | None:
-    """Return the login of a receiver who is a person."""
     return to[len(PERSON_PREFIX) :] if to.startswith(PERSON_PREFIX) else None
 
 
@@ -164,8 +160,6 @@ class AlertReceiver(NamedTuple):
 
 
 class AlertContext(NamedTuple):
-    """What rules need besides conditions."""
-
     hosts: Mapping[str, tuple[str, int]]  # those on the board, with their state and number of GPUs
     channels: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()

@@ -129,7 +129,6 @@ class NotificationQueueBuilder:
         return False
 
     def withdraw_alert(self, key: str) -> None:
-        """Report to nobody any more that a condition has begun."""
         for to in {notification.to for notification in self.notifications}:
             self.cancel_pending_alert(to, key, model.STEP_BEGUN)
 
@@ -150,7 +149,6 @@ class NotificationQueueBuilder:
         return True
 
     def is_pending(self, notification: Notification) -> bool:
-        """Return True if a notification is not due, and nobody has tried to send it."""
         return notification.due_at > self.now_s and not notification.tries and not notification.claimed_by
 
     def build_notifications(self) -> None:
@@ -211,7 +209,6 @@ class NotificationQueueBuilder:
         )
 
     def find_send_time(self, to: str, rule: AlertRule) -> int:
-        """Find the first moment that is not in quiet hours and within the hourly limit."""
         send_at = self.now_s
         while True:
             # the hour before and the hour after must have room for one more: some may wait for the latter
@@ -292,7 +289,6 @@ def list_due_notifications(state: AlertState, now: int) -> list[Notification]:
 
 
 def claim_notification(state: AlertState, notification_id: str, claim_name: str, now: int) -> AlertState:
-    """Claim a notification for one sender, if nobody else has it."""
     unclaimed = find_queued_notification(state, notification_id, "")
     if unclaimed is None:
         return state
@@ -340,14 +336,12 @@ def replace_notification(state: AlertState, notification: Notification) -> Alert
 def finish_notification(
     state: AlertState, notification: Notification, status: str, reason: str, now: int
 ) -> AlertState:
-    """Move a notification from the queue to the history."""
     record = model.DeliveryRecord(now, notification.to, status, notification.alerts, reason, notification.tries)
     notifications = tuple(queued for queued in state.notifications if queued.id != notification.id)
     return state._replace(notifications=notifications, history=(*state.history, record)[-MAX_HISTORY:])
 
 
 def describe_queue_problems(state: AlertState, now: int) -> list[str]:
-    """Describe what keeps notifications from arriving, in a sentence for each receiver."""
     sentences = []
     waiting = [queued for queued in state.notifications if queued.tries or now - queued.due_at > OVERDUE_AFTER_S]
     for to, group in groupby(sorted(waiting, key=lambda queued: queued.to), key=lambda queued: queued.to):

@@ -148,7 +148,6 @@ def drop_unknown_channels(
 
 
 def format_rule_values(rule: AlertRule) -> dict[str, str]:
-    """Format each value of a rule as it is written in the file."""
     return {key: RULE_KEYS[key].format_value(getattr(rule, key)) for key in list_rule_keys(rule.name)}
 
 
@@ -160,7 +159,6 @@ def list_rule_keys(rule_name: str) -> tuple[str, ...]:
 
 
 def suggest_rule_word(word: str, allowed: Collection[str]) -> str:
-    """Suggest what may have been meant."""
     close = get_close_matches(word, allowed, 1)
     return f"is it {close[0]}?" if close else f"there are {', '.join(allowed)}"
 
@@ -181,7 +179,6 @@ def parse_rule_receivers(text: str) -> tuple[str, ...]:
 
 
 def parse_rule_minute_of_day(text: str) -> int:
-    """Parse `7:30` as the minute of the day."""
     clock = match_setting_text(CLOCK_PATTERN, text)
     return int(clock[1]) * 60 + int(clock[2])
 
@@ -207,7 +204,6 @@ def parse_rule_weekly_time(text: str) -> tuple[int, int]:
 
 
 def format_rule_minute_of_day(minute: int) -> str:
-    """Format a minute of the day as `07:30`."""
     return f"{minute // 60:02}:{minute % 60:02}"
 
 

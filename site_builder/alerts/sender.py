@@ -45,7 +45,6 @@ class SenderBusyError(Exception):
 
 
 def send_due_notifications(settings: Settings, on_outcome: OutcomeListener | None = None) -> int:
-    """Send everything that is due; return how many notifications that were."""
     from site_builder.alerts.channels import load_channels  # noqa: PLC0415 # the builder, which starts us, needs none
 
     with try_alert_state_lock(settings.state, SENDER_LOCK, timeout_s=0) as is_held:
@@ -130,14 +129,14 @@ def build_sender_claim_prefix(settings: Settings) -> str | None:
 @contextmanager
 def stop_between_notifications(sender: NotificationSender) -> Iterator[None]:
     """Finish the current notification after the first SIGTERM or SIGINT, and end at once after the second."""
-    previous_handlers: dict[signal.Signals, Any] = {}
 
     def end(number: int, _: object) -> None:
         sender.is_ending = True
-        signal.signal(number, previous_handlers[signal.Signals(number)])
+        signal.signal(number, previous_handlers[number])
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        previous_handlers[number] = signal.signal(number, end)
+    previous_handlers: dict[int, Any] = {
+        number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:
@@ -185,12 +184,9 @@ def main() -> None:
     signal.alarm(MAX_LIFETIME_S)  # whatever hangs, the kernel ends it and frees the lock
     settings = unpack_sender_settings(sys.stdin.buffer.read())
     try:
-        send_due_notifications(settings)
-        return
-    except SenderBusyError:
-        return
-    except AlertStateError as error:
-        reason = str(error)
+        with suppress(SenderBusyError):
+            send_due_notifications(settings)
     except Exception as error:
         reason = f"a fault of gpuboard's own ({type(error).__name__})"
-    append_to_build_log(settings.state, datetime.now(settings.zone), f"alerts could not be sent: {reason}")
+        reason = str(error) if isinstance(error, AlertStateError) else reason
+        append_to_build_log(settings.state, datetime.now(settings.zone), f"alerts could not be sent: {reason}")

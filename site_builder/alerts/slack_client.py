@@ -115,12 +115,9 @@ class SlackClient:
         self, channel: str, text: str, blocks: list[dict[str, Any]] | None = None, thread: str = ""
     ) -> None:
         """Post a message; `text` is what a notification shows, and everything if there are no blocks."""
-        body: dict[str, Any] = {"channel": channel, "text": text, "unfurl_links": False, "unfurl_media": False}
-        if blocks:
-            body["blocks"] = blocks
-        if thread:
-            body["thread_ts"] = thread
-        self.call_method("chat.postMessage", body)
+        body = {"channel": channel, "text": text, "unfurl_links": False, "unfurl_media": False}
+        optional = {"blocks": blocks, "thread_ts": thread}
+        self.call_method("chat.postMessage", body | {key: value for key, value in optional.items() if value})
 
     def fetch_identity(self) -> SlackClientIdentity:
         answer = self.call_method("auth.test")
@@ -206,32 +203,26 @@ class SlackSocketClient:
         self.socket_client: SocketModeClient | None = None
 
     def open(self) -> None:
-        """Connect, or raise SlackRequestError."""
         from slack_sdk.errors import SlackApiError  # noqa: PLC0415, TID251 # slow to import
         from slack_sdk.socket_mode import SocketModeClient  # noqa: PLC0415, TID251
 
-        if not self.slack_client.access.app_token:
+        token = self.slack_client.access.app_token
+        if not token:
             raise SlackRequestError(FAILED, "GPUBOARD_SLACK_APP_TOKEN is not set")
         self.close()
-        client = SocketModeClient(
-            self.slack_client.access.app_token,
-            create_slack_client_logger(),
-            self.slack_client.web_client,
-            concurrency=4,
-        )
+        client = SocketModeClient(token, create_slack_client_logger(), self.slack_client.web_client, concurrency=4)
         client.message_listeners.append(self.handle_message)
         self.socket_client = client
         try:
             client.connect()
+            failure = None if client.is_connected() else SlackRequestError(FAILED, "Slack's socket cannot be reached")
         except SlackApiError as error:
-            self.close()
-            raise build_slack_request_error(error.response) from None
+            failure = build_slack_request_error(error.response)
         except Exception as error:
+            failure = SlackRequestError(FAILED, describe_unreachable_slack(error))
+        if failure:
             self.close()
-            raise SlackRequestError(FAILED, describe_unreachable_slack(error)) from None
-        if not client.is_connected():
-            self.close()
-            raise SlackRequestError(FAILED, "Slack's socket cannot be reached")
+            raise failure
 
     def handle_message(self, _client: object, message: dict[str, Any], _raw: str | None) -> None:
         """Pass on a message; one without an envelope needs no answer."""

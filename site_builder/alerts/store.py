@@ -141,7 +141,6 @@ class AlertStore:
         return after
 
     def fit_to_limit(self, state: AlertState) -> tuple[AlertState, bytes]:
-        """Return as much of the state as there is room for, and its bytes."""
         while len(content := serialize_alert_state(state, self.is_packed)) > self.max_bytes:
             smaller = shrink_alert_state(state)
             if smaller == state:
@@ -169,8 +168,6 @@ class AlertStore:
 
 
 class ConsulAlertStore(AlertStore):
-    """The alert state of several builders, in Consul."""
-
     def __init__(self, state_folder: Path, access: ConsulAccess) -> None:
         super().__init__(state_folder)
         self.access, self.kv_store = access, KvStore(access)

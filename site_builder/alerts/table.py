@@ -46,8 +46,6 @@ class ConditionTableStatus(NamedTuple):
 
 
 class AlertList(NamedTuple):
-    """What `gpuboard alerts list` shows."""
-
     conditions: Sequence[ConditionTableStatus]
     notifications: Sequence[Notification]
     silences: Mapping[str, int]
@@ -92,7 +90,6 @@ def list_condition_table_statuses(
 
 
 def explain_waiting_condition(notifications: Iterable[Notification], now: Now) -> str:
-    """Explain why notifications have not been sent yet."""
     receivers_by_state: dict[str, list[str]] = {}
     for notification in notifications:
         receiver = format_table_receiver(notification.to)
@@ -270,7 +267,6 @@ def wrap_alert_table_text(text: str, width: int | None, indent: str) -> list[str
 
 
 def format_table_outcome(to: str, outcome: DeliveryOutcome) -> str:
-    """Format how a delivery ended: `lab: sent`."""
     line = f"{format_table_receiver(to)}: {OUTCOME_PHRASES.get(outcome.status, outcome.status)}"
     return f"{line}: {outcome.reason}" if outcome.reason and outcome.status != model.SENT else line
 

@@ -49,10 +49,7 @@ def find_due_report(settings: Settings, now: float, rule: AlertRule) -> Conditio
 
 
 def build_report_message(settings: Settings, first: date, now: float) -> AlertMessage | None:
-    """Build the report of the week that begins with this Monday; return None if history has nothing of it.
-
-    Raises ReportCollectionError where history cannot be read.
-    """
+    """Build the report of the week that begins with this Monday; return None if history has nothing of it."""
     with closing(HistoryReader(settings.state, settings.zone)) as history:
         try:
             report = collect.collect_report(settings, history, first, now) if history.exists else None
@@ -79,7 +76,6 @@ def list_report_receivers(rule: AlertRule, channels: Sequence[str]) -> list[str]
 
 
 def build_report_notification(first: date, to: str, at: int) -> Notification:
-    """Build the notification of a report that somebody sends by hand."""
     week = collect.format_report_week(first)
     alert = Alert(
         id=f"{model.WEEKLY_REPORT_RULE} {week} {at}",

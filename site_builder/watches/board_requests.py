@@ -42,7 +42,6 @@ NOT_CONFIGURED_MESSAGE = "the settings here do not say that this board tells any
 
 
 def handle_board_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
-    """Handle a request about bookings or watches."""
     kind = parse_request_kind(request, {**REQUEST_KEYS, **WATCH_REQUEST_KEYS})
     if kind in REQUEST_KEYS:
         return booking_service.handle_service_request(service, request, user)
@@ -68,7 +67,6 @@ def answer_board_list_request(service: BookingService, user: BookingUser, host: 
 
 
 def handle_create_watch_request(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
-    """Store what somebody waits for."""
     now, user = transaction.now, transaction.user
     can_notify = transaction.hosts.settings.alerts.is_enabled
     if not can_notify and user.via.startswith("web"):  # others may not read the settings of who builds
@@ -196,7 +194,6 @@ def add_requested_watch(transaction: BookingTransaction, watch: Watch, is_check:
 
 
 def handle_end_watch_request(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
-    """Remove a watch."""
     watch_id = parse_request_text_field(request, "id", 40)
     if not watch_id:
         raise UnclearRequestError("which one? Give its `id`")

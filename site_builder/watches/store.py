@@ -173,7 +173,6 @@ def format_watched_gpus(request: WatchedGpus) -> str:
 
 
 def extract_watch_pattern(pattern: re.Pattern[str], text: str) -> tuple[str, re.Match[str] | None]:
-    """Return the text without the match of a pattern, and the match."""
     match = pattern.search(text)
     if not match:
         return text, None
@@ -234,7 +233,6 @@ def parse_watches(data: bytes) -> ParsedFile[Watch]:
 
 
 def parse_watch_entries(data: bytes) -> list[object]:
-    """Return the entries, of any type."""
     if not data.strip():
         return []
     try:
@@ -296,7 +294,6 @@ def watch_to_entry(watch: Watch) -> dict[str, str]:
 
 
 def serialize_watches(entries: Iterable[object]) -> bytes:
-    """Serialize entries, one a line."""
     lines = [json.dumps(entry, ensure_ascii=True) for entry in entries]
     return ("[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n").encode()
 
