@@ -15,19 +15,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from site_builder.core import files
+from site_builder.core import files, records
 from site_builder.core.data_folder import is_moved_data_file_link
 from site_builder.core.faults import describe_fault
 from site_builder.core.model import HostSnapshot, ParsedFile, Problem
 from site_builder.core.names import BOOKINGS, is_host_name
-from site_builder.core.records import (
-    DamagedFileError,
-    Record,
-    encode_record,
-    make_record_decoder,
-    read_record_file,
-    write_record_file,
-)
 from site_builder.snapshots import envelope, gpu_tools
 from site_builder.snapshots.envelope import TASKS_BY_FILE
 from site_builder.snapshots.parsers import host_and_ps_txt, legacy_files
@@ -158,21 +150,21 @@ class SnapshotStore:
         self.legacy_files: FilesByHost = {}
         self.has_changes = False
         # if the stored file is damaged, all files are read again
-        with suppress(DamagedFileError, ValueError):
+        with suppress(records.DamagedFileError, ValueError):
             if state:
                 self.load()
 
     def load(self) -> None:
         """Load the files as the last builder stored them; raise DamagedFileError if any of it is damaged."""
-        decode = make_record_decoder(StoredSnapshotHost)
+        decode = records.make_record_decoder(StoredSnapshotHost)
         native: FilesByHost = {}
         legacy: FilesByHost = {}
-        for text, contents in read_record_file(self.store_path, STORE_TITLE):
+        for text, contents in records.read_record_file(self.store_path, STORE_TITLE):
             host: StoredSnapshotHost = decode(orjson.loads(text))
             file_names = legacy_files.LEGACY_FILES if host.is_legacy else TASKS_BY_FILE
             is_possible = all(file.name in file_names and 0 <= file.arrived_at < MAX_EPOCH for file in host.files)
             if not is_host_name(host.name) or len(host.files) != len(contents) or not is_possible:
-                raise DamagedFileError(host.name)
+                raise records.DamagedFileError(host.name)
             (legacy if host.is_legacy else native)[host.name] = {
                 file.name: HostFile(file.signature, content, file.arrived_at, file.problem)
                 for file, content in zip(host.files, contents)
@@ -276,10 +268,10 @@ class SnapshotStore:
     def save(self) -> None:
         """Store what was read for the next build."""
         if self.has_changes:
-            write_record_file(self.store_path, STORE_TITLE, self.build_records())
+            records.write_record_file(self.store_path, STORE_TITLE, self.build_records())
             self.has_changes = False
 
-    def build_records(self) -> Iterator[Record]:
+    def build_records(self) -> Iterator[records.Record]:
         for hosts, is_legacy in ((self.native_files, False), (self.legacy_files, True)):
             for name, host_files in hosts.items():
                 stored = tuple(
@@ -287,7 +279,7 @@ class SnapshotStore:
                     for file_name, file in host_files.items()
                 )
                 with suppress(TypeError):  # a host with a text that JSON cannot hold is read again
-                    text = encode_record(StoredSnapshotHost(name, is_legacy, stored))
+                    text = records.encode_record(StoredSnapshotHost(name, is_legacy, stored))
                     yield text, [file.content for file in host_files.values()]
 
 

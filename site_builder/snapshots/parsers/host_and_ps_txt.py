@@ -17,12 +17,11 @@ from site_builder.snapshots.parsers.values import find_column_positions, parse_c
 Value = TypeVar("Value", int, float)
 DU_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)([KMGTPE]?)i?B?$")
 MIB_PER_UNIT = {"": 1 / 1024, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4}
-SINGLE_KEYS = frozenset({"load", "cpus", "memory_total", "memory_available", "uptime", "disk_use_time"})
 MAX_LINES = 2000
 # The keys that may stand in more than one line, and how many of them are read.
 REPEATED_KEYS = {"disk": 500, "interface": 500, "disk_use": 2000}
 MAX_LINE_CHARACTERS = 1000
-# No machine has more; memory in MiB, times in seconds. Dates can be calculated with all values up to these.
+# The other keys, and more than any machine has. Memory in MiB, times in seconds: dates can be calculated with these.
 MAX_VALUES = {
     "cpus": 1_000_000,
     "load": 10_000_000,
@@ -71,7 +70,7 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
         interfaces=tuple((name, address) for name, _, address in interfaces),
         disk_use=tuple(use for text in repeated_values["disk_use"] if (use := parse_host_disk_use(text, problems))),
         disk_use_time=parse_host_txt_value("disk_use_time", single_values, parse_integer, problems),
-        extra={key: value for key, value in single_values.items() if key not in SINGLE_KEYS},
+        extra={key: value for key, value in single_values.items() if key not in MAX_VALUES},
     )
     rows = (facts,) if file.header else ()
     return ParsedFile(rows, file.header, file.is_complete, file.messages, limit_problems(problems))
