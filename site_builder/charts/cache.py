@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,6 @@ from site_builder.core.clock import Now
 from site_builder.core.faults import WWW_PREFIX, FaultLog
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import DAY, HOUR
-from site_builder.core.html import Html
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
@@ -96,18 +95,15 @@ class ChartCache:
         html = self.draw_window(window, request, now)
         if self.history.problem:
             return render.render_charts_message(window, self.history.problem_text)
-        valid_until = int(now.epoch + self.compute_lifetime(window, not is_current))
+        lifetime_s = max(time_windows.FIVE_MINUTES_S, self.page_interval_s)
+        if window != "day":  # those first drawn at once must not fall due at once
+            part = 1 if is_current else (LONG_WINDOWS.index(window) + 1) / len(LONG_WINDOWS)
+            lifetime_s = self.long_lifetime_s * part
+        valid_until = int(now.epoch + lifetime_s)
         with suppress(OSError):  # it is drawn again then
             self.folder.mkdir(exist_ok=True, mode=0o700)
             files.write_atomically(path, [f"{fingerprint} {valid_until} {len(html)}\n".encode(), html], 0o600)
         return html
-
-    def compute_lifetime(self, window: str, is_first: bool) -> float:
-        """Return for how long a window is valid; those first drawn at once must not fall due at once."""
-        if window == "day":
-            return max(time_windows.FIVE_MINUTES_S, self.page_interval_s)
-        part = (LONG_WINDOWS.index(window) + 1) / len(LONG_WINDOWS) if is_first else 1
-        return self.long_lifetime_s * part
 
     @property
     def page_interval_s(self) -> float:
@@ -134,16 +130,9 @@ class ChartCache:
         return render.render_charts(grid, gpus, host_series, request.gpu_keys, int(now.epoch))
 
 
-class CachedSparklines(NamedTuple):
-    """Sparklines of a host's GPUs by their keys, and when they were drawn."""
-
-    drawn_at: float
-    sparklines: Mapping[str, Html]
-
-
 @dataclass(frozen=True)
 class StoredSparklines:
-    """Content of lines.json, and the fingerprint of the code that drew it."""
+    """Content of lines.json: the fingerprint of the code, and when it drew a host and which lines, by keys of GPUs."""
 
     code: str
     hosts: dict[str, tuple[float, dict[str, str]]]
@@ -155,7 +144,7 @@ class SparklineCache:
     def __init__(self, settings: Settings, history: HistoryReader) -> None:
         self.store_path = settings.state / "lines.json"
         self.history = history
-        self.cached: dict[str, CachedSparklines] = {}
+        self.cached: dict[str, tuple[float, dict[str, str]]] = {}  # as StoredSparklines.hosts
         self.is_changed = False
         self.faults = FaultLog()
         with suppress(OSError, files.FileRefusedError, ValueError):
@@ -163,31 +152,28 @@ class SparklineCache:
                 orjson.loads(files.read_own_file(self.store_path))
             )
             if stored.code == CODE_DIGEST.hex():
-                self.cached = {
-                    host: CachedSparklines(drawn_at, {key: Html(line) for key, line in lines.items()})
-                    for host, (drawn_at, lines) in stored.hosts.items()
-                }
+                self.cached = stored.hosts
 
-    def render_hosts(self, hosts: Sequence[str], epoch: float, patient: bool) -> Mapping[str, Mapping[str, Html]]:
+    def render_hosts(self, hosts: Sequence[str], epoch: float, patient: bool) -> dict[str, dict[str, str]]:
         """Return the sparklines of each host, as many of them new as a build has time for."""
         if len(hosts) > LARGE_FLEET_HOSTS or not self.history.exists:
             return {}
         self.is_changed = self.is_changed or not self.cached.keys() <= set(hosts)
         self.cached = {host: self.cached[host] for host in hosts if host in self.cached}
         end = time.monotonic() + SPARKLINES_TIME_LIMIT_S
-        drawn_at = {host: self.cached[host].drawn_at if host in self.cached else 0.0 for host in hosts}
+        drawn_at = {host: self.cached.get(host, (0.0, {}))[0] for host in hosts}
         due = [host for host in hosts if not 0 <= epoch - drawn_at[host] < SPARKLINE_LIFETIME_S]
         for count, host in enumerate(sorted(due, key=drawn_at.__getitem__)):
             if time.monotonic() > end if patient else count >= SPARKLINE_HOSTS_PER_BUILD:
                 break
-            lines: Mapping[str, Html] = {}
+            lines: dict[str, str] = {}
             with self.faults.catch(f"{WWW_PREFIX}cards/{host}.html", "the lines of its GPUs could not be drawn"):
                 lines = self.render_host(host, epoch)
-            self.cached[host] = CachedSparklines(epoch, lines)
+            self.cached[host] = epoch, lines
             self.is_changed = True
-        return {host: drawn.sparklines for host, drawn in self.cached.items() if drawn.sparklines}
+        return {host: lines for host, (_, lines) in self.cached.items() if lines}
 
-    def render_host(self, host: str, epoch: float) -> Mapping[str, Html]:
+    def render_host(self, host: str, epoch: float) -> dict[str, str]:
         until = int(-(-epoch // time_windows.FIVE_MINUTES_S)) * time_windows.FIVE_MINUTES_S
         host_history = self.history.read_host(host, until - DAY, until, time_windows.FIVE_MINUTES_S, ("use",))
         lines = {

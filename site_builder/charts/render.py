@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from site_builder.charts import svg
@@ -17,7 +18,6 @@ from site_builder.charts.svg import format_svg_percent
 from site_builder.charts.time_windows import (
     GpuTimeWindowSeries,
     TimeGrid,
-    TimeWindowRange,
     TimeWindowSeries,
     group_time_window_runs,
     list_time_window_names,
@@ -86,15 +86,13 @@ def render_charts(
     """Render all charts of a window; `gpu_keys` are the keys of the GPUs that the host has now."""
     # a row of the table is as wide as its buckets
     rows = [
-        f"<tr class=g{row.buckets.length} tabindex=-1><th scope=row>{escape_html(row.label)}<td>" for row in grid.rows
+        f"<tr class=g{len(row.buckets)} tabindex=-1><th scope=row>{escape_html(row.label)}<td>" for row in grid.rows
     ]
     axis_ends = {
         "use": 100.0,
         "temperature": 100.0,
-        "power": round_up_to_hundreds(
-            max((find_highest_chart_value(gpu.chart_series.values["power"]) for gpu in gpus), default=0)
-        ),
-        "load": round_up_to_hundreds(find_highest_chart_value(host_series.values["load"])),
+        "power": round_up_chart_axis(chain.from_iterable(gpu.chart_series.values["power"] for gpu in gpus)),
+        "load": round_up_chart_axis(host_series.values["load"]),
         "own_memory": 100.0,
     }
     figures = [
@@ -128,8 +126,9 @@ def find_highest_chart_value(values: Iterable[float | None]) -> float:
     return max((value for value in values if value is not None), default=0)
 
 
-def round_up_to_hundreds(value: float) -> float:
-    return max(100.0, math.ceil(value / 100) * 100.0)
+def round_up_chart_axis(values: Iterable[float | None]) -> float:
+    """Return the end of an axis in hundreds."""
+    return max(100.0, math.ceil(find_highest_chart_value(values) / 100) * 100.0)
 
 
 def build_gpu_chart_figure(
@@ -231,7 +230,7 @@ def render_chart_bands(gpu: GpuTimeWindowSeries, window: str) -> str:
     count, height = len(gpu.is_seen), NAMES_HEIGHT + len(GPU_PANELS) * PANEL_HEIGHT
     owner_runs, booker_runs = list(group_time_window_runs(gpu.owners)), list(group_time_window_runs(gpu.bookers))
     missing = [run for is_true, run in group_time_window_runs(gpu.is_seen) if not is_true]
-    tints: dict[str, list[TimeWindowRange]] = {"gap": missing} if missing else {}
+    tints: dict[str, list[range]] = {"gap": missing} if missing else {}
     for name, run in owner_runs:
         if name is not None:
             tint = zlib.crc32(name.encode("utf-8", "replace")) % TINT_COUNT  # the same on all hosts and at all times
@@ -240,7 +239,7 @@ def render_chart_bands(gpu: GpuTimeWindowSeries, window: str) -> str:
         f'<path class={css_class} d="{build_chart_blocks_path(runs)}"/>' for css_class, runs in tints.items()
     )
     hatching = "".join(
-        f"<rect x={format_svg_percent(run.start, count)} width={format_svg_percent(run.length, count)}"
+        f"<rect x={format_svg_percent(run.start, count)} width={format_svg_percent(len(run), count)}"
         f' y={LANE_HEIGHT} height={height - LANE_HEIGHT} fill="url(#_{window}-hatch)" />'
         for is_true, run in group_time_window_runs([booker is not None for booker in gpu.bookers])
         if is_true
@@ -260,19 +259,19 @@ def render_chart_bands(gpu: GpuTimeWindowSeries, window: str) -> str:
     )
 
 
-def build_chart_blocks_path(ranges: Sequence[TimeWindowRange]) -> str:
+def build_chart_blocks_path(ranges: Sequence[range]) -> str:
     """Build the path around some ranges; long ones, which may be of two people, have a small gap between."""
-    blocks = ((block.start, block.length - (0.8 if block.length > 4 else 0)) for block in ranges)
+    blocks = ((block.start, len(block) - (0.8 if len(block) > 4 else 0)) for block in ranges)
     return "".join(f"M{start} 0h{length:g}v1h-{length:g}z" for start, length in blocks)
 
 
-def render_chart_band_label(bucket_range: TimeWindowRange, count: int, y: int, *texts: str) -> str:
+def render_chart_band_label(bucket_range: range, count: int, y: int, *texts: str) -> str:
     """Render the first text that has room at the top of a range, else the last one cut; none if that is too short."""
-    room = int(bucket_range.length / count / LETTER_WIDTH)
+    room = int(len(bucket_range) / count / LETTER_WIDTH)
     if room < 2:
         return ""
     label = next((text for text in texts if len(text) <= room), f"{texts[-1][: room - 1]}…")
-    x, width = format_svg_percent(bucket_range.start, count), format_svg_percent(bucket_range.length, count)
+    x, width = format_svg_percent(bucket_range.start, count), format_svg_percent(len(bucket_range), count)
     return f"<svg x={x} y={y} width={width} height={LANE_HEIGHT}><text x=3 y=12>{escape_html(label)}</text></svg>"
 
 

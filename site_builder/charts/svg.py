@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, lru_cache
 from typing import NamedTuple
 
 from site_builder.core.html import EMPTY_HTML, Html, escape_html
@@ -50,29 +49,20 @@ def build_svg_path(heights: Sequence[int | None], edges: Sequence[int]) -> Html:
     for position, next_y in enumerate(heights):
         if next_y is None:
             if pen >= 0:
-                parts.append(format_svg_flat_stroke(edges[position] - edges[pen]))
+                parts.append(f"h{edges[position] - edges[pen]}")
             pen = y = -1
         elif next_y != y:
             if pen < 0:
                 parts.append(f"M{edges[position]} {next_y}")
             else:
                 if pen < position - 1:
-                    parts.append(format_svg_flat_stroke(edges[position - 1] - edges[pen]))
-                parts.append(format_svg_sloped_stroke(edges[position] - edges[position - 1], next_y - y))
+                    parts.append(f"h{edges[position - 1] - edges[pen]}")
+                space = " " if next_y > y else ""  # not needed before a minus
+                parts.append(f"l{edges[position] - edges[position - 1]}{space}{next_y - y}")
             pen, y = position, next_y
     if pen >= 0:
-        parts.append(format_svg_flat_stroke(edges[len(heights)] - edges[pen]))
+        parts.append(f"h{edges[len(heights)] - edges[pen]}")
     return Html("".join(parts))
-
-
-@cache
-def format_svg_flat_stroke(width: int) -> str:
-    return f"h{width}"
-
-
-@lru_cache(maxsize=4096)
-def format_svg_sloped_stroke(width: int, height: int) -> str:
-    return f"l{width}{height}" if height < 0 else f"l{width} {height}"
 
 
 def round_up_svg_axis(value: float) -> float:

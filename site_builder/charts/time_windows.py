@@ -25,23 +25,12 @@ CHART_COLUMNS = ("use", "memory", "temperature", "power", "owner", "booker")
 SPARKLINE_BUCKETS = 48
 
 
-class TimeWindowRange(NamedTuple):
-    """Positions from `start` to before `end`."""
-
-    start: int
-    end: int
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
-
 class TimeWindowRow(NamedTuple):
-    """Some buckets in words; `history_range` are their positions in history."""
+    """Some buckets in words; `history_range` are their positions in history, as each of `TimeGrid.buckets` has them."""
 
     label: str
-    buckets: TimeWindowRange
-    history_range: TimeWindowRange
+    buckets: range
+    history_range: range
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class TimeGrid:
     since: int
     until: int
     step: int
-    buckets: tuple[TimeWindowRange, ...]
+    buckets: tuple[range, ...]
     rows: tuple[TimeWindowRow, ...]
     ticks: tuple[tuple[int, str], ...]  # a bucket, and its label
 
@@ -91,7 +80,7 @@ def build_time_window_grid_until(window: str, until: int, zone: tzinfo) -> TimeG
     step = WINDOW_STEPS_S[window]
     starts = list_time_window_starts(window, until, zone)
     positions = [-(-(start - starts[0]) // step) for start in starts]
-    buckets = tuple(TimeWindowRange(start, end) for start, end in zip(positions, positions[1:]) if end > start)
+    buckets = tuple(range(start, end) for start, end in zip(positions, positions[1:]) if end > start)
     moments = [datetime.fromtimestamp(starts[0] + bucket.start * step, zone) for bucket in buckets]
     end = datetime.fromtimestamp(until, zone)
     return TimeGrid(
@@ -120,7 +109,7 @@ def list_time_window_starts(window: str, until: int, zone: tzinfo) -> list[int]:
 
 
 def build_time_window_rows(
-    window: str, buckets: Sequence[TimeWindowRange], moments: Sequence[datetime], end: datetime
+    window: str, buckets: Sequence[range], moments: Sequence[datetime], end: datetime
 ) -> Iterator[TimeWindowRow]:
     """Yield rows of an hour of the day, six hours of the week, a day of the month, or a week of the year."""
     has_clock_change = window == "day" and moments[0].utcoffset() != end.utcoffset()
@@ -132,10 +121,10 @@ def build_time_window_rows(
     ]
     for start, next_start in zip(starts, [*starts[1:], len(buckets)]):
         until = moments[next_start] if next_start < len(buckets) else end
-        history_range = TimeWindowRange(buckets[start].start, buckets[next_start - 1].end)
+        history_range = range(buckets[start].start, buckets[next_start - 1].stop)
         yield TimeWindowRow(
             format_time_window_row_label(window, moments[start], until, has_clock_change),
-            TimeWindowRange(start, next_start),
+            range(start, next_start),
             history_range,
         )
 
@@ -157,7 +146,7 @@ def format_time_window_row_label(window: str, start: datetime, end: datetime, ha
     if window == "year":
         return f"{format_weekday_date(start)} – {format_weekday_date(end - timedelta(hours=1))}"
     zone = f" {start.tzname()}" if has_clock_change else ""
-    return f"{format_weekday_date(start)} {format_tick_clock(start)} – {format_tick_clock(end)}{zone}"
+    return f"{format_weekday_date(start)} {start:%H:%M} – {end:%H:%M}{zone}"
 
 
 def build_time_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple[int, str]]:
@@ -166,7 +155,7 @@ def build_time_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple
     for position, moment in enumerate(moments[1:], 1):
         new_day = moment.date() != before.date()
         if window == "day" and moment.hour != before.hour and moment.hour % 6 == 0:
-            yield position, format_weekday_date(moment) if moment.hour == 0 else format_tick_clock(moment)
+            yield position, format_weekday_date(moment) if moment.hour == 0 else f"{moment:%H:%M}"
         elif window == "week" and new_day:
             yield position, f"{DAY_NAMES[moment.weekday()]} {moment.day}"
         elif window == "month" and new_day and moment.weekday() == 0:
@@ -176,11 +165,6 @@ def build_time_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple
         before = moment
 
 
-def format_tick_clock(moment: datetime) -> str:
-    """Format `14:00`."""
-    return f"{moment.hour:02}:{moment.minute:02}"
-
-
 def build_gpu_time_window_series(
     series: GpuSeries, columns: Columns, names: Sequence[str], grid: TimeGrid, find_name: Callable[[str], str]
 ) -> GpuTimeWindowSeries:
@@ -188,7 +172,7 @@ def build_gpu_time_window_series(
     shown = [find_name(name) for name in names]
     seen = columns["seen"]
     first_seen = find_time_window_first_seen(seen)
-    is_seen = [bucket.end > first_seen and any(seen[bucket.start : bucket.end]) for bucket in grid.buckets]
+    is_seen = [bucket.stop > first_seen and any(seen[bucket.start : bucket.stop]) for bucket in grid.buckets]
     owners, bookers = (find_time_window_people(columns, column, shown, grid.buckets) for column in ("owner", "booker"))
     return GpuTimeWindowSeries(series, build_time_window_series(columns, VALUE_COLUMNS, grid), owners, bookers, is_seen)
 
@@ -202,9 +186,7 @@ def build_time_window_series(bucket_columns: Columns, columns: Collection[str], 
     )
 
 
-def aggregate_time_window_ranges(
-    columns: Columns, column: str, ranges: Sequence[TimeWindowRange]
-) -> list[float | None]:
+def aggregate_time_window_ranges(columns: Columns, column: str, ranges: Sequence[range]) -> list[float | None]:
     """Return a value for each range: the mean over the minutes that were seen, or the highest temperature."""
     kind, step = (GPU_BUCKET_COLUMNS if column in GPU_BUCKET_COLUMNS else HOST_COLUMNS)[column]
     numbers, no_value = columns[column], NO_VALUE[kind]
@@ -213,17 +195,20 @@ def aggregate_time_window_ranges(
         return [decoded[numbers[bucket.start]] for bucket in ranges]
     seen = columns.get("seen") or array("B", [number != no_value for number in numbers])
     first_seen = find_time_window_first_seen(seen)
-    seen_ranges = [bucket for bucket in ranges if bucket.end > first_seen] if first_seen else ranges
+    seen_ranges = [bucket for bucket in ranges if bucket.stop > first_seen] if first_seen else ranges
     unseen: list[float | None] = [None] * (len(ranges) - len(seen_ranges))
     if column == "temperature":
-        return unseen + [
-            find_time_window_highest(numbers[bucket.start : bucket.end], no_value) for bucket in seen_ranges
-        ]
+        readings = (
+            [number for number in numbers[bucket.start : bucket.stop] if number != no_value] for bucket in seen_ranges
+        )
+        return unseen + [max(bucket_readings, default=None) for bucket_readings in readings]
     has_all_values = numbers[first_seen:].count(no_value) == seen[first_seen:].count(0)
     full_minutes = max(seen[first_seen:], default=0) if has_all_values else 0
     means = (
-        compute_time_window_mean(numbers[start:end], seen[start:end], no_value, full_minutes)
-        for start, end in seen_ranges
+        compute_time_window_mean(
+            numbers[bucket.start : bucket.stop], seen[bucket.start : bucket.stop], no_value, full_minutes
+        )
+        for bucket in seen_ranges
     )
     return unseen + [None if mean is None else round(mean * step, 1) for mean in means]
 
@@ -234,9 +219,9 @@ def find_time_window_first_seen(seen: array[int]) -> int:
     return (len(content) - len(content.lstrip(b"\0"))) // seen.itemsize
 
 
-def are_single_bucket_ranges(ranges: Sequence[TimeWindowRange]) -> bool:
+def are_single_bucket_ranges(ranges: Sequence[range]) -> bool:
     """Return True if each of these ranges, which follow on one another, is one position."""
-    return len(ranges) == ranges[-1].end - ranges[0].start
+    return len(ranges) == ranges[-1].stop - ranges[0].start
 
 
 def compute_time_window_mean(numbers: array[int], seen: array[int], no_value: int, full_minutes: int) -> float | None:
@@ -248,13 +233,8 @@ def compute_time_window_mean(numbers: array[int], seen: array[int], no_value: in
     return sum(map(mul, numbers, weights)) / total if total else None
 
 
-def find_time_window_highest(numbers: array[int], no_value: int) -> float | None:
-    highest = max(numbers)
-    return highest if highest != no_value else max((number for number in numbers if number != no_value), default=None)
-
-
 def find_time_window_people(
-    columns: Columns, column: str, names: Sequence[str], ranges: Sequence[TimeWindowRange]
+    columns: Columns, column: str, names: Sequence[str], ranges: Sequence[range]
 ) -> list[str | None]:
     """Return the `owner` or `booker` who had most of each range."""
     codes = columns[column]
@@ -263,33 +243,30 @@ def find_time_window_people(
     name_by_code: dict[int, str | None] = dict(enumerate(names))
     if are_single_bucket_ranges(ranges):
         return [name_by_code.get(codes[bucket.start]) for bucket in ranges]
-    return [name_by_code.get(find_most_frequent_window_code(codes[bucket.start : bucket.end])) for bucket in ranges]
+    return [name_by_code.get(find_most_frequent_window_code(codes[bucket.start : bucket.stop])) for bucket in ranges]
 
 
 def find_most_frequent_window_code(codes: array[int]) -> int:
-    first = codes[0]
-    if codes.count(first) * 2 > len(codes):
-        return first
+    if codes.count(codes[0]) * 2 > len(codes):
+        return codes[0]
     return max(sorted(set(codes)), key=codes.count)
 
 
-def list_time_window_names(people: Sequence[str | None], buckets: TimeWindowRange) -> list[str]:
+def list_time_window_names(people: Sequence[str | None], buckets: range) -> list[str]:
     """List the people in some buckets, in the order in which they come."""
-    return [name for name in dict.fromkeys(people[buckets.start : buckets.end]) if name is not None]
+    return [name for name in dict.fromkeys(people[buckets.start : buckets.stop]) if name is not None]
 
 
 def compute_sparkline_window_values(columns: Columns) -> list[float | None]:
     count = len(columns["use"])
     width = max(1, count // SPARKLINE_BUCKETS)
     return aggregate_time_window_ranges(
-        columns, "use", [TimeWindowRange(start, min(start + width, count)) for start in range(0, count, width)]
+        columns, "use", [range(start, min(start + width, count)) for start in range(0, count, width)]
     )
 
 
-def group_time_window_runs(values: Sequence[Item]) -> Iterator[tuple[Item, TimeWindowRange]]:
+def group_time_window_runs(values: Sequence[Item]) -> Iterator[tuple[Item, range]]:
     """Yield each value, and the range of positions in a row that have it."""
-    start = 0
-    for value, run in groupby(values):
-        end = start + sum(1 for _ in run)
-        yield value, TimeWindowRange(start, end)
-        start = end
+    for value, run in groupby(range(len(values)), key=values.__getitem__):
+        positions = list(run)
+        yield value, range(positions[0], positions[-1] + 1)

@@ -12,7 +12,6 @@ import pytest
 from site_builder.board.builder import Builder
 from site_builder.charts import cache
 from site_builder.charts.cache import SparklineCache
-from site_builder.core.html import Html
 from site_builder.history.writer import HistoryWriter
 from tests.support import history_fixtures
 from tests.support.board_fixture import Lab, gpu, person, process
@@ -111,13 +110,11 @@ def test_a_line_that_moved_is_news_of_its_card_alone(lab: Lab) -> None:
     push(lab, NAMES[:3])
     builder = Builder(lab.settings(), build_interval_s=10)
     now = time.time()
-    builder.sparkline_cache.cached["gpu01"] = cache.CachedSparklines(now, {"GPU-gpu01": Html("<svg></svg>")})
+    builder.sparkline_cache.cached["gpu01"] = now, {"GPU-gpu01": "<svg></svg>"}
     for number in range(3):
         builder.build(now + number)
     before = revisions(lab)
-    builder.sparkline_cache.cached["gpu01"] = cache.CachedSparklines(
-        now - 1000, builder.sparkline_cache.cached["gpu01"].sparklines
-    )
+    builder.sparkline_cache.cached["gpu01"] = now - 1000, builder.sparkline_cache.cached["gpu01"][1]
     builder.build(now + 4)
     after = revisions(lab)
     assert [name for name in after if after[name] != before[name]] == ["gpu01"]
@@ -129,11 +126,11 @@ def test_the_next_builder_takes_up_the_lines(lab: Lab) -> None:
     push(lab, ["atlas"])
     lab.build()
     lines = SparklineCache(lab.settings(), HistoryWriter(lab.state, timezone.utc))
-    now, drawn_at = time.time(), lines.cached["atlas"].drawn_at
+    now, drawn_at = time.time(), lines.cached["atlas"][0]
     lines.render_hosts(["atlas"], now, patient=True)
-    assert lines.cached["atlas"].drawn_at == drawn_at
+    assert lines.cached["atlas"][0] == drawn_at
     lines.render_hosts(["atlas"], now + cache.SPARKLINE_LIFETIME_S + 1, patient=True)
-    assert lines.cached["atlas"].drawn_at > now
+    assert lines.cached["atlas"][0] > now
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"code": 1}', b"\xff", b'{"code": "x", "hosts": {"atlas": 1}}'])

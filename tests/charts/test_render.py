@@ -15,7 +15,6 @@ import pytest
 from site_builder.charts import cache
 from site_builder.charts import render as charts_render
 from site_builder.charts.render import TINT_COUNT
-from site_builder.charts.time_windows import TimeWindowRange
 from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.history.writer import HistoryWriter
@@ -108,7 +107,7 @@ def test_an_unavailable_value_is_a_gap_beside_others(lab: Lab) -> None:
 def test_a_name_that_has_no_room_is_cut_and_says_so(slots: int, told: str | None) -> None:
     found = re.findall(
         r"<text x=3 y=12>([^<]*)</text>",
-        charts_render.render_chart_band_label(TimeWindowRange(0, slots), 100, 0, "booked: <dana>", "<dana>"),
+        charts_render.render_chart_band_label(range(0, slots), 100, 0, "booked: <dana>", "<dana>"),
     )
     assert found == ([told] if told else [])
 

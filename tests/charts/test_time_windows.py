@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from site_builder.charts import time_windows
-from site_builder.charts.time_windows import TimeGrid, TimeWindowRange, build_time_window_grid
+from site_builder.charts.time_windows import TimeGrid, build_time_window_grid
 from site_builder.history.block_format import NO_CODE, Columns
 from site_builder.history.model import GpuSeries
 from tests.support.history_fixtures import epoch
@@ -27,7 +27,7 @@ def line(**columns: list[int]) -> Columns:
 
 
 def lengths(one: TimeGrid) -> list[int]:
-    return [some.end - some.start for some in one.buckets]
+    return [len(some) for some in one.buckets]
 
 
 @pytest.mark.parametrize("span", EVERY)
@@ -40,8 +40,8 @@ def test_buckets_and_rows_cover_all_that_is_asked_of_history_once(span: str, zon
         ([row.history_range for row in one.rows], asked),
         ([row.buckets for row in one.rows], len(one.buckets)),
     ):
-        assert several[0].start == 0 and several[-1].end == end
-        assert all(before.end == after.start < after.end for before, after in zip(several, several[1:]))
+        assert several[0].start == 0 and several[-1].stop == end
+        assert all(before.stop == after.start < after.stop for before, after in zip(several, several[1:]))
 
 
 @pytest.mark.parametrize(
@@ -101,23 +101,19 @@ def test_hosts_that_are_drawn_at_a_time_share_one_grid() -> None:
 
 
 def test_a_mean_counts_each_bucket_by_the_minutes_that_were_seen_in_it() -> None:
-    found = time_windows.aggregate_time_window_ranges(
-        line(use=[20, 200, 255], seen=[5, 15, 0]), "use", [TimeWindowRange(0, 3)]
-    )
+    found = time_windows.aggregate_time_window_ranges(line(use=[20, 200, 255], seen=[5, 15, 0]), "use", [range(0, 3)])
     assert found == [77.5]  # (5 × 10 % + 15 × 100 %) / 20
 
 
 def test_a_value_that_was_not_reported_is_no_zero_in_a_mean() -> None:
     assert time_windows.aggregate_time_window_ranges(
-        line(power=[100, 65535, 300], seen=[60, 60, 60]), "power", [TimeWindowRange(0, 3)]
+        line(power=[100, 65535, 300], seen=[60, 60, 60]), "power", [range(0, 3)]
     ) == [200]
 
 
 def test_the_highest_temperature_counts() -> None:
     told = line(temperature=[40, 255, 81, 60, 255, 255], seen=[60, 0, 60, 60, 0, 0])
-    assert time_windows.aggregate_time_window_ranges(
-        told, "temperature", [TimeWindowRange(0, 4), TimeWindowRange(4, 6)]
-    ) == [
+    assert time_windows.aggregate_time_window_ranges(told, "temperature", [range(0, 4), range(4, 6)]) == [
         81,
         None,
     ]
@@ -125,41 +121,35 @@ def test_the_highest_temperature_counts() -> None:
 
 def test_where_nothing_was_seen_there_is_no_value() -> None:
     told = line(use=[255, 255, 0], memory=[65535, 65535, 4], seen=[0, 0, 5])
-    assert time_windows.aggregate_time_window_ranges(
-        told, "use", [TimeWindowRange(0, 1), TimeWindowRange(1, 2), TimeWindowRange(2, 3)]
-    ) == [
+    assert time_windows.aggregate_time_window_ranges(told, "use", [range(0, 1), range(1, 2), range(2, 3)]) == [
         None,
         None,
         0,
     ]
-    assert time_windows.aggregate_time_window_ranges(
-        told, "memory", [TimeWindowRange(0, 2), TimeWindowRange(2, 3)]
-    ) == [None, 32]
+    assert time_windows.aggregate_time_window_ranges(told, "memory", [range(0, 2), range(2, 3)]) == [None, 32]
 
 
 def test_memory_is_in_mib_and_use_in_percent() -> None:
     told = line(use=[175], memory=[1000], seen=[5])
-    assert time_windows.aggregate_time_window_ranges(told, "use", [TimeWindowRange(0, 1)]) == [87.5]
-    assert time_windows.aggregate_time_window_ranges(told, "memory", [TimeWindowRange(0, 1)]) == [8000]
+    assert time_windows.aggregate_time_window_ranges(told, "use", [range(0, 1)]) == [87.5]
+    assert time_windows.aggregate_time_window_ranges(told, "memory", [range(0, 1)]) == [8000]
 
 
 def test_who_had_most_of_some_time_is_reported_and_nobody_where_that_was_nobody() -> None:
     told = line(owner=[0, 1, 1, NO_CODE, NO_CODE, 0])
-    assert time_windows.find_time_window_people(
-        told, "owner", ["alice", "bob"], [TimeWindowRange(0, 3), TimeWindowRange(3, 6)]
-    ) == [
+    assert time_windows.find_time_window_people(told, "owner", ["alice", "bob"], [range(0, 3), range(3, 6)]) == [
         "bob",
         None,
     ]
     each = time_windows.find_time_window_people(
-        told, "owner", ["alice", "bob"], [TimeWindowRange(place, place + 1) for place in range(6)]
+        told, "owner", ["alice", "bob"], [range(place, place + 1) for place in range(6)]
     )
     assert each == ["alice", "bob", "bob", None, None, "alice"]
 
 
 def test_a_tie_between_two_people_is_always_decided_the_same() -> None:
     first, second = (
-        time_windows.find_time_window_people(line(owner=codes), "owner", ["alice", "bob"], [TimeWindowRange(0, 4)])
+        time_windows.find_time_window_people(line(owner=codes), "owner", ["alice", "bob"], [range(0, 4)])
         for codes in ([0, 0, 1, 1], [1, 1, 0, 0])
     )
     assert first == second
