@@ -60,20 +60,19 @@ def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:
     host = loader.find_loaded_fleet_host(loader.open_fleet(loaded)(), None, loaded)
     if host.state != "fresh":
         raise FleetUnavailableError(f"{host.name} is {host.state}: {host.reason}")
-    rows: list[GpuInfo] = []
-    for gpu in host.gpus:
-        used, total = gpu.memory_used, gpu.memory_total
-        rows.append(
-            {
-                "index": None if gpu.index is None else gpu.label,
-                "mem_total": None if total is None else int(total),
-                "mem_used": None if used is None else int(used),
-                "mem_used_percent": None if used is None or not total else used / total * 100,
-                "type": gpu.name,
-                "uuid": gpu.uuid,
-            }
-        )
-    return rows
+    return [
+        {
+            "index": None if gpu.index is None else gpu.label,
+            "mem_total": None if gpu.memory_total is None else int(gpu.memory_total),
+            "mem_used": None if gpu.memory_used is None else int(gpu.memory_used),
+            "mem_used_percent": gpu.memory_used / gpu.memory_total * 100
+            if gpu.memory_used is not None and gpu.memory_total
+            else None,
+            "type": gpu.name,
+            "uuid": gpu.uuid,
+        }
+        for gpu in host.gpus
+    ]
 
 
 def load_api_settings(source: str | os.PathLike[str] | None) -> LoadedSettings:
@@ -81,11 +80,8 @@ def load_api_settings(source: str | os.PathLike[str] | None) -> LoadedSettings:
     flags = {}
     if source is not None:
         place = os.fspath(source)
-        flags = (
-            {"GPUBOARD_URL": place}
-            if URL_START.match(place)
-            else {"GPUBOARD_DATA": str(Path(place)), "GPUBOARD_URL": ""}
-        )
+        is_url = URL_START.match(place)
+        flags = {"GPUBOARD_URL": place} if is_url else {"GPUBOARD_DATA": str(Path(place)), "GPUBOARD_URL": ""}
     try:
         return load_settings(None, flags, os.environ)
     except SettingsError as wrong:

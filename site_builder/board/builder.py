@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
@@ -256,20 +257,17 @@ class Builder:
         login_count = len(state.logins)
         for host, built_host in built_hosts.items():
             with self.faults.catch(host, "what it tells could not be remembered"):
-                self.update_host_state(host, built_host)
+                state.add_logins(built_host.summary.logins)
+                idle_times = built_host.summary.idle_times
+                if idle_times and idle_times.idle_since:
+                    state.idle_times[host] = idle_times
+                elif idle_times:
+                    state.idle_times.pop(host, None)
+                state.update_booking_uses(host, built_host.summary.booking_uses)
         for remembered in (state.booking_uses, state.paused_until):
             for host in remembered.keys() - built_hosts.keys():
                 del remembered[host]
         return len(state.logins) > login_count
-
-    def update_host_state(self, host: str, built_host: BuiltHost) -> None:
-        self.builder_state.add_logins(built_host.summary.logins)
-        idle_times = built_host.summary.idle_times
-        if idle_times and idle_times.idle_since:
-            self.builder_state.idle_times[host] = idle_times
-        elif idle_times:
-            self.builder_state.idle_times.pop(host, None)
-        self.builder_state.update_booking_uses(host, built_host.summary.booking_uses)
 
     def record_history(self, built_hosts: BuiltHosts, now: Now) -> None:
         outdated = find_outdated_hosts_in_summaries(
@@ -325,11 +323,11 @@ class Builder:
         site_writer.write_fleet_files(built_hosts, inputs.problems, now, self.build_duration_s)
         with site_writer.catch_fault(WASTE_FILE):
             self.waste_monitor.write(site_writer, now)
-        calendar_hosts = []
-        for host in inputs.hosts:
-            name = host.discovered.name
-            gpu_identities = built_hosts[name].summary.gpu_identities
-            calendar_hosts.append(CalendarHost(name, tuple(host.bookings), gpu_identities))
+        hosts = {host.discovered.name: host for host in inputs.hosts}
+        calendar_hosts = [
+            CalendarHost(name, tuple(host.bookings), built_hosts[name].summary.gpu_identities)
+            for name, host in hosts.items()
+        ]
         site_writer.update_calendar(calendar_hosts, people, now)
         with site_writer.catch_fault(FLEET_PAGE):
             self.fleet_page.write(site_writer, people, now)
@@ -337,8 +335,7 @@ class Builder:
             self.people_page.write(site_writer, built_hosts, people, now)
         self.host_pages.start_build(built_hosts, self.pipeline.decided_hosts, self.is_single_build)
         jobs: list[HostPageJob] = []
-        for host in inputs.hosts:
-            name = host.discovered.name
+        for name, host in hosts.items():
             with self.faults.catch(f"{WWW_PREFIX}hosts/{name}.html", clears=False):
                 jobs += self.host_pages.build_page_jobs(host, built_hosts[name], inputs.rules, now)
         site_writer.write_host_pages(jobs, built_hosts, now, self.is_single_build)
@@ -355,22 +352,19 @@ class Builder:
 
     def save_state(self, forgotten: Sequence[Path], now: Now) -> Iterator[str]:
         """Save what the next build needs, and yield what failed; the site is written by then."""
+        saves: list[Callable[[], object]] = [self.builder_state.save, self.site_writer.published.save]
         if forgotten or now.epoch - self.snapshots_saved_at >= SAVE_INTERVAL_S:
-            yield from self.try_save(self.snapshots.save)
+            saves.insert(0, self.snapshots.save)
             self.snapshots_saved_at = now.epoch
-        yield from self.try_save(self.builder_state.save)
-        yield from self.try_save(self.site_writer.published.save)
-        for request in forgotten:
-            yield from self.try_save(lambda request=request: request.unlink(missing_ok=True))  # type: ignore[misc]
-
-    def try_save(self, save: Callable[[], object]) -> Iterator[str]:
-        try:
-            save()
-        except OSError as error:
-            where = error.filename or self.settings.state
-            yield f"{where} could not be written: {error.strerror}; the site is, but not what it remembers"
-        except Exception as error:
-            yield describe_fault("what the builder remembers could not be written", error)
+        saves += [partial(request.unlink, missing_ok=True) for request in forgotten]
+        for save in saves:
+            try:
+                save()
+            except OSError as error:
+                where = error.filename or self.settings.state
+                yield f"{where} could not be written: {error.strerror}; the site is, but not what it remembers"
+            except Exception as error:
+                yield describe_fault("what the builder remembers could not be written", error)
 
     def close(self) -> None:
         """Save what was read and built, so that the next builder need not do both again."""

@@ -186,8 +186,9 @@ def render_card(host_card: HostCard) -> str:
 def serialize_card_structure(host_card: HostCard) -> bytes:
     """Serialize a card without its numbers: while this stays the same, an open page only replaces the numbers."""
     gpu_rows = host_card.gpu_rows
-    bookings = [drop_card_time_left(cell) for row in gpu_rows for cell in row.bookings]
-    host_bookings = [drop_card_time_left(cell) for cell in host_card.host_bookings]
+    # the page's script computes the remaining time itself
+    bookings = [tuple(cell._replace(time_left=EMPTY_HTML)) for row in gpu_rows for cell in row.bookings]
+    host_bookings = [tuple(cell._replace(time_left=EMPTY_HTML)) for cell in host_card.host_bookings]
     disks = [(mount, percent) for mount, _, _, percent in host_card.disks]
     missing_values = (
         host_card.last_seen is None,
@@ -197,11 +198,6 @@ def serialize_card_structure(host_card: HostCard) -> bytes:
     )
     rows = [list_row_texts(row) for row in gpu_rows]
     return orjson.dumps((list_card_texts(host_card), disks, host_bookings, rows, bookings, missing_values))
-
-
-def drop_card_time_left(cell: CardBookingCell) -> tuple[Html, ...]:
-    """Drop the remaining time of a booking, which the page's script computes itself."""
-    return tuple(cell._replace(time_left=EMPTY_HTML))
 
 
 # The header of the card

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 
@@ -34,14 +33,6 @@ MAX_PROBLEMS = 10
 
 class MirrorEntryRefusedError(Exception):
     """Why an entry is not copied, in one sentence."""
-
-
-class MirrorCopyResult(NamedTuple):
-    """The hashes of the files that an entry has, why it is not copied, or what failed."""
-
-    written_hashes: dict[str, int] | None = None
-    refusal: str | None = None
-    failure: str | None = None
 
 
 class ConsulMirror:
@@ -111,16 +102,17 @@ class ConsulMirror:
         changed = [entry for entry in entries if self.copied_indexes.get(entry.name) != entry.modify_index]
         # creating and renaming files takes longer than the rest, so both cores do it
         results = map_parallel(lambda entry: self.try_copy_entry(entry, request.received_at), changed)
-        for entry, copied in zip(changed, results):
-            if copied.failure:
-                failures.append(f"data/{entry.name} cannot be written: {copied.failure}")
+        for entry, result in zip(changed, results):
+            if isinstance(result, OSError):
+                reason = result.strerror or "for no reason that is told"
+                failures.append(f"data/{entry.name} cannot be written: {reason}")
                 continue
             self.copied_indexes[entry.name] = entry.modify_index
             self.refusals.pop(entry.name, None)
-            if copied.refusal:
-                self.refusals[entry.name] = copied.refusal
-            elif copied.written_hashes:
-                self.written_hashes[entry.name] = copied.written_hashes
+            if isinstance(result, Exception):
+                self.refusals[entry.name] = str(result)
+            elif result:
+                self.written_hashes[entry.name] = result
         names = {entry.name for entry in entries}
         self.refusals = {name: why for name, why in self.refusals.items() if name in names}
         self.seen_indexes = {entry.name: entry.modify_index for entry in entries}
@@ -136,13 +128,11 @@ class ConsulMirror:
         problems = [Problem(self.access.where, sentence) for sentence in sentences]
         return problems + self.copies.update_changed(self.seen_indexes) + self.save()
 
-    def try_copy_entry(self, entry: KvEntry, now: float) -> MirrorCopyResult:
+    def try_copy_entry(self, entry: KvEntry, now: float) -> dict[str, int] | Exception | None:
         try:
-            return MirrorCopyResult(self.copy_entry(entry, now))
-        except (MirrorEntryRefusedError, files.FileRefusedError) as error:
-            return MirrorCopyResult(refusal=str(error))
-        except OSError as error:
-            return MirrorCopyResult(failure=error.strerror or "for no reason that is told")
+            return self.copy_entry(entry, now)
+        except (MirrorEntryRefusedError, files.FileRefusedError, OSError) as error:
+            return error
 
     def copy_entry(self, entry: KvEntry, now: float) -> dict[str, int] | None:
         """Copy an entry of a host, and return the hashes of its files."""

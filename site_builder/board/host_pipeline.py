@@ -311,16 +311,11 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         f'<section class="host failed" id="{name_html}"><header><h2>{name_html}</h2> '
         f'<span class="state failed">failed</span></header><p class=note>{reason_html}</p></section>'
     )
-    before_age: dict[str, object] = {
-        "name": name,
-        "title": None,
-        "tags": [],
-        "state": "failed",
-        "reason": reason,
-        "seen": None,
-    }
+    before_age = orjson.dumps(
+        {"name": name, "title": None, "tags": [], "state": "failed", "reason": reason, "seen": None}
+    )
     memory = {"total": None, "available": None}
-    after_age: dict[str, object] = {"load": None, "cpus": None, "memory": memory, "disks": [], "gpus": []}
+    after_age = orjson.dumps({"load": None, "cpus": None, "memory": memory, "disks": [], "gpus": []})
     term_row = (
         f"|{name[: term.HOST_WIDTH]:{term.HOST_WIDTH}}| {'! failed':{term.GPU_WIDTH - 1}}{term.EMPTY_READINGS}|\n"
     ).encode()
@@ -330,8 +325,8 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         valid_until=now.epoch + RETRY_AFTER_S,
         rendered=RenderedHost(
             card_html=card_html.encode(),
-            status_before_age=orjson.dumps(before_age)[:-1] + b',"age":',
-            status_after_age=b"," + orjson.dumps(after_age)[1:],
+            status_before_age=before_age[:-1] + b',"age":',
+            status_after_age=b"," + after_age[1:],
             live_before_revision=orjson.dumps([name])[:-1] + b",",
             live_after_revision=b"," + orjson.dumps(["failed", None, "", "", "", []])[1:],
             term_rows=term_row,
@@ -341,7 +336,7 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
         metric_lines=metrics.render_failed_host_metrics(name),
         gpus_by_state=(),
         last_seen=None,
-        digests=HostDigests(card=digest, status=digest, card_structure=digest, term=digest, detail=digest),
+        digests=HostDigests._make([digest] * len(HostDigests._fields)),
         summary=fleet_summary.HostSummary("failed", host_status.problems, {}, {}, {}),
         packed_sample=None,
         packed_health=None,

@@ -58,21 +58,17 @@ class SiteWriter:
         www = self.settings.www
         for folder in (www, *(www / name for name in HOST_FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True)
-        if not self.has_recalled:
-            self.recall_host_files()
+        if not self.has_recalled:  # a builder that was killed did not save its record of files
+            for folder_name in HOST_FOLDERS:
+                with suppress(OSError), os.scandir(www / folder_name) as entries:
+                    for entry in entries:
+                        end = "/index.json" if "." not in entry.name or entry.is_dir() else ""
+                        if not entry.name.startswith("."):
+                            self.published.files.setdefault(f"{folder_name}/{entry.name}{end}", ("", 0.0, 0, 0))
             self.has_recalled = True
         self.written_files = []
         with self.catch_fault("assets"):
             self.assets_version = published_files.publish_assets(www)
-
-    def recall_host_files(self) -> None:
-        """Find files of hosts in www/ that are not recorded: a builder that was killed did not save its record."""
-        for folder in HOST_FOLDERS:
-            with suppress(OSError), os.scandir(self.settings.www / folder) as entries:
-                for entry in entries:
-                    name = f"{folder}/{entry.name}" + ("/index.json" if "." not in entry.name or entry.is_dir() else "")
-                    if name not in self.published.files and not entry.name.startswith("."):
-                        self.published.files[name] = ("", 0.0, 0, 0)
 
     def catch_fault(self, name: str) -> Catch:
         """Limit the damage of a fault of ours to one file of www/."""
@@ -215,10 +211,8 @@ class SiteWriter:
                 f"hosts/{host}.html",
                 host_json.build_host_json_states_path(host),
                 host_json.build_host_json_node_path(host),
-                available.build_available_path(host),
+                *available.list_available_paths(host, built_host),
             }
-            for vendor in available.list_other_available_vendors(built_host):
-                current.add(available.build_available_path(host, vendor))
         for place in list(self.faults.problems_by_place):
             name = place[len(WWW_PREFIX) :]
             if name.split("/")[0] in HOST_FOLDERS and "/" in name and name not in current:

@@ -478,7 +478,7 @@ def is_new(content: str | bytes) -> bool:
         ("fleet.summary.find_outdated_hosts_in_summaries", ""),
         ("fleet.summary.find_duplicate_uuids_in_summaries", "data"),
         ("board.builder.Builder.forget_hosts", "state/forget"),
-        ("board.builder.Builder.update_host_state", "good"),
+        ("fleet.store.FleetStore.update_booking_uses", "good"),
         ("waste.build.collect_waste", ""),
         ("history.writer.HistoryWriter.roll_up", None),
     ],

@@ -19,8 +19,16 @@ OTHER_VENDORS = tuple(dict.fromkeys(tool.vendor for tool in GPU_TOOLS.values() i
 AVAILABLE_FOLDERS = (AVAILABLE_FOLDER, *(f"{AVAILABLE_FOLDER}-{vendor}" for vendor in OTHER_VENDORS))
 
 
-def build_available_path(host: str, vendor: str | None = None) -> str:
-    return f"{AVAILABLE_FOLDER}-{vendor}/{host}.txt" if vendor else f"{AVAILABLE_FOLDER}/{host}.txt"
+def build_available_path(host: str) -> str:
+    return f"{AVAILABLE_FOLDER}/{host}.txt"
+
+
+def list_available_paths(host: str, built_host: BuiltHost) -> dict[str, str]:
+    """Return the files of a host with the vendor of each: NVIDIA or that of its GPUs, then each other vendor."""
+    vendors = built_host.summary.vendors
+    vendor = DEFAULT_VENDOR if DEFAULT_VENDOR in vendors or not vendors else vendors[0]
+    others = {f"{AVAILABLE_FOLDER}-{other}/{host}.txt": other for other in vendors if other in OTHER_VENDORS}
+    return {build_available_path(host): vendor, **others}
 
 
 def render_host_available(gpus: Iterable[AvailableGpuSummary], vendor: str = DEFAULT_VENDOR) -> bytes:
@@ -43,23 +51,13 @@ def build_fleet_available_file(built_hosts: BuiltHosts) -> PublishedFile:
     return PublishedFile(AVAILABLE_FILE, compute_digest(content), lambda: content, has_build_time=False)
 
 
-def list_other_available_vendors(built_host: BuiltHost) -> list[str]:
-    """Return the vendors for which a host has a file of its own."""
-    return [vendor for vendor in built_host.summary.vendors if vendor in OTHER_VENDORS]
-
-
 def build_host_available_files(host: str, built_host: BuiltHost) -> Iterator[PublishedFile]:
-    """Yield the file of a host's NVIDIA GPUs, or of those that it has; and one for each other vendor."""
-    vendors = built_host.summary.vendors
-    vendor = DEFAULT_VENDOR if DEFAULT_VENDOR in vendors or not vendors else vendors[0]
-    paths = {build_available_path(host): vendor}
-    paths |= {build_available_path(host, other): other for other in list_other_available_vendors(built_host)}
-    for path, path_vendor in paths.items():
-        text = render_host_available(built_host.summary.available_gpus, path_vendor)
+    for path, vendor in list_available_paths(host, built_host).items():
+        text = render_host_available(built_host.summary.available_gpus, vendor)
         yield PublishedFile(path, text or b"none", partial(bytes, text), has_build_time=False)
 
 
 def build_empty_available_files(host: str, built_host: BuiltHost) -> Iterator[PublishedFile]:
     """Yield the same files, empty: after a fault of ours, an older one must not offer a GPU."""
-    for vendor in (None, *list_other_available_vendors(built_host)):
-        yield PublishedFile(build_available_path(host, vendor), b"none", lambda: b"", has_build_time=False)
+    for path in list_available_paths(host, built_host):
+        yield PublishedFile(path, b"none", lambda: b"", has_build_time=False)
