@@ -60,7 +60,8 @@ def clocked(work):
 gc.disable()
 record, tell, tick = HistoryWriter.record, HealthEventStore.record, 0
 host_pipeline.map_parallel = lambda work, items: [work(item) for item in items]
-host_pipeline.pack_host_sample = clocked(host_pipeline.pack_host_sample)
+host_pipeline.sample_host = clocked(host_pipeline.sample_host)
+host_pipeline.pack_sample = clocked(host_pipeline.pack_sample)
 host_pipeline.pack_gpu_health = clocked(host_pipeline.pack_gpu_health)
 host_state.find_process_people = clocked(host_state.find_process_people)
 # six builds are a minute, and the hosts are fresh all the same

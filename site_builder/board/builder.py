@@ -158,10 +158,10 @@ class Builder:
             self.consul_mirror.start_request()
         hosts, rules, problems = self.read_inputs(now)
         due = self.site_writer.list_due_hosts([host.discovered.name for host in hosts], now, self.is_single_build)
-        built_hosts = self.pipeline.build_hosts(hosts, rules, self.settings, now, due)
+        built_hosts = self.pipeline.build_hosts(hosts, rules, now, due)
         if self.update_builder_state(built_hosts):  # new logins may make others clear, which `ps` cut
             rules = replace(rules, people=PeopleDirectory(rules.people.aliases, self.builder_state.logins))
-            built_hosts = self.pipeline.build_hosts(hosts, rules, self.settings, now, due)
+            built_hosts = self.pipeline.build_hosts(hosts, rules, now, due)
         hosts = [self.pipeline.drop_files_while_paused(host, now) for host in hosts]
         self.built_hosts = built_hosts
         problems += [problem for built_host in built_hosts.values() for problem in built_host.summary.problems]

@@ -125,8 +125,12 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         seen = datetime.fromtimestamp(int(host.last_seen), now.zone)
         iso = seen.isoformat(" ")
         last_seen = Html(iso), Html(iso[11:19] if now.days_until(seen) == 0 else iso[:16])
-    fullest_disk = max(facts.disks, key=compute_card_disk_percent, default=None)
-    load = memory = ""
+    load = memory = fullest_disk = disk_use_time = ""
+    if facts.disks:
+        disk = max(facts.disks, key=compute_card_disk_percent)
+        fullest_disk = f"{compute_card_disk_percent(disk):.0f} % of {shorten_text(disk.mount)}"
+    if facts.disk_use_time:
+        disk_use_time = formatting.format_moment(datetime.fromtimestamp(facts.disk_use_time, now.zone), now)
     if is_fresh and facts.load is not None:
         load = f"{facts.load[0]:.1f}" if facts.load[0] < 9.95 else f"{facts.load[0]:.0f}"
         load = f"{load} / {facts.cpus}" if facts.cpus else load
@@ -148,11 +152,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         last_seen=last_seen,
         load=Html(load),
         memory=Html(memory),
-        fullest_disk=escape_html(
-            f"{compute_card_disk_percent(fullest_disk):.0f} % of {shorten_text(fullest_disk.mount)}"
-        )
-        if fullest_disk
-        else EMPTY_HTML,
+        fullest_disk=escape_html(fullest_disk),
         disks=[
             (
                 escape_html(shorten_text(disk.mount)),
@@ -165,11 +165,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         disk_use=[
             (escape_html(shorten_text(folder.path)), Html(formatting.format_size(folder.used))) for folder in disk_use
         ],
-        disk_use_time=Html(
-            formatting.format_moment(datetime.fromtimestamp(facts.disk_use_time, now.zone), now)
-            if facts.disk_use_time
-            else ""
-        ),
+        disk_use_time=Html(disk_use_time),
         gpu_rows=build_card_rows(host, now, sparklines),
         unmatched_processes=escape_html(
             ", ".join(filter(None, map(describe_card_process, host.unmatched_processes[:MAX_PROCESSES])))

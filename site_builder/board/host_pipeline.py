@@ -20,7 +20,7 @@ from site_builder.alerts.conditions import find_conditions, list_condition_host_
 from site_builder.alerts.model import Condition
 from site_builder.board import card
 from site_builder.board.outputs import detail, metrics, term
-from site_builder.config.settings import Settings
+from site_builder.core import records
 from site_builder.core.clock import Now
 from site_builder.core.faults import locate_exception, split_by_fault
 from site_builder.core.files import compute_digest
@@ -29,14 +29,6 @@ from site_builder.core.model import Booking, HostStatus
 from site_builder.core.parallel import map_parallel
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
-from site_builder.core.records import (
-    DamagedFileError,
-    Record,
-    encode_record,
-    make_record_decoder,
-    read_record_file,
-    write_record_file,
-)
 from site_builder.fleet import status_json
 from site_builder.fleet import summary as fleet_summary
 from site_builder.fleet.gpu_state import StateRules
@@ -124,29 +116,19 @@ class HostPipeline:
         self.has_changes = False
         self.decided_hosts: dict[str, BuiltHostStatus] = {}  # what pages of hosts take over, until the next build
         self.paused_until: dict[str, int] = {}  # hosts that cost too much, and until when their files are not read
-        with suppress(DamagedFileError, ValueError):  # after damage all hosts are built anew
+        with suppress(records.DamagedFileError, ValueError):  # after damage all hosts are built anew
             self.common_fingerprint, self.built_hosts = load_pipeline_store(self.store_path)
 
     def build_hosts(
         self,
         hosts: Sequence[HostStatusSources],
         rules: StateRules,
-        settings: Settings,
         now: Now,
         hosts_with_due_pages: Container[str] = (),
     ) -> dict[str, BuiltHost]:
         """Return all built hosts, in the order of their sources; build those that are new or no longer valid."""
-        common_fingerprint = fingerprint_pipeline_facts(
-            (
-                CODE_FINGERPRINT,
-                now.local.utcoffset(),
-                settings.limits,
-                settings.privacy,
-                str(settings.zone),
-                tuple(rules.gpu_names.items()),
-                rules.people.aliases,
-            )
-        )
+        common_facts = (str(now.zone), now.local.utcoffset(), rules.limits, rules.privacy, dict(rules.gpu_names))
+        common_fingerprint = fingerprint_pipeline_facts((CODE_FINGERPRINT, *common_facts, rules.people.aliases))
         previous = self.built_hosts if common_fingerprint == self.common_fingerprint else {}
         self.common_fingerprint, self.built_hosts = common_fingerprint, {}
         previous_names = set(previous)
@@ -195,9 +177,8 @@ class HostPipeline:
 
     def save(self) -> None:
         if self.has_changes:
-            write_record_file(
-                self.store_path, STORE_TITLE, dump_pipeline_store(self.common_fingerprint, self.built_hosts)
-            )
+            dump = dump_pipeline_store(self.common_fingerprint, self.built_hosts)
+            records.write_record_file(self.store_path, STORE_TITLE, dump)
             self.has_changes = False
 
 
@@ -214,7 +195,7 @@ def run_host_pipeline(
     """
     decided = build_host_status(host, rules, now)
     try:
-        built_host = render_host(host, decided, rules, now, fingerprint)
+        built_host = render_built_host(host, decided, rules, now, fingerprint)
         return built_host, decided._replace(snapshot=None)  # the largest part, and its page shows nothing of it
     except Exception as error:  # a fault of ours must not cost the other hosts
         place = locate_exception(error)
@@ -226,12 +207,12 @@ def run_host_pipeline(
     ):
         with suppress(Exception):
             failed = decided._replace(status=failed_status, gpus_taken_at=None)
-            built_host = render_host(replace(host, sparklines={}), failed, rules, now, fingerprint)
+            built_host = render_built_host(replace(host, sparklines={}), failed, rules, now, fingerprint)
             return built_host, failed._replace(snapshot=None)
     return build_fallback_host(failed_status, now, fingerprint), BuiltHostStatus(failed_status)
 
 
-def render_host(
+def render_built_host(
     host: HostStatusSources, decided: BuiltHostStatus, rules: StateRules, now: Now, fingerprint: bytes
 ) -> BuiltHost:
     """Render all parts of a host, and collect what history, health and alerts need of it."""
@@ -370,21 +351,13 @@ def fingerprint_host(host: HostStatusSources, rules: StateRules) -> bytes:
     )
 
 
-def list_pipeline_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> tuple[object, ...]:
+def list_pipeline_booking_facts(bookings: Iterable[Booking], people: PeopleDirectory) -> list[object]:
     """List what the built host depends on; not the zone of a time, which is only how it was written."""
-    return tuple(
-        (
-            booking.gpu,
-            booking.name,
-            booking.until.timestamp(),
-            booking.since and booking.since.timestamp(),
-            booking.comment,
-            booking.id,
-            booking.rrule,
-            people.is_known(booking.name),
-        )
-        for booking in bookings
-    )
+    facts: list[object] = []
+    for booking in bookings:
+        facts += (booking.gpu, booking.name, booking.comment, booking.id, booking.rrule)
+        facts += (booking.until.timestamp(), booking.since and booking.since.timestamp(), people.is_known(booking.name))
+    return facts
 
 
 def fingerprint_pipeline_facts(facts: object) -> bytes:
@@ -395,29 +368,29 @@ def fingerprint_pipeline_facts(facts: object) -> bytes:
 # Built hosts in state/
 
 
-def dump_pipeline_store(common_fingerprint: bytes, built_hosts: BuiltHosts) -> Iterator[Record]:
+def dump_pipeline_store(common_fingerprint: bytes, built_hosts: BuiltHosts) -> Iterator[records.Record]:
     """Yield the common fingerprint, and for each host its facts as JSON with its texts behind it."""
     yield common_fingerprint.hex().encode(), []
     for name, built_host in built_hosts.items():
         with suppress(TypeError):  # a text that JSON cannot hold: this host is built anew by the next builder
-            facts = encode_record((name, built_host._replace(rendered=NOT_RENDERED, metric_lines=())))
+            facts = records.encode_record((name, built_host._replace(rendered=NOT_RENDERED, metric_lines=())))
             yield facts, [*built_host.rendered, *built_host.metric_lines]
 
 
 def load_pipeline_store(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
     """Load the common fingerprint that the last builder stored, and its built hosts whose types are right."""
-    decode = make_record_decoder(tuple[str, BuiltHost])
-    records = read_record_file(store, STORE_TITLE)
-    common_fingerprint = bytes.fromhex(next(records, (b"", []))[0].decode("ascii"))
+    decode = records.make_record_decoder(tuple[str, BuiltHost])
+    stored = records.read_record_file(store, STORE_TITLE)
+    common_fingerprint = bytes.fromhex(next(stored, (b"", []))[0].decode("ascii"))
     text_count = len(RenderedHost._fields)
     built_hosts = {}
-    for facts, texts in records:
+    for facts, texts in stored:
         try:
             name, built_host = decode(orjson.loads(facts))
         except ValueError:  # a number that JSON cannot hold: this host is built anew
             continue
         if len(texts) != text_count + len(metrics.PER_HOST_FAMILIES):
-            raise DamagedFileError(name)
+            raise records.DamagedFileError(name)
         rendered = RenderedHost._make(texts[:text_count])
         built_hosts[name] = built_host._replace(rendered=rendered, metric_lines=tuple(texts[text_count:]))
     return common_fingerprint, built_hosts

@@ -23,15 +23,7 @@ from site_builder.core import files, formatting
 from site_builder.core.clock import Now
 from site_builder.core.faults import WWW_PREFIX, FaultLog
 from site_builder.core.html import build_time_html, escape_html, load_compact_html_template, render_epoch_html
-from site_builder.core.model import (
-    FreeGpu,
-    GpuStatus,
-    HostFacts,
-    HostStatus,
-    PrivacySettings,
-    Problem,
-    SoonFreeGpu,
-)
+from site_builder.core.model import FreeGpu, GpuStatus, HostFacts, HostStatus, PrivacySettings, Problem, SoonFreeGpu
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.host_state import (
     BuiltHostStatus,

@@ -97,11 +97,7 @@ class SiteWriter:
     # Files of the fleet
 
     def write_fleet_files(
-        self,
-        built_hosts: BuiltHosts,
-        all_problems: Sequence[Problem],
-        now: Now,
-        build_duration_s: float | None,
+        self, built_hosts: BuiltHosts, all_problems: Sequence[Problem], now: Now, build_duration_s: float | None
     ) -> None:
         """Write the files of the fleet and the cards that changed; `build_duration_s` is that of the last build."""
         problems = pages.hide_page_problem_details(all_problems, self.settings)

@@ -22,13 +22,15 @@ from site_builder.core.model import PrivacySettings
 from site_builder.core.people import PeopleDirectory
 from site_builder.core.published_files import CODE_FINGERPRINT
 from site_builder.core.records import encode_record, make_record_decoder
-from site_builder.history.block_format import HOST_COLUMNS
+from site_builder.history.block_format import HOST_COLUMNS, Columns
 from site_builder.history.reader import HistoryReader
 
 CODE_DIGEST = compute_digest(repr(CODE_FINGERPRINT).encode())
 LONG_WINDOWS = ("week", "month", "year")
 CHARTS_FOLDER = "charts"
 SPARKLINE_LIFETIME_S = 900
+# Buckets of a day in the small line of the board.
+SPARKLINE_BUCKETS = 48
 # Larger fleets have sparklines on the hosts' own pages alone: the board would be too heavy.
 LARGE_FLEET_HOSTS = 100
 # In such a fleet the page of a host is made only so often, times the number of hosts; longer windows as much less.
@@ -176,10 +178,7 @@ class SparklineCache:
     def render_host(self, host: str, epoch: float) -> dict[str, str]:
         until = int(-(-epoch // time_windows.FIVE_MINUTES_S)) * time_windows.FIVE_MINUTES_S
         host_history = self.history.read_host(host, until - DAY, until, time_windows.FIVE_MINUTES_S, ("use",))
-        lines = {
-            gpu.series.key: render_sparkline(time_windows.compute_sparkline_window_values(gpu.columns))
-            for gpu in host_history.gpus
-        }
+        lines = {gpu.series.key: render_sparkline(compute_sparkline_values(gpu.columns)) for gpu in host_history.gpus}
         return {key: line for key, line in lines.items() if line}
 
     def save(self) -> None:
@@ -187,3 +186,10 @@ class SparklineCache:
             stored = {"code": CODE_DIGEST.hex(), "hosts": self.cached}
             files.write_atomically(self.store_path, encode_record(stored), 0o600)
             self.is_changed = False
+
+
+def compute_sparkline_values(columns: Columns) -> list[float | None]:
+    count = len(columns["use"])
+    width = max(1, count // SPARKLINE_BUCKETS)
+    ranges = [range(start, min(start + width, count)) for start in range(0, count, width)]
+    return time_windows.aggregate_time_window_ranges(columns, "use", ranges)

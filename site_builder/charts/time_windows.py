@@ -21,8 +21,6 @@ FIVE_MINUTES_S = 300
 # Length of a bucket in history, for each window.
 WINDOW_STEPS_S = {"day": FIVE_MINUTES_S, "week": HOUR, "month": HOUR, "year": HOUR}
 CHART_COLUMNS = ("use", "memory", "temperature", "power", "owner", "booker")
-# Buckets of a day in the small line of the board.
-SPARKLINE_BUCKETS = 48
 
 
 class TimeWindowRow(NamedTuple):
@@ -255,14 +253,6 @@ def find_most_frequent_window_code(codes: array[int]) -> int:
 def list_time_window_names(people: Sequence[str | None], buckets: range) -> list[str]:
     """List the people in some buckets, in the order in which they come."""
     return [name for name in dict.fromkeys(people[buckets.start : buckets.stop]) if name is not None]
-
-
-def compute_sparkline_window_values(columns: Columns) -> list[float | None]:
-    count = len(columns["use"])
-    width = max(1, count // SPARKLINE_BUCKETS)
-    return aggregate_time_window_ranges(
-        columns, "use", [range(start, min(start + width, count)) for start in range(0, count, width)]
-    )
 
 
 def group_time_window_runs(values: Sequence[Item]) -> Iterator[tuple[Item, range]]:

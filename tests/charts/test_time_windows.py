@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from site_builder.charts import time_windows
+from site_builder.charts.cache import compute_sparkline_values
 from site_builder.charts.time_windows import TimeGrid, build_time_window_grid
 from site_builder.history.block_format import NO_CODE, Columns
 from site_builder.history.model import GpuSeries
@@ -176,7 +177,5 @@ def test_a_gpu_over_a_window_is_reported_by_buckets_and_by_rows() -> None:
 
 
 def test_the_line_of_the_board_has_a_bucket_for_each_half_hour_of_the_day() -> None:
-    found = time_windows.compute_sparkline_window_values(
-        line(use=[0, 0, 0, 120, 120, 120] + [255] * 282, seen=[5] * 6 + [0] * 282)
-    )
+    found = compute_sparkline_values(line(use=[0, 0, 0, 120, 120, 120] + [255] * 282, seen=[5] * 6 + [0] * 282))
     assert found == [30] + [None] * 47
