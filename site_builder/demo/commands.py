@@ -13,7 +13,7 @@ from site_builder.config.setting_types import LISTEN, parse_seconds_setting
 from site_builder.config.settings import load_settings
 from site_builder.core.command_options import CommandError, complete_folder_option, print_command_message
 from site_builder.demo.history import fill_history
-from site_builder.demo.simulated_lab import SimulatedLab, SimulatedLabOptions
+from site_builder.demo.simulated_lab import SimulatedLab
 from site_builder.web import commands as web_commands
 
 DEMO_MARK_FILE = ".gpuboard-demo"
@@ -72,7 +72,7 @@ def demo(
         prepare_demo_folder(folder, hidden) as place,
     ):
         try:
-            lab = SimulatedLab(SimulatedLabOptions(hosts, seed, speed, after), place, hidden)
+            lab = SimulatedLab(place, hidden, hosts, seed, speed, after)
             run_demo(lab, place, listen, once)
         except OSError as error:
             raise CommandError(f"the lab in {error.filename or place} cannot go on: {error.strerror}") from None
@@ -94,13 +94,11 @@ def run_demo(lab: SimulatedLab, place: Path, listen: tuple[str, int] | None, onc
         print_command_message(f"a simulated lab is at {url} until Ctrl-C")
         print_command_message(f"to book a GPU in it, use the page, or edit {place / 'data/comments.json'}")
 
-    options = lab.options
+    host_count = len(lab.machines)
     if not once:
-        print_command_message(
-            f"starting {options.host_count} simulated {'host' if options.host_count == 1 else 'hosts'}"
-        )
+        print_command_message(f"starting {host_count} simulated {'host' if host_count == 1 else 'hosts'}")
     zone = load_settings(None, {}, web_commands.build_served_environment(build_settings())).settings.zone
-    fill_history(place / "state", zone, lab.started_at, options.host_count, options.seed, options.start_offset_s)
+    fill_history(place / "state", zone, lab.started_at, host_count, lab.seed, lab.start_offset_s)
     if not once:
         web_commands.serve_live_board(place / "www", listen, build_settings, take_snapshots, report_ready)
         return

@@ -8,14 +8,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import NamedTuple
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.demo import past_weeks, scenario
 from site_builder.demo.past_weeks import GAP_CODE, SLOT_S, PastHostTracks
 from site_builder.demo.scenario import ScenarioMachine, build_scenario_gpu_uuid
 from site_builder.fleet.gpu_models import shorten_gpu_model_instance, shorten_gpu_name
-from site_builder.health.model import EventValue, HealthEvent
+from site_builder.health.model import HealthEvent
 from site_builder.health.store import insert_stored_events
 from site_builder.history import block_format, buckets
 from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_VALUE, HourBlock
@@ -29,35 +28,21 @@ MINUTES_PER_SLOT, SLOTS_PER_HOUR = SLOT_S // MINUTE, HOUR // SLOT_S
 JITTERED_USE = [bytes(use + jitter if 5 <= use <= 195 else use for use in range(256)) for jitter in (3, -4, 2, -1, 0)]
 
 
-class DemoHistoryEvent(NamedTuple):
-    """Something that happened to a GPU so many hours ago, and lasted for so many; to its host where there is no GPU."""
-
-    gpu: int | None
-    kind: str
-    value: EventValue
-    hours_ago: float
-    duration_hours: float = 0
-
-
-DEMO_EVENTS = {
-    host: tuple(DemoHistoryEvent(**{**event, "value": tuple(event["value"])}) for event in events)
-    for host, events in scenario.SCENARIO["health_events"].items()
-}
-
-
 def insert_demo_events(
     connection: sqlite3.Connection, machines: Iterable[ScenarioMachine], start: int, now: float
 ) -> None:
-    """Insert health events in the transaction of the caller; the lab is watched since `start`."""
+    """Insert the health events of so many hours ago, to a GPU or a host; the lab is watched since `start`."""
     this_minute = int(now) // MINUTE * MINUTE
     for machine in machines:
         events: list[HealthEvent] = []
-        for event in sorted(DEMO_EVENTS.get(machine.name, ()), key=lambda event: -event.hours_ago):
-            at = this_minute - int(event.hours_ago * HOUR) // MINUTE * MINUTE
-            until = min(at + int(event.duration_hours * HOUR), this_minute)
-            gpu = "" if event.gpu is None else build_scenario_gpu_uuid(machine, event.gpu)
+        planned = scenario.SCENARIO["health_events"].get(machine.name, ())
+        for event in sorted(planned, key=lambda event: -event["hours_ago"]):
+            at = this_minute - int(event["hours_ago"] * HOUR) // MINUTE * MINUTE
+            until = min(at + int(event.get("duration_hours", 0) * HOUR), this_minute)
+            gpu, value = event["gpu"], tuple(event["value"])
+            uuid = "" if gpu is None else build_scenario_gpu_uuid(machine, gpu)
             number = len(events) + 1
-            events.append(HealthEvent(machine.name, number, gpu, event.gpu, event.kind, event.value, at, None, until))
+            events.append(HealthEvent(machine.name, number, uuid, gpu, event["kind"], value, at, None, until))
         insert_stored_events(connection, events)
         # its counters are not known yet
         connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,NULL,x'',x'')", (machine.name, start))
@@ -77,9 +62,8 @@ def fill_history(
     connection = history.connect()
     with begin_database_transaction(connection):
         host_histories = []
-        for host_scenario in scenario.build_scenarios(
-            scenario.build_scenario_machines(min(hosts, len(scenario.MACHINES))), seed
-        ):
+        machines = scenario.build_scenario_machines(min(hosts, len(scenario.MACHINES)))
+        for host_scenario in scenario.build_scenarios(machines, seed):
             weeks = past_weeks.simulate_past_weeks(host_scenario, began, after, origin, seed)
             tracks = past_weeks.build_past_host_tracks(weeks, math.ceil(minutes / MINUTES_PER_SLOT))
             host_histories.append(DemoHostHistory(tracks, start, minutes))
@@ -88,14 +72,13 @@ def fill_history(
         parts = {block_format.compute_minute_block_part(host_history.name) for host_history in host_histories}
         for day in range(start, int(now), DAY):
             hours = range(day, min(day + DAY, int(now)), HOUR)
-            history.add_hours(
-                connection, [(at, entry.shape, entry.build_hour(at)) for at in hours for entry in host_histories]
-            )
+            blocks = [(at, entry.shape, entry.build_hour(at)) for at in hours for entry in host_histories]
+            history.add_hours(connection, blocks)
             for at in hours:
                 count = min(MINUTES_PER_HOUR, minutes - (at - start) // MINUTE)
                 rows = [(at, part, (1 << count) - 1) for part in parts if count > 0]
                 connection.executemany("INSERT OR REPLACE INTO rolled VALUES(?,?,?)", rows)
-        insert_demo_events(connection, (host_history.host.machine for host_history in host_histories), start, now)
+        insert_demo_events(connection, machines, start, now)
     history.close()
 
 
@@ -108,9 +91,9 @@ class DemoHostHistory:
         samples = []
         for gpu, unit in enumerate(host.machine.units):
             name, part, memory_mib = unit.model.name, unit.instance, unit.memory_mib
-            model = (
-                shorten_gpu_model_instance(name, {}, part.profile) if part else shorten_gpu_name(name, {}, memory_mib)
-            )
+            model = shorten_gpu_name(name, {}, memory_mib)
+            if part:
+                model = shorten_gpu_model_instance(name, {}, part.profile)
             number = unit.label if part or host.machine.units[0].vendor != unit.vendor else unit.index
             series = GpuSeries(build_scenario_gpu_uuid(host.machine, gpu), number, model, float(memory_mib))
             samples.append(GpuSample(series, None, None, None, None, OccupancySample("free")))
@@ -135,9 +118,8 @@ class DemoHostHistory:
         connection.execute("INSERT INTO due VALUES(?,?)", (self.today, self.shape))
         for at in range(self.today - RETENTION_DAYS[MINUTE] * DAY, self.today + DAY, HOUR):
             if self.find_position(at, MINUTE) < len(self.host_by_minute[0]):
-                store_history_chunk(
-                    connection, MINUTE, at, self.shape, block_format.pack_hour_block(self.build_hour(at))
-                )
+                block = block_format.pack_hour_block(self.build_hour(at))
+                store_history_chunk(connection, MINUTE, at, self.shape, block)
         fine = self.build_buckets()
         for step, host_buckets in ((SLOT_S, fine), (HOUR, build_demo_history_hours(fine, self.host))):
             length = CHUNK_LENGTH_S[step]

@@ -145,9 +145,8 @@ def generate_past_jobs(
         ends = moment + rng.uniform(*PAST_JOB_HOURS[takes]) * HOUR
         count = rng.choice((1, 1, 2, 4)) if kind == "train" else 1
         # nobody likes all hosts alike
-        person = scenario.PEOPLE[
-            int(len(scenario.PEOPLE) * rng.random() ** 2 + machine.number * 5) % len(scenario.PEOPLE)
-        ]
+        person_count = len(scenario.PEOPLE)
+        person = scenario.PEOPLE[int(person_count * rng.random() ** 2 + machine.number * 5) % person_count]
         free = [
             gpu
             for gpu in range(machine.gpu_count)

@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -182,26 +181,20 @@ def render_simulated_df_output(machine: ScenarioMachine) -> str:
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True)
-class SimulatedLabOptions:
-    host_count: int = len(scenario.MACHINES)
-    seed: int = 1
-    speed: float = 1.0
-    start_offset_s: float = 0.0
-
-
 class SimulatedLab:
     """A lab in `folder` (data/ and state/), with what its hosts are made of in `work_folder`."""
 
-    def __init__(self, options: SimulatedLabOptions, folder: Path, work_folder: Path) -> None:
+    def __init__(
+        self, folder: Path, work_folder: Path, host_count: int, seed: int, speed: float, start_offset_s: float
+    ) -> None:
         """Write all that was there before the demo began."""
-        self.options, self.work_folder = options, work_folder
+        self.work_folder, self.seed, self.speed, self.start_offset_s = work_folder, seed, speed, start_offset_s
         self.data_folder, self.state_folder = folder / "data", folder / "state"
         self.started_at = time.time()
-        self.machines = scenario.build_scenario_machines(options.host_count)
+        self.machines = scenario.build_scenario_machines(host_count)
         self.hosts = [
-            SimulatedHost(work_folder / host_scenario.machine.name, host_scenario, options.speed)
-            for host_scenario in scenario.build_scenarios(self.machines, options.seed)
+            SimulatedHost(work_folder / host_scenario.machine.name, host_scenario, speed)
+            for host_scenario in scenario.build_scenarios(self.machines, seed)
             if host_scenario.machine.name != scenario.LEGACY_HOST
         ]
         self.round_s = len(self.hosts) * SNAPSHOT_CORE_S / CORE_COUNT
@@ -213,12 +206,11 @@ class SimulatedLab:
         self.write_bookings()
         for machine in self.machines:
             if machine.name == scenario.LEGACY_HOST:
-                then = self.started_at - scenario.LEGACY_HOST_AGE_S / self.options.speed
+                then = self.started_at - scenario.LEGACY_HOST_AGE_S / self.speed
                 stamp = f"{datetime.fromtimestamp(then):%Y/%m/%d %H:%M:%S}.000"
                 cells = f"{machine.model.name}, 4, {machine.model.memory_mib}, 0, 0, 31, {stamp}"
-                rows = (
-                    f"{gpu}, {build_scenario_gpu_uuid(machine, gpu)}, {cells}\n" for gpu in range(machine.gpu_count)
-                )
+                uuids = (build_scenario_gpu_uuid(machine, gpu) for gpu in range(machine.gpu_count))
+                rows = (f"{gpu}, {uuid}, {cells}\n" for gpu, uuid in enumerate(uuids))
                 path = self.data_folder / f"{machine.name}_gpus.csv"
                 files.write_atomically(path, "".join(rows).encode())
                 os.utime(path, (then, then))
@@ -230,7 +222,7 @@ class SimulatedLab:
         return max(MIN_ROUND_S, math.ceil(self.round_s))
 
     def build_settings(self) -> dict[str, str]:
-        speed = self.options.speed
+        speed = self.speed
         pace = "" if speed == 1 else f", {speed:g} times as fast, and so are its limits"
         stale = max(1, round(30 / speed))
         return {
@@ -241,10 +233,10 @@ class SimulatedLab:
         }
 
     def to_lab_time(self, wall: float) -> float:
-        return (wall - self.started_at) * self.options.speed + self.options.start_offset_s
+        return (wall - self.started_at) * self.speed + self.start_offset_s
 
     def to_wall_time(self, moment: float) -> float:
-        return self.started_at + (moment - self.options.start_offset_s) / self.options.speed
+        return self.started_at + (moment - self.start_offset_s) / self.speed
 
     def take_snapshots(self) -> None:
         began, now = time.monotonic(), self.to_lab_time(time.time())
@@ -298,18 +290,17 @@ class SimulatedLab:
                 # one line for each GPU, as people write it
                 lines_by_host.setdefault(booking.host, []).append(f"  {json.dumps(gpu)}: {json.dumps(entry)}")
         hosts = (f" {json.dumps(host)}: {{\n" + ",\n".join(lines) + "\n }" for host, lines in lines_by_host.items())
-        files.write_atomically(
-            find_bookings_file_in_data(self.data_folder), ("{\n" + ",\n".join(hosts) + "\n}\n").encode()
-        )
+        text = "{\n" + ",\n".join(hosts) + "\n}\n"
+        files.write_atomically(find_bookings_file_in_data(self.data_folder), text.encode())
 
     def format_date(self, moment: float) -> str:
-        step = max(1, 15 * MINUTE / self.options.speed)
+        step = max(1, 15 * MINUTE / self.speed)
         local = datetime.fromtimestamp(round(self.to_wall_time(moment) / step) * step)
         return f"{local:%Y-%m-%d %H:%M}" if step % MINUTE == 0 else f"{local:%Y-%m-%d %H:%M:%S}"
 
     def write_builder_state(self) -> None:
         """Let the builder know since when GPUs are idle."""
-        state, now = FleetStore(self.state_folder), self.options.start_offset_s
+        state, now = FleetStore(self.state_folder), self.start_offset_s
         state.add_logins(frozenset(scenario.PEOPLE))
         for host in self.hosts:
             jobs, idle_starts = host.scenario.list_jobs_at(now), {}

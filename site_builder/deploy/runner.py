@@ -33,9 +33,10 @@ UNFINISHED_MESSAGES = {
     "check": "not up to date",
     "remove": "not removed",
 }
+REMOVED_MESSAGE = "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
 
 
-def run_deploy_jobs(jobs: list[HostDeployJob], plan: HostDeployPlan, display: ProgressDisplay) -> None:
+def run_deploy_jobs(jobs: list[HostDeployJob], plan: HostDeployPlan, display: DeployDisplay) -> None:
     """Run all jobs, and show each that ends; after Ctrl-C, let those that run come to an end."""
     pool: WorkerPool[int, None] = WorkerPool()
     for number, job in enumerate(jobs):
@@ -56,7 +57,7 @@ def run_deploy_jobs(jobs: list[HostDeployJob], plan: HostDeployPlan, display: Pr
 
 
 def show_finished_deploy_jobs(
-    pool: WorkerPool[int, None], jobs: list[HostDeployJob], display: ProgressDisplay, deadline: float = math.inf
+    pool: WorkerPool[int, None], jobs: list[HostDeployJob], display: DeployDisplay, deadline: float = math.inf
 ) -> None:
     """Show each job that ends, until all have or the deadline has passed."""
     while pool.pending and time.monotonic() < deadline:
@@ -99,8 +100,8 @@ def deploy_hosts(
         )
         jobs = [HostDeployJob(target, plan) for target in targets]
         can_redraw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        display = ProgressDisplay if as_json else LiveDeployDisplay if can_redraw else LineDeployDisplay
-        run_deploy_jobs(jobs, plan, display(jobs, action == "check"))
+        display = LiveDeployDisplay if can_redraw and not as_json else DeployDisplay
+        run_deploy_jobs(jobs, plan, display(jobs, action == "check", is_silent=as_json or can_redraw))
     if as_json:
         click.echo(json.dumps([format_deploy_job_json(job) for job in jobs]))
     elif can_redraw:
@@ -111,9 +112,7 @@ def deploy_hosts(
     if unfinished:
         print_command_message(f"{len(unfinished)} of {len(jobs)} hosts: {UNFINISHED_MESSAGES[action]}")
     elif action == "remove" and any(job.result in (host_job.REMOVED, host_job.NOT_INSTALLED) for job in jobs):
-        print_command_message(
-            "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
-        )
+        print_command_message(REMOVED_MESSAGE)
     return not unfinished
 
 
@@ -128,11 +127,11 @@ RESULT_COLOURS = {FAILED: "red", STOPPED: "yellow"}
 EXTRA_LINES = 3  # lines of a table that are no hosts
 
 
-class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
-    """Show nothing: for --json, and the interface of the others."""
+class DeployDisplay(AbstractContextManager["DeployDisplay"]):
+    """Print a line for each host that has ended, or nothing for --json."""
 
-    def __init__(self, jobs: list[HostDeployJob], is_check: bool) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: list[HostDeployJob], is_check: bool, is_silent: bool = False) -> None:
+        self.jobs, self.is_silent = jobs, is_silent
         self.columns = CHECK_COLUMN_TITLES if is_check else COLUMN_TITLES
         self.name_width = max(len(job.display_name) for job in self.jobs)
 
@@ -140,23 +139,16 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
         """Stop showing."""
 
     def show_result(self, job: HostDeployJob) -> None:
-        """Show a host that has its result."""
+        if not self.is_silent:
+            values = format_deploy_job_cells(job, time.monotonic())
+            line = "  ".join(f"{values[title]:<{COLUMN_WIDTHS.get(title, self.name_width)}}" for title in self.columns)
+            click.echo(f"{line}  {job.reason}".rstrip())
 
     def refresh(self) -> None:
         """Show that time has passed."""
 
 
-class LineDeployDisplay(ProgressDisplay):
-    """Print a line for each host that has ended."""
-
-    def show_result(self, job: HostDeployJob) -> None:
-        values = format_deploy_job_cells(job, time.monotonic())
-        line = "  ".join(f"{values[title]:<{COLUMN_WIDTHS.get(title, self.name_width)}}" for title in self.columns)
-        sys.stdout.write(f"{line}  {job.reason}".rstrip() + "\n")
-        sys.stdout.flush()
-
-
-class LiveDeployDisplay(ProgressDisplay):
+class LiveDeployDisplay(DeployDisplay):
     """Draw a live table of all hosts, or those that fit, the busy ones first."""
 
     def __enter__(self) -> LiveDeployDisplay:
@@ -217,9 +209,9 @@ def format_deploy_job_cells(job: HostDeployJob, clock: float) -> dict[str, str]:
         cells["version"] = str(job.check_facts["version"] or "–")
         cells["loops"] = "run" if job.check_facts["loops"] == "ok" else "do not run"
         cells["key"] = "enrolled" if job.check_facts["enrolled"] else "none"
-        cells["last snapshot"] = (
-            "never" if not isinstance(age, int) else f"{age} s" if age < 120 else format_duration(age)
-        )
+        cells["last snapshot"] = "never"
+        if isinstance(age, int):
+            cells["last snapshot"] = f"{age} s" if age < 120 else format_duration(age)
     return cells
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import click
@@ -16,11 +13,8 @@ import click
 from site_builder.config.settings import Settings
 from site_builder.core.command_options import CommandError, complete_file_option, print_command_message, with_settings
 from site_builder.core.names import is_host_name
-from site_builder.core.parallel import WorkerPool
-from site_builder.core.terminal_text import clean_excerpt
 from site_builder.remote import targets
-from site_builder.remote.fetch import HttpFetcher, PullError, SnapshotFetcher, SshFetcher, write_pulled_files
-from site_builder.remote.targets import Target
+from site_builder.remote.fetch import PullLoop
 from site_builder.snapshots.completion import complete_hosts
 
 # What a pull by itself says about when the next one comes: cron's minute.
@@ -69,11 +63,8 @@ def pull(
         where = settings.data.absolute()
         raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
     try:
-        in_consul = []
-        if consul:
-            in_consul = targets.read_consul_targets(
-                settings.consul, settings.state, settings.data, print_command_message
-            )
+        access, state, data = settings.consul, settings.state, settings.data
+        in_consul = targets.read_consul_targets(access, state, data, print_command_message) if consul else []
         in_file = targets.read_targets_file(Path(hosts_file)) if hosts_file else []
         typed = targets.parse_typed_targets(hosts)
     except targets.UnclearSshTargetsError as error:
@@ -88,104 +79,14 @@ def pull(
     listed = [*in_consul, *in_file, *typed]
     if not listed:
         raise click.UsageError("name a host, or a list of them with --hosts-file or --consul")
-    chosen_targets = list(
-        {target.name: target for target in listed}.values()
-    )  # named by hand counts before what a list says
-    config = Path(ssh_config) if ssh_config else None
-
-    def create_fetcher(target: Target) -> SnapshotFetcher:
-        return HttpFetcher(target) if target.is_url else SshFetcher(target, every or DEFAULT_INTERVAL_S, limit, config)
-
+    # named by hand counts before what a list says
+    chosen_targets = list({target.name: target for target in listed}.values())
     end = began + duration if duration else math.inf if every else began
-    with closing(PullLoop(chosen_targets, create_fetcher, limit, settings.data)) as loop:
+    config = Path(ssh_config) if ssh_config else None
+    with closing(PullLoop(chosen_targets, every or DEFAULT_INTERVAL_S, limit, settings.data, config)) as loop:
         failed = loop.run(every, began, end)
     if sys.stderr.isatty():
         counts = f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived"
         print_command_message(f"{counts}, in {time.monotonic() - began:.1f} s")
     if failed:
         sys.exit(1)
-
-
-# How much later than its own time limit a fetcher may say why: it knows better than we do.
-REPORT_GRACE_S = 1.0
-# How long we wait for all connections to end.
-CLOSE_TIMEOUT_S = 3.0
-FetchOutcome = tuple[dict[str, bytes], list[str]]  # the files that came, and what went wrong
-
-
-class PullLoop:
-    """Pull from all targets; connections stay open between rounds, and a sentence about a host is printed once."""
-
-    def __init__(
-        self,
-        targets: Iterable[Target],
-        create_fetcher: Callable[[Target], SnapshotFetcher],
-        timeout_s: float,
-        data_folder: Path,
-    ) -> None:
-        self.targets = list(targets)
-        self.create_fetcher = create_fetcher
-        self.timeout_s = timeout_s
-        self.data_folder = data_folder
-        self.fetchers: dict[str, SnapshotFetcher] = {}
-        self.pool: WorkerPool[str, FetchOutcome] = WorkerPool()
-        self.failed_hosts: set[str] = set()
-        self.printed: set[tuple[str, str]] = set()
-
-    def run(self, every: int | None, began: float, end: float) -> set[str]:
-        """Pull until `end`, finish the round that is under way, and return the hosts whose last round failed."""
-        count = 0
-        while True:
-            busy = self.pool.pending  # with the last round
-            for target in self.targets:
-                if target.name not in busy:
-                    if target.name not in self.fetchers:
-                        self.fetchers[target.name] = self.create_fetcher(target)
-                    task = partial(self.run_fetch, self.fetchers[target.name])
-                    self.pool.add(target.name, task, self.timeout_s + REPORT_GRACE_S)
-            # the next tick that is still ahead: those that were missed are not made up for
-            count = max(count + 1, math.ceil((time.monotonic() - began) / every)) if every else 1
-            tick = began + count * every if every else end
-            is_last = every is None or tick >= end
-            for name, outcome in self.pool.iterate_results(math.inf if is_last else tick):
-                # time limits of libraries do not help against a byte a minute
-                self.store_outcome(name, *(outcome or ({}, [f"no whole answer within {self.timeout_s:.0f} s"])))
-            if is_last:
-                return self.failed_hosts
-            time.sleep(max(0.0, tick - time.monotonic()))
-
-    def run_fetch(self, fetcher: SnapshotFetcher) -> FetchOutcome:
-        """Fetch the files of one host, in its thread."""
-        try:
-            return fetcher.fetch(time.monotonic() + self.timeout_s), []
-        except PullError as error:
-            return {}, [str(error)]
-        except Exception as error:  # a thread that dies in silence would be a host that hangs
-            return {}, [f"nobody foresaw this: {type(error).__name__}: {clean_excerpt(error)}"]
-
-    def store_outcome(self, name: str, files: dict[str, bytes], problems: list[str]) -> None:
-        """Write the files that came, and print what went wrong."""
-        try:
-            problems += write_pulled_files(self.data_folder, name, files)
-        except OSError as error:
-            problems.append(f"{self.data_folder / name} cannot be written: {error.strerror}; its old files stay")
-        self.failed_hosts.discard(name)
-        if not problems:
-            return
-        self.failed_hosts.add(name)
-        fetcher = self.fetchers.pop(name, None)  # it takes what did not count for known: the next round opens another
-        if fetcher:
-            threading.Thread(target=fetcher.close, daemon=True).start()
-        sentence = "; ".join(problems)
-        if (name, sentence) not in self.printed:
-            print_command_message(sentence if sentence.startswith((f"{name} ", f"{name}:")) else f"{name}: {sentence}")
-        self.printed.add((name, sentence))
-
-    def close(self) -> None:
-        """Close all connections at once: each takes a moment."""
-        threads = [threading.Thread(target=fetcher.close, daemon=True) for fetcher in self.fetchers.values()]
-        for thread in threads:
-            thread.start()
-        end = time.monotonic() + CLOSE_TIMEOUT_S
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))

@@ -6,20 +6,24 @@ import email.utils
 import gzip
 import http.client
 import io
+import math
 import socket
 import tarfile
+import threading
 import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from site_builder.core import files, locks, terminal_text
+from site_builder.core.command_options import print_command_message
 from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.formatting import format_duration
+from site_builder.core.parallel import WorkerPool
 from site_builder.core.subprocesses import extract_last_line, require_time_left
 from site_builder.remote.ssh_config import TIMEOUT_ERRORS, SshError
 from site_builder.remote.targets import Target
@@ -72,18 +76,18 @@ STATUS_MEANINGS = {
 }
 
 
+# How much later than its own time limit a fetcher may say why: it knows better than we do.
+REPORT_GRACE_S = 1.0
+# How long we wait for all connections to end.
+CLOSE_TIMEOUT_S = 3.0
+FetchOutcome = tuple[dict[str, bytes], list[str]]  # the files that came, and what went wrong
+
+
 class PullError(Exception):
     """Why nothing came from a host, in one sentence."""
 
 
-class SnapshotFetcher(Protocol):
-    """A connection to a host that stays open between rounds."""
-
-    def fetch(self, deadline: float) -> dict[str, bytes]:
-        """Return the files that are new; raise PullError if there are none."""
-
-    def close(self) -> None:
-        """Close it from any thread; a fetch that is under way ends soon."""
+class UnexpectedFetchReplyError(Exception): ...
 
 
 def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> list[str]:
@@ -102,10 +106,8 @@ def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> 
             except files.FileRefusedError:
                 stored = b""
             # this very snapshot, written again, would look fresh
-            if (
-                not envelope.has_envelope_end(stored)
-                or stored.partition(b"\n")[0] != contents[file].partition(b"\n")[0]
-            ):
+            is_same = stored.partition(b"\n")[0] == contents[file].partition(b"\n")[0]
+            if not is_same or not envelope.has_envelope_end(stored):
                 files.write_atomically_in_folder(folder, file, contents[file])
     return problems
 
@@ -120,9 +122,7 @@ def find_pulled_file_fault(content: bytes, name: str, file: str) -> str | None:
     return f"does not count: {problem}" if problem else None
 
 
-def build_fetch_fallback_files(
-    name: str, every: int, numbers: Sequence[int], texts: Sequence[bytes]
-) -> dict[str, bytes]:
+def build_fetch_fallback_files(name: str, every: int, numbers: list[int], texts: list[bytes]) -> dict[str, bytes]:
     """Build the files that the scripts would write; `numbers` are the host's time and two exit codes."""
     moment, gpus_code, apps_code = numbers
     gpus, apps, people, facts = texts
@@ -162,30 +162,29 @@ def build_fetch_fallback_files(
     }
     fallback_files = {}
     for file, (code, lines, last_lines) in bodies.items():
-        head = (
-            f"# gpuboard 1 task={TASKS_BY_FILE[file]} host={name} time={moment} every={every} took_ms=0 rc={code % 256}"
-        )
+        head = f"# gpuboard 1 task={TASKS_BY_FILE[file]} host={name} time={moment} every={every}"
         body = [line for line in lines if not line.startswith(b"#")]  # none that looks like its end
-        fallback_files[file] = b"\n".join([head.encode(), *body, *last_lines, b"# end", b""])
+        fallback_files[file] = b"\n".join(
+            [f"{head} took_ms=0 rc={code % 256}".encode(), *body, *last_lines, b"# end", b""]
+        )
     return fallback_files
 
 
-class UnexpectedFetchReplyError(Exception): ...
-
-
 class SshFetcher:
-    """Fetch over one ssh session that stays open between rounds."""
+    """Fetch over one ssh session that stays open between rounds.
+
+    The host answers with lines that have our mark, and the bytes that each line announces.
+    """
 
     def __init__(self, target: Target, interval_s: int, timeout_s: int, config_file: Path | None = None) -> None:
         from site_builder.remote.ssh import connect_ssh  # noqa: PLC0415 # imports paramiko, which is slow
 
         self.connect_ssh = connect_ssh
-        self.target = target
-        self.config_file = config_file
-        self.interval_s = interval_s
-        self.timeout_s = timeout_s
+        self.target, self.interval_s, self.timeout_s, self.config_file = target, interval_s, timeout_s, config_file
         self.connection: SshConnection | None = None
-        self.session: PullSession | None = None
+        self.channel: paramiko.Channel | None = None
+        self.buffer = bytearray()
+        self.last_unmarked_line = b""  # the last line that was not for us
         self.is_closed = False
 
     def close(self) -> None:
@@ -197,16 +196,16 @@ class SshFetcher:
     def fetch(self, deadline: float) -> dict[str, bytes]:
         name = self.target.name
         try:
-            session = self.session or self.open_session(deadline)
-            session.send(b"go\n", deadline)
-            kind, *words = session.read_marked_line(deadline, 0)
+            channel = self.channel or self.open_session(deadline)
+            self.send(channel, b"go\n", deadline)
+            kind, *words = self.read_marked_line(channel, deadline, 0)
             numbers = [int(word) for word in words if word.isdecimal() and len(word) < 12]
             code_count = LEADING_NUMBER_COUNTS.get((kind, len(words)), 0)
             if not code_count or len(numbers) != len(words):
                 raise UnexpectedFetchReplyError(" ".join([kind, *words]))
             if max(numbers[code_count:]) > MAX_SNAPSHOT_BYTES:
                 raise PullError(f"{name} has files of more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read")
-            texts = [session.read_bytes(size, deadline) for size in numbers[code_count:]]
+            texts = [self.read_bytes(channel, size, deadline) for size in numbers[code_count:]]
             if kind == "plain":
                 return build_fetch_fallback_files(name, self.interval_s, numbers[:code_count], texts)
             if len(texts) < len(SNAPSHOT_FILES):
@@ -223,7 +222,7 @@ class SshFetcher:
         except OSError as error:
             raise PullError(f"the connection to {name} was cut ({error.strerror or type(error).__name__})") from None
 
-    def open_session(self, deadline: float) -> PullSession:
+    def open_session(self, deadline: float) -> paramiko.Channel:
         """Connect, and send the program that takes snapshots."""
         self.connection = self.connect_ssh(self.target.address, require_time_left(deadline), self.config_file)
         if self.is_closed:
@@ -237,81 +236,67 @@ class SshFetcher:
             raise
         except Exception as error:  # of paramiko, which is not imported here
             raise UnexpectedFetchReplyError(extract_last_line(str(error) or type(error).__name__)) from None
-        session = PullSession(channel)
-        session.send(build_fetch_program(self.target.name, self.interval_s, self.timeout_s), deadline)
-        words = session.read_marked_line(deadline, MAX_GREETING_BYTES)
+        self.send(channel, build_fetch_program(self.target.name, self.interval_s, self.timeout_s), deadline)
+        words = self.read_marked_line(channel, deadline, MAX_GREETING_BYTES)
         if words == ["scripts"]:
             packed = pack_pull_scripts()
-            session.send(b"%d\n%b" % (len(packed), packed), deadline)
-            words = session.read_marked_line(deadline, MAX_GREETING_BYTES)
+            self.send(channel, b"%d\n%b" % (len(packed), packed), deadline)
+            words = self.read_marked_line(channel, deadline, MAX_GREETING_BYTES)
         if words != ["ready"]:
             raise UnexpectedFetchReplyError(" ".join(words))
-        self.session = session
-        return session
-
-
-class PullSession:
-    """The protocol over one channel: lines with our mark, and the bytes that each line announces."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
         self.channel = channel
-        self.buffer = bytearray()
-        self.last_unmarked_line = b""  # the last line that was not for us
+        return channel
 
-    def send(self, data: bytes, deadline: float) -> None:
+    def send(self, channel: paramiko.Channel, data: bytes, deadline: float) -> None:
         """Send everything; if the host stops reading, raise what it printed before."""
         view = memoryview(data)
         while view:
-            self.channel.settimeout(require_time_left(deadline))
+            channel.settimeout(require_time_left(deadline))
             try:
-                view = view[self.channel.send(bytes(view[:CHUNK_BYTES])) :]
+                view = view[channel.send(bytes(view[:CHUNK_BYTES])) :]
             except TIMEOUT_ERRORS:
                 raise
             except OSError:
                 with suppress(UnexpectedFetchReplyError, OSError):
-                    self.receive(deadline)
-                output = self.describe_last_output()
+                    self.receive(channel, deadline)
+                output = self.describe_last_output(channel)
                 if not output:
                     raise
                 raise UnexpectedFetchReplyError(output) from None
 
-    def receive(self, deadline: float) -> None:
-        self.channel.settimeout(require_time_left(deadline))
-        piece = self.channel.recv(CHUNK_BYTES)
+    def receive(self, channel: paramiko.Channel, deadline: float) -> None:
+        channel.settimeout(require_time_left(deadline))
+        piece = channel.recv(CHUNK_BYTES)
         if not piece:
-            raise UnexpectedFetchReplyError(self.describe_last_output())
+            raise UnexpectedFetchReplyError(self.describe_last_output(channel))
         self.buffer += piece
 
-    def read_marked_line(self, deadline: float, noise: int) -> list[str]:
+    def read_marked_line(self, channel: paramiko.Channel, deadline: float, noise: int) -> list[str]:
         """Read the words of the next line with our mark; a login may print up to `noise` bytes before the first."""
         while True:
             while b"\n" not in self.buffer:
                 if len(self.buffer) > max(noise, MAX_LINE_BYTES):
-                    raise UnexpectedFetchReplyError(self.describe_last_output())
-                self.receive(deadline)
-            end = self.buffer.index(b"\n")
-            line = bytes(self.buffer[:end])
-            del self.buffer[: end + 1]
+                    raise UnexpectedFetchReplyError(self.describe_last_output(channel))
+                self.receive(channel, deadline)
+            line = self.read_bytes(channel, self.buffer.index(b"\n") + 1, deadline)[:-1]
             if line.startswith(LINE_MARK) and len(line) <= MAX_LINE_BYTES:
                 return line[len(LINE_MARK) :].decode("ascii", "replace").split() or [""]
             self.last_unmarked_line = line
             noise -= len(line) + 1
             if noise <= 0:
-                raise UnexpectedFetchReplyError(self.describe_last_output())
+                raise UnexpectedFetchReplyError(self.describe_last_output(channel))
 
-    def read_bytes(self, size: int, deadline: float) -> bytes:
+    def read_bytes(self, channel: paramiko.Channel, size: int, deadline: float) -> bytes:
         while len(self.buffer) < size:
-            self.receive(deadline)
+            self.receive(channel, deadline)
         content = bytes(self.buffer[:size])
         del self.buffer[:size]
         return content
 
-    def describe_last_output(self) -> str:
-        output = (
-            self.channel.recv_stderr(MAX_STDERR_BYTES)
-            if self.channel.recv_stderr_ready()
-            else bytes(self.buffer) or self.last_unmarked_line
-        )
+    def describe_last_output(self, channel: paramiko.Channel) -> str:
+        output = bytes(self.buffer) or self.last_unmarked_line
+        if channel.recv_stderr_ready():
+            output = channel.recv_stderr(MAX_STDERR_BYTES)
         return extract_last_line(output.decode("utf-8", "replace"))
 
 
@@ -378,9 +363,8 @@ class HttpFetcher:
         for may_retry in (self.connection is not None, False):
             connection = self.connect(deadline)
             try:
-                connection.request(
-                    "GET", f"{self.url.path}{file}", headers={**self.headers, **self.validators.get(file, {})}
-                )
+                headers = {**self.headers, **self.validators.get(file, {})}
+                connection.request("GET", f"{self.url.path}{file}", headers=headers)
                 return self.read_response(file, connection.getresponse(), deadline)
             except CONNECTION_ENDED_ERRORS:
                 connection.close()
@@ -465,3 +449,77 @@ def read_snapshot_body(response: http.client.HTTPResponse, deadline: float) -> b
             raise TimeoutError
     response.read()  # nothing is left; but only this frees the connection for the next question, or tells of a torn one
     return bytes(content)
+
+
+class PullLoop:
+    """Pull from all targets; connections stay open between rounds, and a sentence about a host is printed once."""
+
+    def __init__(
+        self, targets: list[Target], interval_s: int, timeout_s: int, data_folder: Path, config_file: Path | None = None
+    ) -> None:
+        self.targets, self.data_folder = targets, data_folder
+        self.interval_s, self.timeout_s, self.config_file = interval_s, timeout_s, config_file
+        self.fetchers: dict[str, HttpFetcher | SshFetcher] = {}
+        self.pool: WorkerPool[str, FetchOutcome] = WorkerPool()
+        self.failed_hosts: set[str] = set()
+        self.printed: set[tuple[str, str]] = set()
+
+    def run(self, every: int | None, began: float, end: float) -> set[str]:
+        """Pull until `end`, finish the round that is under way, and return the hosts whose last round failed."""
+        count = 0
+        while True:
+            busy = self.pool.pending  # with the last round
+            for target in self.targets:
+                if target.name not in busy:
+                    if target.name not in self.fetchers:
+                        ssh_options = (self.interval_s, self.timeout_s, self.config_file)
+                        fetcher = HttpFetcher(target) if target.is_url else SshFetcher(target, *ssh_options)
+                        self.fetchers[target.name] = fetcher
+                    task = partial(self.run_fetch, self.fetchers[target.name])
+                    self.pool.add(target.name, task, self.timeout_s + REPORT_GRACE_S)
+            # the next tick that is still ahead: those that were missed are not made up for
+            count = max(count + 1, math.ceil((time.monotonic() - began) / every)) if every else 1
+            tick = began + count * every if every else end
+            is_last = every is None or tick >= end
+            for name, outcome in self.pool.iterate_results(math.inf if is_last else tick):
+                # time limits of libraries do not help against a byte a minute
+                self.store_outcome(name, *(outcome or ({}, [f"no whole answer within {self.timeout_s:.0f} s"])))
+            if is_last:
+                return self.failed_hosts
+            time.sleep(max(0.0, tick - time.monotonic()))
+
+    def run_fetch(self, fetcher: HttpFetcher | SshFetcher) -> FetchOutcome:
+        """Fetch the files of one host, in its thread."""
+        try:
+            return fetcher.fetch(time.monotonic() + self.timeout_s), []
+        except PullError as error:
+            return {}, [str(error)]
+        except Exception as error:  # a thread that dies in silence would be a host that hangs
+            return {}, [f"nobody foresaw this: {type(error).__name__}: {terminal_text.clean_excerpt(error)}"]
+
+    def store_outcome(self, name: str, files: dict[str, bytes], problems: list[str]) -> None:
+        """Write the files that came, and print what went wrong."""
+        try:
+            problems += write_pulled_files(self.data_folder, name, files)
+        except OSError as error:
+            problems.append(f"{self.data_folder / name} cannot be written: {error.strerror}; its old files stay")
+        self.failed_hosts.discard(name)
+        if not problems:
+            return
+        self.failed_hosts.add(name)
+        fetcher = self.fetchers.pop(name, None)  # it takes what did not count for known: the next round opens another
+        if fetcher:
+            threading.Thread(target=fetcher.close, daemon=True).start()
+        sentence = "; ".join(problems)
+        if (name, sentence) not in self.printed:
+            print_command_message(sentence if sentence.startswith((f"{name} ", f"{name}:")) else f"{name}: {sentence}")
+        self.printed.add((name, sentence))
+
+    def close(self) -> None:
+        """Close all connections at once: each takes a moment."""
+        threads = [threading.Thread(target=fetcher.close, daemon=True) for fetcher in self.fetchers.values()]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + CLOSE_TIMEOUT_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))

@@ -94,7 +94,7 @@ class SshConnection:
                     if channel.recv_ready():
                         out += channel.recv(CHUNK_BYTES)
                         if len(out) > max_bytes:
-                            raise SshOutputTooLargeError
+                            raise SshError(f"{self.host.name} says more than the {max_bytes} bytes that are read")
                     elif channel.recv_stderr_ready():
                         chunk = channel.recv_stderr(CHUNK_BYTES)
                         err += chunk[: MAX_STDERR_BYTES - len(err)]
@@ -114,15 +114,10 @@ class SshConnection:
                 return RemoteCommandResult(channel.exit_status, bytes(out), bytes(err))
         except TIMEOUT_ERRORS:
             message = f"{self.host.name} did not do it within {timeout_s:.0f} s"
-        except SshOutputTooLargeError:
-            message = f"{self.host.name} says more than the {max_bytes} bytes that are read"
         except (paramiko.SSHException, OSError, EOFError) as error:
             reason = extract_last_line(str(error) or type(error).__name__)
             message = f"the connection to {self.host.name} was cut ({reason})"
         raise SshError(message)
-
-
-class SshOutputTooLargeError(Exception): ...
 
 
 def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
@@ -189,9 +184,8 @@ def connect_ssh_once(host: SshHostConfig, deadline: float, jumps: int) -> SshCon
             require_time_left(deadline)  # time that is over is the reason
             if "banner" in str(error):
                 raise SshConnectionDroppedError("no greeting") from None
-            raise SshError(
-                f"{host.name} and we cannot agree on how to speak: {extract_last_line(str(error))}"
-            ) from None
+            reason = extract_last_line(str(error))
+            raise SshError(f"{host.name} and we cannot agree on how to speak: {reason}") from None
         require_time_left(deadline)
         check_host_key(transport, host, keys)
         log_in_by_key(transport, host, deadline)
@@ -204,10 +198,8 @@ def open_ssh_socket(
     """Open a way to the host: through a jump host or a ProxyCommand, which `resources` close, or directly."""
     if host.jumps:  # through the last jump host, which is reached through those before it
         if not jumps:
-            message = (
-                f"{host.name} is behind more than {MAX_JUMPS} jump hosts; does ssh's configuration go in a circle?"
-            )
-            raise SshError(message)
+            problem = f"{host.name} is behind more than {MAX_JUMPS} jump hosts"
+            raise SshError(f"{problem}; does ssh's configuration go in a circle?")
         *earlier_jumps, last_jump = host.jumps
         name = last_jump if last_jump.startswith("ssh://") or ":" not in last_jump else f"ssh://{last_jump}"
         jump = resolve_ssh_host(name, host.config_file)

@@ -58,13 +58,7 @@ def run_openssh_program(program: str, *words: str) -> subprocess.CompletedProces
         raise SshError(f"{program} is not installed here; Debian and Ubuntu have it in openssh-client")
     try:
         return subprocess.run(
-            [path, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROGRAM_TIMEOUT_S,
-            check=False,
+            [path, *words], input="", capture_output=True, errors="replace", timeout=PROGRAM_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise SshError(f"`{program} {' '.join(words)}` does not end within {PROGRAM_TIMEOUT_S} s") from None
@@ -87,9 +81,8 @@ def resolve_ssh_host(host: str, config: Path | None = None) -> SshHostConfig:
         value = values.get(key, ["none"])[0]
         return None if value.lower() == "none" else value
 
-    resolved = SshHostConfig(
-        host, first("hostname") or host, int(first("port") or 22), first("user") or "", config_file=config
-    )
+    address, port, user = first("hostname") or host, int(first("port") or 22), first("user") or ""
+    resolved = SshHostConfig(host, address, port, user, config_file=config)
     files = [expand_ssh_tokens(file, resolved) for file in values.get("identityfile", ()) if file.lower() != "none"]
     known_hosts = [*values.get("userknownhostsfile", ()), *values.get("globalknownhostsfile", ())]
     jumps, command = first("proxyjump"), first("proxycommand")

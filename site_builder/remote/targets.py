@@ -42,15 +42,18 @@ class Target(NamedTuple):
         return self.address.startswith(URL_PREFIXES)
 
 
-def parse_target(word: str) -> Target | str:
-    """Parse a host as somebody typed it; return a sentence if it is not one."""
+class UnclearSshTargetsError(Exception): ...
+
+
+def parse_target(word: str) -> Target:
+    """Parse a host as somebody typed it."""
     named = NAMED_TARGET.fullmatch(word)
     given, address = named.groups() if named else (None, word)
     shown = clean_text(URL_PASSWORD.sub(r"\1…", word.rpartition("@")[2]) if "://" in word else word)[:80]
     if not address or address.startswith(("-", ".", "/")) or " " in address or not address.isprintable():
-        return f"'{shown}' is not a host"
+        raise UnclearSshTargetsError(f"'{shown}' is not a host")
     if given is not None and not is_host_name(given):
-        return f"'{clean_text(given)[:80]}' cannot be a host's name on the board"
+        raise UnclearSshTargetsError(f"'{clean_text(given)[:80]}' cannot be a host's name on the board")
     if address.startswith(URL_PREFIXES):
         try:
             parts = urlsplit(address)
@@ -58,64 +61,49 @@ def parse_target(word: str) -> Target | str:
         except ValueError:
             host = None
         if not host or parts.query or parts.fragment:
-            return f"'{shown}' is not the URL of a folder"
+            raise UnclearSshTargetsError(f"'{shown}' is not the URL of a folder")
         return Target(address if parts.path.endswith("/") else f"{address}/", given)
     if "://" in address and not address.startswith("ssh://"):
-        return f"'{shown}' is neither a host nor a URL of http, https or ssh"
+        raise UnclearSshTargetsError(f"'{shown}' is neither a host nor a URL of http, https or ssh")
     return Target(address, given)
 
 
-def parse_targets_file(data: bytes) -> tuple[list[Target], list[str]]:
-    """Parse a file with a host on each line, before the first comma, so that hosts.txt can be one."""
-    lines = (line.partition("#")[0].partition(",")[0].strip() for line in decode_text(data).split("\n"))
-    return parse_targets((number, line) for number, line in enumerate(lines, 1) if line)
-
-
-def parse_targets(words: Iterable[tuple[int, str]]) -> tuple[list[Target], list[str]]:
-    """Parse numbered words, where 0 stands for no line number; return the targets and the problems."""
+def parse_targets(words: Iterable[tuple[int, str]], place: str = "") -> list[Target]:
+    """Parse numbered words, where 0 stands for no line number; refuse all if one is unclear, since it could be any."""
     targets: list[Target] = []
     problems: list[str] = []
     for number, word in words:
-        target = parse_target(word)
-        if isinstance(target, Target):
-            name = target.given_name
+        try:
+            address, name = parse_target(word)
             # a bare name in a list is the name on the board, as in hosts.txt
-            if number and not name and is_host_name(target.address) and not NUMERIC_NAME.fullmatch(target.address):
-                name = target.address
-            if not name or all(listed.given_name != name for listed in targets):
-                targets.append(Target(target.address, name))
-                continue
-            target = f"the name {name} is there twice"
-        problems.append(f"line {number}: {target}" if number else target)
-    return targets, problems
-
-
-class UnclearSshTargetsError(Exception): ...
-
-
-def parse_typed_targets(words: Iterable[str]) -> list[Target]:
-    targets, problems = parse_targets((0, word) for word in words)
-    refuse_unclear_ssh_targets(problems)
+            if number and not name and is_host_name(address) and not NUMERIC_NAME.fullmatch(address):
+                name = address
+            if name and any(listed.given_name == name for listed in targets):
+                raise UnclearSshTargetsError(f"the name {name} is there twice")
+            targets.append(Target(address, name))
+        except UnclearSshTargetsError as error:
+            problems.append(f"{place}line {number}: {error}" if number else str(error))
+    if problems:
+        raise UnclearSshTargetsError("; ".join(problems[:MAX_LISTED_PROBLEMS]))
     return targets
 
 
+def parse_typed_targets(words: Iterable[str]) -> list[Target]:
+    return parse_targets((0, word) for word in words)
+
+
 def read_targets_file(path: Path) -> list[Target]:
+    """Read a file with a host on each line, before the first comma, so that hosts.txt can be one."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES)
     except OSError as error:
         raise UnclearSshTargetsError(f"{path} cannot be read: {error.strerror}") from None
-    targets, problems = parse_targets_file(content)
-    refuse_unclear_ssh_targets([f"{path}, {what}" for what in problems])
+    lines = (line.partition("#")[0].partition(",")[0].strip() for line in decode_text(content).split("\n"))
+    targets = parse_targets(((number, line) for number, line in enumerate(lines, 1) if line), f"{path}, ")
     if not targets:
         raise UnclearSshTargetsError(f"{path} names no host")
     return targets
-
-
-def refuse_unclear_ssh_targets(problems: list[str]) -> None:
-    """Refuse everything where one host is unclear, since it could be any."""
-    if problems:
-        raise UnclearSshTargetsError("; ".join(problems[:MAX_LISTED_PROBLEMS]))
 
 
 def read_consul_targets(

@@ -182,9 +182,8 @@ class PasswordFile:
                 os.close(folder)
         except (OSError, files.FileRefusedError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise PasswordFileReadError(
-                f"the passwords in {self.path} cannot be read: {reason}; make the file with `htpasswd -B -c FILE NAME`"
-            ) from None
+            problem = f"the passwords in {self.path} cannot be read: {reason}"
+            raise PasswordFileReadError(f"{problem}; make the file with `htpasswd -B -c FILE NAME`") from None
         try:
             hashes = parse_htpasswd(content)
             for name, hashed in hashes.items():
@@ -219,12 +218,9 @@ class BasicAuth:
         self.active = Semaphore(MAX_ACTIVE)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        refusal = self.check_login(environ)
-        return (
-            static_files.send_static_response(environ, start_response, refusal)
-            if refusal
-            else self.application(environ, start_response)
-        )
+        if refusal := self.check_login(environ):
+            return static_files.send_static_response(environ, start_response, refusal)
+        return self.application(environ, start_response)
 
     def check_login(self, environ: WSGIEnvironment) -> StaticResponse | None:
         """Return the refusal of a missing or wrong login; set REMOTE_USER for a correct one."""
@@ -237,23 +233,27 @@ class BasicAuth:
                 return build_static_error_response(503, retry_header, sentence=OVERLOADED_MESSAGE)
             try:
                 with self.active:
-                    verifier = self.password_file.refresh()
-                    # a browser sends its first login several times at once
-                    if not verifier.was_verified(*credentials):
-                        address = find_client_address(environ, self.booking_policy)
-                        if wait_s := self.rate_limiter.find_wait_s(address, WRONG_PASSWORD_COST):
-                            sentence = f"Too many wrong passwords came from your address: try again in {wait_s} s."
-                            return build_static_error_response(429, ("Retry-After", str(wait_s)), sentence=sentence)
-                        if not verifier.is_correct(*credentials):
-                            self.rate_limiter.penalize(address, WRONG_PASSWORD_COST)
-                            return build_static_error_response(
-                                401, AUTHENTICATE_HEADER, sentence=WRONG_PASSWORD_MESSAGE
-                            )
+                    refusal = self.check_password(find_client_address(environ, self.booking_policy), *credentials)
             finally:
                 self.admitted.release()
+            if refusal:
+                return refusal
         # as a web server does: a character for each byte
         environ["REMOTE_USER"], environ["AUTH_TYPE"] = credentials[0].encode().decode("latin-1"), "Basic"
         return None
+
+    def check_password(self, address: str, name: str, password: bytes) -> StaticResponse | None:
+        """Return the refusal of a wrong password; a browser sends its first login several times at once."""
+        verifier = self.password_file.refresh()
+        if verifier.was_verified(name, password):
+            return None
+        if wait_s := self.rate_limiter.find_wait_s(address, WRONG_PASSWORD_COST):
+            sentence = f"Too many wrong passwords came from your address: try again in {wait_s} s."
+            return build_static_error_response(429, ("Retry-After", str(wait_s)), sentence=sentence)
+        if verifier.is_correct(name, password):
+            return None
+        self.rate_limiter.penalize(address, WRONG_PASSWORD_COST)
+        return build_static_error_response(401, AUTHENTICATE_HEADER, sentence=WRONG_PASSWORD_MESSAGE)
 
 
 def parse_credentials(environ: WSGIEnvironment) -> tuple[str, bytes] | None:

@@ -91,19 +91,14 @@ def check_request_origin(environ: WSGIEnvironment, settings: Settings) -> None:
         host, port_suffix = str(environ.get("HTTP_HOST", "")).lower(), DEFAULT_PORTS.get(scheme)
         # Debian's nginx removes the port from Host, and sends its own
         host_with_port = f"{host}:{environ.get('SERVER_PORT') or '?'}"
-        if not (port_suffix and place and host) or place.removesuffix(port_suffix) not in {
-            host.removesuffix(port_suffix),
-            host_with_port,
-        }:
-            raise BookingHttpError(
-                403,
-                "this comes from another page than the board, or a proxy before it hides its Host: book on the board",
-            )
-    if settings.url and parse_booking_host_header(environ) not in {
-        urlsplit(settings.url).hostname,
-        *settings.server_names,
-    }:
-        raise BookingHttpError(403, f"the board is at {settings.url}: book there")
+        names = {host.removesuffix(port_suffix or ""), host_with_port}
+        if not (port_suffix and place and host) or place.removesuffix(port_suffix) not in names:
+            problem = "this comes from another page than the board, or a proxy before it hides its Host"
+            raise BookingHttpError(403, f"{problem}: book on the board")
+    if settings.url:
+        board_names = {urlsplit(settings.url).hostname, *settings.server_names}
+        if parse_booking_host_header(environ) not in board_names:
+            raise BookingHttpError(403, f"the board is at {settings.url}: book there")
 
 
 def parse_booking_host_header(environ: WSGIEnvironment) -> str:
@@ -142,8 +137,6 @@ def refuse_if_limited(wait_s: int) -> None:
 
 
 class BookingApplication:
-    """The WSGI application."""
-
     def __init__(
         self,
         settings: Settings,
@@ -169,7 +162,6 @@ class BookingApplication:
             return send_booking_json(environ, start_response, 500, {"error": message})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:
-        """Build the response, or raise BookingHttpError."""
         method = environ["REQUEST_METHOD"]
         if method not in ("GET", "POST"):
             raise BookingHttpError(405, "only GET and POST are answered here", ("Allow", "GET, POST"))
@@ -234,9 +226,8 @@ class BookingApplication:
             url = urlsplit(self.settings.url).hostname if self.settings.url else None
             own = {socket.gethostname().lower(), url, *self.settings.server_names}
             if not (name in own or parse_ip_address(name) or "." not in name or name.endswith(LOCAL_SUFFIXES)):
-                raise BookingHttpError(
-                    403, "the board does not know that it has this name: the admin can set GPUBOARD_URL to it"
-                )
+                message = "the board does not know that it has this name: the admin can set GPUBOARD_URL to it"
+                raise BookingHttpError(403, message)
             user = identity.identify_open_user(request)
             request.pop("as", None)
             if not user.name:
@@ -314,14 +305,13 @@ class BookingConcurrencyLimit:
         self.active = Semaphore(MAX_ACTIVE)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if not self.admitted.acquire(blocking=False):
-            return send_booking_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
-        try:
-            if not self.active.acquire(timeout=self.timeout_s):
-                return send_booking_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)
+        if self.admitted.acquire(blocking=False):
             try:
-                return self.application(environ, start_response)
+                if self.active.acquire(timeout=self.timeout_s):
+                    try:
+                        return self.application(environ, start_response)
+                    finally:
+                        self.active.release()
             finally:
-                self.active.release()
-        finally:
-            self.admitted.release()
+                self.admitted.release()
+        return send_booking_json(environ, start_response, 503, OVERLOADED, RETRY_AFTER_HEADER)

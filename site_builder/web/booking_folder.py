@@ -44,27 +44,24 @@ OTHER_FILES = (
 )
 MAX_FILE_BYTES = booking_store.MAX_LOG_BYTES + 4 * booking_store.MAX_BOOKINGS_BYTES
 INSTALLER_USER = BookingUser("gpuboard", is_admin=True, via="install")
-MessageHandler = Callable[[str], None]
 
 
 class BookingFolderError(Exception):
     """Why bookings and data/ stay as they are, in one sentence."""
 
 
-def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
+def separate_booking_folder(settings: Settings, report: Callable[[str], None]) -> None:
     """Move bookings to data/bookings/ and close data/, if other accounts can write there; finish what was begun."""
     data = settings.data
     writers = data_folder.name_data_folder_writers(data)
     begun = os.path.lexists(data / NEW_FOLDER)
     if writers and not data_folder.is_data_folder_ours(data):
-        raise BookingFolderError(
-            f"{writers} can put links into {data}, which is not this user's: its owner must call chmod go-w {data}"
-        )
+        problem = f"{writers} can put links into {data}, which is not this user's"
+        raise BookingFolderError(f"{problem}: its owner must call chmod go-w {data}")
     if (writers or begun) and data_folder.find_bookings_folder_in_data(data) == data:
         if os.path.lexists(data / BOOKINGS):
-            raise BookingFolderError(
-                f"{data / BOOKINGS} must be a folder of the owner of {data}: remove it, or give it to them"
-            )
+            problem = f"{data / BOOKINGS} must be a folder of the owner of {data}"
+            raise BookingFolderError(f"{problem}: remove it, or give it to them")
         make_booking_folder(data)
         close_data_folder(data)
         with (
@@ -83,14 +80,14 @@ def separate_booking_folder(settings: Settings, tell: MessageHandler) -> None:
             os.fsync(folder)
             os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
             os.fsync(top)
-        tell(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
+        report(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
     if data_folder.find_bookings_folder_in_data(data) != data and data_folder.is_data_folder_ours(data):
         take_over_into_booking_folder(settings)
     if writers:
         close_data_folder(data)
         is_sticky = data.stat().st_mode & stat.S_ISVTX
         how = "others can add to it, and change only what is theirs" if is_sticky else "only this user can write to it"
-        tell(f"{data} itself: {how}.")
+        report(f"{data} itself: {how}.")
 
 
 def make_booking_folder(data: Path) -> None:
@@ -107,9 +104,8 @@ def make_booking_folder(data: Path) -> None:
         try:
             os.fchown(folder, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
         except OSError as error:
-            raise BookingFolderError(
-                f"this user is not in the group of {data}, and cannot give {BOOKINGS}/ to it: {error.strerror}"
-            ) from None
+            problem = f"this user is not in the group of {data}, and cannot give {BOOKINGS}/ to it"
+            raise BookingFolderError(f"{problem}: {error.strerror}") from None
         os.fchmod(folder, 0o2770 | like.st_mode & 0o007)
 
 
@@ -187,9 +183,8 @@ def take_over_watches(settings: Settings, left: bytes, base: bytes | None) -> No
     try:
         before, now = watch_store.parse_watch_entries(base or b""), watch_store.parse_watch_entries(left)
     except watch_store.WatchFileError as why:
-        raise BookingFolderError(
-            f"{settings.data / WATCHES_FILE} cannot be read: {why}; correct it, or remove it"
-        ) from None
+        problem = f"{settings.data / WATCHES_FILE} cannot be read: {why}"
+        raise BookingFolderError(f"{problem}; correct it, or remove it") from None
 
     def add(entries: WatchEntries) -> WatchEntries:
         return [*entries, *(entry for entry in now if entry not in before and entry not in entries)]
@@ -274,9 +269,8 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
 def read_booking_folder_file(folder: int, path: Path, name: str) -> bytes | None:
     """Read a plain file in an open folder; None if it is not there."""
     if data_folder.is_moved_data_file_link(path / name):
-        raise BookingFolderError(
-            f"{path / BOOKINGS} is not there, though {name} leads to it: put it back, or remove {path / name}"
-        )
+        problem = f"{path / BOOKINGS} is not there, though {name} leads to it"
+        raise BookingFolderError(f"{problem}: put it back, or remove {path / name}")
     try:
         return files.read_file(name, folder, MAX_FILE_BYTES)[1] if files.read_signature(name, folder) else None
     except files.FileRefusedError as why:

@@ -124,9 +124,8 @@ def serve_live_board(
 def check_htpasswd_option(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
     """Refuse an empty name, as of a variable that is not set: it must not open the board to everybody."""
     if value is not None and not value.strip():
-        raise CommandError(
-            "--htpasswd names no file: write `--htpasswd FILE`, or leave it out for a board without passwords"
-        )
+        hint = "write `--htpasswd FILE`, or leave it out for a board without passwords"
+        raise CommandError(f"--htpasswd names no file: {hint}")
     return value
 
 
@@ -213,9 +212,7 @@ def here(loaded: LoadedSettings) -> None:
 
         try:
             create_protected_folder(settings.data)
-            serve_live_board(
-                Path(folders["GPUBOARD_WWW"]), listen, lambda: builder_settings, take_snapshot, report_ready
-            )
+            serve_live_board(settings.www.absolute(), listen, lambda: builder_settings, take_snapshot, report_ready)
         except OSError as error:
-            place = error.filename or folders["GPUBOARD_WWW"]
+            place = error.filename or settings.www.absolute()
             raise CommandError(f"{place} cannot be written: {error.strerror}") from None

@@ -49,9 +49,8 @@ def resolve_compat_path(path: str, path_parts: list[str], query: str) -> list[st
     if path == "/" and query:
         text_file = find_compat_text_file(query)
         return [text_file] if text_file else path_parts
-    if path_parts[0] == STATES_FOLDER and not all(
-        map(FETCH_NUM_PATTERN.fullmatch, iterate_compat_query_values(query, "fetch_num"))
-    ):
+    numbers = iterate_compat_query_values(query, "fetch_num")
+    if path_parts[0] == STATES_FOLDER and not all(map(FETCH_NUM_PATTERN.fullmatch, numbers)):
         raise CompatQueryError("fetch_num must be a whole number from 1 on.")
     return [*path_parts[:-1], find_compat_index_file(path_parts)] if path.endswith("/") else path_parts
 
@@ -71,7 +70,6 @@ def parse_compat_entry_count(path_parts: list[str], query: str) -> int:
 
 
 def is_compat_route(path: str, path_parts: list[str] | None, query: str) -> bool:
-    """Return True for addresses that only clients of other systems use."""
     if path == ALL_NODES_PATH or (path == "/" and find_compat_text_file(query)):
         return True
     return path_parts is not None and path_parts[0] in FOLDER_INDEXES

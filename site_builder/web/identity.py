@@ -37,9 +37,8 @@ def identify_caller(environ: WSGIEnvironment, policy: BookingPolicy, tokens: Tok
     if is_request_from_proxy(environ, policy):
         login = decode_identity_text(environ, f"HTTP_{policy.proxy_header.upper().replace('-', '_')}")
         if NAME_SEPARATOR in login:
-            raise BookingNameError(
-                f"the proxy gives several names in {policy.proxy_header}: it must set this header, not add to it"
-            )
+            problem = f"the proxy gives several names in {policy.proxy_header}"
+            raise BookingNameError(f"{problem}: it must set this header, not add to it")
         if login:
             return build_web_caller(login, "proxy", policy)
     token = parse_bearer_token(environ)
@@ -92,9 +91,8 @@ def parse_bearer_token(environ: WSGIEnvironment) -> str | None:
 def identify_open_user(request: Mapping[str, Any]) -> BookingUser:
     """On an open board, return the user that `as` names, else the one to book for; never an admin."""
     name = request.get("as") or (request.get("name") if request.get("do") == "book" else None)
-    return BookingUser(
-        check_booking_name(name) if isinstance(name, str) and name.strip() else "", via="web, open", is_open=True
-    )
+    name = check_booking_name(name) if isinstance(name, str) and name.strip() else ""
+    return BookingUser(name, via="web, open", is_open=True)
 
 
 def decode_identity_text(environ: WSGIEnvironment, key: str) -> str:

@@ -78,10 +78,9 @@ WAITRESS_SETTINGS: dict[str, Any] = {
 
 def build_server_application(www: Path, settings: Settings) -> WSGIApplication:
     """Build what answers requests: under the board's own names, and with passwords if the settings name a file."""
-    url = settings.booking_policy.url
-    booking_route = (
-        (url, BookingConcurrencyLimit(BookingApplication(settings, print_command_message))) if url is not None else None
-    )
+    url, booking_route = settings.booking_policy.url, None
+    if url is not None:
+        booking_route = (url, BookingConcurrencyLimit(BookingApplication(settings, print_command_message)))
     add_history = compat_routes.CompatHistory(settings)
     application: WSGIApplication = StaticSite(www, print_command_message, booking_route, add_history)
     if settings.htpasswd:
@@ -115,12 +114,9 @@ class HostHeaderCheck:
             self.allowed_names = self.allowed_names | {socket.getfqdn(self.host_name).lower().rstrip(".")}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        refused = self.check_host(environ)
-        return (
-            static_files.send_static_response(environ, start_response, refused)
-            if refused
-            else self.application(environ, start_response)
-        )
+        if refusal := self.check_host(environ):
+            return static_files.send_static_response(environ, start_response, refusal)
+        return self.application(environ, start_response)
 
     def check_host(self, environ: WSGIEnvironment) -> StaticResponse | None:
         """Return the refusal of a request under another name; X-Forwarded-Host is not read, anybody can send it."""
@@ -351,23 +347,20 @@ class WebServer(TcpWSGIServer):
 
 def open_listening_socket(address: str, port: int) -> socket.socket:
     """Open a socket that listens there, or raise OSError."""
-    failure: OSError | None = None
-    for family, kind, protocol, _, where in socket.getaddrinfo(
+    failure = OSError("no such address")
+    for family, kind, _, _, where in socket.getaddrinfo(
         address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     ):
-        sock = None
+        sock = socket.socket(family, kind)
         try:
-            sock = socket.socket(family, kind, protocol)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(where)
             sock.listen(BACKLOG)  # two may bind the same port, but only one may listen
-        except OSError as error:
-            failure = failure or error
-            if sock:
-                sock.close()
-        else:
             return sock
-    raise failure or OSError("no such address")
+        except OSError as error:
+            failure = failure if failure.errno else error
+            sock.close()
+    raise failure
 
 
 def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
@@ -387,7 +380,6 @@ def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.soc
 
 
 def is_server_local_only(sock: socket.socket) -> bool:
-    """Return True if only this machine can reach it."""
     return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
@@ -410,14 +402,12 @@ def list_server_start_messages(sock: socket.socket, settings: Settings, is_termi
 
 
 def list_server_booking_warnings(sock: socket.socket, settings: Settings) -> list[str]:
-    """Warn if anybody on the network may book."""
     policy = settings.booking_policy
     is_open = policy.url is not None and policy.is_open and not settings.htpasswd and not is_server_local_only(sock)
     return ["anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"] if is_open else []
 
 
 def describe_server_listen_error(error: OSError, address: str, port: int) -> str:
-    """Say why nothing can listen there, and what to do."""
     place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     if error.errno == errno.EADDRINUSE:
         return f"{place} is taken by another program: {CHOOSE_ADDRESS_HINT}"

@@ -89,6 +89,7 @@ NOT_BUILT_MESSAGE = (
     "The board has not been built yet: run <code>gpuboard build</code> on the web host. "
     "This page looks again every 10 seconds."
 )
+UNKNOWN_STATUS_MESSAGE = "Something went wrong here; the admin can read what on the server."
 REFRESH_TAG = f"<meta http-equiv=refresh content={RETRY_AFTER_S}>"
 
 
@@ -120,17 +121,12 @@ def build_static_error_response(
     status: int, *headers: tuple[str, str], sentence: str = "", head: str = ""
 ) -> StaticResponse:
     """Build a response that is a sentence; nothing of the request is repeated in it."""
-    message = sentence or STATUS_MESSAGES.get(
-        status, "Something went wrong here; the admin can read what on the server."
-    )
+    message = sentence or STATUS_MESSAGES.get(status, UNKNOWN_STATUS_MESSAGE)
     title = HTTPStatus(status).phrase
     text = f"<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n{head}<title>{title}</title>\n<p>{message}</p>\n"
     body = text.encode()
-    html_headers = (
-        ("Content-Type", TEXT_TYPES["html"]),
-        ("Content-Length", str(len(body))),
-        ("Cache-Control", "no-cache"),
-    )
+    length_header = ("Content-Length", str(len(body)))
+    html_headers = (("Content-Type", TEXT_TYPES["html"]), length_header, ("Cache-Control", "no-cache"))
     return StaticResponse(status, (*html_headers, *headers), body)
 
 
@@ -276,9 +272,8 @@ class StaticSite:
             if stat.S_ISREG(file_stat.st_mode):
                 return self.build_file_response(handle, file_stat, path_parts, query, environ)
             index = compat_routes.find_compat_index_file(path_parts)
-            if not stat.S_ISDIR(file_stat.st_mode) or not stat.S_ISREG(
-                os.stat(index, dir_fd=handle, follow_symlinks=False).st_mode
-            ):
+            is_folder = stat.S_ISDIR(file_stat.st_mode)
+            if not is_folder or not stat.S_ISREG(os.stat(index, dir_fd=handle, follow_symlinks=False).st_mode):
                 return build_static_error_response(404)
             location = f"./{quote(path_parts[-1])}/"
             if query:
@@ -294,9 +289,8 @@ class StaticSite:
         """Send an open file whole, compressed or streamed, or say that the client has it already."""
         content_type, is_text = find_content_type(path_parts[-1])
         size = file_stat.st_size
-        is_gzip = choose_compression(
-            environ.get("HTTP_ACCEPT_ENCODING", ""), is_text and size <= MAX_BUFFERED_BYTES, size
-        )
+        is_compressible = is_text and size <= MAX_BUFFERED_BYTES
+        is_gzip = choose_compression(environ.get("HTTP_ACCEPT_ENCODING", ""), is_compressible, size)
         if is_gzip is None:
             return build_static_error_response(406, ("Vary", "Accept-Encoding"))
         entry_count = compat_routes.parse_compat_entry_count(path_parts, query) if self.add_history else 1
@@ -318,9 +312,8 @@ class StaticSite:
         if is_gzip:
             headers.append(("Content-Encoding", "gzip"))
         if size > MAX_BUFFERED_BYTES:
-            return StaticResponse(
-                200, (*headers, ("Content-Length", str(size))), stream=StaticFileStream(os.dup(handle))
-            )
+            headers.append(("Content-Length", str(size)))
+            return StaticResponse(200, tuple(headers), stream=StaticFileStream(os.dup(handle)))
 
         def make_body() -> bytes:
             content = read_open_static_file(handle, file_stat)
@@ -379,7 +372,6 @@ def choose_compression(accepted: str, is_compressible: bool, size: int) -> bool 
 
 
 def is_static_file_not_modified(environ: WSGIEnvironment, etag: str, modified: float) -> bool:
-    """Return True if the client has this body already."""
     known_etags = environ.get("HTTP_IF_NONE_MATCH")
     if known_etags is not None:
         return known_etags.strip() == "*" or etag in ETAG_PATTERN.findall(known_etags)

@@ -17,7 +17,7 @@ from site_builder.board.builder import Builder
 from site_builder.config.settings import Settings
 from site_builder.core.model import GpuStatus, HostStatus, PrivacySettings
 from site_builder.demo import history as demo_history
-from site_builder.demo.scenario import MACHINES
+from site_builder.demo.scenario import MACHINES, SCENARIO
 from site_builder.health import page as health_page
 from site_builder.health.gpu_health import pack_gpu_health
 from site_builder.health.model import HostHealthTimelines
@@ -210,7 +210,7 @@ def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
     history.close()
     assert {one.watched_since for one in told.values()} == {start}
     kinds = [event.kind for lines in told.values() for line in lines.timelines for event in line.events]
-    assert sorted(kinds) == sorted(one.kind for several in demo_history.DEMO_EVENTS.values() for one in several)
+    assert sorted(kinds) == sorted(event["kind"] for events in SCENARIO["health_events"].values() for event in events)
 
 
 # In a browser
