@@ -6,7 +6,7 @@ import ipaddress
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -28,6 +28,10 @@ def complete_folder_option(_: click.Context, __: click.Parameter, incomplete: st
 
 def complete_file_option(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(incomplete, type="file")]
+
+
+# An option that takes a file.
+file_option = partial(click.option, metavar="FILE", shell_complete=complete_file_option)
 
 
 class CommandError(click.ClickException):
@@ -61,7 +65,7 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, content in folders.items():
         text = f"The folder of {content}."
         run = click.option(f"--{name}", metavar="FOLDER", help=text, shell_complete=complete_folder_option)(run)
-    return click.option("--conf", metavar="FILE", help="The settings file.", shell_complete=complete_file_option)(run)
+    return file_option("--conf", help="The settings file.")(run)
 
 
 def with_loaded_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -72,6 +72,16 @@ def end_with_parent(number: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
+def end_process(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """End a process, and kill it if it does not end in time."""
+    process.terminate()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
     """Let a closed terminal and a kill end the block as Ctrl-C does; a second signal changes nothing."""

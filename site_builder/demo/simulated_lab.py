@@ -21,9 +21,8 @@ from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.formatting import HOUR, MINUTE
 from site_builder.core.model import IdleTimes
 from site_builder.demo import scenario
-from site_builder.demo.amd_tools import render_amd_output
-from site_builder.demo.nvidia_tools import NvidiaToolProcess, render_nvidia_output
 from site_builder.demo.scenario import HostScenario, ScenarioJob, ScenarioMachine, build_scenario_gpu_uuid
+from site_builder.demo.simulated_tools import SimulatedToolProcess, render_amd_output, render_nvidia_output
 from site_builder.fleet.store import FleetStore
 
 KERNEL_VERSION = "6.1.0-28-amd64"
@@ -87,7 +86,7 @@ class SimulatedHost:
         up = self.uptime + ran
         lost, machine = self.scenario.list_lost_gpus(now), self.machine
         processes = [
-            NvidiaToolProcess(gpu, pid, job.simulate_memory(machine.units[gpu].memory_mib, now), job.program)
+            SimulatedToolProcess(gpu, pid, job.simulate_memory(machine.units[gpu].memory_mib, now), job.program)
             for job in jobs
             for pid, gpu in enumerate(job.gpus, job.pid)
         ]

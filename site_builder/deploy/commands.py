@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from site_builder.config.settings import Settings
-from site_builder.core.command_options import CommandError, complete_file_option, with_settings
+from site_builder.core.command_options import CommandError, file_option, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.remote import targets
 
@@ -16,20 +16,13 @@ from site_builder.remote import targets
 @click.command()
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @click.option("--consul", is_flag=True, help="The hosts that Consul lists.")
-@click.option(
-    "--hosts-file",
-    metavar="FILE",
-    help="The hosts of this file: hosts.txt's lines, or a HOST each.",
-    shell_complete=complete_file_option,
-)
+@file_option("--hosts-file", help="The hosts of this file: hosts.txt's lines, or a HOST each.")
 @click.option("--name", metavar="NAME", help="What the one HOST is called on the board.")
 @click.option("--check", is_flag=True, help="Change nothing; tell how each host is, and what would be done.")
 @click.option("--remove", is_flag=True, help="Take it all back from the hosts; their data stays.")
 @click.option("--dest", metavar="ssh://USER@WEB", help="Where the hosts find the web host, if not by this connection.")
 @click.option("--web", metavar="USER@WEB", help="The web host, where this is another machine.")
-@click.option(
-    "--ssh-config", metavar="FILE", help="Another ssh configuration than your own.", shell_complete=complete_file_option
-)
+@file_option("--ssh-config", help="Another ssh configuration than your own.")
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, for programs.")
 @with_settings
 def deploy(

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from site_builder.config.settings import Settings
-from site_builder.core.command_options import CommandError, complete_file_option, print_command_message, with_settings
+from site_builder.core.command_options import CommandError, file_option, print_command_message, with_settings
 from site_builder.core.names import is_host_name
 from site_builder.remote import targets
 from site_builder.remote.fetch import PullLoop
@@ -23,16 +23,12 @@ DEFAULT_INTERVAL_S = 60
 
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_hosts)
-@click.option(
-    "--hosts-file", metavar="FILE", help="The hosts in a file, one a line.", shell_complete=complete_file_option
-)
+@file_option("--hosts-file", help="The hosts in a file, one a line.")
 @click.option("--consul", is_flag=True, help="The hosts that Consul lists.")
 @click.option(
     "--limit", type=click.IntRange(2, 300), default=20, metavar="SECONDS", help="For each host.  [default: 20]"
 )
-@click.option(
-    "--ssh-config", metavar="FILE", help="Instead of your ~/.ssh/config.", shell_complete=complete_file_option
-)
+@file_option("--ssh-config", help="Instead of your ~/.ssh/config.")
 @click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Again and again, this often.")
 @click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")
 @with_settings

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import paramiko  # noqa: TID251
 
-from site_builder.core.subprocesses import extract_last_line, require_time_left
+from site_builder.core.subprocesses import end_process, extract_last_line, require_time_left
 from site_builder.remote import ssh_config
 from site_builder.remote.ssh_config import TIMEOUT_ERRORS, HostKey, SshError, SshHostConfig, resolve_ssh_host
 
@@ -222,7 +222,7 @@ def open_ssh_socket(
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        resources.callback(end_ssh_process, process)
+        resources.callback(end_process, process, 2)
         return ours
     try:
         return socket.create_connection((host.address, host.port), require_time_left(deadline))
@@ -235,15 +235,6 @@ def open_ssh_socket(
     except OSError as error:
         message = f"{host.name} cannot be reached at {host.address} port {host.port}: {error.strerror or error}"
     raise SshError(message)
-
-
-def end_ssh_process(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(2)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def read_offered_ssh_key(transport: paramiko.Transport) -> HostKey:

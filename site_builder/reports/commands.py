@@ -35,12 +35,7 @@ from site_builder.reports.collect import CollectedReport
     help="Which, like 2026-W45, from Monday to Sunday.  [default: the last that is over]",
 )
 @click.option("--text", "as_text", is_flag=True, help="As plain text, on stdout.")
-@click.option(
-    "--out",
-    metavar="FILE",
-    shell_complete=command_options.complete_file_option,
-    help="Write it there; - is stdout.  [default: www/reports/YYYY-Www.html]",
-)
+@command_options.file_option("--out", help="Write it there; - is stdout.  [default: www/reports/YYYY-Www.html]")
 @click.option("--mail", is_flag=True, help="Send it to where the rule weekly-report says; see docs/alerts.md.")
 @click.option(
     "--to", "names", metavar="NAME", multiple=True, help="With --mail: only there, a channel or person:LOGIN."

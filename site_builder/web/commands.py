@@ -20,10 +20,15 @@ from typing import Any
 import click
 
 from site_builder.config.settings import LoadedSettings, Settings, load_settings
-from site_builder.core import command_options
-from site_builder.core.command_options import CommandError, print_command_message, with_loaded_settings, with_settings
+from site_builder.core.command_options import (
+    CommandError,
+    file_option,
+    print_command_message,
+    with_loaded_settings,
+    with_settings,
+)
 from site_builder.core.files import SCRIPTS_FOLDER, create_protected_folder
-from site_builder.core.subprocesses import end_with_parent, interrupt_on_signals
+from site_builder.core.subprocesses import end_process, end_with_parent, interrupt_on_signals
 from site_builder.web import server
 from site_builder.web.server import WebServer
 
@@ -112,12 +117,7 @@ def serve_live_board(
                 web_server.stop()
                 thread.join()
         finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_process(process, 10)
     raise CommandError("the builder has ended, and with it the board")
 
 
@@ -131,13 +131,7 @@ def check_htpasswd_option(_context: click.Context, _option: click.Parameter, val
 
 @click.command()
 @click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
-@click.option(
-    "--htpasswd",
-    metavar="FILE",
-    help="Who may see it, with passwords.",
-    callback=check_htpasswd_option,
-    shell_complete=command_options.complete_file_option,
-)
+@file_option("--htpasswd", help="Who may see it, with passwords.", callback=check_htpasswd_option)
 @with_settings
 def serve(settings: Settings) -> None:
     """Serve the site in www/ until Ctrl-C.

@@ -10,7 +10,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from threading import Thread
@@ -347,20 +347,21 @@ class WebServer(TcpWSGIServer):
 
 def open_listening_socket(address: str, port: int) -> socket.socket:
     """Open a socket that listens there, or raise OSError."""
-    failure = OSError("no such address")
+    failure: OSError | None = None
     for family, kind, _, _, where in socket.getaddrinfo(
         address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     ):
-        sock = socket.socket(family, kind)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(where)
-            sock.listen(BACKLOG)  # two may bind the same port, but only one may listen
-            return sock
+            with ExitStack() as stack:
+                sock = stack.enter_context(socket.socket(family, kind))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(where)
+                sock.listen(BACKLOG)  # two may bind the same port, but only one may listen
+                stack.pop_all()
+                return sock
         except OSError as error:
-            failure = failure if failure.errno else error
-            sock.close()
-    raise failure
+            failure = failure or error
+    raise failure or OSError("no such address")
 
 
 def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:

@@ -1,8 +1,10 @@
-"""Print what nvidia-smi would print on a simulated host."""
+"""Print what nvidia-smi, amd-smi and rocm-smi would print on a simulated host."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -22,9 +24,13 @@ ODD_FIELDS = {
     ("lyra", 1): {"ecc.errors.corrected.aggregate.total": "214"},
     ("draco", 3): {"pcie.link.width.current": "8"},
 }
+AMD_DRIVER_VERSION = "6.10.5"
+BYTES_PER_MIB = 1024 * 1024
+# The driver of AMD counts the processors of the machine too, and them first.
+FIRST_NODE_ID = 2
 
 
-class NvidiaToolProcess(NamedTuple):
+class SimulatedToolProcess(NamedTuple):
     """A process on a GPU or an instance, by the place of that among the units of its machine."""
 
     gpu: int
@@ -33,7 +39,7 @@ class NvidiaToolProcess(NamedTuple):
     program: str
 
 
-class NvidiaToolGpu(NamedTuple):
+class SimulatedToolGpu(NamedTuple):
     """A GPU as it sits in the machine, with the places of what it is, or is cut into, among the units."""
 
     index: int  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
@@ -45,18 +51,18 @@ class NvidiaToolGpu(NamedTuple):
 def render_nvidia_output(
     machine: ScenarioMachine,
     seen: Sequence[tuple[int, int]],
-    gpu_processes: Sequence[NvidiaToolProcess],
+    gpu_processes: Sequence[SimulatedToolProcess],
     lost: set[int],
     now: float,
 ) -> dict[str, str]:
     cards = [
-        NvidiaToolGpu(unit.index, build_scenario_gpu_uuid(machine, gpu), (gpu,), is_mig=False)
+        SimulatedToolGpu(unit.index, build_scenario_gpu_uuid(machine, gpu), (gpu,), is_mig=False)
         for gpu, unit in enumerate(machine.units)
         if unit.vendor == "nvidia" and unit.instance is None
     ]
     if machine.instances:
         uuid = f"GPU-{scenario.build_scenario_uuid(f'{machine.name} whole')}"
-        cards.insert(0, NvidiaToolGpu(0, uuid, tuple(range(len(machine.instances))), is_mig=True))
+        cards.insert(0, SimulatedToolGpu(0, uuid, tuple(range(len(machine.instances))), is_mig=True))
     rows: list[dict[str, str]] = []
     listed = []
     for card in cards:
@@ -98,7 +104,7 @@ def format_smi_xml_cell(fields: Mapping[str, str], name: str, unit: str = "") ->
 
 
 def build_smi_fields(
-    machine: ScenarioMachine, card: NvidiaToolGpu, seen: Sequence[tuple[int, int]], now: float
+    machine: ScenarioMachine, card: SimulatedToolGpu, seen: Sequence[tuple[int, int]], now: float
 ) -> dict[str, str]:
     """Build the cells of a GPU for --query-gpu, from the use and memory of its parts."""
     key = (machine.name, card.unit_positions[0])
@@ -127,3 +133,49 @@ def build_smi_fields(
     if card.is_mig:  # nvidia-smi reports no use of a GPU that is cut
         fields.update({name: NOT_AVAILABLE_CELL for name in fields if name.startswith("utilization.")})
     return fields
+
+
+def render_amd_output(
+    machine: ScenarioMachine, seen: Sequence[tuple[int, int]], gpu_processes: Sequence[SimulatedToolProcess], now: float
+) -> dict[str, str]:
+    """Render the answer to each question to the tool of this machine."""
+    is_rocm = machine.amd_tool == "rocm-smi"
+    template = load_html_template("rocm_smi.json" if is_rocm else "amd_smi.json")
+    answers = {}
+    for gpu, unit in enumerate(machine.units):
+        if unit.vendor == "amd":
+            uuid = build_scenario_gpu_uuid(machine, gpu)
+            readings = scenario.simulate_readings(unit.model, uuid, *seen[gpu], now)
+            text = template.render(
+                unit=unit,
+                own_id=uuid[4:],
+                bus_id=f"0000:{0x83 + 3 * unit.index:02x}:00.0",
+                node_id=FIRST_NODE_ID + unit.index,
+                board=scenario.SCENARIO["amd_boards"][unit.model.name],
+                driver_version=AMD_DRIVER_VERSION,
+                readings=readings,
+                watts=round(readings.watts),
+                processes=[process for process in gpu_processes if process.gpu == gpu],
+                bytes_per_mib=BYTES_PER_MIB,
+            )
+            answers[f"card{unit.index}"] = json.loads(text)
+    if is_rocm:
+        processes_by_pid: dict[int, list[SimulatedToolProcess]] = defaultdict(list)
+        for process in gpu_processes:
+            if machine.units[process.gpu].vendor == "amd":
+                processes_by_pid[process.pid].append(process)
+        processes_text = load_html_template("rocm_processes.txt").render(
+            processes_by_pid=processes_by_pid, units=machine.units, bytes_per_mib=BYTES_PER_MIB
+        )
+        names = {card: answer["names"] for card, answer in answers.items()}
+        return {
+            "rocm-names": json.dumps({**names, "system": {"Driver version": AMD_DRIVER_VERSION}}),
+            "rocm-metric": json.dumps({card: answer["metric"] for card, answer in answers.items()}),
+            "rocm-processes": processes_text,
+        }
+    output = {}
+    for question in ("list", "static", "metric", "process"):
+        entries = [answer[question] for answer in answers.values()]
+        answer = {"gpu_data": entries} if question in ("static", "metric") else entries
+        output[question] = json.dumps(answer, indent=4) + "\n"
+    return output
