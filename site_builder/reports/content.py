@@ -88,11 +88,16 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
     report_events, hosts = list_content_events(report), list_content_unseen_hosts(report)
     comparison = compare_report_weeks(report)
     use_change = Html(build_content_change(comparison.used))
-    person_rows = []
+    model_rows, person_rows = [], []
+    for model, use in models[: form.max_models]:
+        before_use = previous.models.get(model) if previous else None
+        hours_before = before_use.taken / totals.MINUTES_PER_HOUR if before_use else None
+        change = build_content_change(UsageChange(use.taken / totals.MINUTES_PER_HOUR, hours_before))
+        model_rows.append(build_fleet_page_row(form.shorten(model), use, Html(change)))
     for row in people.rows[: form.max_people] if report.are_users_shown else ():
-        before = None if previous_use is None else totals.usage_total_to_hours(previous_use.get(row.key, 0))
-        change = UsageChange(totals.usage_total_to_hours(row.sums.used), before)
-        person_rows.append(build_content_person(form.shorten(row.name), row.sums, row.sums.used, change))
+        hours_before = None if previous_use is None else totals.usage_total_to_hours(previous_use.get(row.key, 0))
+        hours_change = UsageChange(totals.usage_total_to_hours(row.sums.used), hours_before)
+        person_rows.append(build_content_person(form.shorten(row.name), row.sums, row.sums.used, hours_change))
     return {
         "title": build_content_title(report),
         "date_range": build_content_date_range(report),
@@ -102,12 +107,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
         "all_gpus": build_fleet_page_row("All GPUs", report.usage.total, use_change),
         "hour_names": fleet_page.HOUR_NAMES,
         "heat": fleet_page.build_heatmap_hourly_rows(report.days, report.cells, report.unfinished_until),
-        "models": [
-            build_fleet_page_row(
-                form.shorten(model), use, Html(build_content_change(compare_report_model(report, model)))
-            )
-            for model, use in models[: form.max_models]
-        ],
+        "models": model_rows,
         "omitted_models": 0 if form.max_models is None else len(models) - form.max_models,
         "users": report.are_users_shown,
         "people": person_rows,
@@ -278,13 +278,6 @@ def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
 
 def count_report_users(usage: CollectedUsage) -> int:
     return sum(row.sums.used > 0 for row in usage.people.rows)
-
-
-def compare_report_model(report: CollectedReport, model: str) -> UsageChange:
-    """Compare the GPU-hours of a model with the week before."""
-    before = report.compared_usage.models.get(model) if report.compared_usage else None
-    use = report.usage.models.get(model, NOTHING_SEEN)
-    return UsageChange(use.taken / totals.MINUTES_PER_HOUR, before.taken / totals.MINUTES_PER_HOUR if before else None)
 
 
 def list_content_models(report: CollectedReport) -> list[tuple[str, UseSummary]]:
