@@ -167,11 +167,8 @@ class NotificationQueueBuilder:
         """Queue alerts in a notification that waits for quiet hours or the hourly limit, or in a new one."""
         send_at = self.find_send_time(to, rule)
         # what will be past by then is not worth reporting
-        alerts = [
-            alert
-            for alert in alerts
-            if alert.step != model.STEP_HAPPENED or alert.until is None or send_at < alert.until
-        ]
+        ends = [alert.until if alert.step == model.STEP_HAPPENED else None for alert in alerts]
+        alerts = [alert for alert, end in zip(alerts, ends) if end is None or send_at < end]
         if not alerts:
             return
         can_merge = send_at > self.now_s and rule.name != model.WEEKLY_REPORT_RULE

@@ -20,7 +20,7 @@ from site_builder.config.setting_types import (
     match_setting_text,
 )
 from site_builder.core.clock import Now
-from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, format_duration, format_names
+from site_builder.core.formatting import DAY, DAY_NAMES, HOUR, MINUTE, format_count, format_duration, format_names
 from site_builder.core.terminal_text import decode_text, limit_problems
 from site_builder.core.timeparse.moments import FULL_DAY_NAMES
 from site_builder.health.model import UNNAMED_KEY_PREFIX
@@ -279,25 +279,24 @@ def apply_alert_rules(
     state: AlertState, conditions: Iterable[Condition], rules: Mapping[str, AlertRule], context: AlertContext, now: Now
 ) -> AlertState:
     """Return the alert state after a build, with new notifications; the same object if nothing changed."""
-    state_builder = AlertRuleEvaluation(state, rules, context, now)
-    now_s = state_builder.now_s
-    state_builder.update_conditions(conditions)
-    state_builder.queue_builder.build_notifications()
-    state_builder.queue_builder.defer_to_quiet_end(rules)
-    reported_once = state_builder.reported_once
+    evaluation = AlertRuleEvaluation(state, rules, context, now)
+    evaluation.update_conditions(conditions)
+    now_s, queue_builder, reported_once = evaluation.now_s, evaluation.queue_builder, evaluation.reported_once
+    queue_builder.build_notifications()
+    queue_builder.defer_to_quiet_end(rules)
     if len(reported_once) > MAX_REPORTED_ONCE:
         reported_once = dict(sorted(reported_once.items(), key=lambda item: item[1])[-MAX_REPORTED_ONCE:])
     updated = state._replace(
         started_at=now_s if state.started_at is None else state.started_at,
-        conditions=state_builder.conditions,
+        conditions=evaluation.conditions,
         reported_once=reported_once,
-        notifications=tuple(state_builder.queue_builder.notifications),
+        notifications=tuple(queue_builder.notifications),
         silences={host: until for host, until in state.silences.items() if until > now_s or not context.expires},
         history=tuple(
             record for record in state.history if now_s - record.at < HISTORY_RETENTION_S or not context.expires
         ),
-        sent_times=state_builder.queue_builder.sent_times,
-        id_counter=state_builder.queue_builder.id_counter,
+        sent_times=queue_builder.sent_times,
+        id_counter=queue_builder.id_counter,
     )
     return state if updated == state else updated
 
@@ -328,8 +327,7 @@ class AlertRuleEvaluation:
             if self.is_first_run or rule is None or not rule.on:
                 self.remember_reported(condition)
             else:
-                plural = "s" * (gpu_count != 1)
-                what = f"it has {gpu_count} GPU{plural}" if gpu_count else "it has told no GPU yet"
+                what = f"it has {format_count(gpu_count, 'GPU')}" if gpu_count else "it has told no GPU yet"
                 yield condition._replace(what=what)
 
     def was_reported(self, condition: Condition) -> bool:
@@ -395,11 +393,9 @@ class AlertRuleEvaluation:
         if tracked.is_suppressed and not condition.is_lasting:
             self.remember_reported(condition)
             return
-        if tracked.is_suppressed or tracked.reported_at is not None:
-            self.conditions[key] = tracked
-            return
         due_at = tracked.first_seen_at + rule.delay + self.find_grouping_delay(rule, model.STEP_BEGUN)
-        if self.now_s < max(start_time, due_at) or self.is_muted(condition):
+        is_handled = tracked.is_suppressed or tracked.reported_at is not None
+        if is_handled or self.now_s < max(start_time, due_at) or self.is_muted(condition):
             self.conditions[key] = tracked
             return
         since = tracked.first_seen_at if condition.since is None else condition.since
@@ -417,13 +413,9 @@ class AlertRuleEvaluation:
     def renew(self, tracked: TrackedCondition, condition: Condition) -> TrackedCondition:
         """Update a condition that still exists: a booking may have been extended, or the clock set."""
         first_seen_at = min(tracked.first_seen_at, self.now_s)  # a clock set back must not make it last for ever
-        if (
-            tracked.reported_at is None
-            and condition.is_lasting
-            and condition.since is not None
-            and first_seen_at < condition.since <= self.now_s
-        ):
-            first_seen_at = condition.since  # it was over and began again between two builds
+        since = condition.since if tracked.reported_at is None and condition.is_lasting else None
+        if since is not None and first_seen_at < since <= self.now_s:
+            first_seen_at = since  # it was over and began again between two builds
         condition = tracked.condition._replace(until=condition.until)
         return tracked._replace(condition=condition, first_seen_at=first_seen_at, cleared_at=None)
 

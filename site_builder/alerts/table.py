@@ -92,8 +92,8 @@ def list_condition_table_statuses(
 def explain_waiting_condition(notifications: Iterable[Notification], now: Now) -> str:
     receivers_by_state: dict[str, list[str]] = {}
     for notification in notifications:
-        receiver = format_table_receiver(notification.to)
-        receivers_by_state.setdefault(describe_table_departure(notification, now), []).append(receiver)
+        departure = describe_table_departure(notification, now)
+        receivers_by_state.setdefault(departure, []).append(format_table_receiver(notification.to))
     return "; ".join(
         f"the notification{'s' * (len(names) > 1)} to {format_names(names)} {'are' if len(names) > 1 else 'is'} {state}"
         for state, names in receivers_by_state.items()
