@@ -76,7 +76,7 @@ class AlertEngine:
         try:
             is_sending = self.sender_process is not None and self.sender_process.poll() is None
             state = self.last_state or AlertState()
-            if is_leader and not is_sending and queue.has_due_work(state, self.claim_prefix, int(now.epoch)):
+            if is_leader and not is_sending and queue.has_due_queue_work(state, self.claim_prefix, int(now.epoch)):
                 self.sender_process = sender.start_sender_process(self.settings)
         except OSError as error:
             self.failure = f"nothing can be sent: {error.strerror}"

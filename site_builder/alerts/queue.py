@@ -250,8 +250,8 @@ def find_queue_quiet_end(quiet: tuple[int, int] | None, at: int, zone: tzinfo) -
 # What the sender does with the queue
 
 
-def has_due_work(state: AlertState, claim_prefix: str | None, now: int) -> bool:
-    """Return True if a notification is due, or has a claim whose sender may be gone (see write_off_lost_claims)."""
+def has_due_queue_work(state: AlertState, claim_prefix: str | None, now: int) -> bool:
+    """Return True if a notification is due, or has a claim whose sender may be gone."""
     return any(
         queued.due_at <= now
         and (not queued.claimed_by or is_claim_over(queued, claim_prefix, now, LOCAL_CLAIM_TIMEOUT_S))
@@ -264,7 +264,7 @@ def is_claim_over(notification: Notification, claim_prefix: str | None, now: int
     return abs(now - notification.claimed_at) >= (local_timeout_s if is_local else CLAIM_TIMEOUT_S)
 
 
-def write_off_lost_claims(state: AlertState, claim_prefix: str | None, now: int) -> AlertState:
+def write_off_lost_queue_claims(state: AlertState, claim_prefix: str | None, now: int) -> AlertState:
     """Finish notifications whose sender ended while it sent them: they may have arrived, and are not sent again.
 
     The claims of senders on this machine begin with `claim_prefix`, and none of these senders is left; None means
@@ -299,7 +299,7 @@ def find_queued_notification(state: AlertState, notification_id: str, claim_name
     return next(matches, None)
 
 
-def record_outcome(
+def record_queue_outcome(
     state: AlertState, notification_id: str, claim_name: str, outcome: model.DeliveryOutcome, now: int
 ) -> AlertState:
     """Finish a claimed notification or schedule its retry; one that is no longer ours was written off by another."""

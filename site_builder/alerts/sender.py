@@ -73,7 +73,7 @@ class NotificationSender:
 
     def send_due(self, on_outcome: OutcomeListener | None = None) -> int:
         deadline = time.monotonic() + SEND_PERIOD_S
-        state = self.store.change(lambda state: queue.write_off_lost_claims(state, self.claim_prefix, self.now_s))
+        state = self.store.change(lambda state: queue.write_off_lost_queue_claims(state, self.claim_prefix, self.now_s))
         count = 0
         while not self.is_ending and time.monotonic() < deadline:
             due = queue.list_due_notifications(state, self.now_s)
@@ -88,7 +88,7 @@ class NotificationSender:
                 continue
             outcome = self.send(notification)
             state = self.change_with_retries(
-                lambda state: queue.record_outcome(state, notification_id, self.claim_name, outcome, self.now_s)  # noqa: B023 # called at once
+                lambda state: queue.record_queue_outcome(state, notification_id, self.claim_name, outcome, self.now_s)  # noqa: B023 # called at once
             )
             if on_outcome:
                 on_outcome(notification, outcome)

@@ -397,7 +397,7 @@ def sent(content: AlertState, *outcomes: DeliveryOutcome, now: int = 1000) -> Al
     """The book after its letters were tried, one after the other."""
     for outcome in outcomes:
         (first, *_) = queue.list_due_notifications(content, now)
-        content = queue.record_outcome(
+        content = queue.record_queue_outcome(
             queue.claim_notification(content, first.id, "me", now), first.id, "me", outcome, now
         )
     return content
@@ -473,7 +473,7 @@ def test_a_claimed_notification_belongs_to_one_sender() -> None:
     content = queue.claim_notification(build_state(build_notification()), "l1", "me", 1000)
     assert not queue.list_due_notifications(content, 1000)
     assert queue.claim_notification(content, "l1", "you", 1001) == content
-    assert queue.record_outcome(content, "l1", "you", DeliveryOutcome("sent"), 1001) == content
+    assert queue.record_queue_outcome(content, "l1", "you", DeliveryOutcome("sent"), 1001) == content
     assert queue.find_queued_notification(content, "l1", "me")
     assert not queue.find_queued_notification(content, "l1", "you")
 
@@ -493,21 +493,21 @@ def test_a_claim_whose_sender_is_gone_is_unsure_and_not_sent_again(
     claimed: str, ours: str | None, later: int, is_gone: bool
 ) -> None:
     content = build_state(build_notification(1, claimed_by=claimed, claimed_at=1000), build_notification(2))
-    after = queue.write_off_lost_claims(content, ours, 1000 + later)
+    after = queue.write_off_lost_queue_claims(content, ours, 1000 + later)
     assert [one.id for one in after.notifications] == (["l2"] if is_gone else ["l1", "l2"])
     assert [one.status for one in after.history] == ["unsure"] * is_gone
 
 
 def test_due_work_is_a_due_notification_or_a_lost_claim() -> None:
     claimed = build_notification(1, claimed_by="one 77.ab", claimed_at=1000)
-    assert queue.has_due_work(build_state(build_notification()), None, 1000)
-    assert not queue.has_due_work(build_state(build_notification(due_at=1001)), None, 1000)
-    assert [queue.has_due_work(build_state(claimed), None, 1000 + later) for later in (0, 119, 120)] == [
+    assert queue.has_due_queue_work(build_state(build_notification()), None, 1000)
+    assert not queue.has_due_queue_work(build_state(build_notification(due_at=1001)), None, 1000)
+    assert [queue.has_due_queue_work(build_state(claimed), None, 1000 + later) for later in (0, 119, 120)] == [
         False,
         False,
         True,
     ]
-    assert [queue.has_due_work(build_state(claimed), "two ", 1000 + later) for later in (120, 899, 900)] == [
+    assert [queue.has_due_queue_work(build_state(claimed), "two ", 1000 + later) for later in (120, 899, 900)] == [
         False,
         False,
         True,

@@ -259,5 +259,5 @@ class Week:
             self.sent.append(Sent(shown(at), due.to, format_notification_headline(due.alerts, due.omitted_count), due))
             store.change(lambda state, due=due: queue.claim_notification(state, due.id, "test", at))  # type: ignore[misc]
             store.change(
-                lambda state, due=due: queue.record_outcome(state, due.id, "test", DeliveryOutcome("sent"), at)  # type: ignore[misc]
+                lambda state, due=due: queue.record_queue_outcome(state, due.id, "test", DeliveryOutcome("sent"), at)  # type: ignore[misc]
             )
