@@ -35,9 +35,7 @@ MAX_MOVED_AT_ONCE = 100
 TAIL_BYTES = 8 * 1024 * 1024
 
 
-def archive_ended_bookings(
-    settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str = ""
-) -> list[Problem]:
+def archive_ended_bookings(settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str) -> list[Problem]:
     """Move bookings that ended longer ago than the retention, and return what prevents it.
 
     While the clock is in doubt, for the reason that `doubt` gives, nothing is moved.
@@ -47,12 +45,8 @@ def archive_ended_bookings(
         if not settings.booking_policy.retention_s or not list_bookings_to_archive(settings, bookings, epoch):
             return []
         if doubt:
-            return [
-                Problem(
-                    "clock",
-                    clock_check.describe_clock_doubt(doubt, "bookings that seem to be over stay in comments.json"),
-                )
-            ]
+            consequence = "bookings that seem to be over stay in comments.json"
+            return [Problem("clock", clock_check.describe_clock_doubt(doubt, consequence))]
         BookingService(settings, lambda: epoch).execute(BUILDER_USER, ArchiveOperation(settings))
     except BookingsUnreadableError:
         return []  # the board reports it already
@@ -71,10 +65,9 @@ class ArchiveOperation:
     settings: Settings
 
     def apply(self, transaction: BookingTransaction) -> str:
-        stored_bookings = transaction.list_bookings()
-        bookings = [stored.booking for stored in stored_bookings]
-        due = {id(booking) for booking in list_bookings_to_archive(self.settings, bookings, transaction.now.epoch)}
-        moved = [stored for stored in stored_bookings if id(stored.booking) in due][:MAX_MOVED_AT_ONCE]
+        bookings = [stored.booking for stored in transaction.list_bookings()]
+        due = set(list_bookings_to_archive(self.settings, bookings, transaction.now.epoch))
+        moved = [stored for stored in transaction.list_bookings() if stored.booking in due][:MAX_MOVED_AT_ONCE]
         append_archive_lines(self.settings.state / ARCHIVE_FILE, moved)
         for stored in moved:
             transaction.remove_booking(stored)
@@ -115,9 +108,6 @@ def append_archive_lines(path: Path, moved: Iterable[ParsedBooking]) -> None:
         os.fsync(handle)
 
 
-# Restoring
-
-
 def read_archive(settings: Settings) -> list[ParsedBooking]:
     """Return the archived bookings, the newest first and each once; OSError if they cannot be read."""
     try:
@@ -151,15 +141,12 @@ class ArchiveRestoreOperation:
     def apply(self, transaction: BookingTransaction) -> str:
         now, wanted = transaction.now, self.wanted
         present = transaction.list_logged_entries()
-        chosen = [
-            archived
-            for archived in self.archive
-            if archived.to_logged_entry() not in present
-            and (
-                archived.booking.id == wanted
-                or (wanted == ALL_BOOKINGS and not has_booking_ended(archived.booking, now))
-            )
-        ]
+
+        def is_wanted(booking: Booking) -> bool:
+            return booking.id == wanted or (wanted == ALL_BOOKINGS and not has_booking_ended(booking, now))
+
+        chosen = [archived for archived in self.archive if is_wanted(archived.booking)]
+        chosen = [archived for archived in chosen if archived.to_logged_entry() not in present]
         if not chosen:
             what = "booking that is not over" if wanted == ALL_BOOKINGS else f"booking {wanted[:80]}"
             raise BookingRefusedError(f"there is no {what} in the archive: `gpuboard bookings --past` lists it")

@@ -74,8 +74,8 @@ class RemoteBookingBackend:
 
     def send(self, request: Mapping[str, Any]) -> BookingResponse:
         """Send a request; print a note if the board is in another time zone."""
-        if self.has_open_booking is None:
-            self.has_open_booking = not self.settings.token and self.fetch_bookings().get("how") == "open"
+        if self.has_open_booking is None and not self.settings.token:
+            self.list_bookings()
         if self.has_open_booking:  # the board takes any name for granted
             request = {**request, "as": find_backend_person()}
         url = self.find_booking_url()
@@ -92,7 +92,10 @@ class RemoteBookingBackend:
 
     def list_bookings(self) -> BookingResponse:
         """List the bookings; on an open board, mark as own those of the login here."""
-        response = self.fetch_bookings()
+        url = self.find_booking_url()
+        response = self.request_json(url, None)
+        if not isinstance(response.get("bookings"), list):
+            raise FleetUnavailableError(describe_unexpected_board_response(url))
         self.has_open_booking = response.get("how") == "open"
         if self.has_open_booking:
             response["who"] = find_backend_person()
@@ -126,13 +129,6 @@ class RemoteBookingBackend:
             message = f"the board at {self.url} sends bookings to another server, and nothing was sent there"
             raise FleetUnavailableError(message)
         return url
-
-    def fetch_bookings(self) -> BookingResponse:
-        url = self.find_booking_url()
-        response = self.request_json(url, None)
-        if not isinstance(response.get("bookings"), list):
-            raise FleetUnavailableError(describe_unexpected_board_response(url))
-        return response
 
     def request_json(self, url: str, body: bytes | None, with_token: bool = True) -> BookingResponse:
         """Make a request, and return the object in its response."""
@@ -206,9 +202,9 @@ def open_booking_backend(
         return RemoteBookingBackend(settings, settings.url)
     if not settings.data.is_dir():
         folder = settings.data.absolute()
-        message = (
-            f"there is no folder {folder}" if is_data_set else f"there is no board here ({folder}), and none is named"
-        )
+        message = f"there is no board here ({folder}), and none is named"
+        if is_data_set:
+            message = f"there is no folder {folder}"
         raise CommandError(f"{message}: set GPUBOARD_DATA to its data folder, or GPUBOARD_URL to its address")
     return local_class(settings)
 

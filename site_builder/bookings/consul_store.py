@@ -35,19 +35,14 @@ class ConsulStoreCopies:
         problems: list[Problem] = []
         failed: list[Problem] = []
         for name in COPIED_FILES:
-            if (
-                name in indexes
-                and self.known_versions.get(name) != (indexes[name], self.read_copy_signature(name))
-                and not failed
-            ):
+            version = (indexes[name], self.read_copy_signature(name)) if name in indexes else None
+            if version and version != self.known_versions.get(name) and not failed:
                 failed = self.renew_copy(name)  # the others are then not asked for either: each would wait as long
             if (find_consul_store_folder(self.data_folder, name) / f"{name}{BY_HAND_SUFFIX}").exists():
                 fault = f"was changed by hand, but lives in Consul: what you wrote is in data/{name}{BY_HAND_SUFFIX}"
-                hint = (
-                    "use `gpuboard edit`"
-                    if name == BOOKINGS_FILE
-                    else f"put it with `consul kv put {self.kv_store.data_prefix}{name}`"
-                )
+                hint = f"put it with `consul kv put {self.kv_store.data_prefix}{name}`"
+                if name == BOOKINGS_FILE:
+                    hint = "use `gpuboard edit`"
                 problems.append(Problem(f"data/{name}", f"{fault}; {hint}, and remove that file"))
         return problems + failed
 
@@ -69,10 +64,9 @@ class ConsulStoreCopies:
                 self.known_versions[name] = value.modify_index, self.read_copy_signature(name)
         except locks.LockedFileBusyError:
             return []  # who has it renews the copy
-        except ConsulUnavailableError as error:
-            return [Problem(f"data/{name}", f"the copy of what Consul has is not renewed: Consul {error}")]
-        except (locks.LockedFileError, files.FileRefusedError, OSError) as error:
-            return [Problem(f"data/{name}", f"the copy of what Consul has is not renewed: {error}")]
+        except (ConsulUnavailableError, locks.LockedFileError, files.FileRefusedError, OSError) as error:
+            reason = f"Consul {error}" if isinstance(error, ConsulUnavailableError) else error
+            return [Problem(f"data/{name}", f"the copy of what Consul has is not renewed: {reason}")]
         return []
 
 
@@ -156,9 +150,8 @@ class ConsulBookingStore(store.BookingStore):
                 value = self.kv_store.get(BOOKINGS_KEY)
             if value is None or value.content != content:
                 # another may have written since then what has ours in it
-                is_unchanged = value is not None and value.modify_index == self.modify_index
                 certainty = "so that nobody knows whether it was written"
-                if is_unchanged:
+                if value and value.modify_index == self.modify_index:
                     certainty = "and nothing was written so far"
                 raise locks.LockedFileError(f"{self.access.where} {error}, {certainty}: look again") from None
         # it is booked; the next build renews the copy, or tells why

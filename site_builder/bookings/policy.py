@@ -13,7 +13,6 @@ from site_builder.bookings.times import (
     TimeSpan,
     booking_time_to_epoch,
     compute_booking_end_time,
-    find_booking_span_overlap,
     format_booking_moment,
     has_booking_ended,
     list_booking_spans,
@@ -49,20 +48,14 @@ class BookingNameError(Exception):
 def check_booking_name(name: str) -> str:
     """Return the name unchanged, or refuse it: one that had to be changed could become somebody else's."""
     name = name.strip()
-    if not name or clean_text(name) != name or " ".join(name.split()) != name or len(name) > MAX_NAME_CHARACTERS:
-        message = f"nobody can book under this name: it must be one line of at most {MAX_NAME_CHARACTERS} letters"
-        raise BookingNameError(message)
     has_invisible = any(unicodedata.category(character) in INVISIBLE_CATEGORIES for character in name)
-    if has_invisible or unicodedata.normalize("NFKC", name) != name:
-        message = (
-            "nobody can book under this name: it has letters that cannot be seen, or that are another way to write "
-            "usual ones"
-        )
-        raise BookingNameError(message)
-    return name
-
-
-# Conflicts
+    if not name or clean_text(name) != name or " ".join(name.split()) != name or len(name) > MAX_NAME_CHARACTERS:
+        fault = f"it must be one line of at most {MAX_NAME_CHARACTERS} letters"
+    elif has_invisible or unicodedata.normalize("NFKC", name) != name:
+        fault = "it has letters that cannot be seen, or that are another way to write usual ones"
+    else:
+        return name
+    raise BookingNameError(f"nobody can book under this name: {fault}")
 
 
 class GpuKeyMap:
@@ -116,6 +109,20 @@ def find_conflict(
     return None
 
 
+def find_booking_span_overlap(spans: Sequence[TimeSpan], other_spans: Sequence[TimeSpan]) -> TimeSpan | None:
+    """Return the first of the other spans that overlaps one of `spans`; both are in order."""
+    index, other_index = 0, 0
+    while index < len(spans) and other_index < len(other_spans):
+        (start, end), (other_start, other_end) = spans[index], other_spans[other_index]
+        if start < other_end and other_start < end:
+            return other_spans[other_index]
+        if end <= other_end:
+            index += 1
+        else:
+            other_index += 1
+    return None
+
+
 def check_booking_conflicts(
     new: Booking, others: Iterable[Booking], keys: GpuKeyMap, now: Now, names_shown: bool, given_up: float | None = None
 ) -> None:
@@ -137,9 +144,6 @@ def format_booking_places(places: Iterable[Place]) -> str:
     for host, gpu in places:
         gpus_by_host.setdefault(host, []).append(gpu)
     return " and ".join(host if "*" in gpus else f"{host}:{','.join(gpus)}" for host, gpus in gpus_by_host.items())
-
-
-# Limits
 
 
 def check_policy_limits(since: datetime, until: datetime, limits: BookingPolicy, now: Now) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from site_builder.bookings import parser
-from site_builder.bookings.json_edit import BookingJsonError, decode_json_file, iterate_json_entries, text_to_plain_json
+from site_builder.bookings.json_edit import BookingJsonError, JsonDocument
 from site_builder.core import files, locks
 from site_builder.core.data_folder import BOOKINGS_FILE, CachedDataFile, find_bookings_folder_in_data
 from site_builder.core.locks import LockedFileBusyError, LockedFileError
@@ -157,10 +157,9 @@ class BookingStore:
 def has_any_bookings(path: Path) -> bool:
     """Return whether a file can be read and has entries."""
     try:
-        text = text_to_plain_json(decode_json_file(path.read_bytes()[:MAX_BOOKINGS_BYTES]), [])
+        return bool(JsonDocument.from_bytes(path.read_bytes()[:MAX_BOOKINGS_BYTES]).list_entries())
     except (OSError, BookingJsonError):
         return False
-    return any(True for _ in iterate_json_entries(text, []))
 
 
 @contextmanager
@@ -196,10 +195,8 @@ def hold_booking_store_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> It
             try:
                 try:
                     if not locks.acquire_lock(handle, deadline, LOCK_POLL_INTERVAL_S):
-                        path = booking_folder / BOOKINGS_FILE
-                        raise LockedFileBusyError(
-                            f"somebody else has been writing {path} for {timeout_s:.0f} s: try again"
-                        )
+                        duration = f"{booking_folder / BOOKINGS_FILE} for {timeout_s:.0f} s"
+                        raise LockedFileBusyError(f"somebody else has been writing {duration}: try again")
                 except OSError as error:
                     raise LockedFileError(f"{booking_folder} cannot be locked: {error.strerror}") from None
                 if find_bookings_folder_in_data(data) == booking_folder:  # else they were moved while we waited
@@ -243,9 +240,8 @@ def replace_booking_store_file(
                 if not copy_booking_store_ownership(handle, owner_status):
                     message = f"{path} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
                     raise LockedFileError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
-                with suppress(
-                    OSError, AttributeError
-                ):  # access lists and the like, as far as the new file can have them
+                # access lists and the like, as far as the new file can have them
+                with suppress(OSError, AttributeError):
                     for name in os.listxattr(path, follow_symlinks=False):
                         with suppress(OSError):
                             os.setxattr(handle, name, os.getxattr(path, name, follow_symlinks=False))
@@ -300,18 +296,14 @@ class BookingStoreFile(CachedDataFile[Row]):
 class BookingsFile(BookingStoreFile[Booking]):
     """The bookings, from the last good file while the present one cannot be read."""
 
-    def __init__(self, data: Path, state: Path | None, zone: tzinfo) -> None:
-        super().__init__(
-            data, state, BOOKINGS_FILE, lambda content: parser.parse_bookings(content, zone), MAX_BOOKINGS_BYTES
-        )
+    def __init__(self, data: Path, state: Path | None, zone: tzinfo, name: str = BOOKINGS_FILE) -> None:
+        super().__init__(data, state, name, lambda content: parser.parse_bookings(content, zone), MAX_BOOKINGS_BYTES)
 
     def store_content(self, content: bytes | None) -> list[Problem]:
         """Keep the last good content in state/, and beside the file, where people look for it."""
         if self.state_folder and content is not None:
-            with (
-                suppress(OSError, LockedFileError),
-                open_booking_store_folder(self.folder) as folder,
-            ):  # if we may write there
+            # if we may write there
+            with suppress(OSError, LockedFileError), open_booking_store_folder(self.folder) as folder:
                 owner_status = os.stat(BOOKINGS_FILE, dir_fd=folder, follow_symlinks=False)
                 replace_booking_store_file(folder, self.folder / LAST_GOOD_FILE, content, owner_status)
         return super().store_content(content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from site_builder.core import formatting
@@ -87,17 +86,3 @@ def is_booking_starting_soon(since: datetime | None, now: Now) -> bool:
 def format_booking_moment(seconds: float, now: Now) -> str:
     """Format a moment for people; the last days there are have no other zone."""
     return formatting.format_moment(datetime.fromtimestamp(max(0, min(seconds, MAX_EPOCH)), now.zone), now)
-
-
-def find_booking_span_overlap(spans: Sequence[TimeSpan], other_spans: Sequence[TimeSpan]) -> TimeSpan | None:
-    """Return the first of the other spans that overlaps one of `spans`; both are in order."""
-    index, other_index = 0, 0
-    while index < len(spans) and other_index < len(other_spans):
-        (start, end), (other_start, other_end) = spans[index], other_spans[other_index]
-        if start < other_end and other_start < end:
-            return other_spans[other_index]
-        if end <= other_end:
-            index += 1
-        else:
-            other_index += 1
-    return None

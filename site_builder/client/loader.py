@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from site_builder.bookings import parser as booking_parser
 from site_builder.bookings import store as booking_store
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, suggest_board_update
@@ -157,13 +156,7 @@ def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
     """Load all bookings, from the last good file if the present one cannot be read; refuse if neither can."""
     faults: list[str] = []
     for name in (BOOKINGS_FILE, booking_store.LAST_GOOD_FILE):
-        file = booking_store.BookingStoreFile(
-            settings.data,
-            None,
-            name,
-            lambda content: booking_parser.parse_bookings(content, settings.zone),
-            booking_store.MAX_BOOKINGS_BYTES,
-        )
+        file = booking_store.BookingsFile(settings.data, None, settings.zone, name)
         bookings, problems = file.read()
         if file.content is not None or not (problems or faults):  # without problems, nobody has booked yet
             return bookings

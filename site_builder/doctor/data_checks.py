@@ -11,9 +11,6 @@ import time
 from collections import Counter
 from contextlib import closing
 
-from site_builder.bookings import parser as booking_parser
-from site_builder.bookings import store as booking_store
-from site_builder.bookings.store import BookingStoreFile
 from site_builder.consul import client, kv, leader
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
@@ -161,14 +158,7 @@ def check_data_folder(context: DoctorContext) -> CheckResult:
 
 
 def check_bookings_file(context: DoctorContext) -> CheckResult:
-    name, zone = BOOKINGS_FILE, context.settings.zone
-    file = BookingStoreFile(
-        context.settings.data,
-        None,
-        name,
-        lambda content: booking_parser.parse_bookings(content, zone),
-        booking_store.MAX_BOOKINGS_BYTES,
-    )
+    name, file = BOOKINGS_FILE, BookingsFile(context.settings.data, None, context.settings.zone)
     rows, problems = file.read()
     if problems and file.content is None:
         return fail(f"{name}: {problems[0].what}", "correct it: the last good bookings stay on the board")

@@ -27,7 +27,7 @@ def lab(tmp_path: Path) -> Lab:
 def move(lab: Lab, epoch: float, keep: float = 30 * DAY) -> list[str]:
     settings = lab.settings(booking_policy=BookingPolicy(retention_s=keep))
     rows, _ = BookingsFile(lab.data, None, settings.zone).read()
-    return [problem.what for problem in archive.archive_ended_bookings(settings, rows, epoch)]
+    return [problem.what for problem in archive.archive_ended_bookings(settings, rows, epoch, "")]
 
 
 def lines(lab: Lab) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from site_builder.bookings import parser as booking_parser
-from site_builder.bookings.times import find_booking_span_overlap
+from site_builder.bookings.policy import find_booking_span_overlap
 from tests.support.board_fixture import Lab, gpu
 from tests.support.live_page import clean_environment, free_port, gpuboard
 
