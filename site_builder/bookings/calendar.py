@@ -11,16 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from site_builder.bookings import ics
-from site_builder.bookings.ics import (
-    CODE_DIGEST,
-    FLEET_FEED,
-    HOST_FEEDS,
-    CalendarFile,
-    IcsTimestampStore,
-    build_ics_event_uid,
-    build_ics_feed_file,
-    build_ics_feed_path,
-)
+from site_builder.bookings.ics import CODE_DIGEST, FLEET_FEED, HOST_FEEDS, CalendarFile
 from site_builder.bookings.times import compute_booking_end_time, find_booking_time_bounds
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now
@@ -130,10 +121,8 @@ class CalendarPerson(NamedTuple):
 
 def build_calendar(hosts: Sequence[CalendarHost], shown: PrivacySettings, now: Now) -> Calendar:
     """Build the calendar from the midnight before now to that in two weeks, in our zone."""
-    midnights = tuple(
-        datetime.combine(now.today + timedelta(days=day), datetime.min.time(), now.zone)
-        for day in range(CALENDAR_DAYS + 1)
-    )
+    midnight = datetime.combine(now.today, datetime.min.time(), now.zone)
+    midnights = tuple(midnight + timedelta(days=day) for day in range(CALENDAR_DAYS + 1))
     now.days_until(now.local)  # which changes with the day
     first, last = midnights[0].timestamp(), midnights[-1].timestamp()
     remaining, omitted_count = MAX_OCCURRENCES, 0
@@ -165,17 +154,16 @@ def group_calendar_bookings(host: CalendarHost, shown: PrivacySettings) -> tuple
     labels, rows_by_key = assign_calendar_rows(host)
     groups: dict[tuple[object, ...], list[Booking]] = {}
     for booking in host.bookings:
-        facts = (booking.id, booking.name, booking.since, booking.until, booking.comment, booking.rrule)
-        groups.setdefault(facts, []).append(booking)
+        key = (booking.id, booking.name, booking.since, booking.until, booking.comment, booking.rrule)
+        groups.setdefault(key, []).append(booking)
     calendar_bookings = []
     for group in groups.values():
         first, keys = group[0], {booking.gpu.lower() for booking in group}
         is_whole_host = "*" in keys
         booked_rows = {row for key in keys - {"*"} for row in rows_by_key[key]}
         rows = tuple(range(len(host.gpus) or len(labels)) if is_whole_host else sorted(booked_rows))
-        shown_facts = (
-            (first.id, first.name, first.comment, first.booked_by or "") if shown.users else (None, "", "", "")
-        )
+        facts = (first.id, first.name, first.comment, first.booked_by or "")
+        shown_facts = facts if shown.users else (None, "", "", "")
         gpus = tuple(labels[row] for row in rows)
         calendar_bookings.append(CalendarBooking(host.name, *shown_facts, rows, gpus, is_whole_host, first))
     return labels, calendar_bookings
@@ -229,10 +217,8 @@ def build_host_calendar(
                 spans[-1] = spans[-1][0], bottoms[row]
             else:
                 spans.append((tops[row], bottoms[row]))
-        bars += [
-            CalendarBar(occurrence, f"{left:.3f}", f"{width:.3f}", start + BAR_GAP_PX, end - start - BAR_GAP_PX)
-            for start, end in spans
-        ]
+        place = (f"{left:.3f}", f"{width:.3f}")
+        bars += [CalendarBar(occurrence, *place, start + BAR_GAP_PX, end - start - BAR_GAP_PX) for start, end in spans]
     rows = tuple((labels[row], tops[row]) for row in lanes)
     unbooked = tuple(label for row, label in enumerate(labels) if row not in lanes)
     return HostCalendar(host, top, rows, tuple(bars), unbooked)
@@ -350,7 +336,7 @@ class CalendarBuilder:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.timestamps = IcsTimestampStore(settings.state)
+        self.timestamps = ics.IcsTimestampStore(settings.state)
         # of each part what it was made of, until when it is valid, and its files
         self.cache: dict[str, tuple[tuple[object, ...], float, dict[str, CalendarFile]]] = {}
         self.problems: list[Problem] = []
@@ -416,18 +402,18 @@ class CalendarBuilder:
                 event = self.build_event(booking, uids, now)
                 owners = {FLEET_FEED: "", f"{HOST_FEEDS}{host.name}.ics": host.name}
                 if booking.name:
-                    owners[build_ics_feed_path(booking.name, people)] = people.display_name(booking.name)
+                    owners[ics.build_ics_feed_path(booking.name, people)] = people.display_name(booking.name)
                 for name, owner in owners.items():
                     titles.setdefault(name, f"GPU bookings: {owner}")
                     events.setdefault(name, []).append(event)
         with suppress(OSError):  # what is not kept is noticed again
             if keep:
                 self.timestamps.save(uids)
-        return {name: build_ics_feed_file(titles[name], feed_events) for name, feed_events in events.items()}
+        return {name: ics.build_ics_feed_file(titles[name], feed_events) for name, feed_events in events.items()}
 
     def build_event(self, booking: CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
         """Build an event, stamped with when it was first seen with this content."""
-        uid = build_ics_event_uid(booking, uids)
+        uid = ics.build_ics_event_uid(booking, uids)
         digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
         timestamps = self.timestamps.record_event(uid, digest, now.epoch)
         # a booking without a start begins on the day it was first seen, or of its end if that is earlier
@@ -451,9 +437,7 @@ def build_calendar_people(calendar: Calendar, calendar_input: CalendarInput) -> 
     for name in sorted(shown_names):
         person = people.resolve_person(name)
         pattern, hue = divmod(styles[person], HUE_COUNT)
-        feed, all_names = build_ics_feed_path(name, people), tuple(dict.fromkeys([*names[person], name.lower()]))
-        shown_name = people.display_name(name)
-        calendar_people[name] = CalendarPerson(
-            shown_people.index(person) + 1, shown_name, hue, pattern, feed, all_names
-        )
+        number, shown_name = shown_people.index(person) + 1, people.display_name(name)
+        feed, all_names = ics.build_ics_feed_path(name, people), tuple(dict.fromkeys([*names[person], name.lower()]))
+        calendar_people[name] = CalendarPerson(number, shown_name, hue, pattern, feed, all_names)
     return calendar_people

@@ -16,14 +16,8 @@ from typing import Any
 import click
 import orjson
 
-from site_builder.bookings.backends import (
-    ArchivedBookingBackend,
-    BookingBackend,
-    BookingResponse,
-    LocalBookingBackend,
-    RemoteBookingBackend,
-    open_booking_backend,
-)
+from site_builder.bookings import backends
+from site_builder.bookings.backends import BookingBackend, BookingResponse, LocalBookingBackend, RemoteBookingBackend
 from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.json_edit import EntryPlacementError
 from site_builder.bookings.policy import BookingNameError, BookingRefusedError, check_booking_name
@@ -32,16 +26,10 @@ from site_builder.bookings.store import BookingsUnreadableError
 from site_builder.bookings.times import find_first_booking_time
 from site_builder.bookings.tokens import TokenStore
 from site_builder.config.settings import LoadedSettings, Settings
-from site_builder.core import formatting
+from site_builder.core import command_options, formatting
 from site_builder.core.board_client import describe_unexpected_board_response
 from site_builder.core.clock import Now
-from site_builder.core.command_options import (
-    CommandError,
-    NegativeResultError,
-    print_command_message,
-    with_loaded_settings,
-    with_settings,
-)
+from site_builder.core.command_options import CommandError, NegativeResultError, print_command_message
 from site_builder.core.locks import LockedFileError
 from site_builder.core.model import FleetUnavailableError
 from site_builder.core.terminal_text import clean_text, find_terminal_width, replace_unencodable
@@ -88,13 +76,12 @@ def with_booking_backend(
 
     @wraps(command)
     def run(loaded: LoadedSettings, **options: Any) -> None:  # noqa: ANN401 # the command's own options
-        place = open_booking_backend(loaded, local_class)
+        place = backends.open_booking_backend(loaded, local_class)
         with translate_booking_errors(place):
             command(place=place, **options)
 
-    return click.option("--url", metavar="URL", help="The board, if it is on another machine.")(
-        with_loaded_settings(run)
-    )
+    url_option = click.option("--url", metavar="URL", help="The board, if it is on another machine.")
+    return url_option(command_options.with_loaded_settings(run))
 
 
 def with_booking_confirmation(command: Callable[..., None]) -> Callable[..., None]:
@@ -283,10 +270,8 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
         place.send({**request, "check": True})
     responses = [confirm_booking_command(place, request, "Release it?", yes) for request in requests]
     message = "; ".join(clean_text(response["said"]) for response in responses)
-    warnings, released = (
-        [item for response in responses for item in response[key]] for key in ("warnings", "bookings")
-    )
-    print_booking_result({"said": message, "warnings": warnings, "bookings": released}, message, as_json)
+    merged = {key: [item for response in responses for item in response[key]] for key in ("warnings", "bookings")}
+    print_booking_result({"said": message, **merged}, message, as_json)
 
 
 @click.command()
@@ -318,7 +303,7 @@ def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as
     if past or restore is not None:
         if not isinstance(place, LocalBookingBackend):
             raise CommandError("the archive is on the web host: run this there, as the user who builds")
-        place = ArchivedBookingBackend(place.settings)
+        place = backends.ArchivedBookingBackend(place.settings)
     if undo or restore is not None:
         request = {"do": "undo"} if undo else {"do": "restore", "id": restore}
         response = confirm_booking_command(place, request, "Take it back?" if undo else "Put it back?", options["yes"])
@@ -453,7 +438,7 @@ def join_booking_table_cells(cells: Sequence[str], widths: Sequence[int]) -> str
 @click.option("--list", "listing", is_flag=True, help="Whose tokens there are, and since when.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: as JSON, for programs.")
 @click.option("--revoke", metavar="NAME", help="Take away all tokens of NAME.")
-@with_settings
+@command_options.with_settings
 def token(settings: Settings, name: str | None, listing: bool, as_json: bool, revoke: str | None) -> None:
     """Create a booking token for NAME, and print it once.
 

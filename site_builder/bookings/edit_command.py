@@ -21,15 +21,8 @@ from pathlib import Path
 
 import click
 
-from site_builder.bookings import consul_store, parser, store
+from site_builder.bookings import commands, consul_store, parser, store
 from site_builder.bookings.backends import BookingBackend, LocalBookingBackend
-from site_builder.bookings.commands import (
-    ask_booking_confirmation,
-    is_interactive_booking,
-    print_booking_problems,
-    translate_booking_errors,
-    with_booking_backend,
-)
 from site_builder.bookings.operations import EditOperation
 from site_builder.core.command_options import CommandError, print_command_message
 from site_builder.core.data_folder import BOOKINGS_FILE, find_bookings_file_in_data, find_bookings_folder_in_data
@@ -53,7 +46,7 @@ EDITOR_END_TIMEOUT_S = 5
 
 
 @click.command()
-@with_booking_backend
+@commands.with_booking_backend
 def edit(place: BookingBackend) -> None:
     """Edit comments.json in your editor, safely.
 
@@ -75,13 +68,13 @@ def edit(place: BookingBackend) -> None:
     original = consul_store.open_consul_or_local_store(place.settings.data, place.settings.kv).read()
     remove_left_edit_copies()
     with exit_edit_on_signals(), hold_edit_copy(original) as (copy, lock):
-        if is_interactive_booking():
+        if commands.is_interactive_booking():
             print_command_message(f"this is a copy, {copy}; it counts when you leave the editor")
         edited = edit_until_valid(copy, original, place.settings.zone, lock)
         if edited == original:
             print_command_message("nothing was changed")
             return
-        with translate_booking_errors():
+        with commands.translate_booking_errors():
             transaction = place.service.execute(place.user, EditOperation(original, edited))
         path = find_bookings_file_in_data(place.settings.data)
         print_command_message(f"{path} is written: {clean_text(transaction.message)}")
@@ -201,8 +194,8 @@ def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> by
                     problems.remove(problem)
         if not problems:
             return edited
-        print_booking_problems(problems, MAX_PROBLEMS, "more problems")
-        if not is_interactive_booking() or not ask_booking_confirmation("Edit again?"):
+        commands.print_booking_problems(problems, MAX_PROBLEMS, "more problems")
+        if not commands.is_interactive_booking() or not commands.ask_booking_confirmation("Edit again?"):
             raise CommandError("a file with new problems does not count")
 
 

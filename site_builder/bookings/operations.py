@@ -9,20 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from site_builder.bookings import gpu_selection, policy, times
+from site_builder.bookings import gpu_selection, policy, request, times
 from site_builder.bookings.json_edit import is_readable_json
 from site_builder.bookings.parser import booking_time_to_entry, booking_to_entry
 from site_builder.bookings.policy import BookingRefusedError, format_booking_places
-from site_builder.bookings.request import (
-    MAX_TIME_CHARACTERS,
-    JsonRequest,
-    UnclearRequestError,
-    parse_request_end_fields,
-    parse_request_kind,
-    parse_request_text_field,
-    parse_request_text_list,
-    parse_request_time_field,
-)
+from site_builder.bookings.request import MAX_TIME_CHARACTERS, JsonRequest, UnclearRequestError
 from site_builder.bookings.transaction import BookingTransaction, BookingUser, merge_transactions
 from site_builder.core import formatting
 from site_builder.core.clock import Now
@@ -110,8 +101,8 @@ class ChangeOperation:
         now = transaction.now
         entries = transaction.find_by_id(self.booking_id, self.host)
         booking = entries[0].booking
-        since = parse_request_time_field(self.times, "from", now)
-        until = parse_request_end_fields(self.times, since or booking.since or now.local, now)
+        since = request.parse_request_time_field(self.times, "from", now)
+        until = request.parse_request_end_fields(self.times, since or booking.since or now.local, now)
         values = {"since": since, "until": until, "name": self.name, "comment": self.comment}
         changes: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
         if not changes:
@@ -156,9 +147,8 @@ class ReleaseOperation:
     def apply(self, transaction: BookingTransaction) -> str:
         now = transaction.now
         # an id may also be the name of a host that looks like one
-        is_id = self.booking_id not in transaction.hosts.list_hosts() or any(
-            stored.booking.id == self.booking_id for stored in transaction.list_bookings()
-        )
+        ids = {stored.booking.id for stored in transaction.list_bookings()}
+        is_id = self.booking_id in ids or self.booking_id not in transaction.hosts.list_hosts()
         if self.booking_id and is_id:
             released = transaction.find_by_id(self.booking_id, self.host)
         else:
@@ -169,11 +159,9 @@ class ReleaseOperation:
         # the GPUs that stay booked keep the id of the booking
         kept = [stored.booking for stored in transaction.list_bookings() if stored not in released]
         kept = [booking for booking in kept if not times.has_booking_ended(booking, now)]
-        new_ids = {
-            (stored.booking.host, stored.booking.id): transaction.create_id()
-            for stored in released
-            if any(is_same_booking(stored.booking, booking) for booking in kept)
-        }
+        kept_ids = {(booking.host, booking.id) for booking in kept}
+        split_ids = kept_ids & {(stored.booking.host, stored.booking.id) for stored in released}
+        new_ids = {split_id: transaction.create_id() for split_id in split_ids}
         for stored in released:
             booking = stored.booking
             new_id = new_ids.get((booking.host, booking.id))
@@ -263,9 +251,8 @@ def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
         if line["before"] and all(entry in present for entry in line["before"]):
             continue
         changed_ids = [(host, content.get("id")) for host, _, content in line["after"]]
-        if all(entry in present for entry in line["after"]) or any(
-            (host, content.get("id")) in changed_ids for host, _, content in present
-        ):
+        present_ids = [(host, content.get("id")) for host, _, content in present]
+        if all(entry in present for entry in line["after"]) or any(key in changed_ids for key in present_ids):
             return line
     raise BookingRefusedError(f"there is nothing that {user.name} changed and that could be taken back")
 
@@ -337,50 +324,52 @@ def format_operation_bookings(bookings: Sequence[Booking]) -> str:
     return format_booking_places((booking.host, booking.gpu) for booking in bookings)
 
 
-def parse_operation(request: JsonRequest, now: Now, user: BookingUser) -> Operation:
+def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operation:
     """Turn a request into the operation that it asks for."""
-    kind = parse_request_kind(request, REQUEST_KEYS)
+    kind = request.parse_request_kind(fields, REQUEST_KEYS)
     if kind == "undo":
-        return UndoOperation(parse_request_text_field(request, "undoes") or None)
-    booking_id = parse_request_text_field(request, "id")
-    host = parse_request_text_field(request, "host") or None
+        return UndoOperation(request.parse_request_text_field(fields, "undoes") or None)
+    booking_id = request.parse_request_text_field(fields, "id")
+    host = request.parse_request_text_field(fields, "host") or None
     if kind == "release":
-        targets = parse_request_text_list(request, "gpus")
+        targets = request.parse_request_text_list(fields, "gpus")
         if bool(booking_id) == bool(targets):
             raise UnclearRequestError("which booking? Give its `id`, or the GPUs")
         return ReleaseOperation(booking_id, host, targets)
     if kind == "change":
-        has_comment = request.get("comment") is not None
-        texts = {key: parse_request_text_field(request, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")}
-        name = parse_request_text_field(request, "name") or None
-        comment = parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None
+        has_comment = fields.get("comment") is not None
+        texts = {
+            key: request.parse_request_text_field(fields, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")
+        }
+        name = request.parse_request_text_field(fields, "name") or None
+        comment = request.parse_request_text_field(fields, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None
         return ChangeOperation(booking_id, host, texts, name, comment)
-    since = parse_request_time_field(request, "from", now) or now.local.replace(second=0, microsecond=0)
-    until = parse_request_end_fields(request, since, now)
+    since = request.parse_request_time_field(fields, "from", now) or now.local.replace(second=0, microsecond=0)
+    until = request.parse_request_end_fields(fields, since, now)
     if until is None:
         raise UnclearRequestError("until when? Give `until` or `for`")
-    rrule = parse_request_text_field(request, "rrule", MAX_COMMENT_CHARACTERS)
+    rrule = request.parse_request_text_field(fields, "rrule", MAX_COMMENT_CHARACTERS)
     if rrule:
         rrule, fault = recurrence.parse_recurrence_rule(rrule, now.zone)
         if fault:
-            raise UnclearRequestError(f'the rrule "{request["rrule"]}" {fault}')
+            raise UnclearRequestError(f'the rrule "{fields["rrule"]}" {fault}')
         first = times.find_first_booking_time(rrule, since)
         if first is None:
             raise UnclearRequestError("it would not happen once within a year")
         since, until = first, first + (until - since)
-    run_id = parse_request_text_field(request, "run")
+    run_id = request.parse_request_text_field(fields, "run")
     if run_id and not RUN_ID.fullmatch(run_id):
         raise UnclearRequestError(f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4")
-    targets = parse_request_text_list(request, "gpus")
-    count = request.get("any")
+    targets = request.parse_request_text_list(fields, "gpus")
+    count = fields.get("any")
     if count is not None and (
         isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= gpu_selection.MAX_GPUS
     ):
         raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
         raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
-    name = parse_request_text_field(request, "name") or user.name
-    comment = parse_request_text_field(request, "comment", MAX_COMMENT_CHARACTERS)
-    model = parse_request_text_field(request, "model")
+    name = request.parse_request_text_field(fields, "name") or user.name
+    comment = request.parse_request_text_field(fields, "comment", MAX_COMMENT_CHARACTERS)
+    model = request.parse_request_text_field(fields, "model")
     wanted = Booking("", "", name, until, since, comment, rrule=rrule or None)
     return BookOperation(wanted, targets, count or 0, model, run_id or None)

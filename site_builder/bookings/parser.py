@@ -9,15 +9,8 @@ from datetime import datetime, tzinfo
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from site_builder.bookings.json_edit import (
-    MAX_NAME_CHARACTERS,
-    BookingJsonError,
-    JsonEntry,
-    decode_json_file,
-    find_json_line_number,
-    iterate_json_entries,
-    text_to_plain_json,
-)
+from site_builder.bookings import json_edit
+from site_builder.bookings.json_edit import BookingJsonError, JsonEntry
 from site_builder.core.clock import Now
 from site_builder.core.faults import describe_fault
 from site_builder.core.model import Booking, ParsedFile
@@ -46,7 +39,7 @@ def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
     """Parse every booking that can be understood; not complete if the file cannot be read at all."""
     problems: list[str] = []
     try:
-        text = text_to_plain_json(decode_json_file(data), problems)
+        text = json_edit.text_to_plain_json(json_edit.decode_json_file(data), problems)
     except BookingJsonError as error:
         return ParsedFile(is_complete=False, problems=(str(error),))
     bookings = [booking for _, booking in iterate_parsed_bookings(text, zone, problems)]
@@ -59,7 +52,7 @@ def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Ite
     One without an id gets one made of its content, the same for all GPUs that it has on a host.
     """
     facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
-    for number, entry in enumerate(iterate_json_entries(text, problems)):
+    for number, entry in enumerate(json_edit.iterate_json_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
             problems.append(f"there are more than {MAX_BOOKINGS} bookings; the rest does not count")
             return
@@ -67,7 +60,7 @@ def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Ite
             booking, problem = parse_booking(entry, zone)
             if booking:
                 facts = tuple(str(entry.content.get(key) or "") for key in IDENTIFYING_KEYS)
-                booking_id = str(entry.content.get("id") or "")[:MAX_NAME_CHARACTERS]
+                booking_id = str(entry.content.get("id") or "")[: json_edit.MAX_NAME_CHARACTERS]
                 # an entry that was copied with its id, and then changed, is another booking
                 if (
                     not BOOKING_ID.fullmatch(booking_id)
@@ -82,7 +75,9 @@ def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Ite
             yield entry, booking
         if problem:
             gpu = "all GPUs" if entry.gpu == "*" else f"GPU {entry.gpu}"
-            problems.append(f"line {find_json_line_number(text, entry.start)}, {entry.host}, {gpu}: {problem}")
+            problems.append(
+                f"line {json_edit.find_json_line_number(text, entry.start)}, {entry.host}, {gpu}: {problem}"
+            )
 
 
 def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:

@@ -7,16 +7,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from site_builder.bookings.times import (
-    CONFLICT_HORIZON,
-    MAX_EPOCH,
-    TimeSpan,
-    booking_time_to_epoch,
-    compute_booking_end_time,
-    format_booking_moment,
-    has_booking_ended,
-    list_booking_spans,
-)
+from site_builder.bookings import times
+from site_builder.bookings.times import TimeSpan, booking_time_to_epoch, format_booking_moment, list_booking_spans
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, BookingPolicy, Gpu
@@ -99,8 +91,10 @@ def find_conflict(
             first = max(new_start, other.since or new_start, key=booking_time_to_epoch)
         # as far as the one that ends, and where neither does, a year from where both have begun
         ends = [booking.until for booking in (new, other) if not booking.rrule]
-        last = max([first + CONFLICT_HORIZON, *ends], key=booking_time_to_epoch)
-        ahead = timedelta(seconds=max(0.0, min(booking_time_to_epoch(last), MAX_EPOCH) - booking_time_to_epoch(first)))
+        last = max([first + times.CONFLICT_HORIZON, *ends], key=booking_time_to_epoch)
+        ahead = timedelta(
+            seconds=max(0.0, min(booking_time_to_epoch(last), times.MAX_EPOCH) - booking_time_to_epoch(first))
+        )
         # the past does not count, though the new booking begins with the minute
         new_spans = [(max(since, counts_from), until) for since, until in list_booking_spans(new, first, ahead)]
         overlap = find_booking_span_overlap(new_spans, list_booking_spans(other, first, ahead))
@@ -210,6 +204,6 @@ def refuse_past_start(since: datetime, now: Now) -> None:
 
 
 def refuse_ended_booking(booking: Booking, now: Now) -> None:
-    if has_booking_ended(booking, now):
-        end = format_booking_moment(compute_booking_end_time(booking), now)
+    if times.has_booking_ended(booking, now):
+        end = format_booking_moment(times.compute_booking_end_time(booking), now)
         raise BookingRefusedError(f"booking {booking.id} ended {end}, and the past stays as it was")

@@ -66,11 +66,10 @@ class BookingTransaction:
     def list_bookings(self) -> list[ParsedBooking]:
         """List the bookings of the file in its present form, under the names by which we know their hosts."""
         if self.parsed[0] is not self.document:
-            names = self.hosts.host_names
-            bookings = [
-                ParsedBooking(entry, replace(booking, host=names.find(booking.host) or booking.host))
-                for entry, booking in parser.iterate_parsed_bookings(self.document.plain_json, self.now.zone, [])
-            ]
+            bookings = []
+            for entry, booking in parser.iterate_parsed_bookings(self.document.plain_json, self.now.zone, []):
+                host = self.hosts.host_names.find(booking.host) or booking.host
+                bookings.append(ParsedBooking(entry, replace(booking, host=host)))
             self.parsed = self.document, bookings
         return self.parsed[1]
 
@@ -100,8 +99,6 @@ class BookingTransaction:
             pass
         return booking_id
 
-    # Changes to the file
-
     def add_entries(self, host: str, *entries: tuple[str, Mapping[str, object]]) -> None:
         """Add entries under the host's name as written in the file."""
         keys = [member.key for member in self.document.list_hosts()]
@@ -126,20 +123,16 @@ class BookingTransaction:
 
     def find_entry(self, stored: ParsedBooking) -> JsonEntry:
         """Find where an entry stands after other changes."""
-        return next(
-            entry
-            for entry in self.document.list_entries()
-            if (entry.host, entry.gpu, entry.content) == (stored.entry.host, stored.entry.gpu, stored.entry.content)
-        )
+        old_entry = stored.entry[:3]  # host, GPU and content
+        return next(entry for entry in self.document.list_entries() if entry[:3] == old_entry)
 
     def commit(self, kind: str) -> bool:
         """Log the change and write the file; return False if somebody else has written it meanwhile."""
         content = self.document.content
         limit = min(self.store.max_bytes, store.MAX_BOOKED_BYTES if kind == "book" else store.MAX_BOOKINGS_BYTES)
         if len(content) > limit:
-            raise BookingRefusedError(
-                f"comments.json is full: it may have {limit} bytes, and would have {len(content)}"
-            )
+            message = f"comments.json is full: it may have {limit} bytes, and would have {len(content)}"
+            raise BookingRefusedError(message)
         entries = self.list_logged_entries()
         if not all(entry in entries for entry in self.entries_after):
             message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings are not counted"
@@ -160,8 +153,6 @@ class BookingTransaction:
         # somebody edited the file since it was read, or booked on another web host
         self.store.append_log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
         return False
-
-    # Permissions and limits
 
     def resolve_person(self, name: str | None) -> str:
         """Return the same word for every name of a person."""

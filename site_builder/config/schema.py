@@ -6,13 +6,7 @@ from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 
-from site_builder.config.setting_types import (
-    SETTING_TYPES,
-    SettingType,
-    build_duration_type,
-    build_number_type,
-    parse_seconds_setting,
-)
+from site_builder.config import setting_types
 
 # Settings of GPU hosts, which scripts/lib/settings.sh reads from the file; see docs/hosts.md.
 HOST_SETTINGS = (
@@ -27,7 +21,7 @@ ENVIRONMENT_ONLY = ("GPUBOARD_CONF", "GPUBOARD_PROC", "GPUBOARD_USER")
 @dataclass(frozen=True)
 class Setting:
     default: str
-    value_type: SettingType
+    value_type: setting_types.SettingType
     description: str
     prevented_failure: str
     flag: str | None = None
@@ -42,11 +36,11 @@ def load_settings_schema() -> dict[str, Setting]:
         row = {key: " ".join(value.split()) for key, value in table[name].items()}
         kind, *bounds = row["type"].split()
         if kind == "time":
-            value_type = build_duration_type(*map(parse_seconds_setting, bounds))
+            value_type = setting_types.build_duration_type(*map(setting_types.parse_seconds_setting, bounds))
         elif kind == "number":
-            value_type = build_number_type(*map(int, bounds))
+            value_type = setting_types.build_number_type(*map(int, bounds))
         else:
-            value_type = SETTING_TYPES[row["type"]]
+            value_type = setting_types.SETTING_TYPES[row["type"]]
         settings[name] = Setting(
             row.get("default", ""), value_type, row["purpose"], row["prevents"], row.get("flag"), "secret" in row
         )

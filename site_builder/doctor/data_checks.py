@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import closing
 
+from site_builder.bookings.store import BookingsFile
 from site_builder.consul import client, kv, leader
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore
