@@ -26,7 +26,7 @@ parse_arguments() {
 check_listen() {
     [ -z "$listen" ] || refusal=$("$python" -B -c '
 import sys
-from site_builder.config.setting_types import LISTEN
+from site_builder.config.schema import LISTEN
 try:
     LISTEN.parse(sys.argv[1])
 except ValueError:

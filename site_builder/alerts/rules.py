@@ -12,7 +12,7 @@ from site_builder.alerts import model
 from site_builder.alerts.conditions import HEALTH_RULES, explain_muted_condition, find_condition_start_time
 from site_builder.alerts.model import AlertContext, AlertRule, AlertState, Condition, ConditionChange, TrackedCondition
 from site_builder.alerts.queue import HISTORY_RETENTION_S, NotificationQueueBuilder
-from site_builder.config.setting_types import (
+from site_builder.config.schema import (
     RESERVED_CHANNEL_NAMES,
     build_duration_type,
     check_setting_range,

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from site_builder.bookings import parser
 from site_builder.bookings.json_edit import JsonEntry
-from site_builder.bookings.operations import find_undone_bookings, format_operation_bookings
+from site_builder.bookings.operations import find_undone_bookings
 from site_builder.bookings.parser import ParsedBooking
-from site_builder.bookings.policy import BookingRefusedError
+from site_builder.bookings.policy import BookingRefusedError, format_booking_places
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.store import BookingsUnreadableError
 from site_builder.bookings.times import compute_booking_end_time, has_booking_ended
@@ -36,10 +36,7 @@ TAIL_BYTES = 8 * 1024 * 1024
 
 
 def archive_ended_bookings(settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str) -> list[Problem]:
-    """Move bookings that ended longer ago than the retention, and return what prevents it.
-
-    While the clock is in doubt, for the reason that `doubt` gives, nothing is moved.
-    """
+    """Move bookings that ended longer ago than the retention; return what prevents it, such as doubts of the clock."""
     fault = "bookings that are long over could not be moved away"
     try:
         if not settings.booking_policy.retention_s or not list_bookings_to_archive(settings, bookings, epoch):
@@ -86,8 +83,7 @@ def append_archive_lines(path: Path, moved: Iterable[ParsedBooking]) -> None:
     """Append the bookings that are not there yet: a build that was killed between both files moves them again."""
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS, 0o600)
     with os.fdopen(handle, "rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         tail = file.read()
         present = set(tail.split(b"\n"))
         if tail and not tail.endswith(b"\n"):
@@ -166,7 +162,7 @@ class ArchiveRestoreOperation:
         transaction.affected = restored
         if len({booking.id for booking in restored}) > 1:
             return f"{len(restored)} bookings are back in comments.json"
-        booking, places = restored[0], format_operation_bookings(restored)
+        booking, places = restored[0], format_booking_places((booking.host, booking.gpu) for booking in restored)
         end = moments.describe_moment_in_full(booking.until, now.local)
         return f"the booking of {places} for {booking.name} until {end} is back"
 
@@ -176,7 +172,6 @@ def build_restored_key(booking: Booking) -> str:
 
 
 def read_archive_restores(state: Path) -> dict[str, float]:
-    """Return until when each restored booking stays."""
     try:
         return {str(key): float(until) for key, until in json.loads((state / RESTORED_FILE).read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):

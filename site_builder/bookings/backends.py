@@ -131,7 +131,6 @@ class RemoteBookingBackend:
         return url
 
     def request_json(self, url: str, body: bytes | None, with_token: bool = True) -> BookingResponse:
-        """Make a request, and return the object in its response."""
         headers = {} if body is None else {"Content-Type": "application/json", "X-Gpuboard": "1"}
         if self.token and with_token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -149,7 +148,6 @@ class RemoteBookingBackend:
         return content
 
     def translate_error(self, error: board_client.BoardResponseError, url: str) -> Exception:
-        """Return the exception for a response other than 200."""
         if error.status == 401 and not error.is_login_required:
             message = error.message or "the board does not know who you are: ask its admin for a token"
             hint = "GPUBOARD_TOKEN is what was sent" if self.token else "GPUBOARD_TOKEN is where it belongs"

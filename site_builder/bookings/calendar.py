@@ -42,8 +42,6 @@ MAX_PAGE_AGE_S = 1800
 
 
 class CalendarHost(NamedTuple):
-    """A host with its bookings and its GPUs."""
-
     name: str
     bookings: tuple[Booking, ...]
     gpus: tuple[GpuIdentity, ...]
@@ -303,7 +301,6 @@ def build_calendar_day_columns(midnights: Sequence[datetime]) -> list[tuple[str,
 
 
 def compute_position_percent(moment: float, first: float, last: float) -> float:
-    """Return the position of a moment between `first` and `last`."""
     return round(min(100.0, max(0.0, (moment - first) / (last - first) * 100)), 3)
 
 
@@ -324,8 +321,6 @@ def format_calendar_time(moment: datetime, now: Now) -> str:
 
 
 class CalendarInput(NamedTuple):
-    """All that the calendars are made of."""
-
     hosts: tuple[CalendarHost, ...]
     people: PeopleDirectory
     version: str
@@ -350,8 +345,8 @@ class CalendarBuilder:
             def build_all(bookings: Sequence[Booking], host: CalendarHost = host) -> None:
                 host_input = calendar_input._replace(hosts=(host._replace(bookings=tuple(bookings)),))
                 own_now = now.copy_with_own_expiry()
-                feeds = self.build_feed_files(host_input, own_now, keep=False)
-                for file in (self.build_page_file(host_input, own_now), *feeds.values()):
+                feeds = self.build_feeds(host_input, own_now, keep=False)
+                for file in (*self.build_page(host_input, own_now).values(), *feeds.values()):
                     file.render(own_now)
 
             good_bookings, failures = split_by_fault(host.bookings, build_all)
@@ -362,13 +357,10 @@ class CalendarBuilder:
 
     def build_files(self, calendar_input: CalendarInput, now: Now) -> dict[str, CalendarFile]:
         """Return all files, with a feed for each host and each person that has bookings."""
-
-        def build_page(now: Now) -> dict[str, CalendarFile]:
-            return {CALENDAR_PAGE: self.build_page_file(calendar_input, now)}
-
         bookings = (calendar_input.hosts, calendar_input.people.aliases)
+        build_page, build_feeds = (partial(build, calendar_input) for build in (self.build_page, self.build_feeds))
         page_files = self.build_cached("page", (*bookings, calendar_input.version), build_page, now)
-        feeds = self.build_cached("feeds", bookings, partial(self.build_feed_files, calendar_input), now)
+        feeds = self.build_cached("feeds", bookings, build_feeds, now)
         return self.build_cached("all", (page_files, feeds), lambda _: {**page_files, **feeds}, now)
 
     def build_cached(
@@ -382,15 +374,16 @@ class CalendarBuilder:
             self.cache[part] = inputs, own_now.valid_until, calendar_files
         return calendar_files
 
-    def build_page_file(self, calendar_input: CalendarInput, now: Now) -> CalendarFile:
+    def build_page(self, calendar_input: CalendarInput, now: Now) -> dict[str, CalendarFile]:
         privacy = self.settings.privacy
         calendar = build_calendar(calendar_input.hosts, privacy, now)
         people = build_calendar_people(calendar, calendar_input) if privacy.users else {}
         content = (calendar, people, calendar_input.version)
         fingerprint = compute_digest(repr(content).encode("utf-8", "replace"), CODE_DIGEST)
-        return CalendarFile(fingerprint, lambda now: render_calendar_page(*content, now), MAX_PAGE_AGE_S)
+        file = CalendarFile(fingerprint, lambda now: render_calendar_page(*content, now), MAX_PAGE_AGE_S)
+        return {CALENDAR_PAGE: file}
 
-    def build_feed_files(self, calendar_input: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:
+    def build_feeds(self, calendar_input: CalendarInput, now: Now, keep: bool = True) -> dict[str, CalendarFile]:
         """Build the feeds of all bookings, of each host and of each person; `keep` saves when each was first seen."""
         events: dict[str, list[ics.CalendarEvent]] = {FLEET_FEED: []}
         titles, people = {FLEET_FEED: "GPU bookings"}, calendar_input.people
@@ -399,7 +392,14 @@ class CalendarBuilder:
             for booking in group_calendar_bookings(host, self.settings.privacy)[1]:
                 if has_left_calendar(booking.first_booking, now):
                     continue
-                event = self.build_event(booking, uids, now)
+                uid = ics.build_ics_event_uid(booking, uids)
+                digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
+                timestamps = self.timestamps.record_event(uid, digest, now.epoch)
+                # a booking without a start begins on the day it was first seen, or of its end if that is earlier
+                last_day = now.to_local(booking.first_booking.until - timedelta(microseconds=1)).date()
+                first_day = min(datetime.fromtimestamp(timestamps.first_seen_at, now.zone).date(), last_day)
+                default_start = datetime.combine(first_day, datetime.min.time(), now.zone)
+                event = ics.build_calendar_event(booking, uid, timestamps.changed_at, default_start)
                 owners = {FLEET_FEED: "", f"{HOST_FEEDS}{host.name}.ics": host.name}
                 if booking.name:
                     owners[ics.build_ics_feed_path(booking.name, people)] = people.display_name(booking.name)
@@ -410,17 +410,6 @@ class CalendarBuilder:
             if keep:
                 self.timestamps.save(uids)
         return {name: ics.build_ics_feed_file(titles[name], feed_events) for name, feed_events in events.items()}
-
-    def build_event(self, booking: CalendarBooking, uids: set[str], now: Now) -> ics.CalendarEvent:
-        """Build an event, stamped with when it was first seen with this content."""
-        uid = ics.build_ics_event_uid(booking, uids)
-        digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
-        timestamps = self.timestamps.record_event(uid, digest, now.epoch)
-        # a booking without a start begins on the day it was first seen, or of its end if that is earlier
-        last_day = now.to_local(booking.first_booking.until - timedelta(microseconds=1)).date()
-        first_day = min(datetime.fromtimestamp(timestamps.first_seen_at, now.zone).date(), last_day)
-        default_start = datetime.combine(first_day, datetime.min.time(), now.zone)
-        return ics.build_calendar_event(booking, uid, timestamps.changed_at, default_start)
 
 
 def build_calendar_people(calendar: Calendar, calendar_input: CalendarInput) -> dict[str, CalendarPerson]:

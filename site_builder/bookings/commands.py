@@ -53,10 +53,7 @@ UNKNOWN_USE = dict.fromkeys(("unused_since", "used_by", "used_by_since", "mean_u
 
 @contextmanager
 def translate_booking_errors(place: object = None) -> Iterator[None]:
-    """Turn the errors of a booking into a message: exit 1 if it was refused, 2 if something is wrong.
-
-    A response of another machine may lack anything that we look for in it.
-    """
+    """Turn the errors of a booking into a message: exit 1 if it was refused, 2 if something is wrong."""
     try:
         yield
     except (BookingRefusedError, EntryPlacementError) as error:
@@ -64,7 +61,7 @@ def translate_booking_errors(place: object = None) -> Iterator[None]:
     except (UnclearRequestError, BookingsUnreadableError, FleetUnavailableError, LockedFileError) as error:
         raise CommandError(clean_text(str(error))) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        if not isinstance(place, RemoteBookingBackend):
+        if not isinstance(place, RemoteBookingBackend):  # whose response may lack anything that we look for in it
             raise
         raise CommandError(describe_unexpected_board_response(place.url)) from None
 
@@ -117,7 +114,6 @@ def print_booking_warnings(response: BookingResponse) -> None:
 
 
 def is_interactive_booking() -> bool:
-    """Return whether somebody is there who can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -309,8 +305,7 @@ def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as
         response = confirm_booking_command(place, request, "Take it back?" if undo else "Put it back?", options["yes"])
         print_booking_result(response, clean_text(response["said"]), as_json)
         return
-    response = place.list_bookings()
-    shown = filter_bookings(response, host, mine, place)
+    shown = filter_bookings(place.list_bookings(), host, mine, place)
     hidden_count = max(0, len(shown) - MAX_PAST) if past and not as_json else 0
     shown = shown[: len(shown) - hidden_count]
     uses = index_booking_table_use(place.read_status())
@@ -356,10 +351,7 @@ def filter_bookings(
 
 
 def index_booking_table_use(status: BookingResponse) -> dict[tuple[str, str], BookingResponse]:
-    """Summarize status.json for each running booking, over all its GPUs.
-
-    It is unused if all are, used by others if any is, and its mean use is the mean of theirs.
-    """
+    """Summarize status.json for each running booking: unused if all its GPUs are, used by others if any is."""
     now = time.time()
     running: dict[tuple[str, str], list[BookingResponse]] = {}
     for host in status.get("hosts") or ():
@@ -385,7 +377,6 @@ def index_booking_table_use(status: BookingResponse) -> dict[tuple[str, str], Bo
 
 
 def format_booking_table(listed: Sequence[BookingResponse], place: BookingBackend) -> list[str]:
-    """Format a table that fits the terminal."""
     now = Now(time.time(), place.settings.zone)
     width = max(TABLE_WIDTH, find_terminal_width() or 0)
     rows = []

@@ -82,10 +82,7 @@ def edit(place: BookingBackend) -> None:
 
 @contextmanager
 def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
-    """Make a copy in a folder of its own; if something goes wrong, it stays if somebody has worked on it.
-
-    The editor inherits the lock on the folder, which shows that the copy is open.
-    """
+    """Make a copy in a folder of its own; if something goes wrong, it stays if somebody has worked on it."""
     copy = Path(tempfile.mkdtemp(prefix=COPY_FOLDER_PREFIX)) / BOOKINGS_FILE
     lock = os.open(copy.parent, ROOT_FOLDER_FLAGS)
     try:
@@ -94,7 +91,7 @@ def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
         for path in (copy.with_name(ORIGINAL_FILE), copy):
             path.touch(0o600)
             path.write_bytes(original)
-        yield copy, lock
+        yield copy, lock  # which the editor inherits: it shows that the copy is open
     except BaseException as error:
         os.close(lock)
         is_open = True

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from site_builder.bookings import policy
 from site_builder.bookings.parser import ParsedBooking
-from site_builder.bookings.policy import BookingRefusedError, Place
+from site_builder.bookings.policy import BookingRefusedError, GpuKeyMap, Place
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.times import format_booking_moment, has_booking_ended, is_booking_starting_soon
 from site_builder.bookings.transaction import BookingTransaction
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking, GpuStatus
 from site_builder.core.terminal_text import clean_text
-from site_builder.fleet import gpu_models
+from site_builder.fleet.gpu_models import format_gpu_labels, is_matching_model, is_matching_model_profile
 
 TARGET_PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})(?::([A-Za-z0-9*,:/-]{1,2000}))?")
 INDEX_RANGE = re.compile(r"(\d{1,3})-(\d{1,3})")
@@ -27,7 +27,7 @@ MAX_UNSEEN_GPUS = 64
 def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str]) -> list[ParsedBooking]:
     """Find the user's booking of some GPUs, which must be one per host; for an admin, anybody's."""
     places = resolve_selected_gpus(transaction, targets)
-    keys_by_host = {host: policy.GpuKeyMap(transaction.hosts.list_gpus(host)) for host, _ in places}
+    keys_by_host = {host: GpuKeyMap(transaction.hosts.list_gpus(host)) for host, _ in places}
 
     def is_selected(booking: Booking) -> bool:
         keys = [key for host, key in places if host == booking.host]
@@ -71,7 +71,7 @@ def resolve_selected_gpus(transaction: BookingTransaction, targets: Sequence[str
     place_by_gpu: dict[Place, Place] = {}  # an index and a UUID may name the same GPU
     for host, key in places:
         if key == "*" or host not in whole_hosts:
-            gpu = policy.GpuKeyMap(transaction.hosts.list_gpus(host)).normalize_key(key)
+            gpu = GpuKeyMap(transaction.hosts.list_gpus(host)).normalize_key(key)
             place_by_gpu.setdefault((host, gpu), (host, key))
     return [
         place
@@ -103,20 +103,15 @@ def resolve_booking_gpu_keys(transaction: BookingTransaction, host: str, text: s
         elif len(matching_uuids) == 1:
             keys.append(matching_uuids[0])
         else:
-            has = (
-                f", only {gpu_models.format_gpu_labels([gpu for gpu in gpus if gpu.number is not None])}"
-                if labels
-                else ""
-            )
+            has = ""
+            if labels:
+                has = f", only {format_gpu_labels([gpu for gpu in gpus if gpu.number is not None])}"
             raise BookingRefusedError(f"{host} has no GPU {key[:80]}{has}")
     return keys
 
 
 def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count: int, model: str) -> list[Place]:
-    """Choose GPUs of one host that are free when `wanted` is; the host with the fewest to spare is preferred.
-
-    Instances are chosen if there are not enough whole GPUs: of the requested profile, or if one is enough.
-    """
+    """Choose GPUs of one host that are free when `wanted` is; the host with the fewest to spare is preferred."""
     now = transaction.now
     bookings = [stored.booking for stored in transaction.list_bookings()]
     is_later = not is_booking_starting_soon(wanted.since, now)
@@ -125,22 +120,20 @@ def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count
     instances: dict[str, list[str]] = {}
     for host, status in statuses.items():
         host_bookings = [booking for booking in bookings if booking.host == host]
-        keys = policy.GpuKeyMap([gpu_status.gpu for gpu_status in status.gpus])
+        keys = GpuKeyMap([gpu_status.gpu for gpu_status in status.gpus])
         for gpu_status in status.gpus:
             gpu = gpu_status.gpu
             is_available = gpu_status.state == "free" or (is_later and status.state == "fresh")
-            if gpu.number is None or not is_available:
-                continue
-            if not gpu_models.is_matching_model(model, gpu_status.model, gpu.name):
+            if gpu.number is None or not (is_available and is_matching_model(model, gpu_status.model, gpu.name)):
                 continue
             new = replace(wanted, host=host, gpu=gpu.label)
             if not can_book_gpu(new, host_bookings, keys, gpu_status, now):
                 continue
             if not gpu.parent:
                 whole_gpus.setdefault(host, []).append(gpu.label)
-            elif count == 1 or gpu_models.is_matching_model_profile(model, gpu.profile):
+            elif count == 1 or is_matching_model_profile(model, gpu.profile):
                 instances.setdefault(host, []).append(gpu.label)
-    for free_gpus in (whole_gpus, instances):
+    for free_gpus in (whole_gpus, instances):  # instances only if there are not enough whole GPUs
         suitable_hosts = [host for host, labels in free_gpus.items() if len(labels) >= count]
         if suitable_hosts:
             host = min(suitable_hosts, key=lambda name: len(free_gpus[name]))  # called at once
@@ -151,9 +144,7 @@ def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count
     raise BookingRefusedError(f"no host has {what} for that time" + (f"; free are {rest[:300]}" if rest else ""))
 
 
-def can_book_gpu(
-    new: Booking, host_bookings: Sequence[Booking], keys: policy.GpuKeyMap, gpu_status: GpuStatus, now: Now
-) -> bool:
+def can_book_gpu(new: Booking, others: Sequence[Booking], keys: GpuKeyMap, gpu_status: GpuStatus, now: Now) -> bool:
     """Return whether a GPU is not booked in that time, and has no problem for which it should be avoided."""
     is_usable = gpu_status.state not in {"lost", "unknown"} and not gpu_status.is_avoided
-    return is_usable and policy.find_conflict(new, host_bookings, keys, now) is None
+    return is_usable and policy.find_conflict(new, others, keys, now) is None

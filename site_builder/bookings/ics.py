@@ -7,7 +7,7 @@ needs its zone, which is written in full, or it would move by an hour when the c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone, tzinfo
@@ -29,8 +29,6 @@ from site_builder.core.published_files import CODE_FINGERPRINT, PublishedFiles
 from site_builder.core.records import make_record_decoder
 
 if TYPE_CHECKING:
-    from icalendar import Event as Component
-
     from site_builder.bookings.calendar import CalendarBooking
 
 # How often programs ask again.
@@ -95,27 +93,25 @@ def find_ics_zone_name(moment: datetime) -> str:
     return f"gpuboard {moment.tzname() or ''} {offset}".replace("  ", " ")
 
 
-def render_ics_feed(title: str, events: Iterable[CalendarEvent]) -> bytes:
+def render_ics_feed(title: str, events: Sequence[CalendarEvent]) -> bytes:
     """Render a calendar; each part is rendered once, so 300 people's feeds take little longer than the fleet's."""
     from icalendar import vText  # noqa: PLC0415 # slow to import, and only needed to write a feed
     from icalendar.parser import Contentline, Parameters  # noqa: PLC0415
 
-    event_list = list(events)
     zones: dict[str, tuple[tzinfo, int]] = {}
-    for event in event_list:
+    for event in events:
         if event.zone and event.begins.tzinfo:
             year = min(event.begins.year, zones.get(event.zone, (None, LAST_ZONE_YEAR))[1])
             zones[event.zone] = event.begins.tzinfo, max(MIN_MOMENT.year, year)
     title_line = Contentline.from_parts("X-WR-CALNAME", Parameters(), vText(replace_ics_surrogates(title))).to_ical()
     parts = [render_ics_head(), title_line, b"\r\n"]
     parts += [render_ics_zone(IcsZone(name, zone), year) for name, (zone, year) in sorted(zones.items())]
-    parts += map(render_ics_event, event_list)
+    parts += map(render_ics_event, events)
     return b"".join([*parts, CALENDAR_END])
 
 
 @lru_cache(maxsize=1)
 def render_ics_head() -> bytes:
-    """Render the lines that every calendar begins with."""
     from icalendar import Calendar, vDuration  # noqa: PLC0415 # slow to import
 
     calendar = Calendar()
@@ -167,8 +163,11 @@ def render_ics_event(event: CalendarEvent) -> bytes:
     component = Component()
     component.add("uid", event.uid)
     component.add("dtstamp", datetime.fromtimestamp(event.changed_at, timezone.utc))
-    add_ics_moment(component, "dtstart", event.begins, event.zone)
-    add_ics_moment(component, "dtend", event.ends, event.zone)
+    for name, moment in (("dtstart", event.begins), ("dtend", event.ends)):
+        if event.zone:
+            component.add(name, moment.replace(tzinfo=None), parameters={"TZID": event.zone})
+        else:
+            component.add(name, min(max(moment, MIN_MOMENT), MAX_MOMENT).astimezone(timezone.utc))
     if event.rrule:
         component.add("rrule", vRecur.from_ical(event.rrule))
     component.add("summary", replace_ics_surrogates(event.summary))
@@ -179,16 +178,7 @@ def render_ics_event(event: CalendarEvent) -> bytes:
     return bytes(component.to_ical())
 
 
-def add_ics_moment(component: Component, name: str, moment: datetime, zone: str) -> None:
-    """Add a time in its zone, or in UTC."""
-    if zone:
-        component.add(name, moment.replace(tzinfo=None), parameters={"TZID": zone})
-    else:
-        component.add(name, min(max(moment, MIN_MOMENT), MAX_MOMENT).astimezone(timezone.utc))
-
-
 def replace_ics_surrogates(text: str) -> str:
-    """Replace what cannot be written as UTF-8."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -267,15 +257,13 @@ def build_ics_feed_path(name: str, people: PeopleDirectory) -> str:
 def find_stale_ics_feeds(
     published: PublishedFiles, files: Mapping[str, CalendarFile], hosts: Collection[str], users_shown: bool, now: Now
 ) -> Iterator[tuple[str, CalendarFile | None]]:
-    """Yield feeds of earlier builds that have no booking now: their new content, or None to remove them.
-
-    One of a host that is off the board goes at once, as do all of people where users are not shown.
-    """
+    """Yield feeds of earlier builds that have no booking now: their new content, or None to remove them."""
     for name, (_, written, _, _) in published.files.items():
         if not name.startswith((HOST_FEEDS, PEOPLE_FEEDS)) or name in files:
             continue
         owner = name.rpartition("/")[2].removesuffix(".ics")
         empty_feed = build_ics_feed_file(f"GPU bookings: {owner}", ())
+        # one of a host that is off the board goes at once, as do all of people where users are not shown
         is_shown = users_shown if name.startswith(PEOPLE_FEEDS) else owner in hosts
         is_old = now.epoch - written > EMPTY_FEED_RETENTION_S
         is_expired = is_old and published.is_unchanged(name, empty_feed.fingerprint)

@@ -24,7 +24,6 @@ STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|//[^\n]*|/\*.*
 STRING_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|\\?\Z|\n)|,\s*(?P<end>[\]}])?', re.DOTALL)
 TRAILING_COMMA = re.compile(r",\s*[\]}]")
 NON_NEWLINE = re.compile(r"[^\n]")
-EMPTY_FILE_MESSAGE = "it is empty; write {} where there are no bookings"
 
 
 class EntryPlacementError(Exception):
@@ -261,7 +260,7 @@ def decode_json_file(data: bytes) -> str:
 def text_to_plain_json(text: str, problems: list[str]) -> str:
     """Return plain JSON, with comments and trailing commas blanked out, so that every position stays the same."""
     if not text.strip():  # an editor may be about to write it
-        raise BookingJsonError(EMPTY_FILE_MESSAGE)
+        raise BookingJsonError("it is empty; write {} where there are no bookings")
     text = blank_json_comments(text)
     if TRAILING_COMMA.search(text):
         text = STRING_OR_COMMA.sub(lambda match: f" {match[0][1:]}" if match["end"] else match[0], text)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from site_builder.bookings import gpu_selection, policy, request, times
@@ -121,7 +122,7 @@ class ChangeOperation:
             policy.refuse_past_start(since, now)
         new = [replace(stored.booking, **changes) for stored in entries]
         stored_bookings = [stored.booking for stored in transaction.list_bookings()]
-        others = [other for other in stored_bookings if not is_same_booking(other, booking)]
+        others = [other for other in stored_bookings if (other.host, other.id) != (booking.host, booking.id)]
         if is_moved:
             transaction.check_bookings([replace(each, since=each.since or now.local) for each in new], others)
         elif self.name is not None:
@@ -175,7 +176,7 @@ class ReleaseOperation:
                 transaction.update_booking(stored, {"date": end, **changed_id})
         transaction.affected = [stored.booking for stored in released]
         booking = released[0].booking
-        what = format_operation_bookings(transaction.affected)
+        what = format_booking_places((booking.host, booking.gpu) for booking in transaction.affected)
         what += f" of {booking.name}" if transaction.can_see(booking) else ""
         if booking.rrule:
             return f"{what} is not booked again; what has begun goes on to its end"
@@ -235,11 +236,7 @@ class UndoOperation:
 
 
 def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
-    """Return the line of the log that is to be taken back.
-
-    The file must have what the line left, or a later form of it: a change that was logged but never written, because
-    the process was killed, or that is gone, does not count.
-    """
+    """Return the line of the log that is to be taken back."""
     undone: list[object] = []  # what stands in the log may be of any type
     user, present = transaction.user, transaction.list_logged_entries()
     for line in transaction.store.read_log():
@@ -250,6 +247,7 @@ def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
             continue
         if line["before"] and all(entry in present for entry in line["before"]):
             continue
+        # the file must have what the line left, or a later form of it: a change may have been logged, but not written
         changed_ids = [(host, content.get("id")) for host, _, content in line["after"]]
         present_ids = [(host, content.get("id")) for host, _, content in present]
         if all(entry in present for entry in line["after"]) or any(key in changed_ids for key in present_ids):
@@ -265,10 +263,6 @@ def find_undone_bookings(transaction: BookingTransaction) -> tuple[list[Booking]
     current_ids = {(booking.host, booking.id) for booking in current}
     others = [stored.booking for stored in bookings if (stored.booking.host, stored.booking.id) not in current_ids]
     return restored, current, others
-
-
-def is_same_booking(booking: Booking, other: Booking) -> bool:
-    return (booking.host, booking.id) == (other.host, other.id)
 
 
 @dataclass(frozen=True)
@@ -306,7 +300,8 @@ class EditOperation:
 def describe_operation_result(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
     """Describe bookings: `atlas:0,1 for alice from now until Fri 20 Nov 18:00 (4 d 4 h)`."""
     booking, now = bookings[0], transaction.now
-    what = format_operation_bookings(bookings) + (f" for {booking.name}" if transaction.can_see(booking) else "")
+    what = format_booking_places((member.host, member.gpu) for member in bookings)
+    what += f" for {booking.name}" if transaction.can_see(booking) else ""
     since = booking.since
     if booking.rrule and since:
         rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
@@ -319,18 +314,13 @@ def describe_operation_result(bookings: Sequence[Booking], transaction: BookingT
     return f"{what} from {start_text} until {moments.describe_moment_in_full(booking.until, now.local)} ({length})"
 
 
-def format_operation_bookings(bookings: Sequence[Booking]) -> str:
-    """Format the GPUs of bookings: `atlas:0,1 and zeus`."""
-    return format_booking_places((booking.host, booking.gpu) for booking in bookings)
-
-
 def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operation:
-    """Turn a request into the operation that it asks for."""
+    text = partial(request.parse_request_text_field, fields)
     kind = request.parse_request_kind(fields, REQUEST_KEYS)
     if kind == "undo":
-        return UndoOperation(request.parse_request_text_field(fields, "undoes") or None)
-    booking_id = request.parse_request_text_field(fields, "id")
-    host = request.parse_request_text_field(fields, "host") or None
+        return UndoOperation(text("undoes") or None)
+    booking_id = text("id")
+    host = text("host") or None
     if kind == "release":
         targets = request.parse_request_text_list(fields, "gpus")
         if bool(booking_id) == bool(targets):
@@ -338,17 +328,15 @@ def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operati
         return ReleaseOperation(booking_id, host, targets)
     if kind == "change":
         has_comment = fields.get("comment") is not None
-        texts = {
-            key: request.parse_request_text_field(fields, key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")
-        }
-        name = request.parse_request_text_field(fields, "name") or None
-        comment = request.parse_request_text_field(fields, "comment", MAX_COMMENT_CHARACTERS) if has_comment else None
+        texts = {key: text(key, MAX_TIME_CHARACTERS) for key in ("from", "until", "for")}
+        name = text("name") or None
+        comment = text("comment", MAX_COMMENT_CHARACTERS) if has_comment else None
         return ChangeOperation(booking_id, host, texts, name, comment)
     since = request.parse_request_time_field(fields, "from", now) or now.local.replace(second=0, microsecond=0)
     until = request.parse_request_end_fields(fields, since, now)
     if until is None:
         raise UnclearRequestError("until when? Give `until` or `for`")
-    rrule = request.parse_request_text_field(fields, "rrule", MAX_COMMENT_CHARACTERS)
+    rrule = text("rrule", MAX_COMMENT_CHARACTERS)
     if rrule:
         rrule, fault = recurrence.parse_recurrence_rule(rrule, now.zone)
         if fault:
@@ -357,19 +345,18 @@ def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operati
         if first is None:
             raise UnclearRequestError("it would not happen once within a year")
         since, until = first, first + (until - since)
-    run_id = request.parse_request_text_field(fields, "run")
+    run_id = text("run")
     if run_id and not RUN_ID.fullmatch(run_id):
         raise UnclearRequestError(f"`run` must be an id such as {RUN_ID_PREFIX}b2c3d4")
     targets = request.parse_request_text_list(fields, "gpus")
     count = fields.get("any")
-    if count is not None and (
-        isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= gpu_selection.MAX_GPUS
-    ):
+    is_count = isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= gpu_selection.MAX_GPUS
+    if count is not None and not is_count:
         raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
         raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
-    name = request.parse_request_text_field(fields, "name") or user.name
-    comment = request.parse_request_text_field(fields, "comment", MAX_COMMENT_CHARACTERS)
-    model = request.parse_request_text_field(fields, "model")
+    name = text("name") or user.name
+    comment = text("comment", MAX_COMMENT_CHARACTERS)
+    model = text("model")
     wanted = Booking("", "", name, until, since, comment, rrule=rrule or None)
     return BookOperation(wanted, targets, count or 0, model, run_id or None)

@@ -47,10 +47,7 @@ def parse_bookings(data: bytes, zone: tzinfo) -> ParsedFile[Booking]:
 
 
 def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Iterator[tuple[JsonEntry, Booking]]:
-    """Yield every valid booking of a plain text, with its entry.
-
-    One without an id gets one made of its content, the same for all GPUs that it has on a host.
-    """
+    """Yield every valid booking of a plain text, with its entry; one without an id gets one made of its content."""
     facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
     for number, entry in enumerate(json_edit.iterate_json_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
@@ -120,11 +117,8 @@ def booking_to_entry(booking: Booking, now: Now) -> dict[str, object]:
 
 
 def booking_time_to_entry(moment: datetime, now: Now, rrule: str | None = None) -> str:
-    """Format a time for the file, with seconds only if it has some.
-
-    A repeating booking has no offset: 9:00 stays 9:00 when the clocks change.
-    """
+    """Format a time for the file, with seconds only if it has some."""
     local = now.to_local(moment)
-    if rrule:
+    if rrule:  # without an offset, 9:00 stays 9:00 when the clocks change
         local = local.replace(tzinfo=None)
     return local.isoformat(" ", "seconds" if local.second else "minutes")

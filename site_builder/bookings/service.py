@@ -8,7 +8,8 @@ from typing import Any
 
 from site_builder.bookings import consul_store
 from site_builder.bookings.host_lookup import HostLookup
-from site_builder.bookings.operations import Operation, format_operation_bookings, parse_operation
+from site_builder.bookings.operations import Operation, parse_operation
+from site_builder.bookings.policy import format_booking_places
 from site_builder.bookings.request import JsonRequest
 from site_builder.bookings.store import BookingStore
 from site_builder.bookings.times import compute_booking_phase, is_booking_starting_soon, list_remaining_booking_spans
@@ -42,8 +43,7 @@ class BookingService:
         return self.begin_transaction(booking_store, booking_store.read_unlocked(), user)
 
     def begin_transaction(self, booking_store: BookingStore, content: bytes, user: BookingUser) -> BookingTransaction:
-        hosts = HostLookup(self.settings)
-        return BookingTransaction(booking_store, content, hosts, self.now(), self.settings.booking_policy, user)
+        return BookingTransaction(booking_store, content, HostLookup(self.settings), self.now(), user)
 
     def execute(self, user: BookingUser, operation: Operation, is_check: bool = False) -> BookingTransaction:
         """Apply an operation under the lock, log it and write the file; with `is_check`, only say what it would do."""
@@ -118,7 +118,7 @@ def group_service_bookings(bookings: Sequence[Booking], now: Now) -> list[dict[s
             "id": booking.id,
             "host": booking.host,
             "gpus": [member.gpu for member in group],
-            "where": format_operation_bookings(group),
+            "where": format_booking_places((member.host, member.gpu) for member in group),
             "name": booking.name,
             "from": since and now.to_local(since).isoformat(timespec="seconds"),
             "date": now.to_local(until).isoformat(timespec="seconds"),

@@ -52,10 +52,7 @@ class BookingStore:
         return self.read()
 
     def read(self) -> bytes:
-        """Read the bookings; a file that was never written has none.
-
-        One that is empty or gone, though there have been bookings, was not meant to be so.
-        """
+        """Read the bookings; a file that was never written has none."""
         deadline = time.monotonic() + EMPTY_FILE_GRACE_S
         while True:
             self.signature, content = read_booking_store_file(self.folder, BOOKINGS_FILE, MAX_BOOKINGS_BYTES)
@@ -64,7 +61,7 @@ class BookingStore:
             if self.signature is None or time.monotonic() > deadline:
                 break
             time.sleep(LOCK_POLL_INTERVAL_S)
-        if has_any_bookings(self.folder / LAST_GOOD_FILE):
+        if has_any_bookings(self.folder / LAST_GOOD_FILE):  # then it was not meant to be empty or gone
             fault = "is not there" if self.signature is None else "is empty"
             message = f"{self.folder / BOOKINGS_FILE} {fault}, though {LAST_GOOD_FILE} beside it has bookings"
             raise LockedFileError(f"{message}: copy that back, or write {{}}")
@@ -223,11 +220,7 @@ def open_booking_store_lock(folder: int, data: Path) -> int:
 
 
 def replace_booking_store_file(
-    folder: int,
-    path: Path,
-    content: bytes,
-    owner_status: os.stat_result,
-    is_unchanged: Callable[[], bool] = lambda: True,
+    folder: int, path: Path, content: bytes, owner: os.stat_result, is_unchanged: Callable[[], bool] = lambda: True
 ) -> bool:
     """Write a temporary file, check that the old one is unchanged, and replace it."""
     temporary_name = f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"
@@ -237,8 +230,8 @@ def replace_booking_store_file(
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
-                if not copy_booking_store_ownership(handle, owner_status):
-                    message = f"{path} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
+                if not copy_booking_store_ownership(handle, owner):
+                    message = f"{path} belongs to {files.find_file_owner_login(owner.st_uid)}"
                     raise LockedFileError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
                 # access lists and the like, as far as the new file can have them
                 with suppress(OSError, AttributeError):

@@ -1,8 +1,4 @@
-"""Store in state/tokens.json who may book over the web with a token, of which only the hash is kept.
-
-A token is 32 random bytes, so that one round of SHA-256 is enough: slow hashes are for passwords, which people
-choose.
-"""
+"""Store in state/tokens.json who may book over the web with a token, of which only the hash is kept."""
 
 from __future__ import annotations
 
@@ -120,4 +116,5 @@ def parse_booking_tokens(content: bytes) -> list[BookingToken]:
 
 
 def hash_booking_token(token: str) -> str:
+    """Hash a token once, which is enough for 32 random bytes: slow hashes are for passwords, which people choose."""
     return sha256(token.encode("utf-8", "replace")).hexdigest()

@@ -42,7 +42,6 @@ class BookingTransaction:
     content: bytes
     hosts: HostLookup
     now: Now
-    policy: BookingPolicy
     user: BookingUser
 
     message: str = field(default="", init=False)
@@ -93,17 +92,14 @@ class BookingTransaction:
         taken = {stored.booking.id for stored in self.list_bookings()}
         if run_id and run_id in taken:
             raise BookingRefusedError(f"there is a booking {run_id} already")
-        if run_id:
-            return run_id
-        while (booking_id := "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))) in taken:
-            pass
-        return booking_id
+        while not run_id or run_id in taken:
+            run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
+        return run_id
 
     def add_entries(self, host: str, *entries: tuple[str, Mapping[str, object]]) -> None:
         """Add entries under the host's name as written in the file."""
         keys = [member.key for member in self.document.list_hosts()]
-        names = self.hosts.host_names
-        other_names = [key for key in keys if key != host and names.find(key) == host]
+        other_names = [key for key in keys if key != host and self.hosts.host_names.find(key) == host]
         key = other_names[-1] if other_names and host not in keys else host
         self.document = json_edit.add_json_entries(self.document, key, entries)
         self.entries_after += [[host, gpu, dict(content)] for gpu, content in entries]
@@ -165,7 +161,7 @@ class BookingTransaction:
     @property
     def limits(self) -> BookingPolicy:
         """Return the limits that hold for the user; an admin has none."""
-        return BookingPolicy() if self.user.is_admin else self.policy
+        return BookingPolicy() if self.user.is_admin else self.hosts.settings.booking_policy
 
     def is_own(self, name: str | None, booked_by: str | None) -> bool:
         """Return whether a booking is the user's, or made by them for somebody else."""
@@ -178,7 +174,7 @@ class BookingTransaction:
     def check_may_book_for(self, name: str) -> None:
         """Refuse a booking under another's name where the policy does not allow it."""
         is_other = self.resolve_person(name) != self.resolve_person(self.user.name)
-        if is_other and not (self.user.is_open or self.user.is_admin or self.policy.can_book_for_others):
+        if is_other and not (self.user.is_open or self.user.is_admin or self.limits.can_book_for_others):
             message = f"you are {self.user.name}: here nobody but an admin books under the name of {name}"
             raise BookingForbiddenError(message)
 

@@ -16,15 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
+from site_builder.core import model
 from site_builder.core.clock import find_zone
-from site_builder.core.model import (
-    AlertSettings,
-    BookingPolicy,
-    ConsulAccess,
-    PrivacySettings,
-    SlackAccess,
-    StateLimits,
-)
 from site_builder.core.terminal_text import replace_unprintable
 
 SECRET_MASK = "•••"  # noqa: S105
@@ -69,34 +62,31 @@ class Settings:
     www: Path
     state: Path
     zone: tzinfo
-    limits: StateLimits
-    privacy: PrivacySettings
-    consul: ConsulAccess | None
-    kv: ConsulAccess | None = None
+    limits: model.StateLimits
+    privacy: model.PrivacySettings
+    consul: model.ConsulAccess | None
+    kv: model.ConsulAccess | None = None
     notice: str | None = None
     listen: tuple[str, int] = ("127.0.0.1", 8080)
-    booking_policy: BookingPolicy = field(default_factory=BookingPolicy)
+    booking_policy: model.BookingPolicy = field(default_factory=model.BookingPolicy)
     url: str | None = None
     token: str | None = None
     htpasswd: str | None = None
     server_names: frozenset[str] = frozenset()
     login: str | None = None
-    alerts: AlertSettings = field(default_factory=AlertSettings)
+    alerts: model.AlertSettings = field(default_factory=model.AlertSettings)
     snapshot_bytes: int = 1024 * 1024  # largest file of a host that is read
 
 
 def resolve_setting_values(
     flags: Mapping[str, str], environment: Mapping[str, str], file: Mapping[str, SettingValue]
 ) -> dict[str, SettingValue]:
-    """Choose the value in force: flag over environment over file over default; an empty value means the default.
-
-    An empty environment variable hides the file, as in sh.
-    """
+    """Choose the value in force: flag over environment over file over default; an empty value means the default."""
     values = {}
     for name, setting in SETTINGS.items():
         if setting.flag and name in flags:
             value = SettingValue(flags[name], setting.flag)
-        elif name in environment:
+        elif name in environment:  # an empty one hides the file too, as in sh
             value = SettingValue(environment[name], "environment")
         else:
             value = file.get(name, SettingValue(setting.default, "default"))
@@ -114,7 +104,9 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
     except ValueError as error:
         raise build_settings_error("GPUBOARD_ZONE", values["GPUBOARD_ZONE"]) from error
     check_setting_folders(values, {name: parsed[name] for name in ("GPUBOARD_DATA", "GPUBOARD_WWW", "GPUBOARD_STATE")})
-    limits = StateLimits(**{limit.name: parsed[f"GPUBOARD_{limit.name.upper()}"] for limit in fields(StateLimits)})
+    limits = model.StateLimits(
+        **{limit.name: parsed[f"GPUBOARD_{limit.name.upper()}"] for limit in fields(model.StateLimits)}
+    )
     if limits.down_after <= limits.stale_after:
         stale, down = (describe_setting_value(values, name) for name in ("GPUBOARD_STALE_AFTER", "GPUBOARD_DOWN_AFTER"))
         raise SettingsError(f"{down} must be longer than {stale}: a host is first stale, then down")
@@ -130,10 +122,10 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
     computed: dict[str, Any] = {
         "zone": zone,
         "limits": limits,
-        "privacy": PrivacySettings(parsed["GPUBOARD_SHOW_COMMANDS"], parsed["GPUBOARD_SHOW_USERS"]),
+        "privacy": model.PrivacySettings(parsed["GPUBOARD_SHOW_COMMANDS"], parsed["GPUBOARD_SHOW_USERS"]),
         "consul": consul,
         "kv": kv,
-        "booking_policy": BookingPolicy(
+        "booking_policy": model.BookingPolicy(
             url=parsed["GPUBOARD_BOOK_URL"],
             is_open=parsed["GPUBOARD_BOOK_OPEN"],
             can_book_for_others=parsed["GPUBOARD_BOOK_FOR_OTHERS"],
@@ -146,14 +138,14 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
             proxy=parsed["GPUBOARD_PROXY"],
             proxy_header=parsed["GPUBOARD_PROXY_HEADER"],
         ),
-        "alerts": AlertSettings(
+        "alerts": model.AlertSettings(
             channels=parsed["GPUBOARD_NOTIFY"],
             mail_url=parsed["GPUBOARD_MAIL"],
             mail_domain=parsed["GPUBOARD_MAIL_DOMAIN"],
             hooks_folder=parsed["GPUBOARD_HOOKS"],
             rules_file=parsed["GPUBOARD_ALERTS"],
             contacts_file=parsed["GPUBOARD_CONTACTS"],
-            slack=SlackAccess(
+            slack=model.SlackAccess(
                 parsed["GPUBOARD_SLACK_BOT_TOKEN"], parsed["GPUBOARD_SLACK_APP_TOKEN"], parsed["GPUBOARD_SLACK_URL"]
             ),
         ),
@@ -164,7 +156,7 @@ def build_settings(values: Mapping[str, SettingValue], environment: Mapping[str,
     return Settings(**computed, **{name: parsed[f"GPUBOARD_{name.upper()}"] for name in names})
 
 
-def parse_consul_settings(values: Mapping[str, SettingValue], datacenter: str | None) -> ConsulAccess:
+def parse_consul_settings(values: Mapping[str, SettingValue], datacenter: str | None) -> model.ConsulAccess:
     parsed = {name: parse_setting_value(name, values[name]) for name in values if name.startswith("CONSUL_")}
     cert, key = parsed["CONSUL_CLIENT_CERT"], parsed["CONSUL_CLIENT_KEY"]
     if (cert is None) != (key is None):
@@ -173,7 +165,7 @@ def parse_consul_settings(values: Mapping[str, SettingValue], datacenter: str | 
         described = describe_setting_value(values, present)
         raise SettingsError(f"{described} is of no use without {absent}: set both, or none")
     address, is_https = parsed["CONSUL_HTTP_ADDR"]
-    return ConsulAccess(
+    return model.ConsulAccess(
         service="",
         datacenter=datacenter,
         address=address,

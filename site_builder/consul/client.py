@@ -13,7 +13,7 @@ from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from site_builder.config.setting_types import parse_consul_address_setting
+from site_builder.config.schema import parse_consul_address_setting
 from site_builder.core.faults import iterate_error_causes
 from site_builder.core.model import ConsulAccess
 from site_builder.core.terminal_text import clean_text

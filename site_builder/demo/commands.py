@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from site_builder.config.setting_types import LISTEN, parse_seconds_setting
+from site_builder.config.schema import LISTEN, parse_seconds_setting
 from site_builder.config.settings import load_settings
 from site_builder.core.command_options import CommandError, complete_folder_option, print_command_message
 from site_builder.demo.history import fill_history

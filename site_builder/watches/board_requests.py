@@ -224,7 +224,7 @@ def is_callers_watch(watch: Watch, transaction: BookingTransaction) -> bool:
 def can_see_watch(watch: Watch, transaction: BookingTransaction) -> bool:
     if is_callers_watch(watch, transaction) or transaction.user.is_admin:
         return True
-    return transaction.policy.is_open and transaction.can_see_names
+    return transaction.hosts.settings.booking_policy.is_open and transaction.can_see_names
 
 
 def watch_to_response(watch: Watch, transaction: BookingTransaction) -> dict[str, Any]:

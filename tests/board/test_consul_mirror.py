@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from site_builder.board import consul_mirror
 from site_builder.board.builder import Builder, BuildReport
-from site_builder.config.setting_types import parse_kv_setting
+from site_builder.config.schema import parse_kv_setting
 from site_builder.consul import kv
 from site_builder.consul.client import ConsulUnavailableError
 from site_builder.consul.kv import KvStore

@@ -24,8 +24,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from site_builder.cli import COMMANDS, main
-from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS, Setting
-from site_builder.config.setting_types import format_duration_setting, parse_seconds_setting
+from site_builder.config.schema import (
+    ENVIRONMENT_ONLY,
+    HOST_SETTINGS,
+    SETTINGS,
+    Setting,
+    format_duration_setting,
+    parse_seconds_setting,
+)
 from site_builder.config.settings import (
     MAX_CONF_BYTES,
     MAX_WARNINGS,

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.bookings.tokens import TokenStore
-from site_builder.config import setting_types
+from site_builder.config import schema
 from site_builder.core import locks
 from site_builder.core.locks import LockedFileError
 from site_builder.core.model import BookingPolicy, PrivacySettings
@@ -312,9 +312,9 @@ def test_only_the_case_of_ascii_letters_makes_no_difference_to_a_login() -> None
     assert aliases.display_name("ZO\xcb") == "Zo\xeb K."
     assert aliases.resolve_person("ZO\xcb") == aliases.resolve_person("zo\xeb K.")
     assert aliases.display_name(f"mi{KELVIN}e") == f"mi{KELVIN}e"
-    assert setting_types.parse_logins_setting(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
+    assert schema.parse_logins_setting(f"Root,mi{KELVIN}e") == {"root", f"mi{KELVIN}e"}
     assert identity.build_web_caller(
-        "Root", "server", BookingPolicy(admins=setting_types.parse_logins_setting("ROOT"))
+        "Root", "server", BookingPolicy(admins=schema.parse_logins_setting("ROOT"))
     ).user.is_admin
 
 
