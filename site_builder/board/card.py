@@ -28,7 +28,7 @@ from site_builder.core.model import BookingStatus, Disk, Gpu, GpuStatus, HostFac
 from site_builder.fleet.mig import WholeGpu, has_mig_gpu, list_whole_gpus
 from site_builder.fleet.processes import strip_process_image_registry
 from site_builder.health.page import render_problems
-from site_builder.history.model import build_host_gpu_key
+from site_builder.history.model import list_host_gpu_keys
 
 CARD_STATE_LABELS = {"held": "held idle"}
 # The state shown for a GPU in MIG mode: its instances have states of their own.
@@ -244,8 +244,7 @@ def build_card_rows(host: HostStatus, now: Now, sparklines: Mapping[str, str] | 
     """Build the rows of all GPUs, each MIG instance below its GPU."""
     rows = [build_card_row(gpu_status, host, now) for gpu_status in host.gpus]
     if sparklines:
-        key_counts: dict[str, int] = {}
-        keys = [build_host_gpu_key(gpu_status, key_counts) for gpu_status in host.gpus]
+        keys = list_host_gpu_keys(host.gpus)
         rows = [row._replace(sparkline=Html(sparklines.get(key, ""))) for row, key in zip(rows, keys)]
     return arrange_card_mig_rows(host, rows, now) if has_mig_gpu(host) else rows
 

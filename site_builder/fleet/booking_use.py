@@ -10,15 +10,7 @@ from typing import NamedTuple
 from site_builder.core.clock import Now
 from site_builder.core.faults import describe_fault
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.core.model import (
-    Booking,
-    BookingStatus,
-    Gpu,
-    GpuBookingUse,
-    GpuStatus,
-    PrivacySettings,
-    Problem,
-)
+from site_builder.core.model import Booking, BookingStatus, Gpu, GpuBookingUse, GpuStatus, PrivacySettings, Problem
 from site_builder.core.names import HostNameIndex
 from site_builder.core.timeparse.recurrence import list_repeat_starts
 from site_builder.fleet.gpu_state import GpuInput, StateRules, find_conflict_users
@@ -206,9 +198,7 @@ def add_booking_use(
         )
         bookings_with_use.append(with_use)
     return gpu_status._replace(
-        bookings=tuple(bookings_with_use),
-        booking_use=use,
-        free_again=find_booking_use_end(gpu_status, bookings, now),
+        bookings=tuple(bookings_with_use), booking_use=use, free_again=find_booking_use_end(gpu_status, bookings, now)
     )
 
 

@@ -16,9 +16,7 @@ MAX_PEOPLE = 32
 
 
 def build_processes_by_gpu(
-    snapshot: HostSnapshot,
-    ps_rows: Iterable[PsRow],
-    rules: StateRules,
+    snapshot: HostSnapshot, ps_rows: Iterable[PsRow], rules: StateRules
 ) -> dict[str, list[tuple[ProcessStatus, str | None]]]:
     """Return the processes of each GPU, by its process key, each with its login."""
     people, privacy = rules.people, rules.privacy

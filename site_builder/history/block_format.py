@@ -24,6 +24,7 @@ MINUTES_PER_HOUR = 60
 # Columns of a minute: the type of array, and the value of one step. The largest number means that there is no value.
 GPU_COLUMNS = {"use": ("B", 0.5), "memory": ("I", 1), "temperature": ("B", 1), "power": ("H", 0.1)}
 HOST_COLUMNS = {"load": ("H", 1), "own_memory": ("B", 0.5)}
+SAMPLE_COLUMNS = {**HOST_COLUMNS, **GPU_COLUMNS}
 NO_VALUE = {"B": 255, "H": 65535, "I": 2**32 - 1}
 ITEM_BYTES = {kind: array(kind).itemsize for kind in "BHIq"}
 NO_CODE, NO_USE = NO_VALUE["H"], NO_VALUE["B"]
@@ -43,8 +44,7 @@ class PackedSample(NamedTuple):
     host: str
     gpu_set_id: int
     packed_series: bytes
-    host_values: tuple[bytes, ...]
-    gpu_values: tuple[bytes, ...]
+    columns: tuple[bytes, ...]
     occupancies: tuple[str, ...]
 
 
@@ -52,16 +52,13 @@ def pack_sample(sample: HostSample) -> PackedSample:
     """Pack a sample, so that a minute of the fleet only has to be put together."""
     packed_series = orjson.dumps([gpu.series for gpu in sample.gpus], default=list)
     digest = blake2b(sample.host.encode() + b"\0" + packed_series, digest_size=8).digest()
-    columns = zip(*((gpu.use, gpu.memory, gpu.temperature, gpu.power) for gpu in sample.gpus))
+    gpu_columns = zip(*((gpu.use, gpu.memory, gpu.temperature, gpu.power) for gpu in sample.gpus))
+    columns: Iterable[Sequence[float | None]] = ((sample.load,), (sample.memory,), *gpu_columns)
     return PackedSample(
         host=sample.host,
         gpu_set_id=int.from_bytes(digest, "little", signed=True),
         packed_series=packed_series,
-        host_values=tuple(
-            pack_values([value], *encoding)
-            for value, encoding in zip((sample.load, sample.memory), HOST_COLUMNS.values())
-        ),
-        gpu_values=tuple(pack_values(values, *encoding) for values, encoding in zip(columns, GPU_COLUMNS.values())),
+        columns=tuple(pack_values(values, *encoding) for values, encoding in zip(columns, SAMPLE_COLUMNS.values())),
         occupancies=tuple(pack_occupancy(gpu.occupancy) for gpu in sample.gpus),
     )
 
@@ -162,19 +159,11 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
     return words, columns
 
 
-class MinuteBlockSlice(NamedTuple):
-    """Position of a host's own numbers, and range of those of its GPUs."""
-
-    host_position: int
-    start: int
-    end: int
-
-
 @dataclass(frozen=True)
 class MinuteBlock:
-    """Some hosts at one minute, by their GPU sets."""
+    """Some hosts at one minute; `places` has the position of each host and the range of its GPUs, by its GPU set."""
 
-    slices: dict[int, MinuteBlockSlice]
+    places: dict[int, tuple[int, slice]]
     host_columns: Columns
     gpu_columns: Columns
     occupancy_codes: array[int]
@@ -187,30 +176,24 @@ def pack_minute_block(samples: Sequence[PackedSample]) -> bytes:
     occupancy_codes = array(
         "H", [codes.setdefault(text, len(codes)) for sample in samples for text in sample.occupancies]
     )
-    host_columns = [
-        array_from_bytes(kind, b"".join(sample.host_values[position] for sample in samples))
-        for position, (kind, _) in enumerate(HOST_COLUMNS.values())
-    ]
-    gpu_columns = [
-        array_from_bytes(kind, b"".join(sample.gpu_values[position] for sample in samples))
-        for position, (kind, _) in enumerate(GPU_COLUMNS.values())
+    columns = [
+        array_from_bytes(kind, b"".join([sample.columns[position] for sample in samples]))
+        for position, (kind, _) in enumerate(SAMPLE_COLUMNS.values())
     ]
     gpu_set_ids = array("q", [sample.gpu_set_id for sample in samples])
     counts = array("H", [len(sample.occupancies) for sample in samples])
-    return pack_block(
-        {"standings": list(codes)}, [gpu_set_ids, counts, *host_columns, *gpu_columns, occupancy_codes], 1
-    )
+    return pack_block({"standings": list(codes)}, [gpu_set_ids, counts, *columns, occupancy_codes], 1)
 
 
 def unpack_minute_block(data: bytes) -> MinuteBlock:
     words, columns = unpack_block(data)
     try:
         gpu_set_ids, counts, *numbers, codes = columns
-        slices, start = {}, 0
+        places, start = {}, 0
         for position, (gpu_set_id, count) in enumerate(zip(gpu_set_ids, counts)):
-            slices[gpu_set_id] = MinuteBlockSlice(position, start, start + count)
+            places[gpu_set_id] = position, slice(start, start + count)
             start += count
-        return MinuteBlock(slices, *name_block_columns(numbers), codes, tuple(words["standings"]))
+        return MinuteBlock(places, *name_block_columns(numbers), codes, tuple(words["standings"]))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
@@ -265,28 +248,27 @@ def unpack_block_numbers(numbers: Sequence[int], kind: str, step: float) -> list
 
 def build_hour_block(gpu_set_id: int, parts: Mapping[int, MinuteBlock]) -> HourBlock:
     """Build the hour of a host from its minutes; where it is missing, values are not available."""
-    slices = {minute: part.slices[gpu_set_id] for minute, part in parts.items() if gpu_set_id in part.slices}
-    first_slice = next(iter(slices.values()))
-    count = first_slice.end - first_slice.start
+    places = {minute: part.places[gpu_set_id] for minute, part in parts.items() if gpu_set_id in part.places}
+    _, first_gpus = next(iter(places.values()))
+    count = first_gpus.stop - first_gpus.start
     host_columns = {name: array(kind, [NO_VALUE[kind]]) * MINUTES_PER_HOUR for name, (kind, _) in HOST_COLUMNS.items()}
     gpu_columns = {name: array(kind) for name, (kind, _) in GPU_COLUMNS.items()}
     missing = {name: array(kind, [NO_VALUE[kind]]) * count for name, (kind, _) in GPU_COLUMNS.items()}
     codes: dict[str, int] = {}
     occupancy_codes = array("H")
     for minute in range(MINUTES_PER_HOUR):
-        host_slice = slices.get(minute)
-        if host_slice is None:
+        if minute not in places:
             occupancy_codes += array("H", [NO_CODE]) * count
             for name, column in gpu_columns.items():
                 column.extend(missing[name])
             continue
-        part, gpus = parts[minute], slice(host_slice.start, host_slice.end)
+        part, (host_position, gpus) = parts[minute], places[minute]
         texts = part.occupancies
         occupancy_codes.extend([codes.setdefault(texts[code], len(codes)) for code in part.occupancy_codes[gpus]])
         for name, column in gpu_columns.items():
             column.extend(part.gpu_columns[name][gpus])
         for name, column in host_columns.items():
-            column[minute] = part.host_columns[name][host_slice.host_position]
+            column[minute] = part.host_columns[name][host_position]
     return HourBlock(
         host_columns,
         {name: order_block_by_gpu(column, count) for name, column in gpu_columns.items()},

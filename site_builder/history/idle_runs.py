@@ -23,7 +23,6 @@ from site_builder.history.block_format import (
     MINUTES_PER_HOUR,
     NO_CODE,
     NO_USE,
-    DamagedBlockError,
     HourBlock,
     unpack_gpu_series,
     unpack_occupancy,
@@ -271,21 +270,13 @@ def extend_booked_run(before: BookedRun | None, stretch: IdleRunStretch) -> Book
 # Runs in history.db
 
 
-def unpack_idle_run(data: bytes) -> IdleRun:
-    try:
-        return parse_idle_run(orjson.loads(data))
-    except (ValueError, TypeError, KeyError) as error:
-        raise DamagedBlockError(str(error)) from error
-
-
 def parse_idle_run(values: Any) -> IdleRun:  # noqa: ANN401 # a file may hold anything
     run = IdleRun._make(values)
     booked_run, run_before_jump = run.booked_run, run.run_before_jump
     if booked_run is not None:
         since, last_seen, minutes, taken_minutes, people = booked_run
-        booked_run = BookedRun(
-            int(since), int(last_seen), int(minutes), int(taken_minutes), parse_idle_run_names(people)
-        )
+        names = tuple(map(str, people))
+        booked_run = BookedRun(int(since), int(last_seen), int(minutes), int(taken_minutes), names)
     return IdleRun(
         host=str(run.host),
         first_seen=int(run.first_seen),
@@ -294,14 +285,10 @@ def parse_idle_run(values: Any) -> IdleRun:  # noqa: ANN401 # a file may hold an
         kind=int(run.kind),
         since=int(run.since),
         minutes=int(run.minutes),
-        people=parse_idle_run_names(run.people),
+        people=tuple(map(str, run.people)),
         booked_run=booked_run,
         run_before_jump=None if run_before_jump is None else parse_idle_run(run_before_jump),
     )
-
-
-def parse_idle_run_names(values: Iterable[object]) -> tuple[str, ...]:
-    return tuple(map(str, values))
 
 
 def roll_up_idle_runs(
@@ -354,8 +341,8 @@ def query_idle_runs(
     """Yield the runs of GPUs; damaged rows are left out."""
     sql = f"SELECT key, told FROM card WHERE {condition}"  # noqa: S608 # our words
     for gpu_key, packed_run in connection.execute(sql, parameters):
-        with suppress(DamagedBlockError):
-            yield gpu_key, unpack_idle_run(packed_run)
+        with suppress(ValueError, TypeError, KeyError):
+            yield gpu_key, parse_idle_run(orjson.loads(packed_run))
 
 
 def read_idle_history(
@@ -371,7 +358,7 @@ def read_idle_history(
         sql = f"SELECT {UNUSED_BOOKING_COLUMNS} FROM unkept WHERE until>? AND until<=? ORDER BY until"  # noqa: S608 # our words
         for booking in map(UnusedBookingRun._make, connection.execute(sql, (since, until))):
             with suppress(ValueError, TypeError):
-                ended.append(booking._replace(people=parse_idle_run_names(orjson.loads(booking.people))))  # type: ignore[arg-type] # as stored
+                ended.append(booking._replace(people=tuple(map(str, orjson.loads(booking.people)))))  # type: ignore[arg-type] # as stored
         ended_keys = (build_fleet_gpu_key(booking.host, booking.gpu_key) for booking in ended)
         runs = read_idle_runs(connection, {*gpu_keys, *ended_keys})
         runs.update(query_idle_runs(connection, "run=? AND minutes>=?", (RUN_EMPTY, empty_minutes)))

@@ -50,13 +50,12 @@ class HostSample(NamedTuple):
     gpus: tuple[GpuSample, ...]
 
 
-def build_host_gpu_key(gpu: GpuStatus | Gpu, counts: dict[str, int]) -> str:
-    """Return the key of a GPU on its host; GPUs with the same key get a number each."""
-    key = gpu.key
-    count = counts[key] = counts.get(key, 0) + 1
-    return key if count == 1 else f"{key} #{count}"
-
-
 def list_host_gpu_keys(gpus: Iterable[GpuStatus | Gpu]) -> list[str]:
+    """Return the keys of GPUs on their host; those with the same key get a number each."""
+    keys = []
     counts: dict[str, int] = {}
-    return [build_host_gpu_key(gpu, counts) for gpu in gpus]
+    for gpu in gpus:
+        key = gpu.key
+        count = counts[key] = counts.get(key, 0) + 1
+        keys.append(key if count == 1 else f"{key} #{count}")
+    return keys

@@ -220,14 +220,11 @@ class HistoryReader:
 
     def find_rolled_up_end(self, now: float) -> int | None:
         """Return the end of the last hour that is completely rolled up; None if there is none yet."""
-
-        def run_query(connection: sqlite3.Connection) -> int | None:
-            (first,) = connection.execute("SELECT min(at) FROM hour_seen").fetchone()
-            (first_pending,) = connection.execute("SELECT min(at) FROM minute").fetchone()
-            until = int(now if first_pending is None else min(now, first_pending)) // HOUR * HOUR
-            return None if first is None or first >= until else until
-
-        return self.query(run_query, None)
+        sql = "SELECT (SELECT min(at) FROM hour_seen), (SELECT min(at) FROM minute)"
+        nothing: tuple[int | None, int | None] = (None, None)
+        first, first_pending = self.query(lambda connection: connection.execute(sql).fetchone(), nothing)
+        until = int(now if first_pending is None else min(now, first_pending)) // HOUR * HOUR
+        return None if first is None or first >= until else until
 
     def read_hourly_minutes(self, since: int, until: int) -> dict[tuple[int, str], StateMinutes]:
         """Read the minutes of GPUs by hour and model."""
@@ -269,11 +266,8 @@ class HostHistoryReader:
         due_days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (gpu_set_id,))}
         for at in list_bucket_chunk_starts(self.start, self.end, HOUR):
             is_wanted = step == MINUTE or at // DAY * DAY in due_days
-            if is_wanted and (chunk := read_chunk(connection, MINUTE, at, gpu_set_id, self.unpack_hour_buckets)):
-                yield at, chunk
-
-    def unpack_hour_buckets(self, block: bytes) -> HostBuckets:
-        return buckets.build_buckets(unpack_hour_block(block), self.step // MINUTE)
+            if is_wanted and (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block)):
+                yield at, buckets.build_buckets(hour, step // MINUTE)
 
     def add_gpu_set(self, series: Sequence[GpuSeries], sources: Iterable[tuple[int, HostBuckets]]) -> None:
         """Add buckets of one GPU set, with the times of the first of them; minutes of different sets do not overlap."""
@@ -333,7 +327,7 @@ def read_pending_history(
         with suppress(DamagedBlockError):
             hours[at // HOUR * HOUR][at % HOUR // MINUTE] = block_format.unpack_minute_block(block)
     for at, parts in sorted(hours.items()):
-        present = {gpu_set_id for minute_part in parts.values() for gpu_set_id in minute_part.slices}
+        present = {gpu_set_id for minute_part in parts.values() for gpu_set_id in minute_part.places}
         for gpu_set_id in present if gpu_set_ids is None else present.intersection(gpu_set_ids):
             yield at, gpu_set_id, block_format.build_hour_block(gpu_set_id, parts)
 
@@ -392,21 +386,16 @@ def read_history_gpu_set_changes(history: HistoryReader) -> list[GpuSetChange]:
 
 def read_first_history_day(history: HistoryReader) -> date | None:
     """Return the first day that has history."""
-
-    def run_query(connection: sqlite3.Connection) -> list[date]:
-        (day,) = connection.execute("SELECT min(day) FROM seen").fetchone()
-        (first_minute,) = connection.execute("SELECT min(at) FROM minute").fetchone()
-        days = [] if day is None else [date.fromordinal(day)]
-        return days if first_minute is None else [*days, datetime.fromtimestamp(first_minute, history.zone).date()]
-
-    no_days: list[date] = []
-    return min(history.query(run_query, no_days), default=None)
+    sql = "SELECT (SELECT min(day) FROM seen), (SELECT min(at) FROM minute)"
+    nothing: tuple[int | None, int | None] = (None, None)
+    day, first_minute = history.query(lambda connection: connection.execute(sql).fetchone(), nothing)
+    days = [] if day is None else [date.fromordinal(day)]
+    days += [] if first_minute is None else [datetime.fromtimestamp(first_minute, history.zone).date()]
+    return min(days, default=None)
 
 
 def query_history_gpu_set_changes(connection: sqlite3.Connection) -> Iterator[GpuSetChange]:
     """Yield the changes; a GPU set without any history left is empty."""
-    series: dict[int, tuple[GpuSeries, ...]] = {}
-    for gpu_set_id, packed_series in connection.execute("SELECT id, gpus FROM shape"):
-        series[gpu_set_id] = block_format.unpack_gpu_series(packed_series)
-    for host, at, gpu_set_id in connection.execute("SELECT host, at, shape FROM told"):
-        yield host, at, series.get(gpu_set_id, ())
+    sql = "SELECT told.host, at, gpus FROM told LEFT JOIN shape ON shape.id=told.shape"
+    for host, at, packed_series in connection.execute(sql):
+        yield host, at, () if packed_series is None else block_format.unpack_gpu_series(packed_series)

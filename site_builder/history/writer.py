@@ -333,7 +333,7 @@ def delete_unused_gpu_sets(connection: sqlite3.Connection, before: int) -> None:
     used_ids: set[int] = set()
     for (block,) in connection.execute("SELECT block FROM minute"):
         try:
-            used_ids.update(unpack_minute_block(block).slices)
+            used_ids.update(unpack_minute_block(block).places)
         except DamagedBlockError:
             continue
     sql = "SELECT id FROM shape WHERE first<? AND id NOT IN (SELECT shape FROM chunk)"
