@@ -7,21 +7,7 @@ from datetime import datetime, tzinfo
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE, MONTH_NAMES, format_duration
 from site_builder.core.model import GpuNumber
-from site_builder.health.model import (
-    BEFORE_FIRST_CHECK,
-    COUNT_NAMES,
-    NO_COUNTS,
-    SPAN_KINDS,
-    TRANSIENT_KINDS,
-    UNNAMED_KEY_PREFIX,
-    EventValue,
-    GpuHealthMetrics,
-    GpuHealthState,
-    HealthCheckTimes,
-    HealthEvent,
-    HostHealthMetrics,
-    HostHealthState,
-)
+from site_builder.health import model
 
 COUNT_DESCRIPTIONS = {
     "corrected": "corrected ECC errors",
@@ -62,7 +48,7 @@ MAX_GONE_GPUS = 64
 MAX_COUNT = 10**15
 # The positions of the counts from which each kind is found, the most reliable first.
 COUNT_POSITIONS = {
-    kind: tuple(COUNT_NAMES.index(name) for name in (f"{kind}_ever", kind) if name in COUNT_NAMES)
+    kind: tuple(model.COUNT_NAMES.index(name) for name in (f"{kind}_ever", kind) if name in model.COUNT_NAMES)
     for kind in COUNT_DESCRIPTIONS
 }
 # Counts that may be set to 0, by a restart of the driver or by an admin.
@@ -70,7 +56,7 @@ RESETTABLE_KINDS = frozenset({"corrected", "uncorrected"})
 Counts = tuple["int | None", ...]
 
 
-def describe_event(event: HealthEvent) -> str:
+def describe_event(event: model.HealthEvent) -> str:
     """Describe an event without its time: `uncorrected ECC errors: 2 more (now 5)`."""
     values = ["?" if value is None else value for value in (*event.value[:3], None, None, None)]
     if event.kind == "new":
@@ -84,10 +70,10 @@ def describe_event(event: HealthEvent) -> str:
     return sentence.format(*values) if sentence else event.kind  # of a newer gpuboard
 
 
-def format_event_time(event: HealthEvent, zone: tzinfo) -> str:
+def format_event_time(event: model.HealthEvent, zone: tzinfo) -> str:
     """Return `10 Mar 2026 14:02`, `… – 15:40` or `between … and …`; `since …` for an event that goes on."""
     begin = format_event_moment(event.began_at, zone)
-    if event.began_after == BEFORE_FIRST_CHECK:
+    if event.began_after == model.BEFORE_FIRST_CHECK:
         begin = f"before {begin}"
     elif event.began_after is not None:
         latest = format_event_moment(event.began_at, zone, event.began_after)
@@ -113,10 +99,10 @@ def format_event_moment(at: int, zone: tzinfo, after: int | None = None) -> str:
     return time if is_same_day else f"{local.day} {MONTH_NAMES[local.month - 1]} {local.year} {time}"
 
 
-def format_event_duration(event: HealthEvent) -> str | None:
+def format_event_duration(event: model.HealthEvent) -> str | None:
     """Return how long an event lasted; None if it goes on, took no time, or nobody can tell."""
     is_exact = event.ended_before is None and event.began_after is None
-    if event.kind not in SPAN_KINDS or event.ended_at is None or not is_exact:
+    if event.kind not in model.SPAN_KINDS or event.ended_at is None or not is_exact:
         return None
     if event.kind == "power":
         # of several times, describe_event has the sum
@@ -127,11 +113,11 @@ def format_event_duration(event: HealthEvent) -> str | None:
 
 
 def compare_health(
-    state: HostHealthState | None,
-    metrics: HostHealthMetrics,
-    check: HealthCheckTimes,
+    state: model.HostHealthState | None,
+    metrics: model.HostHealthMetrics,
+    check: model.HealthCheckTimes,
     previous_hosts: Mapping[str, str],
-) -> tuple[HostHealthState, list[HealthEvent]]:
+) -> tuple[model.HostHealthState, list[model.HealthEvent]]:
     """Return the state of a host after a check, and the events that are new or go on.
 
     `previous_hosts` are those that had a GPU before. A check that came too late returns the same state object.
@@ -152,7 +138,7 @@ def compare_health(
             comparison.begin_event("", None, "driver", (state.driver, metrics.driver))
         missing = {key: gpu for key, gpu in state.gpus.items() if key not in present_keys}
         if metrics.is_complete:
-            gone: dict[str, GpuHealthState] = {}
+            gone: dict[str, model.GpuHealthState] = {}
             for key, before in missing.items():
                 latest_events = comparison.carry_events(before, key)
                 for kind, event in latest_events.items():
@@ -164,25 +150,25 @@ def compare_health(
             missing = {key: gone[key] for key in newest}
         gpus.update(missing)
     driver = metrics.driver or (state.driver if state else None)
-    new_state = HostHealthState(check.checked_at, check.taken_at, comparison.last_event_number, driver, gpus)
+    new_state = model.HostHealthState(check.checked_at, check.taken_at, comparison.last_event_number, driver, gpus)
     return new_state, list(comparison.events.values())
 
 
 def match_event_gpus(
-    state: HostHealthState | None, gpus: Sequence[GpuHealthMetrics]
-) -> Iterator[tuple[str, GpuHealthMetrics, str]]:
+    state: model.HostHealthState | None, gpus: Sequence[model.GpuHealthMetrics]
+) -> Iterator[tuple[str, model.GpuHealthMetrics, str]]:
     """Yield each GPU with its key and its previous key: a lost one may report no UUID, but sits where it sat."""
     missing = {} if state is None else dict(state.gpus)
     for gpu in gpus:
         missing.pop(gpu.key, None)
     for gpu in gpus:
-        is_unnamed = gpu.key.startswith(UNNAMED_KEY_PREFIX)
+        is_unnamed = gpu.key.startswith(model.UNNAMED_KEY_PREFIX)
         previous_key = gpu.key
         if state and gpu.key not in state.gpus and (gpu.lost is not None or not is_unnamed):
             # without a UUID it may be any that is missing; with one, any that had none: by bus id, or else by number
             same_bus, same_index = [], []
             for key, other in missing.items():
-                if is_unnamed or key.startswith(UNNAMED_KEY_PREFIX):
+                if is_unnamed or key.startswith(model.UNNAMED_KEY_PREFIX):
                     if gpu.bus is not None and gpu.bus == other.bus:
                         same_bus.append(key)
                     elif (gpu.bus is None or other.bus is None) and gpu.index is not None and gpu.index == other.index:
@@ -195,7 +181,7 @@ def match_event_gpus(
 class HealthEventFinder:
     """Compares a check of a host with the one before, and collects the events."""
 
-    def __init__(self, state: HostHealthState | None, check: HealthCheckTimes) -> None:
+    def __init__(self, state: model.HostHealthState | None, check: model.HealthCheckTimes) -> None:
         self.state, self.check, self.checked_at = state, check, check.checked_at
         previous = check.previous_check_at
         if previous is not None and state:
@@ -203,17 +189,17 @@ class HealthEventFinder:
         has_gap = previous is not None and check.checked_at - previous > MINUTE
         self.unobserved_since = previous if has_gap else None
         self.last_event_number = state.last_event_number if state else 0
-        self.events: dict[int, HealthEvent] = {}
+        self.events: dict[int, model.HealthEvent] = {}
 
-    def record(self, event: HealthEvent) -> HealthEvent:
+    def record(self, event: model.HealthEvent) -> model.HealthEvent:
         """Add an event, or replace it by its new form."""
         self.events[event.number] = event
         return event
 
-    def begin_event(self, gpu_key: str, index: GpuNumber, kind: str, value: EventValue) -> HealthEvent:
+    def begin_event(self, gpu_key: str, index: GpuNumber, kind: str, value: model.EventValue) -> model.HealthEvent:
         """Begin an event that lasts, which at the first check may have begun long before, or record a momentary one."""
         self.last_event_number += 1
-        event = HealthEvent(
+        event = model.HealthEvent(
             host=self.check.host,
             number=self.last_event_number,
             gpu_key=gpu_key,
@@ -221,22 +207,22 @@ class HealthEventFinder:
             kind=kind,
             value=value,
             began_at=self.checked_at,
-            began_after=self.unobserved_since if self.state else BEFORE_FIRST_CHECK,
-            ended_at=None if kind in SPAN_KINDS else self.checked_at,
+            began_after=self.unobserved_since if self.state else model.BEFORE_FIRST_CHECK,
+            ended_at=None if kind in model.SPAN_KINDS else self.checked_at,
         )
         return self.record(event)
 
     def compare_gpu(
-        self, key: str, gpu: GpuHealthMetrics, previous_key: str, previous_host: str | None
-    ) -> GpuHealthState:
+        self, key: str, gpu: model.GpuHealthMetrics, previous_key: str, previous_host: str | None
+    ) -> model.GpuHealthState:
         """Compare a GPU that is present with its state under `previous_key`."""
         known = self.state.gpus.get(previous_key) if self.state else None
-        before = known or GpuHealthState(gpu.index, gpu.bus, NO_COUNTS, {})
+        before = known or model.GpuHealthState(gpu.index, gpu.bus, model.NO_COUNTS, {})
         if self.state and not known:
             self.begin_event(key, gpu.index, "new", (previous_host,))
         latest_events = self.carry_events(before, key)
         index = gpu.index if gpu.index is not None else before.index
-        spans: tuple[tuple[str, bool | None, EventValue], ...] = (
+        spans: tuple[tuple[str, bool | None, model.EventValue], ...] = (
             ("gone", False, ()),
             ("lost", gpu.lost is not None, (gpu.lost,)),
             ("recovery", None if gpu.recovery is None else bool(gpu.recovery), (gpu.recovery,)),
@@ -255,20 +241,20 @@ class HealthEventFinder:
             if all(gpu.counts[position] is None for position in positions):  # keep what is not reported at all
                 for position in positions:
                     counts[position] = before.counts[position]
-        return GpuHealthState(index, gpu.bus or before.bus, tuple(counts), latest_events)
+        return model.GpuHealthState(index, gpu.bus or before.bus, tuple(counts), latest_events)
 
-    def carry_events(self, before: GpuHealthState, key: str) -> dict[str, HealthEvent]:
+    def carry_events(self, before: model.GpuHealthState, key: str) -> dict[str, model.HealthEvent]:
         """Return the events that may go on, with a start that is not in the future, and the current key of the GPU."""
         latest_events = {}
         for kind, event in before.latest_events.items():
             if self.can_continue(event):
                 carried = event._replace(gpu_key=key)
                 if event.ended_at is None and event.began_at > self.checked_at + MAX_CLOCK_AHEAD_S:
-                    carried = carried._replace(began_at=self.checked_at, began_after=BEFORE_FIRST_CHECK)
+                    carried = carried._replace(began_at=self.checked_at, began_after=model.BEFORE_FIRST_CHECK)
                 latest_events[kind] = event if carried == event else self.record(carried)
         return latest_events
 
-    def can_continue(self, event: HealthEvent) -> bool:
+    def can_continue(self, event: model.HealthEvent) -> bool:
         """Return True if what happens now may be the same event."""
         if event.ended_at is None:
             return True
@@ -276,7 +262,7 @@ class HealthEventFinder:
         age = self.checked_at - event.began_at
         return abs(self.checked_at - event.ended_at) < limit and -MAX_CLOCK_AHEAD_S <= age < DAY
 
-    def end_event(self, event: HealthEvent) -> HealthEvent:
+    def end_event(self, event: model.HealthEvent) -> model.HealthEvent:
         """End an event now, or some time since the last check if that was long ago."""
         ended_at, ended_before = self.checked_at, None
         if self.unobserved_since is not None:
@@ -288,7 +274,7 @@ class HealthEventFinder:
             ended_before = None
         return self.record(event._replace(ended_at=max(ended_at, event.began_at), ended_before=ended_before))
 
-    def was_unobserved(self, event: HealthEvent) -> bool:
+    def was_unobserved(self, event: model.HealthEvent) -> bool:
         """Return True if an event may have ended and begun again since the last check."""
         return (
             self.unobserved_since is not None
@@ -298,15 +284,15 @@ class HealthEventFinder:
 
     def update_span(
         self,
-        latest_events: dict[str, HealthEvent],
+        latest_events: dict[str, model.HealthEvent],
         identity: tuple[str, GpuNumber, str],
         is_on: bool | None,
-        value: EventValue,
+        value: model.EventValue,
     ) -> None:
         """Begin, continue or end an event that lasts; `identity` is the key and index of the GPU, and the kind."""
         kind = identity[-1]
         event = latest_events.get(kind)
-        if event and event.ended_at is None and kind in TRANSIENT_KINDS and is_on and self.was_unobserved(event):
+        if event and event.ended_at is None and kind in model.TRANSIENT_KINDS and is_on and self.was_unobserved(event):
             self.end_event(event)
             event = None
         if is_on and event:
@@ -317,11 +303,11 @@ class HealthEventFinder:
         elif is_on:
             latest_events[kind] = self.begin_event(*identity, value)
         # what is not reported may go on, except for transient events
-        elif event and event.ended_at is None and (is_on is not None or kind in TRANSIENT_KINDS):
+        elif event and event.ended_at is None and (is_on is not None or kind in model.TRANSIENT_KINDS):
             latest_events[kind] = self.end_event(event)
 
     def update_power(
-        self, latest_events: dict[str, HealthEvent], key: str, index: GpuNumber, is_on: bool | None
+        self, latest_events: dict[str, model.HealthEvent], key: str, index: GpuNumber, is_on: bool | None
     ) -> None:
         """Sum up how often and for how long the power limit slows a GPU."""
         event = latest_events.get("power")
@@ -337,7 +323,7 @@ class HealthEventFinder:
         latest_events["power"] = event
 
     def compare_counts(
-        self, latest_events: dict[str, HealthEvent], key: str, index: GpuNumber, before: Counts, now: Counts
+        self, latest_events: dict[str, model.HealthEvent], key: str, index: GpuNumber, before: Counts, now: Counts
     ) -> None:
         """Record by how much each count rose; a resettable one that fell began at 0 again."""
         for kind, positions in COUNT_POSITIONS.items():

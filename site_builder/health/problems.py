@@ -11,15 +11,7 @@ from typing import NamedTuple
 import orjson
 
 from site_builder.core.model import Gpu, GpuHealth, GpuProblem, ParsedFile, ToolResult
-from site_builder.health.gpu_health import (
-    HARDWARE_HEAT_BIT,
-    HEAT_BIT,
-    MAX_REASON_CHARACTERS,
-    POWER_BRAKE_BIT,
-    SLOWDOWN_BIT,
-    find_gpu_overheating,
-    normalize_bus_id,
-)
+from site_builder.health import gpu_health
 
 CRITICAL, WARNING, INFO = SEVERITIES = "critical", "warning", "info"
 # The commands that reset a GPU, and words in its driver's messages in dmesg.
@@ -93,7 +85,7 @@ class ProblemFinder:
         gpu = row.parent or row
         health = gpu.health
         common_problems = find_common_problems(health, self.query_ms if gpu.vendor == "nvidia" else 0)
-        overheating = find_gpu_overheating(gpu)
+        overheating = gpu_health.find_gpu_overheating(gpu)
         is_fan_odd = gpu.fan_speed == 0 or health.fan_error
         is_odd = row.error or gpu.lost or gpu.error or health.power_error or is_fan_odd or overheating or self.messages
         if not is_odd and not common_problems:  # as nearly all GPUs
@@ -102,7 +94,7 @@ class ProblemFinder:
         if gpu.lost:
             kind = classify_problem_message(gpu.lost, "lost")
             kind = kind if PROBLEM_KINDS[kind].severity == CRITICAL else "lost"
-            problems.append(build_problem(kind, gpu.lost[:MAX_REASON_CHARACTERS]))
+            problems.append(build_problem(kind, gpu.lost[: gpu_health.MAX_REASON_CHARACTERS]))
         else:
             if row.error or gpu.error:
                 problems.append(build_problem("unreadable", gpu.error or row.error))
@@ -122,7 +114,7 @@ class ProblemFinder:
         problems += common_problems
         if not problems:
             return NO_PROBLEMS
-        which = (gpu.bus_id or "")[:MAX_REASON_CHARACTERS] if gpu.index is None else str(gpu.index)
+        which = (gpu.bus_id or "")[: gpu_health.MAX_REASON_CHARACTERS] if gpu.index is None else str(gpu.index)
         return order_problems(tuple(problems), gpu.vendor, which)
 
 
@@ -162,8 +154,8 @@ def is_problem_message_about(message: str, gpu: Gpu) -> bool:
     """Return True if a message names this GPU by its bus id, or else by its number."""
     bus_ids = BUS_ID.findall(message)
     if bus_ids:
-        own_bus_id = normalize_bus_id(gpu.bus_id) if gpu.bus_id else None
-        return own_bus_id is not None and own_bus_id in map(normalize_bus_id, bus_ids)
+        own_bus_id = gpu_health.normalize_bus_id(gpu.bus_id) if gpu.bus_id else None
+        return own_bus_id is not None and own_bus_id in map(gpu_health.normalize_bus_id, bus_ids)
     match = GPU_INDEX.search(message)
     return match is not None and gpu.index is not None and int(match[1]) == gpu.index
 
@@ -200,11 +192,13 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
         problems.append(build_problem("repair-pending"))
     # idling and the power limit are no problems
     mask = health.clock_reasons or 0
-    if mask & (HEAT_BIT | HARDWARE_HEAT_BIT):
-        problems.append(build_problem("heat", " to half of its clocks or less" if mask & HARDWARE_HEAT_BIT else ""))
-    if mask & POWER_BRAKE_BIT:
+    if mask & (gpu_health.HEAT_BIT | gpu_health.HARDWARE_HEAT_BIT):
+        problems.append(
+            build_problem("heat", " to half of its clocks or less" if mask & gpu_health.HARDWARE_HEAT_BIT else "")
+        )
+    if mask & gpu_health.POWER_BRAKE_BIT:
         problems.append(build_problem("power-brake"))
-    if mask & SLOWDOWN_BIT and not mask & (HARDWARE_HEAT_BIT | POWER_BRAKE_BIT):
+    if mask & gpu_health.SLOWDOWN_BIT and not mask & (gpu_health.HARDWARE_HEAT_BIT | gpu_health.POWER_BRAKE_BIT):
         problems.append(build_problem("slowdown"))
     lanes, max_lanes = health.lanes, health.max_lanes
     is_working = health.pstate is not None and health.pstate <= LOWEST_WORKING_PSTATE

@@ -10,23 +10,8 @@ from contextlib import suppress
 import orjson
 
 from site_builder.core.formatting import HOUR, MINUTE
+from site_builder.health import model
 from site_builder.health.events import CRITICAL_KINDS, compare_health
-from site_builder.health.model import (
-    BEFORE_FIRST_CHECK,
-    COUNT_NAMES,
-    NO_TIMELINES,
-    SPAN_KINDS,
-    UNNAMED_KEY_PREFIX,
-    GpuHealthMetrics,
-    GpuHealthState,
-    HealthCheckTimes,
-    HealthEvent,
-    HealthEventTimeline,
-    HostHealthMetrics,
-    HostHealthState,
-    HostHealthTimelines,
-    PackedHealthMetrics,
-)
 from site_builder.history import idle_runs
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.database import begin_database_transaction
@@ -48,7 +33,7 @@ RECORD_TIME_LIMIT_S = 0.1
 MAX_FORMER_GPUS = 8
 POWER_SQL = "kind='power'"
 EVENT_COLUMNS = "host, number, gpu, place, kind, value, at, since, until, by"
-EVENT_PLACEHOLDERS = ",".join("?" * len(HealthEvent._fields))
+EVENT_PLACEHOLDERS = ",".join("?" * len(model.HealthEvent._fields))
 SqlCondition = tuple[str, tuple[object, ...]]
 
 
@@ -59,44 +44,47 @@ def pack_stored_health_metrics(
     return orjson.dumps([driver, gpus, is_complete], default=list)
 
 
-def unpack_stored_health_metrics(data: bytes) -> HostHealthMetrics:
+def unpack_stored_health_metrics(data: bytes) -> model.HostHealthMetrics:
     try:
         driver, rows, is_complete = orjson.loads(data)
-        gpus = (GpuHealthMetrics._make(tuple(cell) if isinstance(cell, list) else cell for cell in row) for row in rows)
-        return HostHealthMetrics(driver, tuple(gpus), is_complete)
+        gpus = (
+            model.GpuHealthMetrics._make(tuple(cell) if isinstance(cell, list) else cell for cell in row)
+            for row in rows
+        )
+        return model.HostHealthMetrics(driver, tuple(gpus), is_complete)
     except DECODE_ERRORS as error:
         raise DamagedBlockError(data) from error
 
 
-def unpack_health_state(data: bytes) -> HostHealthState:
+def unpack_health_state(data: bytes) -> model.HostHealthState:
     """Unpack the state of a host; raise DamagedBlockError if it is not what was written."""
-    gpus: dict[str, GpuHealthState] = {}
+    gpus: dict[str, model.GpuHealthState] = {}
     try:
         checked_at, taken_at, last_number, driver, rows = orjson.loads(data)
         for key, (index, bus, counts, events_by_kind) in rows.items():
-            if len(counts) != len(COUNT_NAMES) or any(
+            if len(counts) != len(model.COUNT_NAMES) or any(
                 count is not None and not isinstance(count, int) for count in counts
             ):
                 raise DamagedBlockError(data)
-            latest_events: dict[str, HealthEvent] = {}
+            latest_events: dict[str, model.HealthEvent] = {}
             for kind, cells in events_by_kind.items():
-                event = HealthEvent(*cells)
+                event = model.HealthEvent(*cells)
                 event = latest_events[kind] = event._replace(value=tuple(event.value))
                 numbers = [event.number, event.began_at, 0 if event.ended_at is None else event.ended_at]
-                if kind not in SPAN_KINDS or kind == "power":
+                if kind not in model.SPAN_KINDS or kind == "power":
                     numbers += event.value[:2]  # type: ignore[arg-type]
                 if event.kind != kind or not all(isinstance(number, int) for number in numbers):
                     raise DamagedBlockError(data)
-            gpus[str(key)] = GpuHealthState(index, bus, tuple(counts), latest_events)
+            gpus[str(key)] = model.GpuHealthState(index, bus, tuple(counts), latest_events)
         taken_at = taken_at and float(taken_at)
-        return HostHealthState(int(checked_at), taken_at, int(last_number), driver and str(driver), gpus)
+        return model.HostHealthState(int(checked_at), taken_at, int(last_number), driver and str(driver), gpus)
     except DECODE_ERRORS as error:
         raise DamagedBlockError(data) from error
 
 
-def build_stored_event(*row: object) -> HealthEvent:
+def build_stored_event(*row: object) -> model.HealthEvent:
     """Build an event from a row of the table; one with a damaged value has none."""
-    event = HealthEvent(*row)  # type: ignore[arg-type]
+    event = model.HealthEvent(*row)  # type: ignore[arg-type]
     try:
         return event._replace(value=tuple(orjson.loads(event.value)))  # type: ignore[arg-type]
     except (ValueError, TypeError):
@@ -111,7 +99,7 @@ class StoredEventReader:
     def __init__(self, reader: HistoryReader) -> None:
         self.reader = reader
 
-    def read_events(self, since: float, until: float) -> list[HealthEvent]:
+    def read_events(self, since: float, until: float) -> list[model.HealthEvent]:
         """Return the events of all hosts that began or went on between two moments, the oldest first."""
         query = (
             f"SELECT {EVENT_COLUMNS} FROM event WHERE at<? AND (until IS NULL OR until>=?) "  # noqa: S608 # our words
@@ -122,13 +110,13 @@ class StoredEventReader:
             lambda connection: [build_stored_event(*row) for row in connection.execute(query, limits)], []
         )
 
-    def read_timelines(self, host: str, keys: Sequence[str], now: float, max_events: int) -> HostHealthTimelines:
+    def read_timelines(self, host: str, keys: Sequence[str], now: float, max_events: int) -> model.HostHealthTimelines:
         """Return the last events of each GPU that a host has, wherever it was then, and of those that it had.
 
         Critical events are included even if they are older, up to `max_events` more.
         """
 
-        def run_query(connection: sqlite3.Connection) -> HostHealthTimelines:
+        def run_query(connection: sqlite3.Connection) -> model.HostHealthTimelines:
             row = connection.execute("SELECT first FROM counter WHERE host=?", (host,)).fetchone()
             watched_since = min(row[0], int(now)) if row else None
             query = "SELECT gpu FROM event WHERE host=? AND gpu!='' GROUP BY gpu ORDER BY max(number) DESC"
@@ -139,14 +127,14 @@ class StoredEventReader:
                 for key in ("", *keys, *former[:MAX_FORMER_GPUS])
             )
             with_events = tuple(timeline for timeline in timelines if timeline.events)
-            return HostHealthTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
+            return model.HostHealthTimelines(watched_since, with_events, len(former[MAX_FORMER_GPUS:]))
 
-        return self.reader.query(run_query, NO_TIMELINES)
+        return self.reader.query(run_query, model.NO_TIMELINES)
 
 
 def read_stored_timeline(
     connection: sqlite3.Connection, host: str, key: str, watched_since: int, now: int, max_events: int
-) -> HealthEventTimeline:
+) -> model.HealthEventTimeline:
     """Read the events of a GPU that a host recorded, and those of others before it came here.
 
     Events that another host records while it is here are not trusted. A GPU without a UUID is only its host's.
@@ -154,7 +142,7 @@ def read_stored_timeline(
     future = now + MAX_CLOCK_AHEAD_S
     values: tuple[object, ...] = (key, host, future)
     where = "gpu=? AND host=? AND (at<=? OR until IS NULL)"
-    if key and not key.startswith(UNNAMED_KEY_PREFIX):
+    if key and not key.startswith(model.UNNAMED_KEY_PREFIX):
         query = "SELECT max(coalesce(by, until, at)) FROM event WHERE host=? AND gpu=? AND kind IN ('new', 'gone')"
         (arrived_at,) = connection.execute(query, (host, key)).fetchone()
         where = "gpu=? AND (host=? AND (at<=? OR until IS NULL) OR host!=? AND until<=?)"
@@ -173,9 +161,9 @@ def read_stored_timeline(
     for event_id in ids:
         event = build_stored_event(*connection.execute(query, event_id).fetchone())
         if event.ended_at is None and event.began_at > future:  # recorded by a clock that ran ahead
-            event = event._replace(began_at=now, began_after=BEFORE_FIRST_CHECK)
+            event = event._replace(began_at=now, began_after=model.BEFORE_FIRST_CHECK)
         events.append(event)
-    return HealthEventTimeline(key, tuple(events), total)
+    return model.HealthEventTimeline(key, tuple(events), total)
 
 
 class HealthEventStore(StoredEventReader):
@@ -192,7 +180,7 @@ class HealthEventStore(StoredEventReader):
 
     def record(
         self,
-        metrics_by_host: Mapping[str, PackedHealthMetrics | None],
+        metrics_by_host: Mapping[str, model.PackedHealthMetrics | None],
         now: float,
         time_limit: float = RECORD_TIME_LIMIT_S,
     ) -> None:
@@ -210,7 +198,7 @@ class HealthEventStore(StoredEventReader):
         self.last_good_minute = self.recorded_minute if self.last_good_minute is None else self.last_good_minute
 
     def write_changes(
-        self, metrics_by_host: Mapping[str, PackedHealthMetrics | None], minute: int, deadline: float
+        self, metrics_by_host: Mapping[str, model.PackedHealthMetrics | None], minute: int, deadline: float
     ) -> bool:
         """Write what changed since any builder last wrote, in one transaction; return False if time ran out."""
         connection = self.history.connect()
@@ -238,7 +226,7 @@ class HealthEventStore(StoredEventReader):
                 )
                 # those first that have waited longest
                 for host in sorted(remaining, key=lambda host: self.compared_at.get(host, -1)):
-                    check = HealthCheckTimes(host, minute, previous, changed[host].taken_at)
+                    check = model.HealthCheckTimes(host, minute, previous, changed[host].taken_at)
                     failure_key = f"events of {host}"
                     try:
                         if self.update_host(connection, changed[host], check):
@@ -266,7 +254,7 @@ class HealthEventStore(StoredEventReader):
             self.loaded_from = connection, version
 
     def update_host(
-        self, connection: sqlite3.Connection, metrics: PackedHealthMetrics, check: HealthCheckTimes
+        self, connection: sqlite3.Connection, metrics: model.PackedHealthMetrics, check: model.HealthCheckTimes
     ) -> bool:
         """Compare a host that changed with its stored state; return False if the check came too late."""
         query = "SELECT first, away, signs, state FROM counter WHERE host=?"
@@ -292,7 +280,7 @@ class HealthEventStore(StoredEventReader):
         query = "SELECT max(number) FROM event WHERE host=?"
         (last_number,) = connection.execute(query, (check.host,)).fetchone()
         # the other host that had each new GPU last, by its history or its events
-        named_keys = [key for key in new_keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(UNNAMED_KEY_PREFIX)]
+        named_keys = [key for key in new_keys[:MAX_EVENTS_AT_ONCE] if not key.startswith(model.UNNAMED_KEY_PREFIX)]
         hosts = {key: run.host for key, run in idle_runs.read_idle_runs(connection, named_keys).items()}
         query = "SELECT host FROM event WHERE gpu=? ORDER BY at DESC LIMIT 1"
         for key in named_keys:
@@ -340,7 +328,7 @@ class HealthEventStore(StoredEventReader):
             connection.execute("INSERT OR REPLACE INTO done VALUES('events', ?)", (hour,))
 
 
-def insert_stored_events(connection: sqlite3.Connection, events: Sequence[HealthEvent]) -> int:
+def insert_stored_events(connection: sqlite3.Connection, events: Sequence[model.HealthEvent]) -> int:
     """Write events, in place of older forms of the same, and return how many."""
     rows = [event._replace(value=orjson.dumps(event.value)) for event in events]  # type: ignore[arg-type]
     connection.executemany(f"INSERT OR REPLACE INTO event({EVENT_COLUMNS}) VALUES({EVENT_PLACEHOLDERS})", rows)

@@ -18,15 +18,7 @@ from site_builder.core.formatting import DAY, MINUTE
 from site_builder.core.model import GpuNumber
 from site_builder.core.people import are_different_people
 from site_builder.core.records import encode_record
-from site_builder.history.block_format import (
-    GPU_COLUMNS,
-    MINUTES_PER_HOUR,
-    NO_CODE,
-    NO_USE,
-    HourBlock,
-    unpack_gpu_series,
-    unpack_occupancy,
-)
+from site_builder.history import block_format
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES, GpuSeries
 from site_builder.history.reader import HistoryReader
 
@@ -34,7 +26,7 @@ from site_builder.history.reader import HistoryReader
 RUN_USED, RUN_IDLE, RUN_EMPTY = 0, 1, 2
 # Somebody is on it, and the driver does not report its use.
 RUN_USE_UNKNOWN = 3
-USE_STEP = GPU_COLUMNS["use"][1]
+USE_STEP = block_format.GPU_COLUMNS["use"][1]
 # An hour that is further than this from the last one may come from a clock that jumped.
 CLOCK_JUMP_S = DAY
 MAX_PEOPLE = 32
@@ -120,7 +112,13 @@ def build_fleet_gpu_key(host: str, key: str) -> str:
 
 
 def update_idle_run(
-    before: IdleRun | None, host: str, series: GpuSeries, at: int, hour: HourBlock, number: int, idle_percent: float
+    before: IdleRun | None,
+    host: str,
+    series: GpuSeries,
+    at: int,
+    hour: block_format.HourBlock,
+    number: int,
+    idle_percent: float,
 ) -> tuple[IdleRun | None, list[UnusedBookingRun]]:
     """Return the run of a host's GPU of that number after an hour, and unused bookings that ended in it."""
     ended: list[UnusedBookingRun] = []
@@ -178,14 +176,14 @@ def find_current_idle_run(run: IdleRun | None, now: float) -> IdleRun | None:
 
 
 def split_into_idle_run_stretches(
-    hour: HourBlock, number: int, at: int, idle_percent: float
+    hour: block_format.HourBlock, number: int, at: int, idle_percent: float
 ) -> Iterator[IdleRunStretch]:
     """Yield the minutes of a GPU in an hour, as far as its state was clear."""
-    gpu_minutes = slice(number * MINUTES_PER_HOUR, (number + 1) * MINUTES_PER_HOUR)
+    gpu_minutes = slice(number * block_format.MINUTES_PER_HOUR, (number + 1) * block_format.MINUTES_PER_HOUR)
     codes = hour.occupancy_codes[gpu_minutes]
     use_kinds = hour.gpu_columns["use"][gpu_minutes].tobytes().translate(build_idle_run_kind_table(idle_percent))
     if codes.count(codes[0]) == len(codes):  # so it is in most hours
-        if codes[0] == NO_CODE:
+        if codes[0] == block_format.NO_CODE:
             return
         kind, users, bookers = classify_idle_run_minute(hour.occupancies[codes[0]])
         if kind is None:
@@ -193,7 +191,9 @@ def split_into_idle_run_stretches(
         if kind != RUN_USED or use_kinds.count(use_kinds[0]) == len(use_kinds):
             yield IdleRunStretch(at, len(codes), use_kinds[0] if kind == RUN_USED else kind, users, bookers)
             return
-    classified = {code: classify_idle_run_minute(hour.occupancies[code]) for code in set(codes) if code != NO_CODE}
+    classified = {
+        code: classify_idle_run_minute(hour.occupancies[code]) for code in set(codes) if code != block_format.NO_CODE
+    }
 
     def classify_minute(minute: int) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
         kind, users, bookers = classified.get(codes[minute], (None, (), ()))
@@ -209,15 +209,15 @@ def split_into_idle_run_stretches(
 def build_idle_run_kind_table(idle_percent: float) -> bytes:
     """Build the table from the use of a taken GPU, as history stores it, to the kind of its run."""
     return bytes(
-        RUN_USE_UNKNOWN if use == NO_USE else RUN_IDLE if use * USE_STEP < idle_percent else RUN_USED
-        for use in range(NO_USE + 1)
+        RUN_USE_UNKNOWN if use == block_format.NO_USE else RUN_IDLE if use * USE_STEP < idle_percent else RUN_USED
+        for use in range(block_format.NO_USE + 1)
     )
 
 
 @lru_cache(maxsize=65536)
 def classify_idle_run_minute(text: str) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
     """Return the kind of a minute, as if a taken GPU was used, None if unclear; its users, and its bookers."""
-    state, people = unpack_occupancy(text)
+    state, people = block_format.unpack_occupancy(text)
     kind = None if state in UNCLEAR_STATES else RUN_USED if state in TAKEN_STATES else RUN_EMPTY
     return kind, people.users, people.bookers
 
@@ -292,13 +292,13 @@ def parse_idle_run(values: Any) -> IdleRun:  # noqa: ANN401 # a file may hold an
 
 
 def roll_up_idle_runs(
-    connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HourBlock]], idle_percent: float
+    connection: sqlite3.Connection, hours: Sequence[tuple[int, int, block_format.HourBlock]], idle_percent: float
 ) -> None:
     """Add hours that are rolled up to the runs of their GPUs, in the transaction of the caller."""
-    gpu_hours: list[tuple[str, str, GpuSeries, int, HourBlock, int]] = []
+    gpu_hours: list[tuple[str, str, GpuSeries, int, block_format.HourBlock, int]] = []
     for at, gpu_set_id, hour in hours:
         for host, packed_series in connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)):
-            for number, series in enumerate(unpack_gpu_series(packed_series)[: hour.gpu_count]):
+            for number, series in enumerate(block_format.unpack_gpu_series(packed_series)[: hour.gpu_count]):
                 gpu_hours.append((build_fleet_gpu_key(host, series.key), host, series, at, hour, number))
     runs = read_idle_runs(connection, {gpu_key for gpu_key, *_ in gpu_hours})
     ended: list[UnusedBookingRun] = []

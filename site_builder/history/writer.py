@@ -14,15 +14,6 @@ from site_builder.core.files import is_emptied_file
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import HostFacts, HostStatus, Problem
 from site_builder.history import block_format, buckets, database, idle_runs
-from site_builder.history.block_format import (
-    PART_COUNT,
-    DamagedBlockError,
-    HourBlock,
-    PackedSample,
-    compute_minute_block_part,
-    unpack_hour_block,
-    unpack_minute_block,
-)
 from site_builder.history.buckets import CHUNK_LENGTH_S, RETENTION_DAYS
 from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_database_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample, list_host_gpu_keys
@@ -84,7 +75,7 @@ class HistoryWriter(HistoryReader):
             super().close()
         self.gpu_set_ids, self.name_ids, self.last_gpu_sets = set(), {}, None
 
-    def record(self, samples: Sequence[PackedSample], now: float, reach: float = 0) -> None:
+    def record(self, samples: Sequence[block_format.PackedSample], now: float, reach: float = 0) -> None:
         """Record the fresh hosts, once a minute; builds come at most `reach` seconds apart."""
         minute = int(now) // MINUTE * MINUTE
         if minute == self.recorded_at:
@@ -122,14 +113,16 @@ class HistoryWriter(HistoryReader):
                     reason = f"it is damaged, and could not be set aside ({rename_error.strerror})"
                     self.failures[task] = (reason, "no history is written")
 
-    def write_minute(self, samples: Sequence[PackedSample], minute: int, reach: float) -> None:
+    def write_minute(self, samples: Sequence[block_format.PackedSample], minute: int, reach: float) -> None:
         """Write a minute, unless it is there; minutes missed between two builds are copies of the last one."""
         connection = self.connect()
-        by_part: dict[int, list[PackedSample]] = defaultdict(list)
+        by_part: dict[int, list[block_format.PackedSample]] = defaultdict(list)
         for sample in samples:
-            by_part[compute_minute_block_part(sample.host)].append(sample)
+            by_part[block_format.compute_minute_block_part(sample.host)].append(sample)
         blocks = [(part, block_format.pack_minute_block(part_samples)) for part, part_samples in by_part.items()]
-        blocks = blocks or [(PART_COUNT, block_format.pack_minute_block([]))]  # that nobody was there was seen too
+        blocks = blocks or [
+            (block_format.PART_COUNT, block_format.pack_minute_block([]))
+        ]  # that nobody was there was seen too
         new_gpu_sets = {
             sample.gpu_set_id: (sample.gpu_set_id, sample.host, sample.packed_series, minute)
             for sample in samples
@@ -194,7 +187,7 @@ class HistoryWriter(HistoryReader):
         """Roll up the minutes of an hour that is over, of one part of the hosts."""
         hours = list(read_pending_history(connection, part, at, at + HOUR))
         for _, gpu_set_id, hour in hours:
-            stored = read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block)
+            stored = read_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block)
             whole = block_format.merge_hour_blocks(stored, hour) if stored else hour
             store_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour_block(whole))
         due_days = [(at // DAY * DAY, gpu_set_id) for _, gpu_set_id, _ in hours]
@@ -208,7 +201,9 @@ class HistoryWriter(HistoryReader):
         )
         connection.execute("DELETE FROM minute WHERE part=? AND at>=? AND at<?", (part, at, at + HOUR))
 
-    def add_hours(self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, HourBlock]]) -> None:
+    def add_hours(
+        self, connection: sqlite3.Connection, hours: Sequence[tuple[int, int, block_format.HourBlock]]
+    ) -> None:
         """Add some hours, each of which comes here once, to the sums and to the runs of GPUs."""
         shares: dict[tuple[int, ...], UsageShareSums] = {}
         seen: dict[tuple[int, ...], StateMinutes] = {}
@@ -252,7 +247,7 @@ def write_rolled_up_day(connection: sqlite3.Connection, day: int, gpu_set_id: in
     hours = [
         (at, hour)
         for at in range(day, day + DAY, HOUR)
-        if (hour := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour_block))
+        if (hour := read_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block))
     ]
     for step in (300, HOUR) if hours else ():
         length = CHUNK_LENGTH_S[step]
@@ -333,8 +328,8 @@ def delete_unused_gpu_sets(connection: sqlite3.Connection, before: int) -> None:
     used_ids: set[int] = set()
     for (block,) in connection.execute("SELECT block FROM minute"):
         try:
-            used_ids.update(unpack_minute_block(block).places)
-        except DamagedBlockError:
+            used_ids.update(block_format.unpack_minute_block(block).places)
+        except block_format.DamagedBlockError:
             continue
     sql = "SELECT id FROM shape WHERE first<? AND id NOT IN (SELECT shape FROM chunk)"
     unused = [(gpu_set_id,) for (gpu_set_id,) in connection.execute(sql, (before,)) if gpu_set_id not in used_ids]
