@@ -101,9 +101,8 @@ class DemoHostHistory:
         self.shape, self.gpus = sample.gpu_set_id, sample.packed_series
         self.occupancies = tuple(host.codes_by_occupancy)
         self.load, self.memory = past_weeks.simulate_past_host_load(host)
-        self.host_by_minute = [
-            spread_demo_history_slots([slots] * MINUTES_PER_SLOT, minutes) for slots in (self.load, self.memory)
-        ]
+        slots_by_minute = ([slots] * MINUTES_PER_SLOT for slots in (self.load, self.memory))
+        self.host_by_minute = [spread_demo_history_slots(slots, minutes) for slots in slots_by_minute]
         self.gpus_by_minute = []
         for track in host.tracks:
             use = [array("B", track.use_values.tobytes().translate(table)) for table in JITTERED_USE]

@@ -163,9 +163,8 @@ def create_past_job(
     kind: str, person: str, gpus: tuple[int, ...], begins: float, ends: float, rng: Random
 ) -> ScenarioJob:
     share = rng.uniform(0.1, 0.5) if kind != "train" else rng.uniform(0.4, 0.94)
-    return ScenarioJob(
-        kind, person, gpus, begins, ends, rng.randrange(2000, 4_000_000), share, "", rng.uniform(0.3, 3) * HOUR
-    )
+    pid, active_s = rng.randrange(2000, 4_000_000), rng.uniform(0.3, 3) * HOUR
+    return ScenarioJob(kind, person, gpus, begins, ends, pid, share, "", active_s)
 
 
 class PastGpuTrack(NamedTuple):

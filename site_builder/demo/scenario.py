@@ -79,7 +79,7 @@ def build_scenario_uuid(name: str) -> str:
 
 def simulate_readings(
     model: ScenarioGpuModel, key: str, use: int, used: int, now: float, warm: bool = False
-) -> ScenarioReadings:  # each is one thing
+) -> ScenarioReadings:
     """Simulate readings that follow from use and memory; no two GPUs and no two moments are quite the same."""
     held = used > 1000
     own, moment = Random(key), Random(f"{key} {int(now) // 5}")  # noqa: S311 nothing secret
@@ -166,10 +166,7 @@ class ScenarioMachine:
         return (
             *(ScenarioGpu(f"0:{n}", 0, model, part.memory_mib, part) for n, part in enumerate(self.instances)),
             *(ScenarioGpu(str(n), n, model, model.memory_mib) for n in range(first, first + whole_count)),
-            *(
-                ScenarioGpu(f"{extra.vendor}{n}", n, extra, extra.memory_mib)
-                for n, extra in enumerate(self.extra_models)
-            ),
+            *(ScenarioGpu(f"{gpu.vendor}{n}", n, gpu, gpu.memory_mib) for n, gpu in enumerate(self.extra_models)),
         )
 
     def choose_gpus(self, gpus: Sequence[int], count: int) -> tuple[int, ...]:

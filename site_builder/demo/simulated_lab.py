@@ -56,9 +56,8 @@ class SimulatedHost:
         for path in (self.proc_folder / "sys/kernel", self.tools_folder / "amd", self.tools_folder / "docker"):
             path.mkdir(parents=True)
         address = f"192.0.2.{self.machine.number % 250 + 1}/24"
-        people = (
-            f"{name}:x:{scenario.FIRST_UID + n}:100::/home/{name}:/bin/sh\n" for n, name in enumerate(scenario.PEOPLE)
-        )
+        uids = enumerate(scenario.PEOPLE, scenario.FIRST_UID)
+        people = (f"{name}:x:{uid}:100::/home/{name}:/bin/sh\n" for uid, name in uids)
         write_simulated_files(
             self.proc_folder,
             {

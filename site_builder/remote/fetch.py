@@ -164,9 +164,8 @@ def build_fetch_fallback_files(name: str, every: int, numbers: list[int], texts:
     for file, (code, lines, last_lines) in bodies.items():
         head = f"# gpuboard 1 task={TASKS_BY_FILE[file]} host={name} time={moment} every={every}"
         body = [line for line in lines if not line.startswith(b"#")]  # none that looks like its end
-        fallback_files[file] = b"\n".join(
-            [f"{head} took_ms=0 rc={code % 256}".encode(), *body, *last_lines, b"# end", b""]
-        )
+        first_line = f"{head} took_ms=0 rc={code % 256}".encode()
+        fallback_files[file] = b"\n".join([first_line, *body, *last_lines, b"# end", b""])
     return fallback_files
 
 

@@ -14,7 +14,7 @@ import subprocess
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -57,14 +57,11 @@ class SshConnectionDroppedError(Exception):
     """The connection ended before it began: too many at once, or sshd starts just now."""
 
 
-class SshConnection:
+class SshConnection(AbstractContextManager["SshConnection"]):
     def __init__(self, host: SshHostConfig, transport: paramiko.Transport, resources: ExitStack) -> None:
         self.host = host
         self.transport = transport
         self.resources = resources  # the transport itself, and what it goes through
-
-    def __enter__(self) -> SshConnection:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
