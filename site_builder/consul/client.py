@@ -194,8 +194,7 @@ def read_whole_consul_response(response: Any, request: ConsulRequest) -> object:
                 break
     finally:
         response.close()
-    problem = describe_bad_consul_response(status, response.headers, body, request.access, request.expected)
-    if problem:
+    if problem := describe_bad_consul_response(status, response.headers, body, request.access, request.expected):
         raise ConsulUnavailableError(problem)
     request.has_response = True
     if request.is_raw and status == 200:
@@ -236,8 +235,7 @@ def describe_consul_error(error: BaseException, has_response: bool) -> str:
     """Describe the first cause that has a message."""
     for cause in iterate_error_causes(error):
         for error_type in type(cause).__mro__:
-            meaning = ERROR_MEANINGS.get(f"{error_type.__module__}.{error_type.__name__}")
-            if meaning:
+            if meaning := ERROR_MEANINGS.get(f"{error_type.__module__}.{error_type.__name__}"):
                 return meaning(cause)
         if isinstance(cause, OSError) and cause.errno and cause.strerror:
             return f"does not answer ({cause.strerror.lower()})"

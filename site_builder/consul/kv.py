@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,10 +28,9 @@ class KvEntry(NamedTuple):
 
     def decode_value(self) -> bytes | None:
         """Decode the value; None if it is invalid."""
-        try:
+        with suppress(ValueError):
             return binascii.a2b_base64(self.encoded_value)
-        except (binascii.Error, ValueError):
-            return None
+        return None
 
 
 class KvValue(NamedTuple):

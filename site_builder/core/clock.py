@@ -60,11 +60,13 @@ def find_zone(name: str, environment: Mapping[str, str], localtime: Path = LOCAL
         return load_named_zone(name)
     tz_variable = environment.get("TZ", "").lstrip(":")
     if tz_variable and tz_variable != str(localtime):
-        try:
+        with suppress(ValueError):
             return load_named_zone(tz_variable)
-        except ValueError:
-            return load_system_zone()  # a rule such as CET-1CEST, which the C library understands
-    return read_localtime_zone(localtime) or load_system_zone()
+    elif zone := read_localtime_zone(localtime):
+        return zone
+    from dateutil import tz  # noqa: PLC0415 # slow to import, and rarely needed
+
+    return tz.tzlocal()  # also for a rule such as CET-1CEST, which the C library understands
 
 
 def load_named_zone(name: str) -> tzinfo:
@@ -74,7 +76,7 @@ def load_named_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        from dateutil import tz  # noqa: PLC0415 # slow to import, and rarely needed
+        from dateutil import tz  # noqa: PLC0415 # the same
 
         zone = tz.gettz(name)
         if not isinstance(zone, (tz.tzfile, tz.tzutc)):  # dateutil makes one of any word with a digit
@@ -87,10 +89,3 @@ def read_localtime_zone(localtime: Path) -> tzinfo | None:
     with suppress(OSError, ValueError), localtime.open("rb") as file:
         return ZoneInfo.from_file(file, key=os.path.realpath(localtime).partition("/zoneinfo/")[2] or None)
     return None
-
-
-def load_system_zone() -> tzinfo:
-    """Return what the C library takes for this machine's zone."""
-    from dateutil import tz  # noqa: PLC0415 # the same
-
-    return tz.tzlocal()

@@ -52,8 +52,7 @@ def list_data_folder_problems(data: Path) -> list[Problem]:
     """List wrong permissions in data/, each with the command that corrects it."""
     problems = []
     try:
-        writers = name_data_folder_writers(data)
-        if writers:
+        if writers := name_data_folder_writers(data):
             hint = FIX_HINT if is_data_folder_ours(data) else "its owner must call `chmod go-w` for it"
             what = f"{writers} can put links into it, and so redirect what is written there: {hint}"
             problems.append(Problem("data", what))

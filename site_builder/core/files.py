@@ -240,19 +240,22 @@ def refuse_foreign_folder(state: Path) -> None:
         raise ForeignFolderError(f"{path} is not a folder: set GPUBOARD_STATE to one")
     refuse_folder_of_other_owner(path)
     if status.st_mode & OTHERS_WRITE:
-        command = f"chmod 700 {shlex.quote(str(path))}"
-        raise ForeignFolderError(f"others can write to {path}: check what they put there, then close it: {command}")
+        quoted = shlex.quote(str(path))
+        raise ForeignFolderError(
+            f"others can write to {path}: check what they put there, then close it: chmod 700 {quoted}"
+        )
 
 
 def refuse_folder_of_other_owner(folder: Path) -> None:
     owner = folder.stat().st_uid
     if owner in (0, os.geteuid()):
         return
-    name, advice = find_file_owner_login(owner), "or set GPUBOARD_STATE to a folder of your own"
+    name = find_file_owner_login(owner)
+    message = f"{folder} belongs to {name}: run this as {name}, or set GPUBOARD_STATE to a folder of your own"
     if os.geteuid() == 0:
         sudo_name = f"'#{owner}'" if name == f"user {owner}" else name  # sudo wants ids in this form
-        advice = f"with sudo -u {sudo_name}"
-    raise ForeignFolderError(f"{folder} belongs to {name}: run this as {name}, {advice}")
+        message = f"{folder} belongs to {name}: run this as {name}, with sudo -u {sudo_name}"
+    raise ForeignFolderError(message)
 
 
 def find_file_owner_login(uid: int) -> str:

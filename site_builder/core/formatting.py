@@ -76,9 +76,7 @@ def format_gib(mib: float | None) -> str:
     if mib is None:
         return "–"
     value = mib / 1024
-    if value >= 9.95 or value < 0.05:
-        return f"{value:.0f}"
-    return f"{value:.1f}".replace(".0", "")
+    return f"{value:.0f}" if value >= 9.95 or value < 0.05 else f"{value:.1f}".replace(".0", "")
 
 
 def format_size(mib: float) -> str:

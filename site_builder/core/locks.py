@@ -54,8 +54,7 @@ def try_hold_lock(path: Path) -> Iterator[str | None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, LOCK_FLAGS, 0o600)
     try:
-        is_held = try_acquire_lock(handle)
-        if is_held:
+        if is_held := try_acquire_lock(handle):
             write_lock_holder(handle)
         yield None if is_held else read_lock_holder(handle)
     finally:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from io import FileIO
+from functools import partial
 from typing import IO, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -34,19 +34,20 @@ def map_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
     os.write(write_end, bytes(range(BLOCK_COUNT)))
     os.close(write_end)
     with create_parallel_shared_file() as shared, os.fdopen(next_block, "rb", buffering=0) as queue:
+        block_numbers = (byte[0] for byte in iter(partial(queue.read, 1), b""))
         try:
             child = os.fork()
         except OSError:  # no memory for another process
             return [work(item) for item in items]
         if child == 0:
             try:
-                for number in take_parallel_block_numbers(queue):
+                for number in block_numbers:
                     pickle.dump((number, [work(item) for item in blocks[number]]), shared, pickle.HIGHEST_PROTOCOL)
                 shared.flush()
             finally:
                 os._exit(0)
         try:
-            done = {number: [work(item) for item in blocks[number]] for number in take_parallel_block_numbers(queue)}
+            done = {number: [work(item) for item in blocks[number]] for number in block_numbers}
         finally:
             os.waitpid(child, 0)
         shared.seek(0)
@@ -61,11 +62,6 @@ def create_parallel_shared_file() -> IO[bytes]:
     """Open a file that parent and child share, in memory if possible."""
     # not every Python has memfd_create; into a pipe the child could not put more than we take out at once
     return os.fdopen(os.memfd_create("gpuboard"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
-
-
-def take_parallel_block_numbers(queue: FileIO) -> Iterator[int]:
-    while number := queue.read(1):
-        yield number[0]
 
 
 MAX_PARALLEL_HOSTS = 20

@@ -125,9 +125,7 @@ def wrap_text(text: str, width: int) -> list[str]:
 
 def find_terminal_width() -> int | None:
     """Return the width of the terminal; None if stdout is none."""
-    if not sys.stdout.isatty():
-        return None
-    return max(MIN_TERMINAL_WIDTH, shutil.get_terminal_size().columns)
+    return max(MIN_TERMINAL_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
 
 
 def is_coloured() -> bool:

@@ -203,7 +203,7 @@ class ConsulHostList:
         problems = [Problem(self.where, what) for what in parsed.problems]
         self.nodes, self.nodes_time = parsed.rows, request.received_at
         try:
-            self.store_nodes()
+            self.store_nodes(parsed.rows)
         except OSError as error:
             problems.append(Problem("state/consul.json", f"the list of Consul could not be kept: {error.strerror}"))
         if not parsed.rows:
@@ -219,16 +219,15 @@ class ConsulHostList:
             return Problem(self.where, f"{what}; there is no earlier list that could serve")
         return Problem(self.where, f"{what}; the list of {format_local_time(self.nodes_time)} serves")
 
-    def store_nodes(self) -> None:
+    def store_nodes(self, nodes: tuple[DiscoveredNode, ...]) -> None:
         """Store a good list; the file's time is when Consul last sent it."""
-        if self.nodes == self.stored_nodes:
-            with suppress(FileNotFoundError):
-                os.utime(self.store_path, (self.nodes_time, self.nodes_time))
-                return
-        content = {**self.query, "nodes": discovered_nodes_to_json(self.nodes or ())}
+        if nodes == self.stored_nodes and self.store_path.exists():
+            os.utime(self.store_path, (self.nodes_time, self.nodes_time))
+            return
         self.stored_nodes = None
+        content = {**self.query, "nodes": discovered_nodes_to_json(nodes)}
         files.write_atomically(self.store_path, json.dumps(content).encode(), 0o600)
-        self.stored_nodes = self.nodes
+        self.stored_nodes = nodes
 
 
 def request_discovered_nodes(access: ConsulAccess) -> ConsulRequest:
@@ -375,9 +374,9 @@ def match_discovered_nodes_to_hosts(
 
 def find_discovered_host(node: DiscoveredNode, names: Container[str], folded: dict[str, str]) -> tuple[int, str | None]:
     """Return the known host that a node is, and a rank: the lower, the surer."""
-    for rank, name in enumerate((node.host, node.node, node.short_name)):
-        if name is not None and name in names:
+    for rank, name in enumerate((node.host or "", node.node, node.short_name)):
+        if name in names:
             return 2 * rank, name
-        if name is not None and name.lower() in folded:
+        if name.lower() in folded:
             return 2 * rank + 1, folded[name.lower()]
     return 6, None

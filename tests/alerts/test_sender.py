@@ -13,12 +13,13 @@ from datetime import timezone
 from pathlib import Path
 
 import pytest
+from dateutil import tz
 
 from site_builder.alerts import sender
 from site_builder.alerts.model import AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.sender import NotificationSender, SenderBusyError
 from site_builder.alerts.store import AlertStateError, AlertStore, try_alert_state_lock
-from site_builder.core.clock import find_zone, load_named_zone, load_system_zone, read_localtime_zone
+from site_builder.core.clock import find_zone, load_named_zone, read_localtime_zone
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab
 from tests.support.sender_fixtures import (
@@ -240,7 +241,7 @@ def test_the_sender_process_gets_the_same_settings(lab: Lab, tmp_path: Path) -> 
     own = read_localtime_zone(machine)
     assert own
     by_name = timezone.utc, load_named_zone("Europe/Paris")
-    for zone in (*by_name, own, load_system_zone()):
+    for zone in (*by_name, own, tz.tzlocal()):
         settings = lab.settings(zone=zone)
         found = sender.unpack_sender_settings(sender.pack_sender_settings(settings))
         assert replace(found, zone=zone) == settings

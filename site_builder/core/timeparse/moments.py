@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from typing import NamedTuple
 
@@ -132,8 +134,7 @@ class TimeContext(NamedTuple):
 def parse_duration(text: str) -> Duration:
     """Parse the value of `--for`."""
     text = normalize_time_text(text, "2h", "1d")
-    duration = try_parse_duration(text)
-    if duration:
+    if duration := try_parse_duration(text):
         return duration
     if BARE_NUMBER.fullmatch(text) and int(text):
         raise UnclearTimeError("has no unit", f"{int(text)}h", f"{int(text)}d")
@@ -147,8 +148,7 @@ def parse_moment(text: str, now: datetime, *, start: datetime | None = None, end
     text = ISO_DATE_T.sub(r"\1 ", normalize_time_text(text, *context.examples()))
     if text.lower() == "now":
         return check_moment(now, context)
-    duration = try_parse_duration(text)
-    if duration:
+    if duration := try_parse_duration(text):
         return check_moment(duration.add_to(base, context.zone), context)
     day, clock = split_clock_time(text)
     if clock and not day:  # the next to come
@@ -174,8 +174,7 @@ def parse_past_moment(text: str, now: datetime, *, end: bool = False) -> datetim
     text = text[: -len(AGO_SUFFIX)] if text.lower().endswith(AGO_SUFFIX) else text
     if text.lower() == "now":
         return check_moment(now, context)
-    duration = try_parse_duration(text.lstrip("-"))
-    if duration:
+    if duration := try_parse_duration(text.lstrip("-")):
         if text.lower().startswith(("+", "in ")):
             raise UnclearTimeError("has not come yet", *context.examples())
         # a day ago is at the same clock time
@@ -199,14 +198,12 @@ def describe_moment_in_full(moment: datetime, now: datetime) -> str:
     year = "" if local.year == now.year else f" {local.year}"
     twice = len(find_wall_clock_moments(local.replace(tzinfo=None, fold=0), zone)) > 1
     offset = f" ({local.isoformat()[-6:]})" if twice else ""
-    day = f"{DAY_NAMES[local.weekday()]} {local.day} {MONTH_NAMES[local.month - 1]}{year}"
-    return f"{day} {local.hour:02}:{local.minute:02}{offset}"
+    return f"{format_weekday_date(local)}{year} {local.hour:02}:{local.minute:02}{offset}"
 
 
 def check_moment(moment: datetime, context: TimeContext) -> datetime:
     """Refuse a moment that is out of bounds, however it was written."""
-    fault = dates.find_date_fault(moment, context.zone)
-    if fault:
+    if fault := dates.find_date_fault(moment, context.zone):
         raise UnclearTimeError(fault.partition(":")[0], *context.examples())
     return moment
 
@@ -233,18 +230,16 @@ def try_parse_duration(text: str) -> Duration | None:
         return None
     if text.startswith("-"):
         raise UnclearTimeError("leads into the past", "2h", "1d")
-    amounts = dict.fromkeys("wdhm", 0)  # in thousandths of the unit: exact, unlike floats
-    units = set()
+    amounts: Counter[str] = Counter()  # in thousandths of the unit: exact, unlike floats
     for whole, fraction, word in DURATION_PARTS.findall(match[1].lower()):
         unit = word[0]
         if unit == "y" or word.startswith("mo"):
             raise UnclearTimeError("has a unit that is not always equally long", "4w", "30d")
-        if unit in units:
+        if unit in amounts:
             raise UnclearTimeError("names a unit twice", "2h", "1d 12h")
-        units.add(unit)
         amounts[unit] = int(whole + fraction.ljust(3, "0"))
     if match[2]:  # the 30 of 1h30
-        if "m" in units:
+        if "m" in amounts:
             raise UnclearTimeError("names a unit twice", "1h30", "1h 30m")
         amounts["m"] = int(match[2]) * 1000
     days, day_fraction = divmod(amounts["w"] * 7 + amounts["d"], 1000)
@@ -356,10 +351,8 @@ def list_yearly_moment_days(number: int, month: int, first: date) -> list[date]:
     """List that day in the years from `first` on; eight years may pass between two leap days."""
     days = []
     for year in range(first.year, first.year + 17):
-        try:
+        with suppress(ValueError):
             days.append(date(year, month, number))
-        except ValueError:
-            continue
     return [day for day in days if day >= first]
 
 

@@ -124,9 +124,7 @@ def find_recurrence_fault(parts: dict[str, str], zone: tzinfo) -> str:
 def extend_recurrence_to_day_end(moment: datetime, zone: tzinfo) -> datetime:
     """Return the last moment of the day if this is its midnight: `until 30 June` includes that day."""
     local = moment.astimezone(zone)
-    if local.time() != datetime.min.time():
-        return moment
-    return local + timedelta(days=1) - timedelta(seconds=1)
+    return moment if local.time() != datetime.min.time() else local + timedelta(days=1) - timedelta(seconds=1)
 
 
 def describe_recurrence(rule: str, since: datetime, until: datetime, zone: tzinfo) -> str:
@@ -191,12 +189,13 @@ def list_repeat_starts(rule: str, since: datetime, first: datetime, last: dateti
     return tuple(start for start in starts if start >= first)
 
 
-def advance_recurrence(since: datetime, rule: str, first: datetime) -> datetime:
+def advance_recurrence(since: datetime, rule: str, first: datetime, periods_before: int = 0) -> datetime:
     """Return a later start of the same repeats, near `first`: to count the days of years would take long."""
-    if since >= first or not DAILY_OR_WEEKLY.search(rule) or "COUNT" in rule.upper():
-        return since
     interval = RRULE_INTERVAL.search(rule)
     period = timedelta(weeks=int(interval[1]) if interval else 1)
+    first -= periods_before * period
+    if since >= first or not DAILY_OR_WEEKLY.search(rule) or "COUNT" in rule.upper():
+        return since
     return since + (first - since) // period * period
 
 
@@ -223,12 +222,9 @@ def compute_recurrence_bounds(rule: str, since: datetime) -> RecurrenceBounds | 
         first = next(iter(rrulestr(rule, dtstart=since)), None)
         if "COUNT=" not in rule and "UNTIL=" not in rule:
             return RecurrenceBounds(first, None)
-        start = since
-        end = dates.parse_icalendar_time(rule.partition("UNTIL=")[2].partition(";")[0], since.tzinfo or timezone.utc)[0]
-        if end:  # start shortly before it, so that the last time is soon found: two periods have at least one
-            weeks = RRULE_INTERVAL.search(rule)
-            period = timedelta(weeks=int(weeks[1]) if weeks else 1)
-            start = advance_recurrence(since, rule, end - 2 * period)
+        end, _ = dates.parse_icalendar_time(split_recurrence_rule(rule).get("UNTIL", ""), since.tzinfo or timezone.utc)
+        # start shortly before it, so that the last time is soon found: two periods have at least one
+        start = advance_recurrence(since, rule, end, periods_before=2) if end else since
         repeats = iter(rrulestr(rule, dtstart=start))
     except ValueError:  # one that repeats until the 32nd, say
         return None
