@@ -52,7 +52,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 
 
-def import_command(name: str) -> click.Command:
+def load_command(name: str) -> click.Command:
     module = import_module(f"site_builder.{COMMANDS[name][0]}")
     commands = (value for value in vars(module).values() if isinstance(value, click.Command))
     return next(command for command in commands if command.name == name)
@@ -66,7 +66,7 @@ class LazyCommandGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        return import_command(cmd_name) if cmd_name in COMMANDS else None
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer commands with their help lines; click would import every command to get them."""
@@ -118,6 +118,6 @@ def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 # read by inv
     Without a command, it lists the GPUs: `gpuboard list`.
     """
     if ctx.invoked_subcommand is None:
-        list_command = import_command("list")
+        list_command = load_command("list")
         with list_command.make_context("list", [], ctx) as list_context:
             list_command.invoke(list_context)

@@ -7,7 +7,7 @@ from inspect import cleandoc
 
 import pytest
 
-from site_builder.cli import COMMAND_GROUPS, COMMANDS, import_command
+from site_builder.cli import COMMAND_GROUPS, COMMANDS, load_command
 from tests.integration.test_docs import is_valid
 from tests.support.docs import ALL_COMMANDS, command_of, help_of
 
@@ -59,4 +59,4 @@ def test_the_help_of_gpuboard_has_each_command_once_under_its_heading() -> None:
 
 @pytest.mark.parametrize(("name", "summary"), [(name, summary) for name, (_, summary) in COMMANDS.items()])
 def test_help_line_is_the_first_line_of_the_docstring(name: str, summary: str) -> None:
-    assert cleandoc(import_command(name).help or "").split("\n")[0] == summary
+    assert cleandoc(load_command(name).help or "").split("\n")[0] == summary

@@ -74,14 +74,6 @@ class BuildReport(NamedTuple):
     save_errors: list[str]
 
 
-class BuildInput(NamedTuple):
-    """Everything that a build reads, before a host is parsed."""
-
-    hosts: list[HostStatusSources]
-    rules: StateRules
-    problems: list[Problem]
-
-
 class Builder:
     """Builds the site, once or again and again; what it has read and built serves the next build."""
 
@@ -180,7 +172,7 @@ class Builder:
             self.site_writer.waste = self.waste_monitor.update(built_hosts, rules, now)
             self.log_problem_changes(shown_problems, now)
             if self.try_claim_site(now):
-                self.publish(BuildInput(hosts, rules, shown_problems), built_hosts, now)
+                self.publish(hosts, rules, shown_problems, built_hosts, now)
                 if self.list_problems(problems) != shown_problems:  # some files could not be made
                     shown_problems = self.list_problems(problems)
                     self.log_problem_changes(shown_problems, now)
@@ -214,8 +206,8 @@ class Builder:
             self.builder_state.booking_uses.pop(request.name, None)
         return requests
 
-    def read_inputs(self, now: Now) -> BuildInput:
-        """Read the snapshots, names, bookings and lists of hosts."""
+    def read_inputs(self, now: Now) -> tuple[list[HostStatusSources], StateRules, list[Problem]]:
+        """Read the snapshots, names, bookings and lists of hosts; return also what is wrong with them."""
         problems: list[Problem] = []
         with self.faults.catch("Consul", "what it has could not be copied"):
             problems += self.consul_mirror.copy_changes() if self.consul_mirror else []
@@ -247,7 +239,7 @@ class Builder:
         ]
         people = PeopleDirectory(aliases, self.builder_state.logins)
         rules = StateRules(self.settings.limits, people, self.settings.privacy, gpu_names)
-        return BuildInput(hosts, rules, problems)
+        return hosts, rules, problems
 
     # Remembering
 
@@ -316,14 +308,21 @@ class Builder:
         published_files.claim_published_files(self.settings.www, self.leadership.name, now.epoch)
         return True
 
-    def publish(self, inputs: BuildInput, built_hosts: BuiltHosts, now: Now) -> None:
+    def publish(
+        self,
+        sources: Sequence[HostStatusSources],
+        rules: StateRules,
+        problems: Sequence[Problem],
+        built_hosts: BuiltHosts,
+        now: Now,
+    ) -> None:
         """Write the files of the fleet that are new, then the pages of hosts."""
-        site_writer, people = self.site_writer, inputs.rules.people
+        site_writer, people = self.site_writer, rules.people
         site_writer.start_build()
-        site_writer.write_fleet_files(built_hosts, inputs.problems, now, self.build_duration_s)
+        site_writer.write_fleet_files(built_hosts, problems, now, self.build_duration_s)
         with site_writer.catch_fault(WASTE_FILE):
             self.waste_monitor.write(site_writer, now)
-        hosts = {host.discovered.name: host for host in inputs.hosts}
+        hosts = {host.discovered.name: host for host in sources}
         calendar_hosts = [
             CalendarHost(name, tuple(host.bookings), built_hosts[name].summary.gpu_identities)
             for name, host in hosts.items()
@@ -337,7 +336,7 @@ class Builder:
         jobs: list[HostPageJob] = []
         for name, host in hosts.items():
             with self.faults.catch(f"{WWW_PREFIX}hosts/{name}.html", clears=False):
-                jobs += self.host_pages.build_page_jobs(host, built_hosts[name], inputs.rules, now)
+                jobs += self.host_pages.build_page_jobs(host, built_hosts[name], rules, now)
         site_writer.write_host_pages(jobs, built_hosts, now, self.is_single_build)
 
     def process_alerts(self, built_hosts: BuiltHosts | None, now: Now) -> None:

@@ -137,7 +137,13 @@ class HostPipeline:
         outdated = []
         for host, fingerprint in zip(hosts, fingerprints):
             built_host = previous.get(host.discovered.name)
-            if built_host is None or not is_built_host_valid(built_host, fingerprint, rules.people, now):
+            is_valid = (
+                built_host is not None
+                and built_host.fingerprint == fingerprint
+                and now.epoch < built_host.valid_until
+                and all(rules.people.find_full_login(login) == full for login, full in built_host.truncated_logins)
+            )
+            if not is_valid:
                 outdated.append((host, fingerprint))
                 previous.pop(host.discovered.name, None)  # frees its memory before the new one needs it
 
@@ -326,15 +332,6 @@ def build_fallback_host(host_status: HostStatus, now: Now, fingerprint: bytes) -
 
 
 # When a built host serves again
-
-
-def is_built_host_valid(built_host: BuiltHost, fingerprint: bytes, people: PeopleDirectory, now: Now) -> bool:
-    """Return True if a built host has the same sources, and neither time nor a new login makes a difference to it."""
-    return (
-        built_host.fingerprint == fingerprint
-        and now.epoch < built_host.valid_until
-        and all(people.find_full_login(login) == full for login, full in built_host.truncated_logins)
-    )
 
 
 def fingerprint_host(host: HostStatusSources, rules: StateRules) -> bytes:

@@ -99,7 +99,7 @@ def render_charts(
         build_gpu_chart_figure(grid, gpu, rows, axis_ends, gpu.series.key in gpu_keys) for gpu in gpus[:MAX_GPUS]
     ]
     figures = [gpu._replace(id=Html(f"_{grid.window}-{place}")) for place, gpu in enumerate(figures)]
-    if not host_series.is_empty:
+    if any(value is not None for column in host_series.values.values() for value in column):
         figures.append(build_chart_figure(grid, host_series, HOST_PANELS, rows, axis_ends))
     text = load_raw_html_template("charts.html").render(
         span=grid.window,

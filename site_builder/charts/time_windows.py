@@ -50,10 +50,6 @@ class TimeWindowSeries(NamedTuple):
     values: dict[str, list[float | None]]
     row_values: dict[str, list[float | None]]
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(value is not None for column in self.values.values() for value in column)
-
 
 class GpuTimeWindowSeries(NamedTuple):
     """GPU over a window, with the person who had most of each bucket, and the one who had booked it."""
