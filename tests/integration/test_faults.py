@@ -441,7 +441,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
         ("core.people.parse_aliases", "aliases.csv"),
         ("fleet.gpu_models.parse_gpu_model_names", "gpu-names.csv"),
         ("discovery.hosts.parse_hosts_txt", "hosts.txt"),
-        ("bookings.parser.text_to_plain_json", "comments.json"),
+        ("bookings.json_edit.text_to_plain_json", "comments.json"),
         ("watches.store.parse_watch_entries", "watches.json"),
     ],
 )
