@@ -6,16 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from site_builder.core.model import (
-    FreeGpu,
-    GpuBookingUse,
-    GpuIdentity,
-    HostFacts,
-    HostStatus,
-    IdleTimes,
-    Problem,
-    SoonFreeGpu,
-)
+from site_builder.core.model import FreeGpu, GpuBookingUse, GpuIdentity, HostStatus, IdleTimes, Problem, SoonFreeGpu
 from site_builder.fleet import gpu_models
 from site_builder.fleet.mig import has_mig_gpu
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
@@ -155,8 +146,8 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
     """Yield the GPUs that are free and healthy and have a number of their own; with MIG on the host, a UUID too."""
     if host.state != "fresh" or not any(status.state == "free" for status in host.gpus):
         return
-    facts = host.facts or HostFacts()
-    load = None if facts.load is None else facts.load[0] / (facts.cpus or 1)
+    facts = host.facts
+    load = facts.load[0] / (facts.cpus or 1) if facts and facts.load else None
     number_counts = Counter(status.gpu.number for status in host.gpus)
     has_mig = has_mig_gpu(host)
     for status in host.gpus:

@@ -112,7 +112,7 @@ def format_event_duration(event: model.HealthEvent) -> str | None:
     return format_duration(seconds) if seconds >= MINUTE else None
 
 
-def compare_health(
+def find_health_events(
     state: model.HostHealthState | None,
     metrics: model.HostHealthMetrics,
     check: model.HealthCheckTimes,

@@ -9,8 +9,7 @@ from site_builder.core.model import GpuNumber, MemoryErrorCounts
 COUNT_NAMES = MemoryErrorCounts._fields
 # Events that last. Transient ones come and go with the load; power comes so often that only its sum is kept.
 TRANSIENT_KINDS = ("heat", "hot", "power")
-PERSISTENT_KINDS = ("lost", "gone", "recovery", "pending", "failed")
-SPAN_KINDS = frozenset({*TRANSIENT_KINDS, *PERSISTENT_KINDS})
+SPAN_KINDS = frozenset({*TRANSIENT_KINDS, "lost", "gone", "recovery", "pending", "failed"})
 EventValue = tuple[Union[int, str, None], ...]
 NO_COUNTS = (None,) * len(COUNT_NAMES)
 # The key of a GPU that reports no UUID begins so.

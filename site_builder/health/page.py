@@ -13,13 +13,7 @@ from site_builder.core.model import GpuProblem, HostStatus
 from site_builder.health import events
 from site_builder.health.events import CRITICAL_KINDS, WARNING_KINDS
 from site_builder.health.gpu_health import build_host_health_metrics, list_gpu_health_gpus, list_gpu_health_keys
-from site_builder.health.model import (
-    COUNT_NAMES,
-    UNNAMED_KEY_PREFIX,
-    GpuHealthMetrics,
-    HealthEvent,
-    HostHealthTimelines,
-)
+from site_builder.health.model import UNNAMED_KEY_PREFIX, GpuHealthMetrics, HealthEvent, HostHealthTimelines
 
 # A word and a sign; the colour repeats it.
 SEVERITY_LABELS = {"critical": "▲ critical", "warning": "◆ warning", "info": "info"}
@@ -28,6 +22,7 @@ MAX_NAMED_GPUS = 16
 MAX_EVENTS_PER_GPU, MAX_EVENTS_ON_PAGE = 20, 400
 # Critical events that are shown first: those that go on, and those of the last days.
 MAX_URGENT_EVENTS, RECENT_S = 5, 7 * DAY
+# In the order of the counts of a GPU.
 COUNT_TITLES = {
     "corrected": "Corrected ECC errors since the driver was loaded",
     "uncorrected": "Uncorrected ECC errors since the driver was loaded",
@@ -38,7 +33,6 @@ COUNT_TITLES = {
     "pages_corrected": "Pages of memory retired after corrected errors",
     "pages_uncorrected": "Pages of memory retired after uncorrected errors",
 }
-BAD_COUNTS = frozenset({"uncorrected", "uncorrected_ever", "rows_uncorrected", "pages_uncorrected"})
 HealthCountRow = tuple[str, list[tuple[str, bool]]]
 
 
@@ -171,12 +165,12 @@ def build_health_page_event_row(
 
 def build_health_page_count_rows(gpus: Sequence[GpuHealthMetrics]) -> Iterator[HealthCountRow]:
     """Yield the counts and states of the GPUs; those that no GPU reports are left out."""
-    for position, name in enumerate(COUNT_NAMES):
+    for position, (name, title) in enumerate(COUNT_TITLES.items()):
         counts = [gpu.counts[position] for gpu in gpus]
         if any(count is not None for count in counts):
-            is_bad = name in BAD_COUNTS
+            is_bad = "uncorrected" in name
             yield (
-                COUNT_TITLES[name],
+                title,
                 [("–", False) if count is None else (f"{count:,}", is_bad and count > 0) for count in counts],
             )
     repairs, slowdowns = [], []

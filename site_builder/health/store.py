@@ -11,7 +11,7 @@ import orjson
 
 from site_builder.core.formatting import HOUR, MINUTE
 from site_builder.health import model
-from site_builder.health.events import CRITICAL_KINDS, compare_health
+from site_builder.health.events import CRITICAL_KINDS, find_health_events
 from site_builder.history import idle_runs
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.database import begin_database_transaction
@@ -287,7 +287,7 @@ class HealthEventStore(StoredEventReader):
             if key not in hosts and (row := connection.execute(query, (key,)).fetchone()):
                 hosts[key] = row[0]
         previous_hosts = {key: host for key, host in hosts.items() if host != check.host}
-        new_state, events = compare_health(state, unpacked, check, previous_hosts)
+        new_state, events = find_health_events(state, unpacked, check, previous_hosts)
         if new_state is state:
             return False
         if state is None and last_number:  # no number is used twice

@@ -9,22 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.history.block_format import (
-    GPU_COLUMNS,
-    HOST_COLUMNS,
-    MINUTES_PER_HOUR,
-    NO_CODE,
-    NO_VALUE,
-    Columns,
-    DamagedBlockError,
-    HourBlock,
-    array_from_bytes,
-    array_to_bytes,
-    has_no_block_values,
-    pack_block,
-    unpack_block,
-    unpack_occupancy,
-)
+from site_builder.history import block_format
+from site_builder.history.block_format import HOST_COLUMNS, MINUTES_PER_HOUR, NO_CODE, NO_VALUE, Columns
 from site_builder.history.model import GPU_STATES
 
 # Values of a bucket: the type of array, and the value of one step. A host has the same columns as in a minute.
@@ -69,7 +55,7 @@ def create_empty_bucket_columns(bucket_count: int, columns: dict[str, tuple[str,
     }
 
 
-def build_buckets(hour: HourBlock, width: int) -> HostBuckets:
+def build_buckets(hour: block_format.HourBlock, width: int) -> HostBuckets:
     """Join the minutes of an hour, `width` to a bucket."""
     host_buckets = HostBuckets(
         {name: compute_bucket_means(column, width) for name, column in hour.host_columns.items()}, []
@@ -105,7 +91,7 @@ def build_buckets(hour: HourBlock, width: int) -> HostBuckets:
 
 def aggregate_bucket_column(name: str, minutes: array[int], width: int) -> array[int]:
     """Join a column of one GPU: take means, and the highest temperature."""
-    (kind, step), (coarse_kind, coarse_step) = GPU_COLUMNS[name], VALUE_COLUMNS[name]
+    (kind, step), (coarse_kind, coarse_step) = block_format.GPU_COLUMNS[name], VALUE_COLUMNS[name]
     no_value, no_coarse_value = NO_VALUE[kind], NO_VALUE[coarse_kind]
     if name == "temperature":
         return compute_bucket_maxima(minutes, width)
@@ -128,7 +114,7 @@ def compute_bucket_means(minutes: array[int], width: int, factor: float = 1) -> 
         sums = minutes if width == 1 else map(sum, zip(*[iter(minutes)] * width))
         factor_per_minute = factor / width
         return array(minutes.typecode, [int(value * factor_per_minute + 0.5) for value in sums])
-    return reduce_known_minutes(minutes, width, lambda values: int(sum(values) * factor / len(values) + 0.5))
+    return reduce_bucket_minutes(minutes, width, lambda values: int(sum(values) * factor / len(values) + 0.5))
 
 
 def compute_bucket_maxima(minutes: array[int], width: int) -> array[int]:
@@ -136,12 +122,12 @@ def compute_bucket_maxima(minutes: array[int], width: int) -> array[int]:
         return minutes
     if NO_VALUE[minutes.typecode] not in minutes:
         return array(minutes.typecode, map(max, zip(*[iter(minutes)] * width)))
-    return reduce_known_minutes(minutes, width, max)
+    return reduce_bucket_minutes(minutes, width, max)
 
 
-def reduce_known_minutes(minutes: array[int], width: int, reduce_values: Callable[[list[int]], int]) -> array[int]:
+def reduce_bucket_minutes(minutes: array[int], width: int, reduce_values: Callable[[list[int]], int]) -> array[int]:
     """Reduce the available values of each bucket to one number."""
-    if has_no_block_values(minutes):
+    if block_format.has_no_block_values(minutes):
         return minutes[: len(minutes) // width]
     no_value, numbers = NO_VALUE[minutes.typecode], array(minutes.typecode)
     for start in range(0, len(minutes), width):
@@ -157,7 +143,7 @@ def count_bucket_states(codes: Sequence[int], occupancies: Sequence[str]) -> tup
     for code, minutes in Counter(codes).items():
         if code == NO_CODE:
             continue
-        state, gpu_people = unpack_occupancy(occupancies[code])
+        state, gpu_people = block_format.unpack_occupancy(occupancies[code])
         counts["seen"] += minutes
         counts[state] += minutes
         counts["promised"] += minutes if gpu_people.bookers else 0
@@ -202,15 +188,15 @@ class BucketMerger:
 
     def recode_names(self, codes: array[int], names: Sequence[str]) -> array[int]:
         """Turn positions in other names into positions in ours."""
-        if names is self.names or has_no_block_values(codes):
+        if names is self.names or block_format.has_no_block_values(codes):
             return codes
         if self.last_recoding[0] is not names:
             self.last_recoding = (names, [self.assign_code(name) for name in names])
         new_codes = self.last_recoding[1]
         if len(self.names) < MAX_ONE_BYTE_NAMES:  # the high byte of each is the same before and after
-            data = bytearray(array_to_bytes(codes))
+            data = bytearray(block_format.array_to_bytes(codes))
             data[::2] = data[::2].translate(bytes([*new_codes, *[255] * (256 - len(new_codes))]))
-            return array_from_bytes("H", data)
+            return block_format.array_from_bytes("H", data)
         return array("H", [code if code == NO_CODE else new_codes[code] for code in codes])
 
     def assign_code(self, name: str) -> int:
@@ -282,11 +268,11 @@ def pack_buckets(host_buckets: HostBuckets) -> bytes:
         for gpu_columns in host_buckets.gpu_columns:
             joined += gpu_columns[name]
         columns.append(joined)
-    return pack_block({"names": host_buckets.names}, columns, 6)
+    return block_format.pack_block({"names": host_buckets.names}, columns, 6)
 
 
 def unpack_buckets(data: bytes) -> HostBuckets:
-    words, columns = unpack_block(data)
+    words, columns = block_format.unpack_block(data)
     try:
         host_columns = dict(zip(HOST_COLUMNS, columns))
         joined = dict(zip(GPU_BUCKET_COLUMNS, columns[len(HOST_COLUMNS) :]))
@@ -295,7 +281,7 @@ def unpack_buckets(data: bytes) -> HostBuckets:
         gpus = [{name: column[start : start + count] for name, column in joined.items()} for start in starts]
         return HostBuckets(host_columns, gpus, list(words["names"]))
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedBlockError(str(error)) from error
+        raise block_format.DamagedBlockError(str(error)) from error
 
 
 def choose_finest_bucket_step(since: float, now: float) -> int:

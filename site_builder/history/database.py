@@ -62,7 +62,7 @@ def open_database(path: Path, read_only: bool = False) -> sqlite3.Connection:
             message = f"it is of version {version}: the next `gpuboard build` brings it to {len(MIGRATIONS)}"
             raise HistoryUnusableError(message)
         if not read_only:
-            prepare_for_writing(connection, version)
+            prepare_database_for_writing(connection, version)
     except BaseException:
         connection.close()
         raise
@@ -107,7 +107,7 @@ def is_same_database(path: Path, opened: DatabaseIdentity) -> bool:
     return (current.inode, current.log_inode) == (opened.inode, opened.log_inode)
 
 
-def prepare_for_writing(connection: sqlite3.Connection, version: int) -> None:
+def prepare_database_for_writing(connection: sqlite3.Connection, version: int) -> None:
     if not version:
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode=WAL")  # on a file system without it, as it is
@@ -184,7 +184,7 @@ def create_database(path: Path) -> None:
     """Create the file if there is none, and remove what a deleted one left beside it."""
     if path.exists():
         return
-    with hold_folder_lock(path.parent):
+    with hold_database_folder_lock(path.parent):
         if not path.exists():
             remove_database_side_files(path)
             new = path.with_name(f".{path.name}.new")
@@ -194,22 +194,22 @@ def create_database(path: Path) -> None:
             # with all its tables before it has its name: one that is empty there was emptied
             connection = sqlite3.connect(str(new), timeout=LOCK_TIMEOUT_S, isolation_level=None)
             try:
-                prepare_for_writing(connection, 0)
+                prepare_database_for_writing(connection, 0)
             finally:
                 connection.close()
             new.rename(path)
 
 
-def remove_replaced_log(path: Path, opened: DatabaseIdentity) -> None:
+def remove_replaced_database_log(path: Path, opened: DatabaseIdentity) -> None:
     """Remove the log of a file that we had open, if another file is in its place."""
-    with hold_folder_lock(path.parent):
+    with hold_database_folder_lock(path.parent):
         current = read_database_identity(path)
         if current.inode != opened.inode and current.log_inode == opened.log_inode:
             remove_database_side_files(path)
 
 
 @contextmanager
-def hold_folder_lock(folder: Path) -> Iterator[None]:
+def hold_database_folder_lock(folder: Path) -> Iterator[None]:
     """Keep other builders from doing the same; go on without the lock after a while."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     end = time.monotonic() + LOCK_TIMEOUT_S

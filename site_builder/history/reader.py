@@ -154,7 +154,7 @@ class HistoryReader:
                 (date.fromordinal(day), names[host], names[model]): usage_sums.StateMinutes._make(row)
                 for day, host, model, *row in connection.execute("SELECT * FROM seen WHERE day BETWEEN ? AND ?", days)
             }
-            for (_, host), tally in read_pending_history_usage(connection, 0, int(now) + 1, self.zone).items():
+            for (_, host), tally in read_history_pending_usage(connection, 0, int(now) + 1, self.zone).items():
                 for (day, model, person), share in tally.shares.items():
                     if first <= day <= last:
                         usage_sums.add_to_usage_sums(shares, (day, host, model, person), share)
@@ -180,7 +180,7 @@ class HistoryReader:
             rows = connection.execute(sql, (start, end))
             shares = {(at, model, person): usage_sums.UsageShareSums._make(row) for at, model, person, *row in rows}
             seen = query_hourly_minutes(connection, start, end)
-            for (at, _), tally in read_pending_history_usage(connection, start, end, self.zone).items():
+            for (at, _), tally in read_history_pending_usage(connection, start, end, self.zone).items():
                 for (_, model, person), share in tally.shares.items():
                     usage_sums.add_to_usage_sums(shares, (at, model, person), share)
                 for (_, model), minutes in tally.seen.items():
@@ -240,12 +240,12 @@ class HostHistoryReader:
 
         if step > MINUTE:
             for at in buckets.list_bucket_chunk_starts(self.start, self.end, buckets.CHUNK_LENGTH_S[step]):
-                if chunk := read_chunk(connection, step, at, gpu_set_id, buckets.unpack_buckets):
+                if chunk := read_history_chunk(connection, step, at, gpu_set_id, buckets.unpack_buckets):
                     yield at, chunk
         due_days = {at for (at,) in connection.execute("SELECT at FROM due WHERE shape=?", (gpu_set_id,))}
         for at in buckets.list_bucket_chunk_starts(self.start, self.end, HOUR):
             is_wanted = step == MINUTE or at // DAY * DAY in due_days
-            if is_wanted and (chunk := read_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)):
+            if is_wanted and (chunk := read_history_chunk(connection, MINUTE, at, gpu_set_id, unpack_hour)):
                 yield at, chunk
 
     def add_gpu_set(self, series: Sequence[GpuSeries], sources: Iterable[tuple[int, buckets.HostBuckets]]) -> None:
@@ -285,7 +285,7 @@ def read_gpu_sets(connection: sqlite3.Connection, host: str) -> dict[int, tuple[
     return {gpu_set_id: block_format.unpack_gpu_series(packed_series) for gpu_set_id, packed_series in rows}
 
 
-def read_chunk(
+def read_history_chunk(
     connection: sqlite3.Connection, step: int, at: int, gpu_set_id: int, unpack: Callable[[bytes], Chunk]
 ) -> Chunk | None:
     """Read what is rolled up of a GPU set from a moment on; None if there is nothing, or if it is damaged."""
@@ -325,7 +325,7 @@ def read_last_samples(
     for at in reversed(buckets.list_bucket_chunk_starts(first, last + 1, HOUR)):
         hours = pending[at]
         for gpu_set_id in gpu_sets:
-            if rolled_up := read_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block):
+            if rolled_up := read_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block):
                 hours.append((gpu_set_id, rolled_up))
         for minute in reversed(range(block_format.MINUTES_PER_HOUR)):
             moment = at + minute * MINUTE
@@ -339,7 +339,7 @@ def read_last_samples(
                 return
 
 
-def read_pending_history_usage(
+def read_history_pending_usage(
     connection: sqlite3.Connection, start: int, end: int, zone: tzinfo
 ) -> Mapping[tuple[int, str], usage_sums.UsageTally]:
     hours = (

@@ -19,17 +19,11 @@ from site_builder.core import files, formatting
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Problem
 from site_builder.core.records import encode_record, make_record_decoder, replace_dicts_by_pairs
-from site_builder.history import block_format
+from site_builder.history import block_format, reader
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.buckets import RETENTION_DAYS
 from site_builder.history.database import DATABASE_WHERE, SEEN_COLUMNS
-from site_builder.history.reader import (
-    SHARE_SUMS_SQL,
-    GpuSetChange,
-    HistoryReader,
-    query_history_gpu_set_changes,
-    query_person_shares,
-)
+from site_builder.history.reader import SHARE_SUMS_SQL, GpuSetChange, HistoryReader
 from site_builder.history.usage_sums import (
     SeenMinuteSums,
     StateMinutes,
@@ -212,8 +206,18 @@ class UsageRollup:
         """Add up what is not rolled up yet, then the windows, and then the months."""
         self.check_database(connection, now)
         pending_bits = read_pending_rollup_minutes(connection, now)
-        for key, bits in pending_bits.items():
-            yield from self.count_pending_minutes(connection, key, bits)
+        sql = "SELECT block FROM minute WHERE at=? AND part=?"
+        for (at, part), bits in pending_bits.items():
+            pending_hour = self.state.pending_hours.get((at, part))
+            if pending_hour is None or pending_hour.minute_bits & ~bits:
+                pending_hour = self.state.pending_hours[at, part] = PendingRollupHour()
+            for minute in range(HOUR // MINUTE):
+                bit = 1 << minute
+                if bits & bit and not pending_hour.minute_bits & bit:
+                    (block,) = connection.execute(sql, (at + minute * MINUTE, part)).fetchone()
+                    pending_hour.count_minute(block)
+                    pending_hour.minute_bits |= bit
+                    yield
         for key in [key for key in self.state.pending_hours if key not in pending_bits]:
             del self.state.pending_hours[key]
         hour = int(now) // HOUR * HOUR
@@ -239,20 +243,6 @@ class UsageRollup:
         if identity[0] != inode or (identity[1] not in {0, first_day} and not is_pruned):
             self.state = RollupState()
         self.state.database_identity = (inode, first_day)
-
-    def count_pending_minutes(self, connection: sqlite3.Connection, key: tuple[int, int], bits: int) -> Iterator[None]:
-        pending_hour = self.state.pending_hours.get(key)
-        if pending_hour is None or pending_hour.minute_bits & ~bits:
-            pending_hour = self.state.pending_hours[key] = PendingRollupHour()
-        hour, part = key
-        sql = "SELECT block FROM minute WHERE at=? AND part=?"
-        for minute in range(HOUR // MINUTE):
-            bit = 1 << minute
-            if bits & bit and not pending_hour.minute_bits & bit:
-                (block,) = connection.execute(sql, (hour + minute * MINUTE, part)).fetchone()
-                pending_hour.count_minute(block)
-                pending_hour.minute_bits |= bit
-                yield
 
     def build_window(
         self, connection: sqlite3.Connection, length: int, until: int, now: float, pending_bits: PendingBits
@@ -320,7 +310,9 @@ class UsageRollup:
             shares=month.shares,
             shares_by_place=month.shares_by_place,
             seen_by_place=seen_by_place,
-            unseen_by_place=self.count_unseen(query_history_gpu_set_changes(connection), first, until, seen_by_place),
+            unseen_by_place=self.count_unseen(
+                reader.query_history_gpu_set_changes(connection), first, until, seen_by_place
+            ),
         )
         self.state.finished_months[first] = FinishedRollupMonth(
             until, encode_record(replace_dicts_by_pairs(month_usage))
@@ -368,7 +360,7 @@ def read_rollup_hour_sums(connection: sqlite3.Connection, since: int, until: int
     return RollupHourSums(
         hours=(since, until),
         minutes=count_rolled_up_bits(read_rolled_up_bits(connection, since, until)),
-        shares=query_person_shares(connection, since, until),
+        shares=reader.query_person_shares(connection, since, until),
         seen=SeenMinuteSums() if row[0] is None else SeenMinuteSums._make(row),
     )
 

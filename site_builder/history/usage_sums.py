@@ -13,15 +13,8 @@ from operator import add
 from typing import NamedTuple, TypeVar
 
 from site_builder.core.formatting import MINUTE
-from site_builder.history.block_format import (
-    MINUTES_PER_HOUR,
-    NO_CODE,
-    NO_USE,
-    HourBlock,
-    has_no_block_values,
-    unpack_gpu_series,
-    unpack_occupancy,
-)
+from site_builder.history import block_format
+from site_builder.history.block_format import MINUTES_PER_HOUR, NO_CODE, NO_USE, HourBlock
 from site_builder.history.model import GPU_STATES, TAKEN_STATES, UNCLEAR_STATES, GpuSeries
 
 # All numbers of people up to ten divide it.
@@ -118,7 +111,7 @@ class UsageTally:
 
     def add_gpu_minutes(self, key: tuple[date, str], hour: HourBlock, gpu_minutes: slice) -> None:
         codes, use = hour.occupancy_codes[gpu_minutes], hour.gpu_columns["use"][gpu_minutes]
-        if has_no_block_values(codes):
+        if block_format.has_no_block_values(codes):
             return
         state_minutes = dict.fromkeys(GPU_STATES, 0)
         taken_codes, unowned_minutes = set(), 0
@@ -152,7 +145,7 @@ class UsageTally:
 @lru_cache(maxsize=65536)
 def account_minutes(text: str, minutes: int) -> tuple[str, int, tuple[tuple[str, UsageShareSums], ...]]:
     """Return the state of a GPU, the minutes that nobody owns, and the shares of people."""
-    state, people = unpack_occupancy(text)
+    state, people = block_format.unpack_occupancy(text)
     is_taken = state in TAKEN_STATES
     used: Counter[str] = Counter()
     booked: Counter[str] = Counter()
@@ -197,7 +190,7 @@ def tally_usage_hours(
     for at, gpu_set_id, hour in hours:
         if gpu_set_id not in gpu_sets:
             row = connection.execute("SELECT host, gpus FROM shape WHERE id=?", (gpu_set_id,)).fetchone()
-            gpu_sets[gpu_set_id] = (row[0], unpack_gpu_series(row[1])) if row else ("", ())
+            gpu_sets[gpu_set_id] = (row[0], block_format.unpack_gpu_series(row[1])) if row else ("", ())
         host, series = gpu_sets[gpu_set_id]
         for day, start, end in split_usage_hour_by_day(at, zone):
             for number, gpu in enumerate(series):

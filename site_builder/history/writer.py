@@ -17,7 +17,7 @@ from site_builder.history import block_format, buckets, database, idle_runs
 from site_builder.history.buckets import CHUNK_LENGTH_S, RETENTION_DAYS
 from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_database_transaction
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample, list_host_gpu_keys
-from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader, read_chunk, read_pending_history
+from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader, read_history_chunk, read_pending_history
 from site_builder.history.usage_sums import StateMinutes, UsageShareSums, add_to_usage_sums, tally_usage_hours
 
 # Rows that are deleted in one transaction.
@@ -60,7 +60,7 @@ class HistoryWriter(HistoryReader):
             self.close()
         if self.connection is not None and self.identity and not database.is_same_database(self.path, self.identity):
             self.close()
-            database.remove_replaced_log(self.path, self.identity)
+            database.remove_replaced_database_log(self.path, self.identity)
         if self.connection is None:
             if is_emptied_file(self.path):
                 database.set_aside_database(self.path, time.time())
@@ -187,7 +187,7 @@ class HistoryWriter(HistoryReader):
         """Roll up the minutes of an hour that is over, of one part of the hosts."""
         hours = list(read_pending_history(connection, part, at, at + HOUR))
         for _, gpu_set_id, hour in hours:
-            stored = read_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block)
+            stored = read_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block)
             whole = block_format.merge_hour_blocks(stored, hour) if stored else hour
             store_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.pack_hour_block(whole))
         due_days = [(at // DAY * DAY, gpu_set_id) for _, gpu_set_id, _ in hours]
@@ -247,12 +247,12 @@ def write_rolled_up_day(connection: sqlite3.Connection, day: int, gpu_set_id: in
     hours = [
         (at, hour)
         for at in range(day, day + DAY, HOUR)
-        if (hour := read_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block))
+        if (hour := read_history_chunk(connection, MINUTE, at, gpu_set_id, block_format.unpack_hour_block))
     ]
     for step in (300, HOUR) if hours else ():
         length = CHUNK_LENGTH_S[step]
         start = day // length * length
-        host_buckets = read_chunk(
+        host_buckets = read_history_chunk(
             connection, step, start, gpu_set_id, buckets.unpack_buckets
         ) or buckets.create_empty_buckets(length // step, hours[0][1].gpu_count)
         for at, hour in hours:

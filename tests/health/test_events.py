@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.health import events
-from site_builder.health.events import LATE_SNAPSHOT_S, MAX_COUNT, MAX_GONE_GPUS, REJOIN_WITHIN_S, compare_health
+from site_builder.health.events import LATE_SNAPSHOT_S, MAX_COUNT, MAX_GONE_GPUS, REJOIN_WITHIN_S, find_health_events
 from site_builder.health.model import (
     BEFORE_FIRST_CHECK,
     COUNT_NAMES,
@@ -344,18 +344,18 @@ def test_a_snapshot_that_is_older_than_the_last_one_reports_nothing() -> None:
     watch = Watch(gpu())
     watch.look(gpu(failed=True))
     late = HealthCheckTimes("atlas", watch.at + 20, watch.at, float(watch.at - 30))
-    assert compare_health(watch.state, HostHealthMetrics("590.1", (gpu(),)), late, {}) == (watch.state, [])
+    assert find_health_events(watch.state, HostHealthMetrics("590.1", (gpu(),)), late, {}) == (watch.state, [])
 
 
 def test_a_clock_that_was_set_back_is_believed() -> None:
     watch = Watch(gpu())
     watch.look(gpu(failed=True), after=365 * DAY)
     back = HealthCheckTimes("atlas", NOON + 120, NOON + 60, float(NOON + 120))
-    state, found = compare_health(watch.state, HostHealthMetrics("590.1", (gpu(failed=True, heat=True),)), back, {})
+    state, found = find_health_events(watch.state, HostHealthMetrics("590.1", (gpu(failed=True, heat=True),)), back, {})
     assert [(one.kind, one.began_at) for one in found] == [("failed", NOON + 120), ("heat", NOON + 120)]
     later = HealthCheckTimes("atlas", NOON + 120 + LATE_SNAPSHOT_S, NOON + 120, float(NOON + 120 + LATE_SNAPSHOT_S))
     assert [
-        one.kind for one in compare_health(state, HostHealthMetrics("590.1", (gpu(failed=True),)), later, {})[1]
+        one.kind for one in find_health_events(state, HostHealthMetrics("590.1", (gpu(failed=True),)), later, {})[1]
     ] == ["heat"]
 
 
@@ -396,7 +396,7 @@ def test_no_event_ends_before_it_begins_or_is_reported_twice(looks: list[Any]) -
         look = HealthCheckTimes("atlas", at, None if gap is None else at - gap, float(at))
         signs = HostHealthMetrics(driver, gpus, whole)
         number = state.last_event_number if state else 0
-        after, found = compare_health(state, signs, look, {})
+        after, found = find_health_events(state, signs, look, {})
         assert len({one.number for one in found}) == len(found)
         assert [one.number for one in found if one.number > number] == sorted(
             one.number for one in found if one.number > number
@@ -411,7 +411,7 @@ def test_no_event_ends_before_it_begins_or_is_reported_twice(looks: list[Any]) -
             assert events.format_event_time(one, timezone.utc)
             events.format_event_duration(one)
         kept.update({one.number: one for one in found})
-        again, nothing = compare_health(after, signs, look, {})
+        again, nothing = find_health_events(after, signs, look, {})
         assert nothing == []
         assert again.last_event_number == after.last_event_number
         state = after

@@ -547,7 +547,7 @@ def test_a_builder_that_is_killed_while_it_begins_history_leaves_no_empty_file(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(database, "prepare_for_writing", killed)
+        patched.setattr(database, "prepare_database_for_writing", killed)
         with pytest.raises(KeyboardInterrupt):
             database.open_database(lab.state / "history.db")
     assert not (lab.state / "history.db").exists()

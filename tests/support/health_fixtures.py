@@ -9,7 +9,7 @@ from typing import Any
 from site_builder.core.formatting import MINUTE
 from site_builder.core.model import Gpu
 from site_builder.health import events
-from site_builder.health.events import compare_health
+from site_builder.health.events import find_health_events
 from site_builder.health.model import (
     COUNT_NAMES,
     GpuHealthMetrics,
@@ -70,7 +70,7 @@ class Watch:
         """Look at it so many seconds after the last time; what is told by that."""
         before, self.at = self.at, self.at + after
         look = HealthCheckTimes("atlas", self.at, before, float(self.at))
-        self.state, found = compare_health(self.state, HostHealthMetrics(driver, gpus, whole), look, where or {})
+        self.state, found = find_health_events(self.state, HostHealthMetrics(driver, gpus, whole), look, where or {})
         self.told.update({one.number: one for one in found})
         return found
 
