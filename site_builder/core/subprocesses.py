@@ -96,7 +96,8 @@ def interrupt_on_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is end:  # after a signal, none interrupts the clean-up
+                signal.signal(number, handler)
 
 
 def require_time_left(deadline: float) -> float:
