@@ -26,6 +26,8 @@ from site_builder.core.model import (
     Disk,
     FleetUnavailableError,
     GpuProblem,
+    GpuStatus,
+    HostFacts,
     HostStatus,
     PrivacySettings,
     ProcessStatus,
@@ -36,6 +38,7 @@ from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet import status_json
 from site_builder.fleet.gpu_models import NameFiles
+from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
 from site_builder.snapshots import local_machine
 from site_builder.snapshots.local_machine import read_local_machine_name
 
@@ -188,16 +191,104 @@ def load_machine_fleet(settings: Settings) -> Fleet:
 
 
 def build_loaded_fleet(statuses: Sequence[HostStatus], built: float, source: str) -> Fleet:
-    """Build the fleet from decided states, in the one way that there is: as programs read it in status.json."""
-    hosts = []
-    for status in statuses:
-        before_age, after_age = status_json.render_status_host(status)
-        hosts.append((before_age, status.last_seen, after_age))
+    """Build the fleet from decided states: the same as a program would read in status.json."""
     problems = [problem for status in statuses for problem in status.problems]
-    fleet, fault = parse_status(status_json.render_status_json(hosts, problems, built))
-    if fleet is None:
-        raise FleetUnavailableError(f"{source} {fault}")
-    return fleet._replace(source=source, machine_name=read_local_machine_name())
+    return Fleet(
+        built=int(built),
+        hosts=tuple(build_fleet_host(status) for status in statuses),
+        problems=tuple(f"{as_clean_text(problem.where)}: {as_clean_text(problem.what)}" for problem in problems),
+        source=source,
+        machine_name=read_local_machine_name(),
+    )
+
+
+def build_fleet_host(status: HostStatus) -> FleetHost:
+    """Build a host; if it is not fresh, its load and available memory are not known."""
+    facts, is_fresh = status.facts or HostFacts(), status.state == "fresh"
+    gpus: list[FleetGpu] = []
+    mig_gpus: list[FleetGpu] = []
+    for whole in list_whole_gpus(status):
+        gpu = build_fleet_gpu(whole.status)
+        instances = [
+            build_fleet_gpu(instance)._replace(
+                index=gpu.index, parent_keys=gpu.booking_keys, profile=as_clean_text(instance.gpu.profile)
+            )
+            for instance in whole.instances
+        ]
+        has_no_instances = not instances and is_mig_without_instances(whole.status.gpu)
+        if has_no_instances and gpu.state in {"free", "booked"}:
+            gpu = gpu._replace(state="unknown", reason=NO_INSTANCES_MESSAGE)
+        if instances or has_no_instances:
+            mig_gpus.append(gpu)
+        gpus += instances or [gpu]
+    return FleetHost(
+        name=status.name,
+        title=as_clean_text(status.title),
+        tags=tuple(filter(None, map(as_clean_text, status.tags))),
+        state=status.state,
+        reason=as_clean_text(status.reason) or "",
+        seen=None if status.last_seen is None else int(status.last_seen),
+        load=facts.load if is_fresh else None,
+        cpus=facts.cpus,
+        memory_total=as_number(facts.memory_total),
+        memory_available=as_number(facts.memory_available) if is_fresh else None,
+        gpus=tuple(gpus),
+        disks=tuple(Disk(as_clean_text(disk.mount) or "", disk.total, disk.used) for disk in facts.disks),
+        mig_gpus=tuple(mig_gpus),
+    )
+
+
+def build_fleet_gpu(status: GpuStatus) -> FleetGpu:
+    """Build a GPU or an instance."""
+    gpu = status.gpu
+    name = as_clean_text(gpu.name)
+    return FleetGpu(
+        index=gpu.index,
+        uuid=as_clean_text(gpu.uuid),
+        name=name,
+        model=as_clean_text(status.model) or name or "GPU",
+        state=status.state,
+        reason=as_clean_text(status.reason) or "",
+        memory_used=as_number(gpu.memory_used),
+        memory_total=as_number(gpu.memory_total),
+        utilization_gpu=as_number(gpu.utilization_gpu),
+        utilization_memory=as_number(gpu.utilization_memory),
+        temperature=as_number(gpu.temperature),
+        power_draw=as_number(gpu.power_draw),
+        power_limit=as_number(gpu.power_limit),
+        clock=as_number(gpu.clock),
+        processes=tuple(
+            ProcessStatus(
+                pid=process.pid,
+                user=as_clean_text(process.user),
+                command=as_clean_text(process.command),
+                used_memory=as_number(process.used_memory),
+                started=process.started,
+            )
+            for process in status.processes
+        ),
+        bookings=tuple(
+            FleetBooking(
+                id=as_clean_text(booking.id),
+                name=as_clean_text(booking.name),
+                since=booking.since,
+                until=booking.until,
+                comment=as_clean_text(booking.comment),
+                unused_since=booking.unused_since,
+                used_by=tuple(filter(None, map(as_clean_text, booking.used_by or ()))) or None,
+                used_by_since=booking.used_by_since,
+                mean_use=booking.mean_use,
+            )
+            for booking in status.bookings
+        ),
+        free_again=status.free_again,
+        place=as_clean_text(gpu.place),
+        problems=tuple(
+            problem._replace(what=as_clean_text(problem.what) or "?", advice=as_clean_text(problem.advice) or "")
+            for problem in status.problems
+        ),
+        vendor=gpu.vendor,
+    )
 
 
 def parse_status(content: bytes) -> tuple[Fleet | None, str]:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from site_builder.core import model
 from site_builder.core.files import SCRIPTS_FOLDER
-from site_builder.core.records import as_clean_text
 from site_builder.core.subprocesses import LimitedProcess
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.envelope import TASKS_BY_FILE
@@ -201,7 +200,7 @@ def read_local_process(pid: int, proc: Path) -> model.PsRow | None:
         ppid=int(ppid),
         gpu_pid=pid,
         uid=str(uid),
-        user=as_clean_text(find_local_login_by_uid(uid)),  # a login need not be UTF-8
+        user=find_local_login_by_uid(uid),
         elapsed=elapsed,
         state=state,
         command=f"[{title}]",

@@ -16,11 +16,10 @@ from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client import loader
 from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
-from site_builder.core.model import GpuProblem, Problem
-from site_builder.snapshots import local_machine
+from site_builder.core.model import GpuProblem, HostStatus, Problem, ProcessStatus
+from site_builder.fleet import status_json
 from site_builder.snapshots.local_machine import read_local_machine_name
 from tests.support.every_state import make_lab
-from tests.support.own_gpus import OwnGpus
 
 JUNK: tuple[Any, ...] = (None, True, 0, -1, 1e300, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "2027-01-01T00:00:00")
 
@@ -42,7 +41,19 @@ def read(told: object) -> Fleet:
     return found
 
 
-def test_a_fleet_built_from_states_has_all_of_them_and_clean_texts(tmp_path: Path) -> None:
+def render_and_parse(statuses: list[HostStatus], built: float) -> Fleet:
+    parts = [
+        (before, status.last_seen, after)
+        for status in statuses
+        for before, after in [status_json.render_status_host(status)]
+    ]
+    problems = [problem for status in statuses for problem in status.problems]
+    fleet, fault = loader.parse_status(status_json.render_status_json(parts, problems, built))
+    assert fleet, fault
+    return fleet._replace(source="here", machine_name=read_local_machine_name())
+
+
+def test_a_fleet_built_from_states_equals_the_one_parsed_from_status_json(tmp_path: Path) -> None:
     settings = make_lab(tmp_path).settings()
     hosts, now = HostLookup(settings), Now(time.time(), settings.zone)
     names = list(hosts.list_hosts())
@@ -53,20 +64,7 @@ def test_a_fleet_built_from_states_has_all_of_them_and_clean_texts(tmp_path: Pat
     assert (fleet.built, fleet.source, fleet.machine_name) == (int(now.epoch), "here", read_local_machine_name())
     assert {host.state for host in fleet.hosts} >= {"fresh", "stale", "failed"}
     assert {gpu.state for host in fleet.hosts for gpu in host.gpus} == loader.GPU_STATES
-    for status, host in zip(statuses, fleet.hosts):
-        assert (host.name, host.title, host.tags) == (status.name, status.title, status.tags)
-        assert (host.state, host.reason) == (status.state, status.reason)
-        assert [(gpu.uuid, gpu.place, gpu.profile) for gpu in host.gpus] == [
-            (gpu.gpu.uuid, gpu.gpu.place, gpu.gpu.profile) for gpu in status.gpus
-        ]
-        for gpu, gpu_status in zip(host.gpus, status.gpus):
-            assert (gpu.state, gpu.reason, gpu.model) == (gpu_status.state, gpu_status.reason, gpu_status.model)
-            assert (gpu.memory_used, gpu.free_again) == (gpu_status.gpu.memory_used, gpu_status.free_again)
-            assert gpu.problems == gpu_status.problems
-            assert [(booking.name, booking.until) for booking in gpu.bookings] == [
-                (booking.name, booking.until) for booking in gpu_status.bookings
-            ]
-            assert [process.pid for process in gpu.processes] == [process.pid for process in gpu_status.processes]
+    assert fleet == render_and_parse(statuses, now.epoch)
     odd_text, clean_text = "a\nb\x1b[31m \u202e café", "a b?[31m ? café"
     odd_statuses = [
         replace(
@@ -82,20 +80,24 @@ def test_a_fleet_built_from_states_has_all_of_them_and_clean_texts(tmp_path: Pat
         for status in statuses
     ]
     fleet = loader.build_loaded_fleet(odd_statuses, now.epoch, "here")
+    assert fleet == render_and_parse(odd_statuses, now.epoch)
     assert {*fleet.problems} == {f"{clean_text}: {clean_text}"}
     assert {(host.title, host.reason) for host in fleet.hosts} == {(clean_text, clean_text)}
     problems = {problem for host in fleet.hosts for gpu in host.gpus for problem in gpu.problems}
     assert problems == {GpuProblem("xid", "critical", clean_text, clean_text, True)}
 
 
-def test_a_login_that_is_no_utf_8_costs_no_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = OwnGpus(tmp_path / "own")
-    own.process(0, 7, "python train.py")
-    for name, value in own.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(local_machine, "find_local_login_by_uid", lambda _: "ren\udce9")
-    (host,) = loader.load_machine_fleet(make_lab(tmp_path / "lab").settings()).hosts
-    assert [process.user for gpu in host.gpus for process in gpu.processes] == ["ren?"]
+def test_a_login_that_is_no_utf_8_costs_no_fleet(tmp_path: Path) -> None:
+    settings = make_lab(tmp_path).settings()
+    hosts, now = HostLookup(settings), Now(time.time(), settings.zone)
+    statuses = hosts.decide_hosts(list(hosts.list_hosts()), [], now, remembered=True).statuses.values()
+    process = ProcessStatus(pid=1, user="ren\udce9", command="a\udcff", used_memory=7, started=1)
+    odd_statuses = [
+        replace(status, gpus=tuple(gpu._replace(processes=(process,)) for gpu in status.gpus)) for status in statuses
+    ]
+    fleet = loader.build_loaded_fleet(odd_statuses, now.epoch, "here")
+    shown = {(process.user, process.command) for host in fleet.hosts for gpu in host.gpus for process in gpu.processes}
+    assert shown == {("ren?", "a?")}
 
 
 def test_what_is_built_is_read_again_in_full(tmp_path: Path) -> None:
