@@ -41,8 +41,18 @@ def insert_demo_events(
             until = min(at + int(event.get("duration_hours", 0) * HOUR), this_minute)
             gpu, value = event["gpu"], tuple(event["value"])
             uuid = "" if gpu is None else build_scenario_gpu_uuid(machine, gpu)
-            number = len(events) + 1
-            events.append(HealthEvent(machine.name, number, uuid, gpu, event["kind"], value, at, None, until))
+            events.append(
+                HealthEvent(
+                    host=machine.name,
+                    number=len(events) + 1,
+                    gpu_key=uuid,
+                    index=gpu,
+                    kind=event["kind"],
+                    value=value,
+                    began_at=at,
+                    ended_at=until,
+                )
+            )
         insert_stored_events(connection, events)
         # its counters are not known yet
         connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,NULL,x'',x'')", (machine.name, start))

@@ -41,6 +41,9 @@ SNAPSHOT_FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 # Another pull has a folder for a moment only; but whoever may read the folder can hold its lock for ever.
 LOCK_TIMEOUT_S = 1.0
 LOCK_POLL_INTERVAL_S = 0.02
+# What the fallback asks ps for, in lib/pull.sh, and what ps.txt has.
+FALLBACK_PS_FIELDS = ("pid", "ppid", "pgrp", "uid", "elapsed", "cpu", "rss", "state", "user", "command")
+PS_FIELDS = ("pid", "ppid", "gpu_pid", "pgrp", "uid", "user", "elapsed", "cpu", "rss", "state", "container", "command")
 PS_COLUMNS = b"pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\tstate\tcontainer\tcommand"
 MEMORY_KEYS = {
     b"MemTotal:": b"memory_total",
@@ -129,12 +132,12 @@ def build_fetch_fallback_files(name: str, every: int, numbers: list[int], texts:
     programs = {}
     ps_lines = [PS_COLUMNS]
     for line in people.splitlines():
-        cells = line.split(None, 9)
-        if len(cells) == 10:
-            pid, parent, group, uid, elapsed, cpu, rss, state, user, program = cells
-            programs[pid] = program.replace(b"\t", b" ").strip()
-            ids, use = [pid, parent, pid, group, uid], [elapsed, cpu, rss]
-            ps_lines.append(b"\t".join([*ids, user, *use, state[:1], b"-", program.replace(b"\t", b" ")]))
+        process = dict(zip(FALLBACK_PS_FIELDS, line.split(None, 9)))
+        if len(process) == len(FALLBACK_PS_FIELDS):
+            program = process["command"].replace(b"\t", b" ")
+            programs[process["pid"]] = program.strip()
+            process |= {"gpu_pid": process["pid"], "state": process["state"][:1], "container": b"-", "command": program}
+            ps_lines.append(b"\t".join(process[field] for field in PS_FIELDS))
     app_lines = []
     for line in apps.splitlines():  # with the program that ps lists for the pid
         cells = line.split(b", ")

@@ -14,6 +14,8 @@ from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS
 from site_builder.snapshots.parsers.values import find_column_positions, parse_column_names, parse_integer, parse_number
 
+PS_NUMBER_COLUMNS = ("pid", "ppid", "gpu_pid", "elapsed", "cpu", "rss")
+PS_TEXT_COLUMNS = ("uid", "user", "state", "command", "container", "image", "pod", "person")
 Value = TypeVar("Value", int, float)
 DU_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)([KMGTPE]?)i?B?$")
 MIB_PER_UNIT = {"": 1 / 1024, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4}
@@ -145,33 +147,33 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
 
 def parse_ps_rows(columns: tuple[str, ...], lines: Iterable[str]) -> list[PsRow]:
     """Parse the lines that have a pid."""
-    pick_cells = itemgetter(*find_column_positions(columns, PsRow._fields))
+    pick_numbers = itemgetter(*find_column_positions(columns, PS_NUMBER_COLUMNS))
+    pick_texts = itemgetter(*find_column_positions(columns, PS_TEXT_COLUMNS))
     rows = []
     for line in lines:
         cells = line.split("\t", len(columns) - 1)  # the last may hold tabs
         cells += ["-"] * (len(columns) + 1 - len(cells))  # and one for columns that are missing
-        pid_cell, ppid, gpu_pid, uid, user, elapsed, cpu, rss, state, container, command, image, pod, person = (
-            pick_cells(cells)
-        )
+        pid_cell, ppid, gpu_pid, elapsed, cpu, rss = pick_numbers(cells)
         pid = parse_integer(pid_cell)
         if pid is None:
             continue
-        # keywords would cost a fifth of the time of the whole file; to compare with "-" costs less than a call
+        uid, user, state, command, container, image, pod, person = pick_texts(cells)
         row = PsRow(
-            pid,
-            parse_integer(ppid),
-            pid if gpu_pid == pid_cell else parse_integer(gpu_pid),
-            parse_ps_cell(uid),
-            parse_ps_cell(user),
-            parse_integer(elapsed),
-            parse_number(cpu),
-            parse_number(rss),
-            parse_ps_cell(state, MAX_STATE_CHARACTERS),
-            None if container == "-" else parse_ps_cell(container),
-            parse_ps_cell(command, MAX_COMMAND_CHARACTERS),
-            None if image == "-" else parse_ps_cell(image),
-            None if pod == "-" else parse_ps_cell(pod),
-            None if person == "-" else parse_ps_cell(person),
+            pid=pid,
+            ppid=parse_integer(ppid),
+            gpu_pid=pid if gpu_pid == pid_cell else parse_integer(gpu_pid),
+            uid=parse_ps_cell(uid),
+            user=parse_ps_cell(user),
+            elapsed=parse_integer(elapsed),
+            cpu=parse_number(cpu),
+            rss=parse_number(rss),
+            state=parse_ps_cell(state, MAX_STATE_CHARACTERS),
+            # to compare with "-" costs less than a call
+            container=None if container == "-" else parse_ps_cell(container),
+            command=parse_ps_cell(command, MAX_COMMAND_CHARACTERS),
+            image=None if image == "-" else parse_ps_cell(image),
+            pod=None if pod == "-" else parse_ps_cell(pod),
+            person=None if person == "-" else parse_ps_cell(person),
         )
         rows.append(row)
     return rows

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from site_builder.core.model import Gpu, GpuProcessRow
 from site_builder.snapshots import envelope
@@ -28,10 +28,18 @@ TEXT_COLUMNS = (
     *("index", "uuid", "reset_status.reset_required", "name", "pci.bus_id", "temperature.gpu.tlimit"),
     *("fan.speed", "power.draw"),
 )
-READING_COLUMNS = (
-    *("memory.used", "memory.total", "utilization.gpu", "utilization.memory", "temperature.gpu"),
-    *("power.draw", "power.limit", "clocks.current.sm", "fan.speed"),
-)
+# Fields of Gpu, and the columns of their readings.
+READING_COLUMNS = {
+    "memory_used": "memory.used",
+    "memory_total": "memory.total",
+    "utilization_gpu": "utilization.gpu",
+    "utilization_memory": "utilization.memory",
+    "temperature": "temperature.gpu",
+    "power_draw": "power.draw",
+    "power_limit": "power.limit",
+    "clock": "clocks.current.sm",
+    "fan_speed": "fan.speed",
+}
 # Prefixes of the columns whose errors make the state of a GPU unknown, and the word for each.
 WATCHED_PREFIXES = {"memory.": "memory", "utilization.": "use", "temperature.": "temperature"}
 RESET_REQUIRED_WORDS = "GPU requires reset"
@@ -58,7 +66,7 @@ def find_nvidia_csv_columns(names: tuple[str, ...]) -> NvidiaGpuColumns:
     return NvidiaGpuColumns(
         names=names,
         pick_texts=itemgetter(*values.find_column_positions(names, TEXT_COLUMNS)),
-        pick_readings=itemgetter(*values.find_column_positions(names, READING_COLUMNS)),
+        pick_readings=itemgetter(*values.find_column_positions(names, tuple(READING_COLUMNS.values()))),
         pick_health=itemgetter(*values.find_column_positions(names, health_columns.HEALTH_COLUMNS)),
         pick_watched=itemgetter(*watched, len(names), len(names)),  # of a single column it would not return a tuple
         watched_readings=tuple(filter(None, readings)),
@@ -109,34 +117,25 @@ def parse_nvidia_csv_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
 def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -> Gpu:
     cells = [*row, ""]
     index, uuid, reset_required, name, bus_id, margin, fan_cell, power_cell = columns.pick_texts(cells)
-    bus_id, margin = (
-        bus_id[: health_columns.MAX_CELL_CHARACTERS],
-        margin[: health_columns.MAX_CELL_CHARACTERS],
-    )  # they are keys of caches
-    readings = values.parse_numbers(columns.pick_readings(cells))
-    used, total, utilization, memory_utilization, temperature, draw, limit, clock, fan = readings
-    unread_fan, unread_power = fan_cell if fan is None else "", power_cell if draw is None else ""
+    limit = health_columns.MAX_CELL_CHARACTERS
+    bus_id, margin = bus_id[:limit], margin[:limit]  # they are keys of caches
+    readings: dict[str, Any] = dict(zip(READING_COLUMNS, values.parse_numbers(columns.pick_readings(cells))))
+    unread_fan = fan_cell if readings["fan_speed"] is None else ""
+    unread_power = power_cell if readings["power_draw"] is None else ""
     lost = values.find_lost_value(row) or (RESET_REQUIRED_WORDS if reset_required.lower() == "yes" else None)
     watched, error = columns.pick_watched(cells), None
     # nearly every row of a fleet has nothing but numbers there
     if not "".join(watched).replace("[N/A]", "").replace("N/A", "").replace(".", "").isdecimal():
         error = values.find_reading_error(zip(columns.watched_readings, watched))
     # memory sizes and power limits prove nothing: they are also printed for a GPU that cannot be reached
-    if error and not lost and used is None and utilization is None and temperature is None:
+    proofs = (readings["memory_used"], readings["utilization_gpu"], readings["temperature"])
+    if error and not lost and proofs == (None, None, None):
         lost = error.words
     return Gpu(
         index=values.parse_integer(index),
         uuid=values.parse_cell(uuid),
         name=(values.parse_cell(name) or "")[:MAX_NAME_CHARACTERS] or None,
-        memory_used=used,
-        memory_total=total,
-        utilization_gpu=utilization,
-        utilization_memory=memory_utilization,
-        temperature=temperature,
-        power_draw=draw,
-        power_limit=limit,
-        clock=clock,
-        fan_speed=fan,
+        **readings,
         temperature_margin=health_columns.parse_health_temperature_margin(margin) if margin else None,
         bus_id=values.parse_cell(bus_id),
         health=health_columns.parse_health_columns(columns.pick_health(cells), unread_fan, unread_power),
