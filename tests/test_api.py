@@ -32,9 +32,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnGpus:
 
 @pytest.fixture
 def lab(tmp_path: Path, own: OwnGpus) -> Lab:  # noqa: ARG001 # it sets the environment
-    found = lab_of(tmp_path / "lab")
-    found.host(HERE, gpu(0, uuid=uuid(0)) + gpu(1, 7000, 50, uuid=uuid(1)), process(7, uuid(1)), person(7))
-    return found
+    prepared_lab = lab_of(tmp_path / "lab")
+    prepared_lab.host(HERE, gpu(0, uuid=uuid(0)) + gpu(1, 7000, 50, uuid=uuid(1)), process(7, uuid(1)), person(7))
+    return prepared_lab
 
 
 def test_the_gpus_of_this_machine_that_can_be_had(own: OwnGpus) -> None:
@@ -62,8 +62,8 @@ def test_what_is_reported_of_each_gpu_has_the_form_that_people_know(own: OwnGpus
 
 def test_what_the_driver_does_not_report_is_none_and_never_0(own: OwnGpus) -> None:
     own.tell(f"0, {uuid(0)}, Orin (nvgpu), [N/A], [N/A], 12, 41, 900\n")
-    (told,) = gpu_info()
-    assert (told["mem_used"], told["mem_total"], told["mem_used_percent"]) == (None, None, None)
+    (gpu_row,) = gpu_info()
+    assert (gpu_row["mem_used"], gpu_row["mem_total"], gpu_row["mem_used_percent"]) == (None, None, None)
 
 
 def test_the_fleet_of_a_folder_and_of_a_url_are_the_same_and_typed(lab: Lab, own: OwnGpus) -> None:
@@ -74,18 +74,18 @@ def test_the_fleet_of_a_folder_and_of_a_url_are_the_same_and_typed(lab: Lab, own
         assert available_gpus(source=url) == ["0"]
     assert isinstance(by_path, Fleet)
     assert by_path.hosts[0].gpus == by_text.hosts[0].gpus == by_url.hosts[0].gpus
-    assert [one.name for one in by_path.hosts] == [one.name for one in by_url.hosts]
+    assert [entry.name for entry in by_path.hosts] == [entry.name for entry in by_url.hosts]
     there = by_path.find_host(HERE)
     assert there
     assert isinstance(there.gpus[1], FleetGpu)
-    assert [(one.user, one.command) for one in there.gpus[1].processes] == [("alice", "python train.py")]
+    assert [(entry.user, entry.command) for entry in there.gpus[1].processes] == [("alice", "python train.py")]
 
 
 def test_the_settings_of_the_environment_say_where_the_fleet_is(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.book({HERE: {"0": {"name": "bob", "date": soon(7200)}}})
     monkeypatch.setenv("GPUBOARD_DATA", str(lab.data))
     assert available_gpus() == []
-    assert [one["type"] for one in gpu_info()] == ["NVIDIA A100-SXM4-80GB"] * 2
+    assert [gpu_row["type"] for gpu_row in gpu_info()] == ["NVIDIA A100-SXM4-80GB"] * 2
     assert len(load_fleet().hosts) == 3
     (booking,) = (load_fleet().find_host(HERE) or pytest.fail()).gpus[0].bookings
     assert (booking.name, booking.until.tzinfo is not None) == ("bob", True)
@@ -109,9 +109,9 @@ def test_what_the_docs_show_runs(block: Block, own: OwnGpus, tmp_path: Path) -> 
     own.tell(row(0), row(1))
     environment = clean_environment(**own.environment)
     command = [sys.executable, "-c", block.text]
-    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout == "".join(f"{HERE} {index} A100 80 GB free []\n" for index in range(2))
+    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout == "".join(f"{HERE} {index} A100 80 GB free []\n" for index in range(2))
 
 
 def test_a_type_checker_knows_the_functions(tmp_path: Path) -> None:
@@ -125,15 +125,15 @@ def test_a_type_checker_knows_the_functions(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--config-file=", str(program)]
     environment = clean_environment(MYPYPATH=str(ROOT))
-    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert 'program.py:5: error: Argument "limit"' in found.stdout
-    assert "Found 1 error in 1 file" in found.stdout
+    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert 'program.py:5: error: Argument "limit"' in finished.stdout
+    assert "Found 1 error in 1 file" in finished.stdout
     assert (ROOT / "site_builder/py.typed").is_file()
 
 
 def test_to_import_the_package_imports_nothing_else() -> None:
     script = "import sys, site_builder; print(sorted(one for one in sys.modules if one.startswith('site_builder')))"
-    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout == "['site_builder']\n"
+    finished = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert finished.stdout == "['site_builder']\n"
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = site_builder.nothing

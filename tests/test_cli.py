@@ -33,9 +33,9 @@ def test_every_command_has_an_example_in_its_help() -> None:
 
 @pytest.mark.parametrize("name", ALL_COMMANDS)
 def test_the_examples_of_a_command_are_of_that_command_and_understood(name: str) -> None:
-    told = [words for line in examples(name) for words in ours(line)]
-    assert [words for words in told if f"{words} ".startswith(f"gpuboard {name} ")]
-    assert [words for words in told if not is_valid(words)] == []
+    example_commands = [words for line in examples(name) for words in ours(line)]
+    assert [words for words in example_commands if f"{words} ".startswith(f"gpuboard {name} ")]
+    assert [words for words in example_commands if not is_valid(words)] == []
 
 
 def test_an_example_that_is_not_understood_would_be_noticed() -> None:
@@ -50,11 +50,11 @@ def test_an_example_stands_in_the_help_on_a_line_of_its_own(name: str) -> None:
 
 
 def test_the_help_of_gpuboard_has_each_command_once_under_its_heading() -> None:
-    told = help_of("gpuboard").partition("Options:")[2]
+    help_text = help_of("gpuboard").partition("Options:")[2]
     for title, names in COMMAND_GROUPS.items():
-        section = re.search(rf"^{title}:\n((?:  .*\n?)*)", told, re.MULTILINE)
-        found = re.findall(r"^  (\w+) ", section[1], re.MULTILINE) if section else []
-        assert found == list(names)
+        section = re.search(rf"^{title}:\n((?:  .*\n?)*)", help_text, re.MULTILINE)
+        listed_names = re.findall(r"^  (\w+) ", section[1], re.MULTILINE) if section else []
+        assert listed_names == list(names)
 
 
 @pytest.mark.parametrize(("name", "summary"), [(name, summary) for name, (_, summary) in COMMANDS.items()])

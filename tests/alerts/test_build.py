@@ -38,22 +38,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:Deprecati
 
 @pytest.fixture
 def web() -> Iterator[Receiver]:
-    with run_receiver() as found:
-        yield found
+    with run_receiver() as receiver:
+        yield receiver
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """A lab whose clock is two hours slow: what it has sent is due on ours."""
-    with machine_in(tmp_path, monkeypatch) as found:
-        found.now = float(int(time.time()) // 60 * 60 - 7200)
-        found.use("hydra", uuid="GPU-1")
-        yield found
+    with machine_in(tmp_path, monkeypatch) as fake_machine:
+        fake_machine.now = float(int(time.time()) // 60 * 60 - 7200)
+        fake_machine.use("hydra", uuid="GPU-1")
+        yield fake_machine
 
 
-def told(machine: Machine, url: str, **more: object) -> Builder:
+def told(machine: Machine, url: str, **alert_options: object) -> Builder:
     """A builder that tells a channel."""
-    alerts = AlertSettings(channels=(("lab", url),), **more)  # type: ignore[arg-type]
+    alerts = AlertSettings(channels=(("lab", url),), **alert_options)  # type: ignore[arg-type]
     machine.builders = [machine.builder(alerts=alerts, url=URL)]
     return machine.builders[0]
 
@@ -67,7 +67,7 @@ def sender_ended(builder: Builder) -> None:
 
 def said(web: Receiver) -> list[str]:
     """The titles of all letters that came."""
-    return [json.loads(one)["title"] for one in web.got]
+    return [json.loads(request)["title"] for request in web.got]
 
 
 def test_a_host_that_goes_down_and_comes_back_is_reported_once_each(machine: Machine, web: Receiver) -> None:
@@ -79,7 +79,7 @@ def test_a_host_that_goes_down_and_comes_back_is_reported_once_each(machine: Mac
     machine.minutes(3)
     sender_ended(builder)
     assert said(web) == ["atlas is down"]
-    (first,) = (json.loads(one) for one in web.got)
+    (first,) = (json.loads(entry) for entry in web.got)
     assert f"{URL}hosts/atlas.html" in first["message"]
     assert "alice" in first["message"]  # who was on it
     machine.minutes(20)
@@ -91,8 +91,8 @@ def test_a_host_that_goes_down_and_comes_back_is_reported_once_each(machine: Mac
     machine.minutes(5)
     sender_ended(builder)
     assert len(web.got) == 2
-    assert not [one for one in machine.lab.status()["problems"] if one["where"] == "alerts"]
-    assert [one.status for one in AlertStore(machine.lab.state).read().history] == ["sent", "sent"]
+    assert not [entry for entry in machine.lab.status()["problems"] if entry["where"] == "alerts"]
+    assert [entry.status for entry in AlertStore(machine.lab.state).read().history] == ["sent", "sent"]
 
 
 def test_hosts_that_are_down_at_first_start_are_not_reported(machine: Machine, web: Receiver) -> None:
@@ -143,8 +143,8 @@ def test_no_password_stands_in_a_file_or_in_the_arguments_of_a_process(machine: 
     files = [path for path in machine.lab.state.parent.rglob("*") if path.is_file()]
     assert machine.lab.state / "alerts.json" in files
     assert [path.name for path in files if b"hunter2" in path.read_bytes()] == []
-    found = AlertStore(machine.lab.state).read()
-    assert (found.history[0].status, found.notifications[0].tries) == ("unsure", 1)
+    alert_state = AlertStore(machine.lab.state).read()
+    assert (alert_state.history[0].status, alert_state.notifications[0].tries) == ("unsure", 1)
     assert " for channel ops: " in str(machine.lab.status()["problems"])
 
 
@@ -222,7 +222,7 @@ def test_a_full_disk_sends_nothing_that_is_not_stored(
     with monkeypatch.context() as patch:
         patch.setattr(builder.alert_engine.store, "write", full)
         machine.minutes(16)
-    problems = [one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts"]
+    problems = [problem["what"] for problem in machine.lab.status()["problems"] if problem["where"] == "alerts"]
     assert problems == ["alerts.json cannot be written: No space left on device: nothing is told until it can be"]
     assert said(web) == []
     machine.minutes(3)
@@ -239,8 +239,8 @@ def test_a_damaged_state_is_a_first_start_and_named_on_the_page(machine: Machine
     (machine.lab.state / "alerts.json.bak").unlink()
     builder = told(machine, web.url)
     machine.minutes(2)
-    problems = [one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts"]
-    assert [one.split("/")[-1] for one in problems] == [
+    problems = [problem["what"] for problem in machine.lab.status()["problems"] if problem["where"] == "alerts"]
+    assert [problem.split("/")[-1] for problem in problems] == [
         "alerts.json is damaged: begun anew, and what was so already is not told"
     ]
     sender_ended(builder)
@@ -282,18 +282,18 @@ def test_kill_9_between_deciding_and_sending_loses_and_repeats_nothing(
     (tmp_path / "alerts.conf").write_text("[host-down]\ndelay = 0s\n[host-new]\non = no\n")
     store_state(lab.state, build_state())  # it was well when somebody looked first
     wait_until(lambda: time.time() - (lab.data / "atlas/host.txt").stat().st_ctime > 2)
-    found = AlertStore(lab.state)
+    store = AlertStore(lab.state)
     for at, code in ((point, -9), ("nowhere", 0), ("nowhere", 0)):
         command = [sys.executable, "-c", BUILD, str(ROOT), str(tmp_path), web.url, at]
         done = subprocess.run(command, timeout=60, check=False, capture_output=True)
         assert done.returncode == code, done.stderr.decode()
         assert "atlas" in lab.page()
         if at == point:
-            assert len(found.read().notifications) == (point == "before it sends")
+            assert len(store.read().notifications) == (point == "before it sends")
         else:
-            wait_until(lambda: found.read().history)
+            wait_until(lambda: store.read().history)
     assert said(web) == ["atlas is down"]
-    assert [one.status for one in found.read().history] == ["sent"]
+    assert [record.status for record in store.read().history] == ["sent"]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_receiver_that_is_not_well(
     answer: tuple[int, dict[str, str]] | None, how: str, wait: int | None, tmp_path: Path
 ) -> None:
     lab, at = Lab(tmp_path), int(time.time())
-    found = store_state(lab.state, build_state(build_notification(made=at)))
+    store = store_state(lab.state, build_state(build_notification(made=at)))
     with run_receiver() as web:
         web.answers = [answer] if answer else []
         url = web.url if answer else "json://127.0.0.1:1"
@@ -322,10 +322,10 @@ def test_a_receiver_that_is_not_well(
             heard.append(outcome.status)
 
         NotificationSender(
-            settings, found, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at
+            settings, store, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at
         ).send_due(note)
         assert heard == [how]
-        left = found.read()
+        left = store.read()
         if wait is None:
             assert not left.notifications
             assert left.history[0].status == how
@@ -334,7 +334,7 @@ def test_a_receiver_that_is_not_well(
         assert "127.0.0.1" not in left.notifications[0].last_error
         if answer:  # it gets well
             NotificationSender(
-                settings, found, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at + wait
+                settings, store, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at + wait
             ).send_due(note)
             assert heard == [how, "sent"]
             assert len(web.got) == 1

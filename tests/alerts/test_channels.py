@@ -54,11 +54,13 @@ def settings(tmp_path: Path) -> Settings:
     return Lab(tmp_path).settings()
 
 
-def open_channels(settings: Settings, known: str = "", seconds: float = 30, **more: object) -> NotificationChannels:
+def open_channels(
+    settings: Settings, known: str = "", seconds: float = 30, **alert_options: object
+) -> NotificationChannels:
     """With one channel `lab`, or as given; and contacts."""
-    alerts = AlertSettings(**more)  # type: ignore[arg-type]
-    found = contacts.parse_contacts(known.encode(), alerts.mail_domain)
-    return NotificationChannels(Settings(**{**vars(settings), "alerts": alerts}), found, timeout_s=seconds)
+    alerts = AlertSettings(**alert_options)  # type: ignore[arg-type]
+    parsed_contacts = contacts.parse_contacts(known.encode(), alerts.mail_domain)
+    return NotificationChannels(Settings(**{**vars(settings), "alerts": alerts}), parsed_contacts, timeout_s=seconds)
 
 
 def to_lab(settings: Settings, url: str, message: AlertMessage = MESSAGE, seconds: float = 30) -> DeliveryOutcome:
@@ -181,13 +183,13 @@ def test_a_markdown_service_gets_escaped_text_and_one_link() -> None:
     teams = channels.build_apprise_channel(
         "workflows://prod.logic.azure.com/643e69f83c8944438d68119179a10a64/signature"
     )
-    told = channels.format_for_channel(
+    chat_message = channels.format_for_channel(
         teams, AlertMessage("gpu_01_a is down", f"*No* [x](https://evil.example) <y>\n{page}\n\nSent.", "")
     )
-    assert told["body_format"] == "markdown"
-    assert told["body"].count("](") == 1
-    assert f"]({page})\n\nSent" in told["body"]
-    assert told["body"].startswith("\\*No\\* \\[x\\]")
+    assert chat_message["body_format"] == "markdown"
+    assert chat_message["body"].count("](") == 1
+    assert f"]({page})\n\nSent" in chat_message["body"]
+    assert chat_message["body"].startswith("\\*No\\* \\[x\\]")
     brief = channels.format_for_channel(teams, AlertMessage("", "all of it", "", short_text="the sums"))
     assert brief["body"] == "the sums"
 
@@ -206,10 +208,10 @@ def test_a_long_notification_fits_into_each_chat(url: str, most: int) -> None:
     page = "https://gpus.lab.org/hosts/gpu-00.html"
     text = "\n".join(f"- gpu-{number:02} is döwn.\n{page}" for number in range(100))
     message = AlertMessage("100 hosts are down: gpu-00 and 99 more", text, "")
-    told = channels.format_for_channel(channels.build_apprise_channel(url), message)
-    assert len(told["title"].encode()) + len(told["body"].encode()) <= most
-    *_, last, more = told["body"].splitlines()
-    assert more == "… and more"
+    chat_message = channels.format_for_channel(channels.build_apprise_channel(url), message)
+    assert len(chat_message["title"].encode()) + len(chat_message["body"].encode()) <= most
+    *_, last, closing_line = chat_message["body"].splitlines()
+    assert closing_line == "… and more"
     assert not last or page in last or "is d" in last, "what is there is whole"
     assert channels.format_for_channel(channels.build_apprise_channel("json://127.0.0.1/x"), message)["body"] == text, (
         "a program has room"
@@ -270,10 +272,10 @@ def test_mail_to_a_channel_is_one_message_to_all(settings: Settings, post: Post,
 
 def test_a_person_is_notified_by_mail(settings: Settings, post: Post, smtp: int) -> None:
     server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
-    known = open_channels(settings, mail_url=server, mail_domain="lab.org", known="bob,robert@elsewhere.org")
-    assert known.send(build_notification("person:alice"), MESSAGE) == DeliveryOutcome("sent")
+    mail_channels = open_channels(settings, mail_url=server, mail_domain="lab.org", known="bob,robert@elsewhere.org")
+    assert mail_channels.send(build_notification("person:alice"), MESSAGE) == DeliveryOutcome("sent")
     assert post.came[-1][0] == ("alice@lab.org",)
-    assert known.send(build_notification("person:bob"), MESSAGE) == DeliveryOutcome("sent")
+    assert mail_channels.send(build_notification("person:bob"), MESSAGE) == DeliveryOutcome("sent")
     assert post.came[-1][0] == ("robert@elsewhere.org",)
     assert open_channels(settings, mail_url=server).send(
         build_notification("person:alice"), MESSAGE
@@ -288,8 +290,10 @@ def test_a_person_is_notified_by_mail(settings: Settings, post: Post, smtp: int)
 
 def test_a_person_with_several_contacts_is_notified_once(settings: Settings, web: Web, post: Post, smtp: int) -> None:
     server = f"mailto://127.0.0.1:{smtp}?from=gpus@lab.org"
-    known = f"eve,{web.url('500')}\neve,{web.url('eve')}\neve,eve@lab.org\neve,slack:U0123ABCD\ndan,slack:U0DAN\n"
-    there = open_channels(settings, known, mail_url=server)
+    contacts_text = (
+        f"eve,{web.url('500')}\neve,{web.url('eve')}\neve,eve@lab.org\neve,slack:U0123ABCD\ndan,slack:U0DAN\n"
+    )
+    there = open_channels(settings, contacts_text, mail_url=server)
     mails = len(post.came)
     assert there.send(build_notification("person:eve"), MESSAGE) == DeliveryOutcome("sent")
     assert (len(web.at("eve")), len(post.came)) == (1, mails), "the second took it, after the first did not"
@@ -299,7 +303,7 @@ def test_a_person_with_several_contacts_is_notified_once(settings: Settings, web
         "failed", "the Slack bot is not set up"
     )
     slack = SlackAccess("xoxb-1", url=f"http://127.0.0.1:{web.port}/slack/")
-    there = open_channels(settings, known, mail_url=server, slack=slack)
+    there = open_channels(settings, contacts_text, mail_url=server, slack=slack)
     assert there.send(build_notification("person:dan"), MESSAGE) == DeliveryOutcome("sent")
     (came,) = web.at("slack/chat.postMessage")
     assert came["channel"] == "U0DAN"

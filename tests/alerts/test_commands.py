@@ -50,21 +50,21 @@ ENDS = Condition(
 SECRET = "hunter2"  # noqa: S105 # of nobody
 
 
-def alert(title: str = "atlas is down", **more: Any) -> Alert:  # noqa: ANN401 # any field
+def alert(title: str = "atlas is down", **overrides: Any) -> Alert:  # noqa: ANN401 # any field
     return Alert("a", "host-down", "begun", title, "no snapshot", AT, host="atlas", why="it held for 2m")._replace(
-        **more
+        **overrides
     )
 
 
-def build_notification(**more: Any) -> Notification:  # noqa: ANN401 # any field
-    return Notification("l", "channel:lab", (alert(),), AT - 60, AT)._replace(**more)
+def build_notification(**overrides: Any) -> Notification:  # noqa: ANN401 # any field
+    return Notification("l", "channel:lab", (alert(),), AT - 60, AT)._replace(**overrides)
 
 
 # The tables
 
 
 def test_the_list_shows_conditions_and_whether_they_were_reported() -> None:
-    found = alert_table.AlertList(
+    alert_list = alert_table.AlertList(
         [
             ConditionTableStatus(TrackedCondition(DOWN, AT - 600, reported_at=AT - 480), "reported", "", AT - 680),
             ConditionTableStatus(
@@ -81,7 +81,7 @@ def test_the_list_shows_conditions_and_whether_they_were_reported() -> None:
         ],
         [DEFAULT_RULES["host-down"], AlertRule("gpu-hot", on=False), DEFAULT_RULES["weekly-report"]._replace(on=True)],
     )
-    assert alert_table.format_alert_list(found, NOW, 80) == [
+    assert alert_table.format_alert_list(alert_list, NOW, 80) == [
         "Conditions: 2",
         "  since  rule       where      reported",
         "  14:02  host-down  atlas      14:05",
@@ -122,14 +122,14 @@ def test_the_list_without_conditions_is_short() -> None:
 
 
 def test_the_history_shows_receivers_and_outcomes() -> None:
-    told = [
+    delivery_records = [
         DeliveryRecord(AT - 60, "channel:lab", "sent", (alert(), alert("zeus is down"))),
         DeliveryRecord(AT - 90000, "person:alice", "given up", (alert(),), "mail.lab.org refused it", 9),
         DeliveryRecord(
             AT - 90000, "hook:page", "unsure", tuple(alert(f"h{at} is down") for at in range(7)), "it was ended"
         ),
     ]
-    assert alert_table.format_history_table(told, NOW, 80) == [
+    assert alert_table.format_history_table(delivery_records, NOW, 80) == [
         "  when          to         how",
         "  14:12         lab        sent",
         "      atlas is down",
@@ -147,11 +147,11 @@ def test_the_history_shows_receivers_and_outcomes() -> None:
 def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
     message = AlertMessage("atlas is down", "no snapshot since 14:02\n\nhttps://gpus.lab.org/hosts/atlas.html\n", "")
     untold = [ConditionTableStatus(TrackedCondition(HOT, AT - 60), "unreported", "it is so for 1 min", AT - 7200)]
-    several = [
+    planned_notifications = [
         (build_notification(), message, "Slack (slack://…)"),
         (build_notification(to="hook:page", due_at=AT + 600), message, ""),
     ]
-    assert alert_table.format_dry_run_table(several, untold, NOW, 80) == [
+    assert alert_table.format_dry_run_table(planned_notifications, untold, NOW, 80) == [
         "Would be sent: 2 notifications",
         "",
         "  to lab, Slack (slack://…), due",
@@ -172,7 +172,7 @@ def test_a_dry_run_shows_each_notification_with_receivers_and_reasons() -> None:
 @pytest.mark.parametrize("across", [40, 80, 200])
 def test_no_line_is_longer_than_the_terminal(across: int) -> None:
     long = DOWN._replace(host="x" * 63, what="慶 " * 90, people=("y" * 60,) * 9)
-    found = alert_table.AlertList(
+    alert_list = alert_table.AlertList(
         [ConditionTableStatus(TrackedCondition(long, AT), "unreported", "why " * 50, AT)],
         [build_notification(to=f"person:{'z' * 60}", tries=1, last_error="because " * 40)],
         {},
@@ -181,21 +181,21 @@ def test_no_line_is_longer_than_the_terminal(across: int) -> None:
     )
     trial = [(build_notification(), AlertMessage("t " * 90, "w " * 300, ""), "slack://•••")]
     for lines in (
-        alert_table.format_alert_list(found, NOW, across),
-        alert_table.format_dry_run_table(trial, found.conditions, NOW, across),
+        alert_table.format_alert_list(alert_list, NOW, across),
+        alert_table.format_dry_run_table(trial, alert_list.conditions, NOW, across),
     ):
         assert [line for line in lines if terminal_text.measure_width(line) > across] == []
 
 
 def test_the_list_explains_why_notifications_wait() -> None:
-    several = [
+    notifications = [
         build_notification(),
         build_notification(to="person:alice"),
         build_notification(to="hook:page", claimed_by="somebody"),
         build_notification(to="channel:ops", due_at=AT + 600),
         build_notification(to="channel:all-of-us", due_at=AT + 600, tries=2, last_error="it is full"),
     ]
-    assert explain_waiting_condition(several, NOW).split("; ") == [
+    assert explain_waiting_condition(notifications, NOW).split("; ") == [
         "the notifications to lab and alice are due",
         "the notification to hook:page is being sent",
         "the notification to ops is due at 14:23",
@@ -228,9 +228,9 @@ class Board:
         self.conf = folder / "gpuboard.conf"
         self.set(f"lab=json://user:{SECRET}@127.0.0.1:{channel.server_port}/")
 
-    def set(self, notify: str, *more: str) -> None:
+    def set(self, notify: str, *extra_lines: str) -> None:
         """What is set."""
-        lines = (f"GPUBOARD_NOTIFY={notify}", "GPUBOARD_URL=https://gpus.lab.org/", "GPUBOARD_ZONE=UTC", *more)
+        lines = (f"GPUBOARD_NOTIFY={notify}", "GPUBOARD_URL=https://gpus.lab.org/", "GPUBOARD_ZONE=UTC", *extra_lines)
         self.conf.write_text("\n".join(lines) + "\n")
         self.conf.chmod(0o600)
 
@@ -240,15 +240,15 @@ class Board:
         names = ("--conf", self.conf, "--data", lab.data, "--www", lab.www, "--state", lab.state)
         with pytest.raises(SystemExit) as end:
             main(["alerts", *words, *map(str, names)])
-        said = self.capture.readouterr()
-        assert SECRET not in said.out + said.err
+        captured_output = self.capture.readouterr()
+        assert SECRET not in captured_output.out + captured_output.err
         assert isinstance(end.value.code, int)
-        return end.value.code, said.out, said.err
+        return end.value.code, captured_output.out, captured_output.err
 
     def json(self, *words: str) -> dict[str, Any]:
         """The same, as a program reads it."""
-        found: dict[str, Any] = json.loads(self.run(*words, "--json")[1])
-        return found
+        parsed_output: dict[str, Any] = json.loads(self.run(*words, "--json")[1])
+        return parsed_output
 
     @property
     def alert_state(self) -> AlertState:
@@ -271,8 +271,8 @@ class Board:
 
 @pytest.fixture(scope="module")
 def channel() -> Iterator[Receiver]:
-    with run_receiver() as found:
-        yield found
+    with run_receiver() as receiver:
+        yield receiver
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_a_test_goes_to_every_channel_and_says_how_each_went(board: Board) -> No
     first, second = out.splitlines()
     assert first == "lab: sent"
     assert second.startswith("ops: not sent: ")
-    assert [json.loads(one)["title"] for one in board.channel.got] == ["gpuboard: a test"]
+    assert [json.loads(request)["title"] for request in board.channel.got] == ["gpuboard: a test"]
     assert board.alert_state == AlertState()
 
 
@@ -325,11 +325,11 @@ def test_the_list_shows_the_stored_state(board: Board) -> None:
     assert "no build has looked yet" in board.run("list")[2]
     now = int(time.time())
     evil = HOT._replace(what="a\x1b[2Jb")
-    known = {one.key: TrackedCondition(one, now - 600, reported_at=now) for one in (DOWN, evil)}
+    tracked_conditions = {entry.key: TrackedCondition(entry, now - 600, reported_at=now) for entry in (DOWN, evil)}
     board.write(
         AlertState(
             started_at=1,
-            conditions=known,
+            conditions=tracked_conditions,
             notifications=(build_notification(to="person:alice"),),
             silences={"atlas": now + 60, "hydra": 1},
         )
@@ -338,24 +338,26 @@ def test_the_list_shows_the_stored_state(board: Board) -> None:
     assert (code, err) == (0, "")
     assert "\x1b" not in out
     assert "no snapshot since 14:02; affects alice and bob" in out
-    found = board.json("list")
-    assert [(one["rule"], one["state"]) for one in found["conditions"]] == [
+    listing = board.json("list")
+    assert [(entry["rule"], entry["state"]) for entry in listing["conditions"]] == [
         ("host-down", "waiting"),
         ("gpu-hot", "reported"),
     ]
-    assert [one["to"] for one in found["notifications"]] == ["person:alice"]
-    assert found["silences"] == [{"host": "atlas", "until": now + 60}]
-    assert [one["name"] for one in found["rules"]] == list(DEFAULT_RULES)
+    assert [entry["to"] for entry in listing["notifications"]] == ["person:alice"]
+    assert listing["silences"] == [{"host": "atlas", "until": now + 60}]
+    assert [entry["name"] for entry in listing["rules"]] == list(DEFAULT_RULES)
 
 
 def test_the_history_goes_back_as_far_as_asked_the_latest_first(board: Board) -> None:
     now = int(time.time())
-    told = [DeliveryRecord(now - age, "channel:lab", "sent", (alert(f"{age} s ago"),)) for age in (864000, 7200, 60)]
-    board.write(AlertState(started_at=1, history=tuple(told)))
-    found = board.json("history")["history"]
-    assert [one["alerts"][0]["title"] for one in found] == ["60 s ago", "7200 s ago"]
+    delivery_records = [
+        DeliveryRecord(now - age, "channel:lab", "sent", (alert(f"{age} s ago"),)) for age in (864000, 7200, 60)
+    ]
+    board.write(AlertState(started_at=1, history=tuple(delivery_records)))
+    history_entries = board.json("history")["history"]
+    assert [entry["alerts"][0]["title"] for entry in history_entries] == ["60 s ago", "7200 s ago"]
     schema = json.loads((ROOT / "docs/alert.schema.json").read_text())
-    jsonschema.validate({"schema": 1, **found[0]["alerts"][0]}, schema)  # as hooks have it
+    jsonschema.validate({"schema": 1, **history_entries[0]["alerts"][0]}, schema)  # as hooks have it
     assert len(board.json("history", "--since", "30d")["history"]) == 3
     assert board.run("history", "--since", "1h")[1].splitlines()[2:] == ["      60 s ago"]
     board.write(AlertState(started_at=1))
@@ -389,9 +391,9 @@ def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
     ],
 )
 def test_a_silence_that_is_not_understood_changes_nothing(board: Board, words: list[str], code: int, said: str) -> None:
-    found = board.run("silence", *words)
-    assert found[0] == code
-    assert said in found[2]
+    outcome = board.run("silence", *words)
+    assert outcome[0] == code
+    assert said in outcome[2]
     assert board.alert_state == AlertState()
 
 
@@ -424,8 +426,8 @@ def test_run_sends_due_notifications_once_and_prints_each(board: Board) -> None:
     assert board.run("run")[:2] == (0, "lab: sent\n      atlas is down\n")
     assert board.run("run") == (0, "", "gpuboard: no letter is due\n")
     assert len(board.channel.got) == 1
-    assert [one.id for one in board.alert_state.notifications] == ["m"]
-    assert [one.status for one in board.alert_state.history] == ["sent"]
+    assert [entry.id for entry in board.alert_state.notifications] == ["m"]
+    assert [entry.status for entry in board.alert_state.history] == ["sent"]
 
 
 def test_run_exits_1_if_a_notification_failed(board: Board) -> None:
@@ -447,7 +449,8 @@ def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> Non
     board.lab.build(alerts=alerts)
     assert board.json("run", "--dry-run")["notifications"] == []  # it must hold
     longer = {
-        key: one._replace(first_seen_at=one.first_seen_at - 600) for key, one in board.alert_state.conditions.items()
+        key: entry._replace(first_seen_at=entry.first_seen_at - 600)
+        for key, entry in board.alert_state.conditions.items()
     }
     board.write(board.alert_state._replace(conditions=longer))
     before = board.files()
@@ -469,8 +472,8 @@ def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> Non
     assert builder.alert_engine.sender_process
     assert builder.alert_engine.sender_process.wait(60) == 0
     builder.close()
-    assert [json.loads(one)["title"] for one in board.channel.got] == ["hydra has failed"]
-    assert [one["alerts"][0]["title"] for one in board.json("history")["history"]] == ["hydra has failed"]
+    assert [json.loads(entry)["title"] for entry in board.channel.got] == ["hydra has failed"]
+    assert [entry["alerts"][0]["title"] for entry in board.json("history")["history"]] == ["hydra has failed"]
 
 
 def test_a_dry_run_removes_no_watch(board: Board) -> None:
@@ -479,9 +482,13 @@ def test_a_dry_run_removes_no_watch(board: Board) -> None:
     (board.lab.state / "watches.json").write_text(json.dumps({"w1": int(time.time()) - 60}))
     board.write(AlertState(started_at=1))
     before = board.files()
-    (found,) = (one for one in board.json("run", "--dry-run")["notifications"] if one["to"] == "person:alice")
-    assert "you waited for 2 A100" in found["text"]
-    assert "nobody knows how to tell alice" in found["address"]
+    (notification,) = (
+        planned_notification
+        for planned_notification in board.json("run", "--dry-run")["notifications"]
+        if planned_notification["to"] == "person:alice"
+    )
+    assert "you waited for 2 A100" in notification["text"]
+    assert "nobody knows how to tell alice" in notification["address"]
     assert board.files() == before
 
 
@@ -494,6 +501,6 @@ def test_the_list_fits_a_terminal(board: Board) -> None:
         )
     )
     terminal = Terminal(board.lab.data.parent, "alerts", "list", "--conf", str(board.conf), COLUMNS="80")
-    code, said = terminal.end()
+    code, output = terminal.end()
     assert code == 0
-    assert [line for line in said.splitlines() if terminal_text.measure_width(line) > 80] == []
+    assert [line for line in output.splitlines() if terminal_text.measure_width(line) > 80] == []

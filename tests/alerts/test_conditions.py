@@ -61,14 +61,14 @@ def found(
     return list(find_conditions(board, bookings, data, rules, now(after)))
 
 
-def of_rule(several: Sequence[Condition], rule: str) -> Condition:
+def of_rule(conditions: Sequence[Condition], rule: str) -> Condition:
     """The only one of a rule."""
-    (one,) = (one for one in several if one.rule == rule)
-    return one
+    (condition,) = (condition for condition in conditions if condition.rule == rule)
+    return condition
 
 
-def rules_of(several: Sequence[Condition]) -> list[str]:
-    return sorted(one.rule for one in several)
+def rules_of(conditions: Sequence[Condition]) -> list[str]:
+    return sorted(condition.rule for condition in conditions)
 
 
 # Hosts
@@ -86,22 +86,22 @@ def test_a_stale_unseen_or_maintained_host_has_no_condition() -> None:
 @pytest.mark.parametrize("shown", [PrivacySettings(), HIDDEN])
 def test_a_host_that_is_down_affects_its_users_and_who_booked_it(shown: PrivacySettings) -> None:
     data = used_by("alice", "bob", ages=SILENT)
-    (one,) = found(data, booking("carol", begins=-30, ends=30), booking("dave", begins=30, ends=40), shown=shown)
-    assert (one.rule, one.host, one.since) == ("host-down", "atlas", START - 1200)
-    assert one.what == "no snapshot since 11:40"
-    assert one.people == one.owners == ("alice", "bob", "carol")
+    (condition,) = found(data, booking("carol", begins=-30, ends=30), booking("dave", begins=30, ends=40), shown=shown)
+    assert (condition.rule, condition.host, condition.since) == ("host-down", "atlas", START - 1200)
+    assert condition.what == "no snapshot since 11:40"
+    assert condition.people == condition.owners == ("alice", "bob", "carol")
 
 
 def test_a_host_without_gpu_data_has_failed() -> None:
-    (one,) = found(host_data(gpus=[]))
-    assert (one.rule, one.what, one.since) == ("host-failed", "nvidia-smi told no GPU", None)
+    (condition,) = found(host_data(gpus=[]))
+    assert (condition.rule, condition.what, condition.since) == ("host-failed", "nvidia-smi told no GPU", None)
 
 
 def test_people_are_called_by_a_login_under_whichever_name_they_are_known() -> None:
     data = used_by("ALICE", "asmith", "12345", ages=SILENT)
-    several = [booking("Alice Smith", begins=-30, ends=30), booking("the vision group", begins=-30, ends=30)]
-    (one,) = found(data, *several, aliases={"asmith": "Alice Smith"})
-    assert one.people == ("alice", "asmith", "the vision group")
+    bookings = [booking("Alice Smith", begins=-30, ends=30), booking("the vision group", begins=-30, ends=30)]
+    (condition,) = found(data, *bookings, aliases={"asmith": "Alice Smith"})
+    assert condition.people == ("alice", "asmith", "the vision group")
 
 
 # GPUs
@@ -110,18 +110,25 @@ def test_people_are_called_by_a_login_under_whichever_name_they_are_known() -> N
 @pytest.mark.parametrize("shown", [PrivacySettings(), HIDDEN])
 def test_a_held_gpu_affects_who_holds_it(shown: PrivacySettings) -> None:
     data = used_by("alice", "bob", gpus=[gpu(used=7000, use=0)])
-    (one,) = found(data, idle=idle_for(3 * HOUR), shown=shown)
-    assert (one.rule, one.about, one.gpus, one.since) == ("gpu-held", "GPU-0", ("0",), START - 3 * HOUR)
-    assert one.owners == one.people == ("alice", "bob")
-    assert ("alice" in one.what) == shown.users
+    (condition,) = found(data, idle=idle_for(3 * HOUR), shown=shown)
+    assert (condition.rule, condition.about, condition.gpus, condition.since) == (
+        "gpu-held",
+        "GPU-0",
+        ("0",),
+        START - 3 * HOUR,
+    )
+    assert condition.owners == condition.people == ("alice", "bob")
+    assert ("alice" in condition.what) == shown.users
 
 
 # Bookings
 
 
 def test_a_booking_is_a_condition_from_a_day_before_until_an_hour_after_its_begin() -> None:
-    one = booking("alice", begins=30, ends=100, id="b1")
-    seen = {hour: rules_of(found(host_data(), one, after=hour * HOUR)) for hour in (5.9, 6.1, 29.9, 30.5, 31.1)}
+    alice_booking = booking("alice", begins=30, ends=100, id="b1")
+    seen = {
+        hour: rules_of(found(host_data(), alice_booking, after=hour * HOUR)) for hour in (5.9, 6.1, 29.9, 30.5, 31.1)
+    }
     # nothing is heard of the host by then, which is no reason to forget whom it was promised to
     begun = {hour: "booking-begins" in rules for hour, rules in seen.items()}
     assert begun == {5.9: False, 6.1: True, 29.9: True, 30.5: True, 31.1: False}
@@ -129,12 +136,12 @@ def test_a_booking_is_a_condition_from_a_day_before_until_an_hour_after_its_begi
 
 def test_a_booking_of_several_gpus_is_one_condition_and_of_two_people_two() -> None:
     data = host_data(gpus=[gpu(0), gpu(1), gpu(2)])
-    several = [
+    bookings = [
         booking("alice", begins=1, ends=5, gpu="0", id="b1"),
         booking("alice", begins=1, ends=5, gpu="1", id="b1"),
         booking("bob", begins=1, ends=5, gpu="2"),
     ]
-    mine, his = found(data, *several)
+    mine, his = found(data, *bookings)
     assert (mine.gpus, mine.owners, mine.since, mine.until) == (("0", "1"), ("alice",), START + HOUR, START + 5 * HOUR)
     assert (his.gpus, his.owners) == (("2",), ("bob",))
     assert mine.about != his.about
@@ -142,8 +149,8 @@ def test_a_booking_of_several_gpus_is_one_condition_and_of_two_people_two() -> N
 
 
 def test_a_booking_of_the_whole_host_names_no_gpu() -> None:
-    (one,) = found(host_data(gpus=[gpu(0), gpu(1)]), booking("alice", begins=1, ends=5, gpu="*"))
-    assert one.gpus == ()
+    (condition,) = found(host_data(gpus=[gpu(0), gpu(1)]), booking("alice", begins=1, ends=5, gpu="*"))
+    assert condition.gpus == ()
 
 
 @pytest.mark.parametrize("shown", [PrivacySettings(), HIDDEN])
@@ -161,13 +168,13 @@ def test_a_run_reservation_neither_begins_nor_ends() -> None:
 
 
 def test_a_booking_without_a_beginning_or_a_name_ends_all_the_same() -> None:
-    one = of_rule(found(used_by("alice"), booking("", ends=1)), "booking-ends")
-    assert (one.owners, one.since) == ((), None)
+    condition = of_rule(found(used_by("alice"), booking("", ends=1)), "booking-ends")
+    assert (condition.owners, condition.since) == ((), None)
 
 
 def test_a_booking_of_a_host_that_is_down_says_so() -> None:
-    one = of_rule(found(host_data(ages=SILENT), booking("alice", begins=1, ends=5)), "booking-begins")
-    assert one.what == "atlas is down: no snapshot since 11:40"
+    condition = of_rule(found(host_data(ages=SILENT), booking("alice", begins=1, ends=5)), "booking-begins")
+    assert condition.what == "atlas is down: no snapshot since 11:40"
 
 
 @pytest.mark.parametrize("shown", [PrivacySettings(), HIDDEN])
@@ -176,8 +183,8 @@ def test_a_booking_that_nobody_uses_and_one_that_another_uses(shown: PrivacySett
     data = host_data(
         gpus=[gpu(0), gpu(1, used=7000, use=90)], processes=[process(7, "GPU-1")], ps=[person(7, "bob", elapsed=600)]
     )
-    several = found(data, mine, shown=shown)
-    unused, broken = of_rule(several, "booking-unused"), of_rule(several, "booking-broken")
+    conditions = found(data, mine, shown=shown)
+    unused, broken = of_rule(conditions, "booking-unused"), of_rule(conditions, "booking-broken")
     assert (unused.owners, unused.people, unused.is_lasting) == (("alice",), ("alice",), True)
     assert unused.since == START
     assert (broken.owners, broken.people, broken.since) == (("alice",), ("alice", "bob"), START - 600)
@@ -191,8 +198,8 @@ def test_a_built_host_has_conditions_and_expires_when_the_next_one_is_due() -> N
     card, _ = run_host_pipeline(host, rules, now())
     assert card.conditions == ()
     assert card.valid_until <= NOW + 6 * HOUR
-    (one,) = run_host_pipeline(host, rules, now(6 * HOUR))[0].conditions or ()
-    assert one.rule == "booking-begins"
+    (condition,) = run_host_pipeline(host, rules, now(6 * HOUR))[0].conditions or ()
+    assert condition.rule == "booking-begins"
 
 
 def test_a_booking_at_which_we_fail_costs_no_other_condition() -> None:
@@ -212,32 +219,32 @@ def test_a_fault_of_ours_is_not_taken_for_a_host_without_conditions() -> None:
 
 
 def test_lasting_conditions_come_before_many_bookings() -> None:
-    several = [replace(booking("alice", begins=index / 20, ends=40), id=f"b{index}") for index in range(1, 200)]
+    bookings = [replace(booking("alice", begins=index / 20, ends=40), id=f"b{index}") for index in range(1, 200)]
     data = host_data(gpus=[gpu(0, used=7000, use=0)], processes=[process(0, "GPU-0")], ps=[person(0, "bob")])
-    all_of_it = found(data, *several, idle=IdleTimes(NOW - 20, {"GPU-0": NOW - 3 * HOUR}))
+    all_of_it = found(data, *bookings, idle=IdleTimes(NOW - 20, {"GPU-0": NOW - 3 * HOUR}))
     assert len(all_of_it) == MAX_CONDITIONS_PER_HOST
     assert "gpu-held" in rules_of(all_of_it)
 
 
 def test_a_host_that_claims_any_number_of_gpus_leaves_room_for_others() -> None:
-    several = range(300)
+    gpu_indexes = range(300)
     data = host_data(
-        gpus=[gpu(index, used=7000, use=0) for index in several],
-        processes=[process(index, f"GPU-{index}") for index in several],
-        ps=[person(index, f"user{index}") for index in several],
+        gpus=[gpu(index, used=7000, use=0) for index in gpu_indexes],
+        processes=[process(index, f"GPU-{index}") for index in gpu_indexes],
+        ps=[person(index, f"user{index}") for index in gpu_indexes],
     )
-    idle = IdleTimes(NOW - 20, {f"GPU-{index}": NOW - 3 * HOUR for index in several})
+    idle = IdleTimes(NOW - 20, {f"GPU-{index}": NOW - 3 * HOUR for index in gpu_indexes})
     assert len(found(data, idle=idle)) == MAX_CONDITIONS_PER_HOST
-    assert len(health(*(event("lost", f"GPU-{index}") for index in several))) == MAX_CONDITIONS_PER_HOST
+    assert len(health(*(event("lost", f"GPU-{index}") for index in gpu_indexes))) == MAX_CONDITIONS_PER_HOST
     assert len(of_rule(found(replace(data, last_seen=NOW - DAY)), "host-down").people) == MAX_PEOPLE
 
 
 # Health
 
 
-def event(kind: str, gpu: str = "GPU-3", **more: Any) -> HealthEvent:  # noqa: ANN401
+def event(kind: str, gpu: str = "GPU-3", **overrides: Any) -> HealthEvent:  # noqa: ANN401
     """Something that goes on since noon."""
-    return HealthEvent("atlas", 7, gpu, 3, kind, (2, 5), START)._replace(**more)
+    return HealthEvent("atlas", 7, gpu, 3, kind, (2, 5), START)._replace(**overrides)
 
 
 def health(*events: HealthEvent, after: float = 60, there: Sequence[str] = ()) -> list[Condition]:
@@ -260,9 +267,9 @@ def test_a_gpu_that_sits_in_another_host_now_is_not_lost() -> None:
 
 
 def test_hot_and_slowed_down_is_one_condition() -> None:
-    (one,) = health(event("heat", began_at=START - 60), event("hot", value=(93, 90)))
-    assert (one.rule, one.since) == ("gpu-hot", START - 60)
-    assert one.what == "slowed by heat; too warm: up to 93 °C (limit 90 °C)"
+    (condition,) = health(event("heat", began_at=START - 60), event("hot", value=(93, 90)))
+    assert (condition.rule, condition.since) == ("gpu-hot", START - 60)
+    assert condition.what == "slowed by heat; too warm: up to 93 °C (limit 90 °C)"
 
 
 @pytest.mark.parametrize("kind", ["power", "driver", "new", "corrected", "rows_corrected", "pages_corrected"])
@@ -272,25 +279,28 @@ def test_warnings_and_infos_are_no_condition(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["uncorrected", "rows_uncorrected", "pages_uncorrected"])
 def test_errors_are_a_condition_for_an_hour(kind: str) -> None:
-    (one,) = health(event(kind, ended_at=START), after=LOOKBACK_S - 60)
-    assert (one.key, one.is_lasting) == (f"gpu-error atlas GPU-3 {kind}", False)
+    (condition,) = health(event(kind, ended_at=START), after=LOOKBACK_S - 60)
+    assert (condition.key, condition.is_lasting) == (f"gpu-error atlas GPU-3 {kind}", False)
     assert health(event(kind, ended_at=START), after=LOOKBACK_S + 60) == []
 
 
 @pytest.mark.parametrize("kind", ["recovery", "pending", "failed"])
 def test_a_needed_reset_is_a_condition_until_it_is_done(kind: str) -> None:
-    (one,) = health(event(kind))
-    assert (one.rule, one.about, one.is_lasting) == ("gpu-error", f"GPU-3 {kind}", True)
+    (condition,) = health(event(kind))
+    assert (condition.rule, condition.about, condition.is_lasting) == ("gpu-error", f"GPU-3 {kind}", True)
     assert health(event(kind, ended_at=START)) == []
 
 
 def test_the_key_of_a_condition_is_the_same_on_another_builder() -> None:
-    (one,), (other,) = health(event("lost")), health(event("lost", number=70, began_at=START + 60))
-    assert one.key == other.key
+    (first_condition,), (second_condition,) = (
+        health(event("lost")),
+        health(event("lost", number=70, began_at=START + 60)),
+    )
+    assert first_condition.key == second_condition.key
 
 
 def test_an_event_from_before_the_first_check_has_no_begin() -> None:
-    (one,) = health(event("lost", began_after=BEFORE_FIRST_CHECK))
-    assert one.since is None
-    (one,) = health(event("lost", began_at=START + 10 * DAY))
-    assert one.since == START + 60
+    (condition,) = health(event("lost", began_after=BEFORE_FIRST_CHECK))
+    assert condition.since is None
+    (condition,) = health(event("lost", began_at=START + 10 * DAY))
+    assert condition.since == START + 60

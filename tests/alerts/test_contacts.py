@@ -90,7 +90,7 @@ def test_several_lines_are_several_contacts_and_via_picks_one() -> None:
 def test_a_person_has_at_most_ten_contacts() -> None:
     contacts = parse_contacts(b"".join(b"alice,alice%d@lab.org\n" % number for number in range(12)))
     assert len(contacts.find_contacts("alice")) == 10
-    assert [one.partition(":")[0] for one in contacts.problems] == ["line 11", "line 12"]
+    assert [problem.partition(":")[0] for problem in contacts.problems] == ["line 11", "line 12"]
 
 
 def test_whichever_name_is_given_it_is_that_person() -> None:
@@ -174,7 +174,7 @@ def test_two_logins_of_one_person_may_have_one_member_id() -> None:
 def test_whatever_stands_there_is_read(data: bytes, name: str) -> None:
     contacts = with_aliases(parse_contacts(data, "lab.org"), {"x": "y"})
     assert len(contacts.problems) <= 51
-    assert all(one.isprintable() for one in contacts.problems)
+    assert all(problem.isprintable() for problem in contacts.problems)
     for way in contacts.find_contacts(name):
         assert way.address.isascii()
         assert way.address.isprintable()

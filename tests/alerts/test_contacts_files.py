@@ -34,12 +34,12 @@ class Desk:
             path.write_bytes(content)
             path.chmod(0o600)
 
-    def files(self, **others: str) -> ContactsAndRules:
+    def files(self, **overrides: str) -> ContactsAndRules:
         """As a builder has them that has just begun."""
         alerts = AlertSettings(
             channels=(("lab", "json://x"),),
             mail_domain="lab.org",
-            **{"rules_file": str(self.rules), "contacts_file": str(self.contacts), **others},  # type: ignore[arg-type]
+            **{"rules_file": str(self.rules), "contacts_file": str(self.contacts), **overrides},  # type: ignore[arg-type]
         )
         return ContactsAndRules(alerts, self.lab.data, self.lab.www, self.lab.state)
 
@@ -61,7 +61,7 @@ def read(files: ContactsAndRules) -> Config:
 
 
 def told(files: ContactsAndRules) -> list[str]:
-    return [f"{one.where}: {one.what}" for one in read(files).problems]
+    return [f"{problem.where}: {problem.what}" for problem in read(files).problems]
 
 
 def hold(files: ContactsAndRules) -> int:
@@ -69,18 +69,18 @@ def hold(files: ContactsAndRules) -> int:
 
 
 def test_without_files_the_defaults_count_and_people_have_the_address_of_their_login(desk: Desk) -> None:
-    found = read(ContactsAndRules(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www))
-    assert (found.rules, found.problems, found.contacts.is_complete) == (DEFAULT_RULES, [], True)
-    assert list_addresses(found.contacts, "bob") == ("bob@lab.org",)
+    loaded_files = read(ContactsAndRules(AlertSettings(mail_domain="lab.org"), desk.lab.data, desk.lab.www))
+    assert (loaded_files.rules, loaded_files.problems, loaded_files.contacts.is_complete) == (DEFAULT_RULES, [], True)
+    assert list_addresses(loaded_files.contacts, "bob") == ("bob@lab.org",)
 
 
 def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None:
     files = desk.files()
-    found = read(files)
-    assert (found.rules["host-down"].delay, found.problems) == (420, [])
-    assert list_addresses(found.contacts, "alice") == ("alice@lab.org",)
-    assert read(files).rules is found.rules, "nothing changed"
-    assert read(files).contacts is found.contacts
+    loaded_files = read(files)
+    assert (loaded_files.rules["host-down"].delay, loaded_files.problems) == (420, [])
+    assert list_addresses(loaded_files.contacts, "alice") == ("alice@lab.org",)
+    assert read(files).rules is loaded_files.rules, "nothing changed"
+    assert read(files).contacts is loaded_files.contacts
     desk.rules.write_bytes(b"[host-down]\ndelay = 8m\nto = zebra\nx\n")
     desk.contacts.write_bytes(b"alice,slack:U0A\nbob\n")
     assert hold(files) == 480
@@ -130,9 +130,9 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     read(files)
     harm(desk.rules)
     harm(desk.contacts)
-    found = read(files)
-    assert found.rules["host-down"].delay == 420
-    assert list_addresses(found.contacts, "alice") == ("alice@lab.org",)
+    loaded_files = read(files)
+    assert loaded_files.rules["host-down"].delay == 420
+    assert list_addresses(loaded_files.contacts, "alice") == ("alice@lab.org",)
     first, second = told(files)
     assert first.startswith(f"GPUBOARD_ALERTS (alerts.conf): it is not read: {words}")
     assert first.endswith("; the rules of before count")
@@ -142,7 +142,7 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     begun = read(desk.files())
     assert begun.rules["host-down"].delay == 420
     assert (begun.contacts.is_complete, list_addresses(begun.contacts, "bob")) == (False, ())
-    assert [one.what.rpartition("; ")[2] for one in begun.problems] == [
+    assert [problem.what.rpartition("; ")[2] for problem in begun.problems] == [
         "the rules of before count",
         "what is for people waits",
     ]
@@ -191,7 +191,7 @@ def test_a_file_of_another_user_is_not_read(desk: Desk, monkeypatch: pytest.Monk
         os.chown(desk.rules, 12345, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert [one.rpartition("; only")[0].rpartition(": ")[2] for one in told(desk.files())] == [
+    assert [problem.rpartition("; only")[0].rpartition(": ")[2] for problem in told(desk.files())] == [
         "it is another user's"
     ] * 2
 
@@ -205,18 +205,21 @@ def test_nothing_is_read_from_data_or_www_where_others_write_or_read(desk: Desk,
         (folder / name).write_bytes(content)
         (folder / name).chmod(0o600)
     files = desk.files(rules_file=str(folder / "a.conf"), contacts_file=str(folder / "c.csv"))
-    found = read(files)
-    assert (found.rules, found.contacts.is_complete) == (DEFAULT_RULES, False)
-    assert len(found.problems) == 2
-    assert all("/, which is not the builder's alone; put it beside gpuboard.conf" in one.what for one in found.problems)
+    loaded_files = read(files)
+    assert (loaded_files.rules, loaded_files.contacts.is_complete) == (DEFAULT_RULES, False)
+    assert len(loaded_files.problems) == 2
+    assert all(
+        "/, which is not the builder's alone; put it beside gpuboard.conf" in problem.what
+        for problem in loaded_files.problems
+    )
 
 
 def test_no_secret_of_the_contacts_is_in_a_problem_or_repr(desk: Desk) -> None:
     desk.contacts.write_bytes(b"alice,tgram://s3cr3t/1\ns3cr3t\nx,s3cr3t\nslack://s3cr3t/x,alice\n")
     files = desk.files()
-    found = read(files)
-    assert len(found.problems) == 3
-    assert "s3cr3t" not in f"{found} {found.contacts.find_contacts('alice')}"
+    loaded_files = read(files)
+    assert len(loaded_files.problems) == 3
+    assert "s3cr3t" not in f"{loaded_files} {loaded_files.contacts.find_contacts('alice')}"
 
 
 def test_a_full_disk_costs_only_the_copy_of_the_rules(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +233,8 @@ def test_a_full_disk_costs_only_the_copy_of_the_rules(desk: Desk, monkeypatch: p
 def settings_of(desk: Desk) -> Settings:
     lab = desk.lab
     folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
-    given = {"GPUBOARD_CONTACTS": desk.contacts, "GPUBOARD_MAIL_DOMAIN": "lab.org", **folders}
-    return load_settings("/dev/null", {}, {key: str(value) for key, value in given.items()}).settings
+    environment = {"GPUBOARD_CONTACTS": desk.contacts, "GPUBOARD_MAIL_DOMAIN": "lab.org", **folders}
+    return load_settings("/dev/null", {}, {key: str(value) for key, value in environment.items()}).settings
 
 
 def test_the_contacts_of_whoever_sends_know_all_names_of_a_person(desk: Desk) -> None:

@@ -24,7 +24,7 @@ Write = Callable[..., Path]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for hooks; that those above it are open to others, as /tmp is, does not count here."""
-    above = {(status.st_dev, status.st_ino) for status in (one.stat() for one in tmp_path.parents)}
+    above = {(status.st_dev, status.st_ino) for status in (parent.stat() for parent in tmp_path.parents)}
     real = http_mail_hooks.find_hook_permission_problem
     monkeypatch.setattr(
         http_mail_hooks,
@@ -130,7 +130,7 @@ def test_only_hooks_that_nobody_else_can_write_run(folder: Path, write: Write) -
     os.mkfifo(folder / "pipe")
     if os.geteuid() == 0:
         os.chown(write("theirs", "exit 0"), 12345, 12345)
-    found = dict(HookFolder(folder).check_hooks())
+    hook_problems = dict(HookFolder(folder).check_hooks())
     expected = {
         "good": None,
         "group": "can be written by others than its owner",
@@ -142,8 +142,8 @@ def test_only_hooks_that_nobody_else_can_write_run(folder: Path, write: Write) -
         "pipe": "is not a plain file",
         "theirs": "belongs to another user",
     }
-    assert found == {name: why for name, why in expected.items() if name in found}
-    assert found.keys() >= expected.keys() - {"theirs"}
+    assert hook_problems == {name: why for name, why in expected.items() if name in hook_problems}
+    assert hook_problems.keys() >= expected.keys() - {"theirs"}
     assert HookFolder(folder).list_runnable_names() == ("good",)
     assert HookFolder(folder).run_hook("group", DATA) == DeliveryOutcome(
         "failed", "the hook can be written by others than its owner"
@@ -177,8 +177,8 @@ def test_a_folder_that_others_can_change_runs_nothing(folder: Path, write: Write
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     for place in (loop, tmp_path / "none"):
-        (one,) = HookFolder(place).check_hooks()
-        assert (one.name, one.problem is not None and one.problem.startswith("cannot be read")) == ("", True)
+        (hook,) = HookFolder(place).check_hooks()
+        assert (hook.name, hook.problem is not None and hook.problem.startswith("cannot be read")) == ("", True)
 
 
 def test_a_link_that_others_could_turn_elsewhere_is_not_followed(folder: Path, write: Write, tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ def test_a_link_that_others_could_turn_elsewhere_is_not_followed(folder: Path, w
 def test_a_folder_below_tmp_runs_nothing(tmp_path: Path) -> None:
     made = tmp_path / "hooks"
     made.mkdir()
-    if not any(one.stat().st_mode & 0o022 for one in tmp_path.parents):
+    if not any(checked_folder.stat().st_mode & 0o022 for checked_folder in tmp_path.parents):
         pytest.skip("this machine keeps its temporary files where nobody else can write")
-    (one,) = HookFolder(made).check_hooks()
-    assert one.name == ""
-    assert one.problem
-    assert "in which it lies, can be written by others" in one.problem
+    (checked_folder,) = HookFolder(made).check_hooks()
+    assert checked_folder.name == ""
+    assert checked_folder.problem
+    assert "in which it lies, can be written by others" in checked_folder.problem
 
 
 def test_a_hook_that_cannot_be_started_is_tried_again(folder: Path) -> None:

@@ -56,10 +56,13 @@ DAY = 86400
 @pytest.mark.parametrize("back", [60, 20 * HOUR, 24 * HOUR, 400 * 24 * HOUR])
 def test_a_clock_set_back_delays_no_notification(back: int) -> None:
     notification = Notification("1-1", "channel:lab", (), created_at=int(START), due_at=int(START) + 30)
-    found = NotificationQueueBuilder(
+    queue_builder = NotificationQueueBuilder(
         AlertState(notifications=(notification,)), AlertContext(FRESH), Now(START - back, PARIS)
     )
-    assert [0 <= one.due_at - found.now_s <= 30 for one in found.notifications] == [True]
+    assert [
+        0 <= queued_notification.due_at - queue_builder.now_s <= 30
+        for queued_notification in queue_builder.notifications
+    ] == [True]
 
 
 # To whom
@@ -76,28 +79,28 @@ def test_simultaneous_alerts_are_one_notification_but_hooks_get_each() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(5)}
     simulator = AlertSimulator(hosts=hosts, hooks=("page",))
     notifications = simulator.run_build(*(down(host) for host in hosts))
-    assert [len(one.alerts) for one in notifications if one.to == "channel:lab"] == [5]
-    assert [len(one.alerts) for one in notifications if one.to == "hook:page"] == [1] * 5
+    assert [len(notification.alerts) for notification in notifications if notification.to == "channel:lab"] == [5]
+    assert [len(notification.alerts) for notification in notifications if notification.to == "hook:page"] == [1] * 5
     assert format_notification_headline(notifications[0].alerts) == "5 hosts are down: gpu0, gpu1, gpu2, gpu3, gpu4"
 
 
 def test_hosts_that_go_down_in_a_row_are_one_notification() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(6)}
     simulator = AlertSimulator(ruled(delay=2 * MINUTE, resolve_after=5 * MINUTE), hosts=hosts)
-    several = [down(name) for name in hosts]
+    conditions = [down(name) for name in hosts]
     for count in range(1, 7):  # within a minute
-        simulator.run_build(*several[:count], after=10)
+        simulator.run_build(*conditions[:count], after=10)
     first = simulator.at - 50
     while not simulator.sent:
-        simulator.run_build(*several, after=10)
+        simulator.run_build(*conditions, after=10)
     assert (len(simulator.alerts), simulator.at - first) == (6, 170)
     for count in range(1, 7):
-        simulator.run_build(*several[count:], after=10)
+        simulator.run_build(*conditions[count:], after=10)
     for _ in range(40):
         simulator.run_build(after=10)
     assert [len(notification.alerts) for notification in simulator.sent] == [6, 6]
-    simulator.run_build(several[0])
-    assert len(simulator.titles(several[0], after=2 * MINUTE)) == 1
+    simulator.run_build(conditions[0])
+    assert len(simulator.titles(conditions[0], after=2 * MINUTE)) == 1
 
 
 def test_a_thousand_alerts_are_one_notification_with_room_for_some() -> None:
@@ -126,7 +129,7 @@ def test_a_person_without_contacts_is_notified_only_of_their_watches() -> None:
     simulator = AlertSimulator(ruled("gpu-held", to=("all", "person")), can_reach={"bob"}.__contains__)
     watch = Condition("watch", "", "w1", (), "atlas:0 is free", owners=("alice",), is_lasting=False)
     notifications = simulator.run_build(HELD._replace(owners=("alice", "bob")), watch)
-    assert [(one.to, one.alerts[0].rule) for one in notifications] == [
+    assert [(notification.to, notification.alerts[0].rule) for notification in notifications] == [
         ("channel:lab", "gpu-held"),
         ("person:bob", "gpu-held"),
         ("person:alice", "watch"),
@@ -134,13 +137,15 @@ def test_a_person_without_contacts_is_notified_only_of_their_watches() -> None:
 
 
 def test_a_host_that_names_many_people_notifies_few() -> None:
-    several = [
+    conditions = [
         HELD._replace(about=f"GPU-{gpu}", owners=tuple(f"user{gpu}-{number}" for number in range(8)))
         for gpu in range(99)
     ]
     simulator = AlertSimulator(hosts={**FRESH, **{f"gpu{number}": ("fresh", 4) for number in range(99)}}, channels=())
-    assert len(simulator.run_build(*several)) == MOST_OF_HOST_TOLD
-    simulator.run_build(*(one._replace(host=f"gpu{number}") for number in range(99) for one in several[number:]))
+    assert len(simulator.run_build(*conditions)) == MOST_OF_HOST_TOLD
+    simulator.run_build(
+        *(condition._replace(host=f"gpu{number}") for number in range(99) for condition in conditions[number:])
+    )
     assert len(simulator.sent) <= MOST_OF_HOST_TOLD + MAX_QUEUED
 
 
@@ -259,9 +264,9 @@ def test_quiet_hours_are_those_of_the_day_as_people_read_it(quiet: tuple[int, in
     simulator = AlertSimulator(ruled(quiet_hours=quiet))
     hour, minute = at.split(":")
     simulator.at = int(Now(START, PARIS).local.replace(hour=int(hour), minute=int(minute)).timestamp()) - MINUTE
-    told = simulator.run_build(down())
-    (notification,) = told or simulator.alert_state.notifications
-    assert bool(told) == (until is None)
+    sent_notifications = simulator.run_build(down())
+    (notification,) = sent_notifications or simulator.alert_state.notifications
+    assert bool(sent_notifications) == (until is None)
     assert until is None or Now(notification.due_at, PARIS).local.strftime("%a %H:%M") == until
 
 
@@ -285,21 +290,21 @@ def test_the_hourly_limit_respects_quiet_hours() -> None:
         hosts=hosts,
     )
     assert len(simulator.run_build(down("gpu0"), after=9 * HOUR + 30 * MINUTE)) == 1
-    for several in ((down("gpu0"), down("gpu1")), (LOST._replace(host="gpu2"), down("gpu0"), down("gpu1"))):
-        assert simulator.run_build(*several, after=10 * MINUTE) == []
-    told = {
-        Now(one.due_at, PARIS).local.strftime("%a %H:%M"): one.alerts[0].rule
-        for one in simulator.alert_state.notifications
+    for conditions in ((down("gpu0"), down("gpu1")), (LOST._replace(host="gpu2"), down("gpu0"), down("gpu1"))):
+        assert simulator.run_build(*conditions, after=10 * MINUTE) == []
+    rules_by_time = {
+        Now(notification.due_at, PARIS).local.strftime("%a %H:%M"): notification.alerts[0].rule
+        for notification in simulator.alert_state.notifications
     }
-    assert told == {"Tue 07:00": "host-down", "Mon 22:30": "gpu-lost"}
+    assert rules_by_time == {"Tue 07:00": "host-down", "Mon 22:30": "gpu-lost"}
 
 
 def test_the_hourly_limit_is_of_each_receiver() -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(6)}
     simulator = AlertSimulator(ruled("gpu-held", max_per_hour=1), hosts=hosts)
     for user in ("alice", "bob", "carol"):
-        several = [HELD._replace(host=host, owners=(user,)) for host in list(hosts)[:2]]
-        assert [notification.to for notification in simulator.run_build(*several)] == [f"person:{user}"]
+        conditions = [HELD._replace(host=host, owners=(user,)) for host in list(hosts)[:2]]
+        assert [notification.to for notification in simulator.run_build(*conditions)] == [f"person:{user}"]
         simulator.run_build()
 
 
@@ -356,11 +361,11 @@ def test_nothing_is_reported_twice_and_no_end_without_a_begin(
         notifications = [notification for notification in simulator.sent if notification.to == to]
         ids = [one.id for notification in notifications for one in notification.alerts]
         assert len(ids) == len(set(ids))
-        told: dict[str, list[str]] = {}
+        steps_by_condition: dict[str, list[str]] = {}
         for notification in notifications:
             for one in notification.alerts:
-                told.setdefault(f"{one.rule} {one.host} {one.about}", []).append(one.step)
-        for steps in told.values():
+                steps_by_condition.setdefault(f"{one.rule} {one.host} {one.about}", []).append(one.step)
+        for steps in steps_by_condition.values():
             # begun and over take turns, begun first; what happened stands for itself
             assert (
                 steps == [STEP_HAPPENED] * len(steps) or steps == ([STEP_BEGUN, STEP_OVER] * len(steps))[: len(steps)]
@@ -384,8 +389,8 @@ def test_nobody_gets_more_notifications_an_hour_than_allowed(looks: list[tuple[i
     so: set[int] = set()
     for after, which in looks:
         so ^= {which}
-        simulator.run_build(*(down(f"gpu{one}") for one in sorted(so)), after=after)
-    simulator.run_build(*(down(f"gpu{one}") for one in sorted(so)), after=2 * HOUR)
+        simulator.run_build(*(down(f"gpu{down_host}") for down_host in sorted(so)), after=after)
+    simulator.run_build(*(down(f"gpu{down_host}") for down_host in sorted(so)), after=2 * HOUR)
     times = sorted(notification.due_at for notification in simulator.sent)
     assert all(later - earlier >= HOUR for earlier, later in zip(times, times[most:]))
 
@@ -405,7 +410,7 @@ def sent(content: AlertState, *outcomes: DeliveryOutcome, now: int = 1000) -> Al
 
 def test_a_sent_notification_moves_to_the_history() -> None:
     after = sent(build_state(build_notification(1), build_notification(2)), DeliveryOutcome("sent"), now=1005)
-    assert [one.id for one in after.notifications] == ["l2"]
+    assert [notification.id for notification in after.notifications] == ["l2"]
     (line,) = after.history
     assert (line.at, line.to, line.status, line.alerts, line.tries) == (1005, "channel:lab", "sent", (alert(1),), 1)
 
@@ -439,34 +444,34 @@ def test_a_failure_delays_all_notifications_of_its_receiver_only() -> None:
         build_notification(5, due_at=5000),
     )
     after = sent(many, DeliveryOutcome("failed", "it is down"))
-    assert {one.id: one.due_at for one in after.notifications} == {
+    assert {notification.id: notification.due_at for notification in after.notifications} == {
         "l1": 1030,
         "l2": 1030,
         "l3": 1000,
         "l4": 1000,
         "l5": 5000,
     }
-    assert [one.id for one in queue.list_due_notifications(after, 1030)] == [
+    assert [notification.id for notification in queue.list_due_notifications(after, 1030)] == [
         "l3",
         "l4",
         "l1",
         "l2",
     ]  # those first whose receiver is well
-    assert [one.tries for one in after.notifications] == [1, 0, 0, 0, 0]
+    assert [notification.tries for notification in after.notifications] == [1, 0, 0, 0, 0]
 
 
 def test_giving_up_a_receiver_includes_notifications_of_the_same_age() -> None:
     many = build_state(build_notification(1), build_notification(2), build_notification(3, made=1000 + DAY))
     after = sent(many, DeliveryOutcome("failed", "it is down"), now=1000 + DAY)
-    assert [one.id for one in after.notifications] == ["l3"]
-    assert [(one.status, one.tries) for one in after.history] == [("given up", 1), ("given up", 0)]
+    assert [entry.id for entry in after.notifications] == ["l3"]
+    assert [(entry.status, entry.tries) for entry in after.history] == [("given up", 1), ("given up", 0)]
 
 
-@pytest.mark.parametrize(("how", "told"), [("refused", "given up"), ("unsure", "unsure")])
-def test_refused_and_unsure_notifications_are_not_retried(how: str, told: str) -> None:
+@pytest.mark.parametrize(("how", "expected_status"), [("refused", "given up"), ("unsure", "unsure")])
+def test_refused_and_unsure_notifications_are_not_retried(how: str, expected_status: str) -> None:
     after = sent(build_state(build_notification()), DeliveryOutcome(how, "because"))
     assert not after.notifications
-    assert (after.history[0].status, after.history[0].reason) == (told, "because")
+    assert (after.history[0].status, after.history[0].reason) == (expected_status, "because")
 
 
 def test_a_claimed_notification_belongs_to_one_sender() -> None:
@@ -494,8 +499,8 @@ def test_a_claim_whose_sender_is_gone_is_unsure_and_not_sent_again(
 ) -> None:
     content = build_state(build_notification(1, claimed_by=claimed, claimed_at=1000), build_notification(2))
     after = queue.write_off_lost_queue_claims(content, ours, 1000 + later)
-    assert [one.id for one in after.notifications] == (["l2"] if is_gone else ["l1", "l2"])
-    assert [one.status for one in after.history] == ["unsure"] * is_gone
+    assert [entry.id for entry in after.notifications] == (["l2"] if is_gone else ["l1", "l2"])
+    assert [entry.status for entry in after.history] == ["unsure"] * is_gone
 
 
 def test_due_work_is_a_due_notification_or_a_lost_claim() -> None:
@@ -518,7 +523,7 @@ def test_the_history_is_bounded() -> None:
     content = build_state(*(build_notification(number, made=1000 + number) for number in range(1100)))
     for _ in range(1100):
         content = sent(content, DeliveryOutcome("sent"), now=5000)
-    assert [one.alerts[0].id for one in content.history[:2]] == ["a100", "a101"]
+    assert [record.alerts[0].id for record in content.history[:2]] == ["a100", "a101"]
     later = sent(content._replace(notifications=(build_notification(9),)), DeliveryOutcome("sent"), now=5000 + 90 * DAY)
     kept = apply_alert_rules(later, [], {}, AlertContext({}), Now(5000 + 90 * DAY, PARIS)).history
     assert len(kept) == 1
@@ -529,11 +534,14 @@ def test_no_notification_is_lost_or_finished_twice(hows: list[str], count: int) 
     content = build_state(*(build_notification(number, f"channel:{number % 2}") for number in range(count)))
     now = 1000
     for how in hows:
-        now = max(now, min((one.due_at for one in content.notifications), default=now))
+        now = max(now, min((entry.due_at for entry in content.notifications), default=now))
         if content.notifications:
             content = sent(content, DeliveryOutcome(how), now=now)
-    left, told = [one.alerts[0].id for one in content.notifications], [one.alerts[0].id for one in content.history]
-    assert sorted(left + told) == [f"a{number}" for number in range(count)]
+    left, finished_ids = (
+        [entry.alerts[0].id for entry in content.notifications],
+        [entry.alerts[0].id for entry in content.history],
+    )
+    assert sorted(left + finished_ids) == [f"a{number}" for number in range(count)]
 
 
 def test_problems_of_many_people_are_one_sentence() -> None:

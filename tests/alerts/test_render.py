@@ -27,14 +27,14 @@ DOWN = Alert(
 )  # fmt: skip
 
 
-def build_notification(*several: Alert, to: str = "channel:lab", more: int = 0) -> Notification:
-    return Notification("1-2", to, several, AT, AT, omitted_count=more)
+def build_notification(*alerts: Alert, to: str = "channel:lab", more: int = 0) -> Notification:
+    return Notification("1-2", to, alerts, AT, AT, omitted_count=more)
 
 
 def test_a_single_alert_has_all_facts() -> None:
-    told = alert_render.render_notification(build_notification(DOWN), PARIS)
-    assert told.title == "atlas is down"
-    assert told.text == (
+    message = alert_render.render_notification(build_notification(DOWN), PARIS)
+    assert message.title == "atlas is down"
+    assert message.text == (
         "No snapshot since 14:02.\n"
         "Since: Tue 17 Nov 14:02 CET\n"
         "On: atlas\n"
@@ -44,8 +44,8 @@ def test_a_single_alert_has_all_facts() -> None:
         "Sent by gpuboard, by the rule host-down."
     )
     for words in ("<b>atlas is down</b>", "No snapshot since 14:02.", "Affected: alice, bob", f'<a href="{LINK}">'):
-        assert words in told.html
-    html5lib.HTMLParser(strict=True).parseFragment(told.html)
+        assert words in message.html
+    html5lib.HTMLParser(strict=True).parseFragment(message.html)
 
 
 @pytest.mark.parametrize(
@@ -81,37 +81,37 @@ def test_each_kind_of_alert_reads_well(alert: Alert, lines: list[str]) -> None:
 
 
 def test_several_alerts_make_one_notification() -> None:
-    several = [DOWN._replace(host=f"gpu{number:02}", title=f"gpu{number:02} is down") for number in range(50)]
-    told = alert_render.render_notification(build_notification(*several, more=7), PARIS)
-    assert told.title.startswith("57 hosts are down: gpu00, gpu01")
+    alerts = [DOWN._replace(host=f"gpu{number:02}", title=f"gpu{number:02} is down") for number in range(50)]
+    message = alert_render.render_notification(build_notification(*alerts, more=7), PARIS)
+    assert message.title.startswith("57 hosts are down: gpu00, gpu01")
     first = "- gpu00 is down. No snapshot since 14:02. Since: Tue 17 Nov 14:02 CET. Affected: alice, bob."
-    assert told.text.splitlines()[:2] == [first, LINK]
-    assert len(told.text.splitlines()) == 2 * alert_render.MAX_LISTED_ALERTS + 4, "two lines an alert"
-    assert f'<b><a href="{LINK}">gpu00 is down</a></b><br>No snapshot since 14:02. Since:' in told.html
-    html5lib.HTMLParser(strict=True).parseFragment(told.html)
-    assert "\n\nand 17 more\n\n" in told.text
-    assert "and 17 more</p>" in told.html
-    assert json.loads(told.hook_json)["host"] == "gpu00"
+    assert message.text.splitlines()[:2] == [first, LINK]
+    assert len(message.text.splitlines()) == 2 * alert_render.MAX_LISTED_ALERTS + 4, "two lines an alert"
+    assert f'<b><a href="{LINK}">gpu00 is down</a></b><br>No snapshot since 14:02. Since:' in message.html
+    html5lib.HTMLParser(strict=True).parseFragment(message.html)
+    assert "\n\nand 17 more\n\n" in message.text
+    assert "and 17 more</p>" in message.html
+    assert json.loads(message.hook_json)["host"] == "gpu00"
 
 
 def test_a_listed_alert_names_its_place_if_its_title_does_not() -> None:
     lost = DOWN._replace(rule="gpu-lost", title="a GPU of atlas is lost", gpus=("0", "3"), link=None, people=())
-    told = alert_render.render_notification(build_notification(lost, DOWN), PARIS)
-    assert told.text.startswith(
+    message = alert_render.render_notification(build_notification(lost, DOWN), PARIS)
+    assert message.text.startswith(
         "- a GPU of atlas is lost. No snapshot since 14:02. Since: Tue 17 Nov 14:02 CET. On: atlas, GPUs 0, 3.\n"
         "- atlas is down."
     )
-    assert "On: atlas, GPUs 0, 3." in told.html
+    assert "On: atlas, GPUs 0, 3." in message.html
 
 
 def test_a_notification_with_only_omitted_alerts_says_how_many() -> None:
-    told = alert_render.render_notification(build_notification(more=3), PARIS)
-    assert told[:2] == ("3 alerts", "`gpuboard alerts list` shows them.\n\nSent by gpuboard.")
+    message = alert_render.render_notification(build_notification(more=3), PARIS)
+    assert message[:2] == ("3 alerts", "`gpuboard alerts list` shows them.\n\nSent by gpuboard.")
 
 
 def test_hidden_people_are_named_only_to_themselves() -> None:
-    told = alert_render.render_notification(build_notification(DOWN), PARIS, shows_users=False)
-    assert not any(name in f"{told}" for name in ("alice", "bob", "Affected"))
+    message = alert_render.render_notification(build_notification(DOWN), PARIS, shows_users=False)
+    assert not any(name in f"{message}" for name in ("alice", "bob", "Affected"))
     own = alert_render.render_notification(build_notification(DOWN, to="person:bob"), PARIS, shows_users=False)
     assert ("Affected: bob\n" in own.text, "alice" in f"{own}") == (True, False)
 
@@ -121,15 +121,15 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x>\r\nBcc: victim@lab.org\x00\x
 
 def test_hostile_words_are_only_words() -> None:
     alert = DOWN._replace(title=HOSTILE, what=HOSTILE, people=(HOSTILE,), gpus=(HOSTILE,), host=HOSTILE, link=HOSTILE)
-    told = alert_render.render_notification(build_notification(alert, alert), PARIS)
-    assert told.title.isprintable()
-    assert "<script" not in told.html
-    assert "<img" not in told.html
-    assert all(line.isprintable() for line in told.text.split("\n"))
-    assert not any(line.startswith("Bcc") for line in told.text.split("\n"))
-    told.hook_json.decode("utf-8")
-    page = html5lib.parseFragment(told.html, namespaceHTMLElements=False)
-    assert {one.tag for one in page.iter()} - {"DOCUMENT_FRAGMENT"} == {"div", "p", "b", "br", "a"}
+    message = alert_render.render_notification(build_notification(alert, alert), PARIS)
+    assert message.title.isprintable()
+    assert "<script" not in message.html
+    assert "<img" not in message.html
+    assert all(line.isprintable() for line in message.text.split("\n"))
+    assert not any(line.startswith("Bcc") for line in message.text.split("\n"))
+    message.hook_json.decode("utf-8")
+    page = html5lib.parseFragment(message.html, namespaceHTMLElements=False)
+    assert {element.tag for element in page.iter()} - {"DOCUMENT_FRAGMENT"} == {"div", "p", "b", "br", "a"}
 
 
 texts = st.text(max_size=50)
@@ -148,15 +148,15 @@ several = st.lists(texts, max_size=3).map(tuple)
     )
 )
 def test_any_alert_can_be_written(alert: Alert) -> None:
-    told = alert_render.render_notification(build_notification(alert), timezone.utc)
-    assert "\n" not in told.title
-    told.text.encode()
-    jsonschema.validate(json.loads(told.hook_json), {**SCHEMA, "properties": {**SCHEMA["properties"], "at": {}}})
+    message = alert_render.render_notification(build_notification(alert), timezone.utc)
+    assert "\n" not in message.title
+    message.text.encode()
+    jsonschema.validate(json.loads(message.hook_json), {**SCHEMA, "properties": {**SCHEMA["properties"], "at": {}}})
 
 
 def test_the_json_is_as_documented() -> None:
-    told = json.loads(alert_render.render_alert_json(DOWN))
-    jsonschema.validate(told, SCHEMA)
-    assert told["since"] == AT - 120
-    assert set(told) == set(SCHEMA["properties"]) == set(SCHEMA["required"])
+    alert_json = json.loads(alert_render.render_alert_json(DOWN))
+    jsonschema.validate(alert_json, SCHEMA)
+    assert alert_json["since"] == AT - 120
+    assert set(alert_json) == set(SCHEMA["properties"]) == set(SCHEMA["required"])
     assert SCHEMA["properties"]["rule"]["enum"] == [*ALL_RULES, "test"]

@@ -46,7 +46,7 @@ def test_the_example_names_every_key_of_every_rule_with_its_default() -> None:
     assert parse_rules(text.encode()) == (DEFAULT_RULES, []), "as it is, all of it is a comment"
     bare = re.sub(r"^#(?=[a-z_]+ = )", "", text, flags=re.MULTILINE)
     assert parse_rules(bare.encode()) == (DEFAULT_RULES, [])
-    sections = {one.partition("]")[0]: one for one in bare.split("\n[")[1:]}
+    sections = {section.partition("]")[0]: section for section in bare.split("\n[")[1:]}
     assert set(sections) == {"all", *ALL_RULES}
     for name, rule in DEFAULT_RULES.items():
         assert re.findall(r"^(\w+) = (.*)$", sections[name], re.MULTILINE) == list(format_rule_values(rule).items())
@@ -65,9 +65,9 @@ def test_the_rules_and_contacts_of_the_docs_are_understood() -> None:
 
 
 def test_the_docs_list_each_rule_and_key_with_its_default() -> None:
-    told = {row[0].strip("`"): row for row in rows(PAGE, "rule")}
-    assert tuple(told) == ALL_RULES
-    for name, row in told.items():
+    documented_rules = {row[0].strip("`"): row for row in rows(PAGE, "rule")}
+    assert tuple(documented_rules) == ALL_RULES
+    for name, row in documented_rules.items():
         rule = DEFAULT_RULES[name]
         assert (row[2] == "channels") == ("all" in rule.to)
         for seconds in (rule.delay, rule.before, rule.resolve_after if rule.send_resolved else 0):
@@ -78,11 +78,11 @@ def test_the_docs_list_each_rule_and_key_with_its_default() -> None:
 
 @pytest.mark.parametrize("name", ALL_RULES)
 def test_formatted_rules_are_parsed_to_the_same(name: str) -> None:
-    other = DEFAULT_RULES[name]._replace(
+    changed_rule = DEFAULT_RULES[name]._replace(
         on=not DEFAULT_RULES[name].on, to=("ops", "person"), quiet_hours=(22 * 60, 7 * 60 + 30), max_per_hour=3
     )
-    text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(other).items())
-    assert rule_of(f"[{name}]\n{text}", name) == other
+    text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(changed_rule).items())
+    assert rule_of(f"[{name}]\n{text}", name) == changed_rule
 
 
 @pytest.mark.parametrize(
@@ -228,16 +228,16 @@ def test_an_unknown_channel_is_reported_and_no_alert_is_lost() -> None:
     rules, _ = parse_rules(
         b"[all]\nto = opps\n[gpu-lost]\nto = opps lab\n[booking-ends]\nto = zebra\n[gpu-hot]\nto = none\n"
     )
-    found, problems = drop_unknown_channels(rules, ("lab", "ops"))
+    checked_rules, problems = drop_unknown_channels(rules, ("lab", "ops"))
     assert problems == [
         "host-down, host-failed and 4 more should go to opps, but GPUBOARD_NOTIFY has no such channel; is it ops?",
         "booking-ends should go to zebra, but GPUBOARD_NOTIFY has no such channel; there are lab, ops, all, hooks, "
         "none, person",
     ]
-    assert found["host-down"].to == ("all", "hooks")
-    assert found["gpu-lost"].to == ("lab",)
-    assert found["booking-ends"].to == ("person", "hooks")
-    assert found["gpu-hot"].to == (), "nobody is what was asked for"
+    assert checked_rules["host-down"].to == ("all", "hooks")
+    assert checked_rules["gpu-lost"].to == ("lab",)
+    assert checked_rules["booking-ends"].to == ("person", "hooks")
+    assert checked_rules["gpu-hot"].to == (), "nobody is what was asked for"
     assert drop_unknown_channels(DEFAULT_RULES, ()) == (DEFAULT_RULES, [])
 
 
@@ -272,7 +272,7 @@ def check_whole(data: bytes) -> None:
         text = "\n".join(f"{key} = {value}" for key, value in format_rule_values(rule).items())
         assert rule_of(f"[{rule.name}]\n{text}", rule.name) == rule
     assert len(problems) <= 51
-    assert all(len(one) <= 320 and one.isprintable() for one in problems)
+    assert all(len(problem) <= 320 and problem.isprintable() for problem in problems)
 
 
 def test_a_file_of_wrong_lines_as_long_as_is_read_takes_no_time() -> None:

@@ -45,7 +45,7 @@ def test_conditions_at_first_start_are_not_reported_nor_their_end() -> None:
     simulator = AlertSimulator(begun=False)
     assert simulator.titles(down(), LOST, HELD) == []
     assert len(simulator.alert_state.conditions) == 3
-    assert all(one.is_suppressed for one in simulator.alert_state.conditions.values())
+    assert all(tracked_condition.is_suppressed for tracked_condition in simulator.alert_state.conditions.values())
     assert simulator.titles() == []
     assert simulator.titles(down()) == ["atlas is down"]
 
@@ -273,8 +273,8 @@ def test_the_begin_of_a_booking_is_reported_when_it_begins() -> None:
 
 def test_a_booking_is_announced_as_long_ahead_as_the_rule_says() -> None:
     simulator, at = AlertSimulator(ruled("booking-begins", before=15 * MINUTE)), START + 30 * MINUTE
-    told = [title for _ in range(40) for title in simulator.titles(begins(at))]
-    assert told == ["alice: your booking of atlas:0,1 begins at 12:30"]
+    alert_titles = [title for _ in range(40) for title in simulator.titles(begins(at))]
+    assert alert_titles == ["alice: your booking of atlas:0,1 begins at 12:30"]
 
 
 @pytest.mark.parametrize("ahead", [-60, 0, 30, 240])
@@ -286,17 +286,17 @@ def test_a_booking_from_now_on_reports_no_begin(ahead: int) -> None:
 
 def test_the_end_of_a_booking_is_reported_ahead_and_again_if_extended() -> None:
     simulator, at = AlertSimulator(), START + HOUR
-    told = [title for _ in range(31) for title in simulator.titles(ends(at))]
-    assert told == ["alice: your booking of atlas:0,1 ends at 13:00"]
+    alert_titles = [title for _ in range(31) for title in simulator.titles(ends(at))]
+    assert alert_titles == ["alice: your booking of atlas:0,1 ends at 13:00"]
     longer = at + HOUR
-    told = [title for _ in range(80) for title in simulator.titles(ends(longer, at - 4 * HOUR))]
-    assert told == ["alice: your booking of atlas:0,1 ends at 14:00"]
+    alert_titles = [title for _ in range(80) for title in simulator.titles(ends(longer, at - 4 * HOUR))]
+    assert alert_titles == ["alice: your booking of atlas:0,1 ends at 14:00"]
 
 
 def test_the_end_of_a_short_booking_is_reported_after_half_of_it() -> None:
     simulator, at = AlertSimulator(), START + 20 * MINUTE
-    told = [(minute, title) for minute in range(20) for title in simulator.titles(ends(at, START))]
-    assert told == [(9, "alice: your booking of atlas:0,1 ends at 12:20")]
+    timed_titles = [(minute, title) for minute in range(20) for title in simulator.titles(ends(at, START))]
+    assert timed_titles == [(9, "alice: your booking of atlas:0,1 ends at 12:20")]
 
 
 def test_repeated_errors_are_reported_once_and_again_after_hours() -> None:
@@ -365,8 +365,8 @@ def test_unreported_conditions_are_explained() -> None:
     statuses = list_condition_table_statuses(
         simulator.alert_state, simulator.rules, simulator.context, Now(simulator.at + 60, PARIS)
     )
-    said = {status.tracked.condition.key: (status.state, status.reason) for status in statuses}
-    assert [said[key] for key in simulator.alert_state.conditions] == [
+    explanations = {status.tracked.condition.key: (status.state, status.reason) for status in statuses}
+    assert [explanations[key] for key in simulator.alert_state.conditions] == [
         ("unreported", "it existed at first start"),
         ("unreported", "it will be reported at 12:06 if it still exists"),
         ("unreported", "boreas is under maintenance"),
@@ -384,33 +384,35 @@ def test_every_rule_has_a_title_for_one_and_for_several() -> None:
             }
         )
         lasting = rule not in {"host-new", "watch", "weekly-report", "booking-begins", "booking-ends"}
-        several = [
+        conditions = [
             Condition(rule, host, "x", ("1",), "so it is", START - DAY, ("alice",), ("alice",), lasting)._replace(
                 until=START + 3 if rule == "booking-ends" else None
             )
             for host in FRESH
         ]
         if rule == "booking-begins":
-            several = [one._replace(since=START + HOUR) for one in several]
+            conditions = [entry._replace(since=START + HOUR) for entry in conditions]
         if rule == "host-new":
-            several = []
+            conditions = []
             simulator.context = simulator.context._replace(
                 hosts={**FRESH, "hydra": ("fresh", 1), "ixion": ("fresh", 1)}
             )
-        told = [
-            *simulator.run_build(*several, after=2),
-            *simulator.run_build(*several, after=HOUR),
+        notifications = [
+            *simulator.run_build(*conditions, after=2),
+            *simulator.run_build(*conditions, after=HOUR),
             *simulator.run_build(),
         ]
-        assert told, rule
-        for notification in told:
-            for one in (
+        assert notifications, rule
+        for notification in notifications:
+            for entry in (
                 *(alert.title for alert in notification.alerts),
                 format_notification_headline(notification.alerts),
             ):
-                assert 5 < len(one) <= 200
-                assert "the matter" not in one, rule
-        assert not lasting or any(one.step == STEP_OVER for notification in told for one in notification.alerts)
+                assert 5 < len(entry) <= 200
+                assert "the matter" not in entry, rule
+        assert not lasting or any(
+            entry.step == STEP_OVER for notification in notifications for entry in notification.alerts
+        )
 
 
 # Whatever happens
@@ -424,11 +426,11 @@ def test_only_conditions_that_lasted_are_reported(looks: list[tuple[int, bool]],
     gone: int | None = None
     is_told = False
     for after, so in looks:
-        told = simulator.titles(*([down()] if so else []), after=after)
+        alert_titles = simulator.titles(*([down()] if so else []), after=after)
         since, gone = (since or simulator.at, None) if so else (None, gone or simulator.at)
         must = since is not None and not is_told and simulator.at - since >= hold
         end = gone is not None and is_told and simulator.at - gone >= hold
-        assert len(told) == (must or end)
+        assert len(alert_titles) == (must or end)
         is_told = must or (is_told and not end)
 
 

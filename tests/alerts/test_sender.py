@@ -47,17 +47,19 @@ def build_sender(lab: Lab, transport: FakeTransport, now: float = 1000) -> Notif
 
 
 def test_the_sender_sends_everything_that_is_due_and_ends(lab: Lab) -> None:
-    found = store_state(
+    store = store_state(
         lab.state,
         build_state(build_notification(1), build_notification(2, due_at=9000), build_notification(3, "channel:ops")),
     )
     transport, heard = FakeTransport(DeliveryOutcome("failed", "no")), []
-    count = build_sender(lab, transport).send_due(lambda one, outcome: heard.append((one.id, outcome.status)))
+    count = build_sender(lab, transport).send_due(
+        lambda notification, outcome: heard.append((notification.id, outcome.status))
+    )
     assert transport.sent == ["l1", "l3"]
     assert heard == [("l1", "failed"), ("l3", "sent")]
     assert count == 2
-    assert [one.id for one in found.read().notifications] == ["l1", "l2"]
-    assert not any(one.claimed_by for one in found.read().notifications)
+    assert [notification.id for notification in store.read().notifications] == ["l1", "l2"]
+    assert not any(notification.claimed_by for notification in store.read().notifications)
 
 
 def test_an_error_in_a_channel_is_unsure_and_affects_no_other_notification(lab: Lab) -> None:
@@ -68,9 +70,9 @@ def test_an_error_in_a_channel_is_unsure_and_affects_no_other_notification(lab: 
                 raise RuntimeError(message)
             return DeliveryOutcome("sent")
 
-    found = store_state(lab.state, build_state(build_notification(1), build_notification(2)))
+    store = store_state(lab.state, build_state(build_notification(1), build_notification(2)))
     build_sender(lab, Faulty()).send_due()
-    assert [(one.status, one.reason) for one in found.read().history] == [
+    assert [(record.status, record.reason) for record in store.read().history] == [
         ("unsure", "a fault of gpuboard's own (RuntimeError)"),
         ("sent", ""),
     ]
@@ -78,10 +80,10 @@ def test_an_error_in_a_channel_is_unsure_and_affects_no_other_notification(lab: 
 
 def test_a_lost_answer_to_a_claim_still_sends_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "WRITE_RETRY_DELAY_S", 0)
-    found = store_state(lab.state, build_state(build_notification(1), build_notification(2)))
+    store = store_state(lab.state, build_state(build_notification(1), build_notification(2)))
     transport = FakeTransport()
-    one = build_sender(lab, transport)
-    change, lost = one.store.change, iter([False, True, False, True, False, False])
+    delivery = build_sender(lab, transport)
+    change, lost = delivery.store.change, iter([False, True, False, True, False, False])
 
     def losing(what: object, patience: float = 5) -> AlertState:
         after = change(what, patience)  # type: ignore[arg-type]
@@ -90,10 +92,10 @@ def test_a_lost_answer_to_a_claim_still_sends_once(lab: Lab, monkeypatch: pytest
             raise AlertStateError(message)
         return after
 
-    monkeypatch.setattr(one.store, "change", losing)
-    one.send_due()
+    monkeypatch.setattr(delivery.store, "change", losing)
+    delivery.send_due()
     assert transport.sent == ["l1", "l2"]
-    assert [one.status for one in found.read().history] == ["sent", "sent"]
+    assert [delivery.status for delivery in store.read().history] == ["sent", "sent"]
 
 
 def test_only_one_sender_runs_at_a_time(lab: Lab) -> None:
@@ -186,25 +188,25 @@ CLAIM, RESULT = 1, 2
 def test_kill_9_at_any_point_loses_nothing_and_sends_nothing_twice(
     point: str, which: int, how: str, tmp_path: Path
 ) -> None:
-    found = store_state(tmp_path, build_state(build_notification(1), build_notification(2)))
+    store = store_state(tmp_path, build_state(build_notification(1), build_notification(2)))
     with run_receiver() as web:
         for at in (point, "nowhere"):  # the one that is killed, and the one that the next build starts
             command = [sys.executable, "-c", KILLED, str(ROOT), str(tmp_path), str(web.server_port), at, str(which)]
             done = subprocess.run(command, timeout=PATIENCE, check=False, capture_output=True)
             assert done.returncode == (-9 if at == point != "nowhere" else 0), done.stderr.decode()
     assert len(web.got) == len(set(web.got)), "something came twice"
-    told = {one.alerts[0].id: one.status for one in found.read().history}
-    assert found.read().notifications == ()
-    assert told == {"a1": how, "a2": "unsure" if which == 3 else "sent"}
+    status_by_alert = {record.alerts[0].id: record.status for record in store.read().history}
+    assert store.read().notifications == ()
+    assert status_by_alert == {"a1": how, "a2": "unsure" if which == 3 else "sent"}
     for name in ("1", "2"):
-        if told[f"a{name}"] == "sent":
+        if status_by_alert[f"a{name}"] == "sent":
             assert f"l{name}".encode() in web.got
 
 
 def test_sigterm_lets_the_sender_finish_the_current_notification(lab: Lab) -> None:
     """A service that is stopped, a machine that is shut down."""
     at = int(time.time())
-    found = store_state(lab.state, build_state(build_notification(1, made=at), build_notification(2, made=at)))
+    store = store_state(lab.state, build_state(build_notification(1, made=at), build_notification(2, made=at)))
     with run_receiver() as web:
         web.answers = [(-1, {})]
         process = sender.start_sender_process(lab.settings(alerts=AlertSettings(channels=(("lab", web.url),))))
@@ -212,8 +214,8 @@ def test_sigterm_lets_the_sender_finish_the_current_notification(lab: Lab) -> No
         process.terminate()
         web.goes_on.set()
         assert process.wait(PATIENCE) == 0
-    assert [one.status for one in found.read().history] == ["sent"]
-    assert [(one.id, one.claimed_by) for one in found.read().notifications] == [("l2", "")]
+    assert [entry.status for entry in store.read().history] == ["sent"]
+    assert [(entry.id, entry.claimed_by) for entry in store.read().notifications] == [("l2", "")]
 
 
 def test_two_senders_on_one_state_send_each_notification_once(tmp_path: Path) -> None:
@@ -228,9 +230,9 @@ def test_two_senders_on_one_state_send_each_notification_once(tmp_path: Path) ->
         ]
         command += [str(ROOT), str(tmp_path), str(web.server_port), "nowhere", "0"]
         both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-        for one in both:
-            _, words = one.communicate(timeout=PATIENCE)
-            assert one.returncode == 0, words.decode()
+        for sender_process in both:
+            _, words = sender_process.communicate(timeout=PATIENCE)
+            assert sender_process.returncode == 0, words.decode()
     assert sorted(web.got) == sorted(f"l{number}".encode() for number in range(count))
 
 
@@ -243,9 +245,9 @@ def test_the_sender_process_gets_the_same_settings(lab: Lab, tmp_path: Path) -> 
     by_name = timezone.utc, load_named_zone("Europe/Paris")
     for zone in (*by_name, own, tz.tzlocal()):
         settings = lab.settings(zone=zone)
-        found = sender.unpack_sender_settings(sender.pack_sender_settings(settings))
-        assert replace(found, zone=zone) == settings
-        assert str(found.zone) == str(zone if zone in by_name else find_zone("", os.environ))
+        unpacked_settings = sender.unpack_sender_settings(sender.pack_sender_settings(settings))
+        assert replace(unpacked_settings, zone=zone) == settings
+        assert str(unpacked_settings.zone) == str(zone if zone in by_name else find_zone("", os.environ))
 
 
 def test_the_sender_process_gets_folder_names_that_are_not_utf_8(lab: Lab) -> None:
@@ -256,7 +258,7 @@ def test_the_sender_process_gets_folder_names_that_are_not_utf_8(lab: Lab) -> No
 
 
 def test_the_sender_process_is_independent_of_the_builder_and_ends(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = store_state(lab.state, build_state(build_notification(1, "channel:none")))
+    store = store_state(lab.state, build_state(build_notification(1, "channel:none")))
     monkeypatch.chdir(lab.data)  # where others may leave modules of any name
     (lab.data / "json.py").write_text("open('taken', 'w')\n")
     began = time.monotonic()
@@ -264,5 +266,5 @@ def test_the_sender_process_is_independent_of_the_builder_and_ends(lab: Lab, mon
     assert time.monotonic() - began < PATIENCE
     assert os.getsid(process.pid) != os.getsid(0)
     assert process.wait(PATIENCE) == 0
-    assert found.read().notifications == () or found.read().notifications[0].tries
+    assert store.read().notifications == () or store.read().notifications[0].tries
     assert not (lab.data / "taken").exists()

@@ -76,9 +76,19 @@ def test_a_state_is_read_as_it_was_written(written: AlertState, packed: bool) ->
 
 
 def test_every_field_of_the_state_is_stored() -> None:
-    told = orjson.loads(alert_store.serialize_alert_state(AlertState()))
-    assert told.keys() == {"gpuboard", "begun", "known", "once", "letters", "silences", "sent", "history", "number"}
-    assert len(told) == 1 + len(AlertState._fields)
+    stored_state = orjson.loads(alert_store.serialize_alert_state(AlertState()))
+    assert stored_state.keys() == {
+        "gpuboard",
+        "begun",
+        "known",
+        "once",
+        "letters",
+        "silences",
+        "sent",
+        "history",
+        "number",
+    }
+    assert len(stored_state) == 1 + len(AlertState._fields)
 
 
 def test_the_file_of_an_older_gpuboard_is_read_and_written_as_it_was() -> None:
@@ -112,13 +122,13 @@ def test_a_damaged_state_is_not_read_in_part(data: some.DataObject) -> None:
     cut = data.draw(some.integers(1, len(whole) - 2))
     with pytest.raises(DamagedStateError):
         parse_state(whole[:cut])
-    told = orjson.loads(alert_store.serialize_alert_state(build_state(build_notification(1))))
-    part = data.draw(some.sampled_from(sorted(told.keys() - {"gpuboard", "begun"})))
-    told[part] = data.draw(
+    stored_state = orjson.loads(alert_store.serialize_alert_state(build_state(build_notification(1))))
+    part = data.draw(some.sampled_from(sorted(stored_state.keys() - {"gpuboard", "begun"})))
+    stored_state[part] = data.draw(
         some.sampled_from([None, "text", [[]], {"a": "b"}, [1.5], [{"id": 5}], {"a": {"seen": "b"}}])
     )
     with pytest.raises(DamagedStateError):
-        parse_state(orjson.dumps(told))
+        parse_state(orjson.dumps(stored_state))
 
 
 def test_a_small_file_that_unpacks_to_a_huge_one_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,11 +139,11 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_damaged(monkeypatch: pytest.
 
 def test_a_damaged_state_is_kept_aside_and_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b'{"gpuboard": 1, "begu')
-    found = AlertStore(tmp_path)
-    assert found.read() == AlertState()
-    assert found.problem == "is damaged: begun anew, and what was so already is not told"
+    store = AlertStore(tmp_path)
+    assert store.read() == AlertState()
+    assert store.problem == "is damaged: begun anew, and what was so already is not told"
     assert (tmp_path / alert_store.DAMAGED_FILE).read_bytes() == b'{"gpuboard": 1, "begu'
-    found.change(lambda _: build_state(build_notification()))
+    store.change(lambda _: build_state(build_notification()))
     assert AlertStore(tmp_path).read() == build_state(build_notification())
 
 
@@ -146,18 +156,18 @@ def test_the_state_of_a_newer_gpuboard_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_state_file_is_private_and_no_link_or_pipe_is_read(tmp_path: Path) -> None:
-    found = AlertStore(tmp_path)
+    store = AlertStore(tmp_path)
     (tmp_path / ".alerts.json.new").touch(0o644)  # of a writer that was killed
-    found.change(lambda _: build_state(build_notification()))
+    store.change(lambda _: build_state(build_notification()))
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("alerts.json", "alerts.lock")} == {0o600}
     (tmp_path / "alerts.json").rename(tmp_path / "elsewhere")
     (tmp_path / "alerts.json").symlink_to("elsewhere")
     with pytest.raises(AlertStateError, match="it is a link, and links are not followed"):
-        found.read()
+        store.read()
     (tmp_path / "alerts.json").unlink()
     os.mkfifo(tmp_path / "alerts.json")
     with pytest.raises(AlertStateError, match="it is not a plain file"):
-        found.change(lambda _: build_state())
+        store.change(lambda _: build_state())
 
 
 def test_root_leaves_nothing_in_the_folder_of_another_user(tmp_path: Path) -> None:
@@ -191,16 +201,16 @@ def test_an_emptied_state_is_restored_from_its_copy_and_reported(tmp_path: Path)
 
 def test_an_emptied_state_without_a_copy_is_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b"")
-    found = AlertStore(tmp_path)
-    assert found.read() == AlertState()
-    assert found.problem.startswith("is empty, and there is no good copy of it: begun anew")
+    store = AlertStore(tmp_path)
+    assert store.read() == AlertState()
+    assert store.problem.startswith("is empty, and there is no good copy of it: begun anew")
 
 
 def test_a_damaged_state_is_restored_from_its_copy(tmp_path: Path) -> None:
     AlertStore(tmp_path).change(lambda _: build_state(build_notification(1)))
     (tmp_path / "alerts.json").write_bytes(b'{"gpuboard": 1, "known"')
-    found = AlertStore(tmp_path)
-    assert (found.read(), found.problem) == (
+    store = AlertStore(tmp_path)
+    assert (store.read(), store.problem) == (
         build_state(build_notification(1)),
         "is damaged: the last good copy of it is used",
     )
@@ -208,59 +218,61 @@ def test_a_damaged_state_is_restored_from_its_copy(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_old_state_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = AlertStore(tmp_path)
-    found.change(lambda _: build_state(build_notification(1)))
+    store = AlertStore(tmp_path)
+    store.change(lambda _: build_state(build_notification(1)))
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(AlertStateError, match=r"alerts\.json cannot be written: No space left on device"):
-        found.change(lambda _: build_state(build_notification(2)))
+        store.change(lambda _: build_state(build_notification(2)))
     assert AlertStore(tmp_path).read() == build_state(build_notification(1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alerts.json", "alerts.json.bak", "alerts.lock"]
 
 
 def test_an_unchanged_state_is_neither_written_nor_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = AlertStore(tmp_path)
-    before = found.change(lambda _: build_state(build_notification()))
+    store = AlertStore(tmp_path)
+    before = store.change(lambda _: build_state(build_notification()))
     monkeypatch.setattr(AlertStore, "write", None)
     monkeypatch.setattr(files, "read_file", None)
-    assert found.change(lambda one: one) is before
-    assert found.read() is before
+    assert store.change(lambda state: state) is before
+    assert store.read() is before
 
 
 def test_a_host_with_many_conditions_leaves_room_for_others(tmp_path: Path) -> None:
     names = tuple(f"user{number}" for number in range(50))
     held = [Condition("gpu-held", "evil", f"GPU-{number}", owners=names, people=names) for number in range(200)]
-    known = {one.key: TrackedCondition(one, 1) for one in (*held, Condition("host-down", "atlas"))}
-    found = AlertStore(tmp_path)
-    found.max_bytes = 20_000
-    kept = found.change(lambda _: AlertState(1, known))
-    assert found.read() == kept
+    tracked_conditions = {
+        condition.key: TrackedCondition(condition, 1) for condition in (*held, Condition("host-down", "atlas"))
+    }
+    store = AlertStore(tmp_path)
+    store.max_bytes = 20_000
+    kept = store.change(lambda _: AlertState(1, tracked_conditions))
+    assert store.read() == kept
     assert "host-down atlas " in kept.conditions
     assert 20 <= len(kept.conditions) < 201
-    assert {len(one.condition.people) for one in kept.conditions.values()} == {0, 3}
+    assert {len(condition.condition.people) for condition in kept.conditions.values()} == {0, 3}
 
 
 def test_where_there_is_no_room_the_oldest_of_the_history_goes_first(tmp_path: Path) -> None:
-    found = AlertStore(tmp_path)
-    told = tuple(DeliveryRecord(at, "channel:lab", "sent", (alert(at),)) for at in range(200))
-    found.max_bytes = 10_000
-    kept = found.change(lambda _: build_state(build_notification())._replace(history=told))
-    assert kept.history == told[-len(kept.history) :]
+    store = AlertStore(tmp_path)
+    records = tuple(DeliveryRecord(at, "channel:lab", "sent", (alert(at),)) for at in range(200))
+    store.max_bytes = 10_000
+    kept = store.change(lambda _: build_state(build_notification())._replace(history=records))
+    assert kept.history == records[-len(kept.history) :]
     assert 20 < len(kept.history) < 100
     assert kept.notifications == (build_notification(),)
-    found.max_bytes = 100
+    store.max_bytes = 100
     with pytest.raises(AlertStateError, match="and 100 is the limit"):
-        found.change(lambda one: one._replace(id_counter=7))
+        store.change(lambda state: state._replace(id_counter=7))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    one = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield one
-    one.stop()
+    consul_server = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
+    yield consul_server
+    consul_server.stop()
 
 
 COUNT = f"""
@@ -280,33 +292,33 @@ def test_concurrent_writers_lose_no_change(where: str, tmp_path: Path, server: C
     address = server.address if where == "Consul" else ""
     command = [sys.executable, "-c", COUNT.replace("import sys", f"import sys; sys.path.insert(0, {str(ROOT)!r})")]
     writers = [subprocess.Popen([*command, str(tmp_path), address]) for _ in range(WRITERS)]
-    assert [one.wait(120) for one in writers] == [0] * WRITERS
-    found = alert_store.open_alert_store(tmp_path, kv_fixtures.access(address) if address else None)
-    assert found.read().id_counter == WRITERS * CHANGES
+    assert [writer.wait(120) for writer in writers] == [0] * WRITERS
+    store = alert_store.open_alert_store(tmp_path, kv_fixtures.access(address) if address else None)
+    assert store.read().id_counter == WRITERS * CHANGES
 
 
 def test_in_consul_it_is_compressed_and_a_lost_answer_is_checked(
     tmp_path: Path, server: ConsulServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     access = kv_fixtures.access(server.address)
-    one = ConsulAlertStore(tmp_path, access)
+    consul_store = ConsulAlertStore(tmp_path, access)
     store = kv_fixtures.Hosts(tmp_path / "hosts", server.address)
     store.delete("alerts.json")
-    assert one.change(lambda _: build_state(build_notification(1))) == build_state(build_notification(1))
+    assert consul_store.change(lambda _: build_state(build_notification(1))) == build_state(build_notification(1))
     assert (store.get("alerts.json") or b"").startswith(b"\x1f\x8b")
-    put = one.kv_store.put
+    put = consul_store.kv_store.put
 
-    def lost(key: str, content: bytes, **more: object) -> bool:
-        put(key, content, **more)
+    def lost(key: str, content: bytes, **options: object) -> bool:
+        put(key, content, **options)
         message = "does not answer within 3 s"
         raise ConsulUnavailableError(message)
 
-    monkeypatch.setattr(one.kv_store, "put", lost)
-    assert one.change(lambda _: build_state(build_notification(2))) == build_state(build_notification(2))
+    monkeypatch.setattr(consul_store.kv_store, "put", lost)
+    assert consul_store.change(lambda _: build_state(build_notification(2))) == build_state(build_notification(2))
     store.put("alerts.json", b"nonsense")
     assert ConsulAlertStore(tmp_path, access).read() == AlertState()
-    assert one.read() == AlertState()
-    assert one.problem.startswith("is damaged")
+    assert consul_store.read() == AlertState()
+    assert consul_store.problem.startswith("is damaged")
 
 
 def test_without_consul_the_sentence_says_so(tmp_path: Path) -> None:

@@ -90,16 +90,21 @@ def test_a_host_in_status_json_has_the_documented_names_and_units(lab: Lab) -> N
     assert (host["cpus"], host["memory"]) == (4, {"total": 64000, "available": 32000})
     assert host["disks"] == [{"mount": "/data", "total": 1000, "used": 610}]
     assert host["age"] <= 2
-    one = host["gpus"][0]
-    assert (one["memory.used"], one["memory.total"], one["utilization.gpu"], one["power.limit"]) == (
+    first_gpu = host["gpus"][0]
+    assert (
+        first_gpu["memory.used"],
+        first_gpu["memory.total"],
+        first_gpu["utilization.gpu"],
+        first_gpu["power.limit"],
+    ) == (
         7000,
         81920,
         97,
         400,
     )
-    assert one["processes"][0]["user"] == "alice"
-    assert abs(one["processes"][0]["started"] - (time.time() - 3600)) < 60
-    (booked,) = one["bookings"]
+    assert first_gpu["processes"][0]["user"] == "alice"
+    assert abs(first_gpu["processes"][0]["started"] - (time.time() - 3600)) < 60
+    (booked,) = first_gpu["bookings"]
     assert {name: booked[name] for name in ("id", "name", "from", "date", "comment")} == {
         "id": "x039d1eb8",
         "name": "bob",
@@ -314,9 +319,11 @@ def test_metrics_have_the_duration_of_the_last_build_even_of_another_builder(lab
     lab.build()
     assert "gpuboard_build_duration_seconds" not in (lab.www / "metrics").read_text()
     lab.build()
-    found = re.search(r"^gpuboard_build_duration_seconds ([0-9.]+)$", (lab.www / "metrics").read_text(), re.MULTILINE)
-    assert found
-    assert 0 < float(found[1]) < 60
+    duration_match = re.search(
+        r"^gpuboard_build_duration_seconds ([0-9.]+)$", (lab.www / "metrics").read_text(), re.MULTILINE
+    )
+    assert duration_match
+    assert 0 < float(duration_match[1]) < 60
 
 
 def test_a_page_that_somebody_deleted_or_changed_is_written_again(lab: Lab) -> None:
@@ -362,8 +369,8 @@ def test_where_it_builds_again_and_again_the_pages_of_hosts_are_spread(
     counts = [
         [sum(name.startswith(folder) for name in names) for names in written] for folder in ("hosts/", "nodes/gpu")
     ]
-    assert [max(one) for one in counts] == [1, 1]
-    assert [sum(one) for one in counts] == [9, 9]
+    assert [max(count) for count in counts] == [1, 1]
+    assert [sum(count) for count in counts] == [9, 9]
 
 
 def test_only_the_card_of_a_host_that_changed_is_made_again(lab: Lab) -> None:
@@ -478,7 +485,7 @@ def test_a_damaged_memory_costs_nothing_but_itself(lab: Lab) -> None:
     report = lab.build()
     assert report.host_count == 2
     # what the hosts cannot tell again
-    assert [one.where for one in report.problems] == ["state/history.db", "state/memory.json"]
+    assert [problem.where for problem in report.problems] == ["state/history.db", "state/memory.json"]
     assert "index.html" in report.written_files
 
 
@@ -508,8 +515,8 @@ def test_for_cron_it_builds_again_and_again_and_ends_in_time(lab: Lab) -> None:
     wait_for((lab.www / "index.html").exists, LONG)
     lab.host("nile", gpu(0, uuid="GPU-n"))
     wait_for(lambda: "nile" in lab.page(), LONG)
-    _, said = builder.communicate(timeout=LONG)
-    assert (builder.returncode, said) == (0, b"")
+    _, error_output = builder.communicate(timeout=LONG)
+    assert (builder.returncode, error_output) == (0, b"")
     assert time.monotonic() - began >= 7
     check(time.monotonic() - began, 10, wall)
 

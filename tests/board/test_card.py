@@ -27,28 +27,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Site]]
     with readable():
         lab = lab_in(folder / "lab")
         until = "2040-01-01 12:00+00:00"
-        told = {
+        bookings = {
             "atlas": {"0:2": {"name": "bob", "date": until}, "0": {"name": "dora", "from": "2039-12-01", "date": until}}
         }
-        (lab.data / "comments.json").write_text(json.dumps(told))
+        (lab.data / "comments.json").write_text(json.dumps(bookings))
         lab.build()
-        with served(lab.www, folder / "server") as found:
-            yield lab, found
+        with served(lab.www, folder / "server") as web_server:
+            yield lab, web_server
 
 
 @pytest.fixture
 def page(browser: Browser, site: tuple[Lab, Site]) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    found = context.new_page()
-    found.goto(site[1].url)
-    wait_until(found, "() => document.querySelector('button.copy') !== null")
-    yield found
+    board_page = context.new_page()
+    board_page.goto(site[1].url)
+    wait_until(board_page, "() => document.querySelector('button.copy') !== null")
+    yield board_page
     context.close()
 
 
 def rows(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(SHOWN)
-    return found
+    row_texts: list[str] = page.evaluate(SHOWN)
+    return row_texts
 
 
 def test_instances_stand_below_their_gpu(page: Page) -> None:
@@ -87,7 +87,7 @@ def test_a_search_shows_instances_with_their_gpu(page: Page) -> None:
 
 def test_what_is_copied_is_what_cuda_takes(page: Page) -> None:
     titles = page.locator("tr button.copy").evaluate_all("(several) => several.map((one) => one.title)")
-    assert titles == [f"Copy CUDA_VISIBLE_DEVICES={one}" for one in ("MIG-0-0", "MIG-0-3", "GPU-1")]
+    assert titles == [f"Copy CUDA_VISIBLE_DEVICES={device}" for device in ("MIG-0-0", "MIG-0-3", "GPU-1")]
 
 
 def test_numbers_that_move_stay_in_their_rows(page: Page, site: tuple[Lab, Site]) -> None:
@@ -95,8 +95,8 @@ def test_numbers_that_move_stay_in_their_rows(page: Page, site: tuple[Lab, Site]
     ours = process(gpu="MIG-0-1")
     push(lab, mig="mig 0 0:1=12014", gpus=gpu_row(1, 4, 0), processes=ours, ps=person())
     lab.build(30)
-    told = lab.live()["hosts"][0][7]
-    assert [one[0] for one in told] == ["mig", "free", "busy", "booked", "free", "free"]
+    live_rows = lab.live()["hosts"][0][7]
+    assert [live_row[0] for live_row in live_rows] == ["mig", "free", "busy", "booked", "free", "free"]
     page.evaluate("() => pollServer()")
     wait_until(page, "() => document.querySelectorAll('.gpus > tbody > tr')[2].cells[3].textContent.startsWith('12 /')")
     assert rows(page) == ["0", "0:0", "0:1", "0:2", "0:3", "1"]
@@ -133,8 +133,10 @@ def test_axe_finds_nothing_and_nothing_is_too_wide(
     for name in ("", "hosts/atlas.html"):
         page.goto(site[1].url + name)
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
-        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == []
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
+        assert [
+            (violation["id"], [node["html"] for node in violation["nodes"]]) for violation in axe_report["violations"]
+        ] == []
         assert not page.evaluate(WIDE)
     context.close()
 

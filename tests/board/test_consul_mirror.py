@@ -36,9 +36,9 @@ from tests.support.live_page import gpuboard
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    one = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield one
-    one.stop()
+    consul_server = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
+    yield consul_server
+    consul_server.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +49,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hosts(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
-    found = Hosts(tmp_path / "hosts", server.address)
-    yield found
-    found.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
+    consul_hosts = Hosts(tmp_path / "hosts", server.address)
+    yield consul_hosts
+    consul_hosts.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
 
 
 class Web:
@@ -76,17 +76,17 @@ class Web:
 
 @contextmanager
 def web_of(folder: Path, address: str) -> Iterator[Web]:
-    found = Web(folder, address)
+    web_host = Web(folder, address)
     try:
-        yield found
+        yield web_host
     finally:
-        found.builder.close()
+        web_host.builder.close()
 
 
 @pytest.fixture
 def web(tmp_path: Path, server: ConsulServer) -> Iterator[Web]:
-    with web_of(tmp_path / "web", server.address) as found:
-        yield found
+    with web_of(tmp_path / "web", server.address) as web_host:
+        yield web_host
 
 
 def test_what_hosts_put_there_is_on_the_board_as_the_usual_files(hosts: Hosts, web: Web) -> None:
@@ -101,8 +101,8 @@ def test_what_hosts_put_there_is_on_the_board_as_the_usual_files(hosts: Hosts, w
     assert stat.S_IMODE((folder / "gpus.csv").stat().st_mode) == 0o640
     hosts.push("atlas", gpu(0, 9000, 97), ago=-2)
     web.build()
-    told = gzip.decompress(hosts.get("data/atlas") or b"")
-    assert b"".join((folder / file).read_bytes() for file in kv_fixtures.FILES) == told
+    snapshot = gzip.decompress(hosts.get("data/atlas") or b"")
+    assert b"".join((folder / file).read_bytes() for file in kv_fixtures.FILES) == snapshot
 
 
 def test_only_what_moved_is_written_and_of_that_only_the_files_that_are_others(hosts: Hosts, web: Web) -> None:
@@ -204,16 +204,16 @@ def test_an_old_entry_stays_old_for_a_builder_whose_clock_is_behind(hosts: Hosts
 
 
 def test_an_old_snapshot_never_looks_new_by_a_forged_first_line(hosts: Hosts, web: Web) -> None:
-    told = hosts.value("dead", time=int(time.time()) - 4000, every=10)
-    first = next(line for line in told.split(b"\n") if b" task=host " in line)
+    snapshot = hosts.value("dead", time=int(time.time()) - 4000, every=10)
+    first = next(line for line in snapshot.split(b"\n") if b" task=host " in line)
     as_of_now = b"\n# as of %d" % time.time()
-    for more in (600 * b"\r", as_of_now, 600 * b"\r" + as_of_now):
-        hosts.put("data/dead", gzip.compress(told.replace(first, first + more)))
+    for forged_suffix in (600 * b"\r", as_of_now, 600 * b"\r" + as_of_now):
+        hosts.put("data/dead", gzip.compress(snapshot.replace(first, first + forged_suffix)))
         shutil.rmtree(web.lab.state)
         web.lab.state.mkdir()
         web.again()
         web.build()
-        assert web.states() == {"dead": "down"}, more
+        assert web.states() == {"dead": "down"}, forged_suffix
 
 
 def test_gpus_that_changed_within_the_same_second_are_copied_too(hosts: Hosts, web: Web) -> None:
@@ -309,11 +309,14 @@ def test_keys_that_cannot_be_hosts_are_reported_and_not_copied(hosts: Hosts, web
         *(f"bad {n}" for n in range(20)),
     ):
         hosts.put_odd(f"data/{name}", b"x" if name else b"")
-    told = words(web.build()).splitlines()
-    assert len(told) == 11
-    assert sum("its name is neither that of a host nor that of a file that we know" in one for one in told) == 10
-    assert "18 more entries are not copied either" in told[0]
-    assert "\x1b" not in "".join(told)
+    problem_lines = words(web.build()).splitlines()
+    assert len(problem_lines) == 11
+    assert (
+        sum("its name is neither that of a host nor that of a file that we know" in line for line in problem_lines)
+        == 10
+    )
+    assert "18 more entries are not copied either" in problem_lines[0]
+    assert "\x1b" not in "".join(problem_lines)
     assert kv_fixtures.names_in(web.lab.data) == ["atlas"]
     assert not (tmp_path / "x").exists()
 
@@ -345,9 +348,9 @@ def test_while_consul_is_away_the_last_data_serves_and_grows_old(tmp_path: Path)
         finally:
             own.stop()
         for after, state in ((0, "fresh"), (70, "stale"), (700, "down")):
-            told = words(web.build(after))
-            assert f"Consul at {own.address}: does not answer (connection refused); what it had at 20" in told
-            assert "serves, and grows old" in told
+            problem_text = words(web.build(after))
+            assert f"Consul at {own.address}: does not answer (connection refused); what it had at 20" in problem_text
+            assert "serves, and grows old" in problem_text
             assert web.states() == {"atlas": state}
 
 
@@ -365,9 +368,15 @@ def test_a_malformed_response_is_reported(body: bytes, why: str) -> None:
 
 
 def test_entries_that_consul_never_writes_cost_themselves() -> None:
-    told = [7, None, {}, {"Key": "q/data/x", "ModifyIndex": 1, "Value": ""}, {"Key": "p/data/x", "ModifyIndex": "1"}]
-    told += [{"Key": "p/data/atlas", "ModifyIndex": 3, "Value": "eA=="}, {"Key": "p/data/", "ModifyIndex": 3}]
-    dump = kv.parse_kv_entries(json.dumps(told).encode(), "p/data/")
+    kv_entries = [
+        7,
+        None,
+        {},
+        {"Key": "q/data/x", "ModifyIndex": 1, "Value": ""},
+        {"Key": "p/data/x", "ModifyIndex": "1"},
+    ]
+    kv_entries += [{"Key": "p/data/atlas", "ModifyIndex": 3, "Value": "eA=="}, {"Key": "p/data/", "ModifyIndex": 3}]
+    dump = kv.parse_kv_entries(json.dumps(kv_entries).encode(), "p/data/")
     assert dump.rows == (kv.KvEntry("atlas", 3, "eA=="),)
     assert dump.problems == ("5 entries of its answer are not those of keys below p/data/, and do not count",)
     many = [{"Key": f"p/data/h{number}", "ModifyIndex": 1, "Value": None} for number in range(20_001)]
@@ -377,8 +386,8 @@ def test_entries_that_consul_never_writes_cost_themselves() -> None:
 
 @given(st.binary() | st.binary().map(gzip.compress), st.sampled_from(["atlas", "x"]))
 def test_no_value_makes_us_fail(value: bytes, host: str) -> None:
-    found = envelope.parse_bundle(value, host)
-    assert bool(found.files) != bool(found.problem)
+    bundle = envelope.parse_bundle(value, host)
+    assert bool(bundle.files) != bool(bundle.problem)
 
 
 def test_a_real_host_that_pushes_into_consul_is_on_the_board(
@@ -425,9 +434,10 @@ def test_a_copy_changed_by_hand_is_kept_beside_and_reported(hosts: Hosts, web: W
     web.build()
     (web.lab.data / "hosts.txt").write_text("atlas, Mine\n")
     hosts.put("data/aliases.csv", b"alice,Alice A.\n")
-    told = words(web.build())
+    problem_text = words(web.build())
     assert (
-        "data/hosts.txt: was changed by hand, but lives in Consul: what you wrote is in data/hosts.txt.by-hand" in told
+        "data/hosts.txt: was changed by hand, but lives in Consul: what you wrote is in data/hosts.txt.by-hand"
+        in problem_text
     )
     assert (web.lab.data / "aliases.csv").exists()
     assert (web.lab.data / "hosts.txt").read_text() == "atlas\n"
@@ -484,7 +494,7 @@ def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_now
         assert "has no entries; correct GPUBOARD_KV, or if Consul has ACLs, the token needs" in looks[3][0].what
         assert (tmp_path / "data/hosts.txt").read_text() == "atlas\n"
         candidates = [LeaderCandidate(store, "one") for store in stores[:2]]
-        assert [one.attempt().is_leader for one in candidates] == [True, False]
+        assert [entry.attempt().is_leader for entry in candidates] == [True, False]
         candidates[0].release()
         stores[0].delete("leader")
         unable = locked.new_token(BUILDER.replace("session_prefix", "agent_prefix"))
@@ -494,11 +504,14 @@ def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_now
         builder = Builder(lab.settings(kv=kv_fixtures.access(locked.address, token=unable)), build_interval_s=1)
         try:
             builder.build(time.time())
-            told = [one.what for one in builder.build(time.time()).problems]
+            problem_texts = [entry.what for entry in builder.build(time.time()).problems]
         finally:
             builder.close()
-        assert "refuses the question (Permission denied); the token needs `session_prefix` with `write`" in told[0]
-        assert "this builder cannot lead" in told[0]
+        assert (
+            "refuses the question (Permission denied); the token needs `session_prefix` with `write`"
+            in problem_texts[0]
+        )
+        assert "this builder cannot lead" in problem_texts[0]
         with pytest.raises(
             ConsulUnavailableError, match=r"refuses the question .Permission denied.; the token needs `key_prefix`"
         ):
@@ -550,9 +563,9 @@ def test_python_consul_and_py_consul_behave_the_same(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CONSUL_HTTP_ADDR": "127.0.0.1:1"}
     where = str(place) if library == "py-consul" else "/"
     command = [sys.executable, "-W", "error", "-c", CONFORMANCE, where, str(tmp_path / library), server.address]
-    found = run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.splitlines() == ["[]", "True False b'{}'", "True one True", "True None None"]
+    finished = run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout.splitlines() == ["[]", "True False b'{}'", "True one True", "True None None"]
     assert kv_fixtures.names_in(tmp_path / library / "data") == ["atlas", "comments.json"]
 
 

@@ -31,12 +31,12 @@ def test_a_build_leaves_no_reference_cycles(lab: Lab) -> None:
     gc.disable()
     try:
         report = builder.build(time.time() + 1)
-        found = gc.collect()
+        unreachable_count = gc.collect()
     finally:
         gc.enable()
     builder.close()
     assert "hosts/atlas.html" in report.written_files
-    assert found == 0
+    assert unreachable_count == 0
 
 
 def test_a_host_is_decided_once_for_its_card_its_page_and_what_programs_read_of_it(
@@ -71,9 +71,9 @@ def test_with_time_for_one_host_per_build_all_hosts_get_charts_in_the_end(
     draw = cache.ChartCache.render_host
 
     def draw_one(self: cache.ChartCache, asked: cache.CachedChartRequest, now: Now) -> bytes:
-        found = draw(self, asked, now)
+        drawn_charts = draw(self, asked, now)
         self.deadline = 0
-        return found
+        return drawn_charts
 
     monkeypatch.setattr(cache.ChartCache, "render_host", draw_one)
     for path in (lab.state / cache.CHARTS_FOLDER).iterdir():

@@ -42,32 +42,32 @@ class Samples:
     def __init__(self, content: bytes) -> None:
         families = list(text_string_to_metric_families(content.decode()))
         self.kinds = {family.name: family.type for family in families}
-        self.all = [(one.name, one.labels, one.value) for family in families for one in family.samples]
+        self.all = [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
     def of(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
         """Those of one name that have these labels."""
         return [
             (have, value)
-            for found, have, value in self.all
-            if found == f"gpuboard_{name}" and labels.items() <= have.items()
+            for metric_name, have, value in self.all
+            if metric_name == f"gpuboard_{name}" and labels.items() <= have.items()
         ]
 
     def value(self, name: str, **labels: str) -> float | None:
         """The one sample that there is, if there is one."""
-        found = self.of(name, **labels)
-        assert len(found) <= 1, found
-        return found[0][1] if found else None
+        matching_samples = self.of(name, **labels)
+        assert len(matching_samples) <= 1, matching_samples
+        return matching_samples[0][1] if matching_samples else None
 
 
-def told(*several: HostStatus, **more: Any) -> Samples:  # noqa: ANN401
+def told(*hosts: HostStatus, **options: Any) -> Samples:  # noqa: ANN401
     """What the file says of these hosts."""
-    return Samples(text_of(several, **more))
+    return Samples(text_of(hosts, **options))
 
 
-def bare(*rows: Gpu, name: str = "atlas", **more: Any) -> HostStatus:  # noqa: ANN401
+def bare(*rows: Gpu, name: str = "atlas", **extra_fields: Any) -> HostStatus:  # noqa: ANN401
     """A fresh host with free GPUs."""
-    several = tuple(GpuStatus(row, "A100", "free", "no process") for row in rows)
-    return HostStatus(name, None, (), "fresh", "its snapshots arrive", NOW, None, several, **more)
+    gpu_statuses = tuple(GpuStatus(row, "A100", "free", "no process") for row in rows)
+    return HostStatus(name, None, (), "fresh", "its snapshots arrive", NOW, None, gpu_statuses, **extra_fields)
 
 
 def with_cells(**cells: str) -> Gpu:
@@ -83,7 +83,7 @@ def test_readings_are_in_base_units() -> None:
     row = gpu(
         used=7000, use=57, utilization_memory=29.0, temperature=41.0, power_draw=61.5, power_limit=400.0, clock=1410
     )
-    found = told(bare(row))
+    samples = told(bare(row))
     expected = {
         "memory_used_bytes": 7000 * MIB,
         "memory_total_bytes": 81920 * MIB,
@@ -94,17 +94,17 @@ def test_readings_are_in_base_units() -> None:
         "power_limit_watts": 400,
         "clock_hertz": 1.41e9,
     }
-    assert {name: found.value(f"gpu_{name}", host="atlas", gpu="0") for name in expected} == expected
+    assert {name: samples.value(f"gpu_{name}", host="atlas", gpu="0") for name in expected} == expected
 
 
 def test_a_reading_of_zero_has_a_line() -> None:
-    found = told(bare(gpu(used=0, use=0)))
-    assert (found.value("gpu_memory_used_bytes"), found.value("gpu_utilization_ratio")) == (0, 0)
+    samples = told(bare(gpu(used=0, use=0)))
+    assert (samples.value("gpu_memory_used_bytes"), samples.value("gpu_utilization_ratio")) == (0, 0)
 
 
 def test_what_is_not_available_has_no_line() -> None:
-    found = told(bare(Gpu(0, None, None)))
-    named = {name for name, labels, _ in found.all if "gpu" in labels}
+    samples = told(bare(Gpu(0, None, None)))
+    named = {name for name, labels, _ in samples.all if "gpu" in labels}
     assert named == {f"gpuboard_gpu_{name}" for name in ("processes", "booked", "state", "info")}
 
 
@@ -114,8 +114,8 @@ def test_a_host_that_is_not_fresh_has_no_readings() -> None:
         ages=dict.fromkeys(("host.txt", "gpus.csv", "processes.csv", "ps.txt"), 900.0),
         facts=ParsedFile((HostFacts((1.0, 1.0, 1.0), 4, 64000, 32000, disks=(Disk("/", 10, 5),)),), head("host")),
     )
-    found = told(decide(data))
-    assert {name.removeprefix("gpuboard_") for name, labels, _ in found.all if "host" in labels} == {
+    samples = told(decide(data))
+    assert {name.removeprefix("gpuboard_") for name, labels, _ in samples.all if "host" in labels} == {
         "gpu_memory_total_bytes",
         "gpu_booked",
         "gpu_state",
@@ -127,23 +127,23 @@ def test_a_host_that_is_not_fresh_has_no_readings() -> None:
         "host_seen_timestamp_seconds",
         "host_age_seconds",
     }
-    assert found.value("gpu_state", state="unknown") == 1
-    assert found.value("host_state", state="down") == 1
-    assert found.value("host_age_seconds") == 900
+    assert samples.value("gpu_state", state="unknown") == 1
+    assert samples.value("host_state", state="down") == 1
+    assert samples.value("host_age_seconds") == 900
 
 
 def test_a_gpu_has_a_line_only_for_the_state_that_it_is_in() -> None:
-    found = told(decide(host_data([gpu(0), gpu(1, used=7000, use=80)])))
-    assert [(labels["gpu"], labels["state"], value) for labels, value in found.of("gpu_state")] == [
+    samples = told(decide(host_data([gpu(0), gpu(1, used=7000, use=80)])))
+    assert [(labels["gpu"], labels["state"], value) for labels, value in samples.of("gpu_state")] == [
         ("0", "free", 1),
         ("1", "busy", 1),
     ]
 
 
 def test_a_gpu_is_named_by_uuid_name_and_model() -> None:
-    found = told(decide(host_data()))
+    samples = told(decide(host_data()))
     labels = {"host": "atlas", "gpu": "0", "uuid": "GPU-0", "name": "NVIDIA A100-SXM4-80GB", "model": "A100 80 GB"}
-    assert found.of("gpu_info") == [(labels, 1)]
+    assert samples.of("gpu_info") == [(labels, 1)]
 
 
 def test_processes_are_counted_and_none_has_a_line_of_its_own() -> None:
@@ -171,53 +171,53 @@ def test_a_free_gpu_has_no_processes() -> None:
 
 
 def test_booked_is_1_during_a_booking() -> None:
-    several = [booking(gpu="0"), booking(gpu="1", begins=1), booking(gpu="2", begins=-3, ends=-1)]
-    found = told(decide(host_data([gpu(0), gpu(1), gpu(2)]), several))
-    assert [value for _, value in found.of("gpu_booked")] == [1, 0, 0]
+    bookings = [booking(gpu="0"), booking(gpu="1", begins=1), booking(gpu="2", begins=-3, ends=-1)]
+    samples = told(decide(host_data([gpu(0), gpu(1), gpu(2)]), bookings))
+    assert [value for _, value in samples.of("gpu_booked")] == [1, 0, 0]
 
 
 def test_a_host_has_load_memory_and_disks() -> None:
     disks = (Disk("/", 1000, 400), Disk("/data", 5000, 4900), Disk("/data", 5000, 4901))
     facts = HostFacts((1.5, 1.2, 1.0), 4, 64000, 32000, disks=disks)
-    found = told(decide(host_data(facts=ParsedFile((facts,), head("host")))))
-    assert found.value("host_load1", host="atlas") == 1.5
-    assert found.value("host_cpus") == 4
-    assert found.value("host_memory_total_bytes") == 64000 * MIB
-    assert found.value("host_memory_available_bytes") == 32000 * MIB
-    assert found.value("host_disk_total_bytes", mount="/") == 1000 * MIB
-    assert found.value("host_disk_used_bytes", mount="/data") == 4901 * MIB
+    samples = told(decide(host_data(facts=ParsedFile((facts,), head("host")))))
+    assert samples.value("host_load1", host="atlas") == 1.5
+    assert samples.value("host_cpus") == 4
+    assert samples.value("host_memory_total_bytes") == 64000 * MIB
+    assert samples.value("host_memory_available_bytes") == 32000 * MIB
+    assert samples.value("host_disk_total_bytes", mount="/") == 1000 * MIB
+    assert samples.value("host_disk_used_bytes", mount="/data") == 4901 * MIB
 
 
 def test_a_host_has_title_and_tags_that_a_query_can_match() -> None:
-    known = DiscoveredHost("atlas", "Vision lab", ("vision", "h100"))
-    found = told(decide(host_data(), known=known))
-    assert found.of("host_info") == [({"host": "atlas", "title": "Vision lab", "tags": ",vision,h100,"}, 1)]
+    discovered_host = DiscoveredHost("atlas", "Vision lab", ("vision", "h100"))
+    samples = told(decide(host_data(), known=discovered_host))
+    assert samples.of("host_info") == [({"host": "atlas", "title": "Vision lab", "tags": ",vision,h100,"}, 1)]
 
 
 def test_age_counts_to_the_build_and_is_never_below_zero() -> None:
     board = decide(host_data())
     early, late = replace(board, last_seen=NOW - 12.5), replace(board, name="nile", last_seen=NOW + 3)
-    found = told(early, late)
-    assert found.value("host_seen_timestamp_seconds", host="atlas") == NOW - 12.5
-    assert found.value("host_age_seconds", host="atlas") == 12.5
-    assert found.value("host_age_seconds", host="nile") == 0
+    samples = told(early, late)
+    assert samples.value("host_seen_timestamp_seconds", host="atlas") == NOW - 12.5
+    assert samples.value("host_age_seconds", host="atlas") == 12.5
+    assert samples.value("host_age_seconds", host="nile") == 0
 
 
 def test_a_host_that_was_never_seen_has_no_age() -> None:
-    found = told(decide(None))
-    assert found.value("host_state", state="unseen") == 1
-    assert (found.of("host_age_seconds"), found.of("host_seen_timestamp_seconds")) == ([], [])
+    samples = told(decide(None))
+    assert samples.value("host_state", state="unseen") == 1
+    assert (samples.of("host_age_seconds"), samples.of("host_seen_timestamp_seconds")) == ([], [])
 
 
 def test_the_builder_has_metrics_of_its_own() -> None:
-    found = told(problem_count=3, build_duration_s=0.75, build_interval_s=10)
-    assert {name: value for name, labels, value in found.all if not labels} == {
+    samples = told(problem_count=3, build_duration_s=0.75, build_interval_s=10)
+    assert {name: value for name, labels, value in samples.all if not labels} == {
         "gpuboard_problems": 3,
         "gpuboard_build_duration_seconds": 0.75,
         "gpuboard_build_interval_seconds": 10,
         "gpuboard_build_last_success_timestamp_seconds": NOW,
     }
-    assert found.value("build_info", version="9.9") == 1
+    assert samples.value("build_info", version="9.9") == 1
     assert told().value("build_duration_seconds") is None
 
 
@@ -229,10 +229,12 @@ def test_a_board_without_hosts_has_only_metrics_of_the_builder() -> None:
 
 
 def test_people_are_counted_by_gpus_over_all_hosts() -> None:
-    one = decide(used_by("alice", "alice", "bob"))
-    found = told(one, replace(one, name="nile"), replace(decide(host_data(), [booking("carol")]), name="hydra"))
-    assert {labels["user"]: value for labels, value in found.of("user_gpus")} == {"alice": 2, "bob": 2}
-    assert {labels["user"]: value for labels, value in found.of("user_booked_gpus")} == {"carol": 1}
+    used_host = decide(used_by("alice", "alice", "bob"))
+    samples = told(
+        used_host, replace(used_host, name="nile"), replace(decide(host_data(), [booking("carol")]), name="hydra")
+    )
+    assert {labels["user"]: value for labels, value in samples.of("user_gpus")} == {"alice": 2, "bob": 2}
+    assert {labels["user"]: value for labels, value in samples.of("user_booked_gpus")} == {"carol": 1}
 
 
 def test_a_person_who_booked_a_gpu_twice_has_it_once() -> None:
@@ -262,14 +264,14 @@ def test_metrics_name_people_only_if_the_board_shows_them(tmp_path: Path) -> Non
 
 def test_a_booking_over_several_gpus_or_with_repeats_counts_once() -> None:
     gpus = [gpu(0), gpu(1), gpu(2)]
-    several = [
-        *(booking(gpu=one, id="a", begins=-1) for one in "01"),
-        *(booking("bob", gpu=one, begins=1) for one in "01"),
+    bookings = [
+        *(booking(gpu=gpu_index, id="a", begins=-1) for gpu_index in "01"),
+        *(booking("bob", gpu=gpu_index, begins=1) for gpu_index in "01"),
         booking("carol", gpu="*", begins=2, ends=3),
         booking("carol", gpu="2", begins=-5, ends=-1),
         booking("dave", gpu="2", begins=5, ends=6, id="d", rrule="FREQ=DAILY"),
     ]
-    assert summary.summarize_host(decide(host_data(gpus), several), None).booking_counts == (1, 3)
+    assert summary.summarize_host(decide(host_data(gpus), bookings), None).booking_counts == (1, 3)
 
 
 def test_bookings_of_a_host_whose_gpus_are_not_known_count_too() -> None:
@@ -278,9 +280,9 @@ def test_bookings_of_a_host_whose_gpus_are_not_known_count_too() -> None:
 
 def test_there_are_no_more_people_than_prometheus_should_keep() -> None:
     crowd = {f"user{n}": n for n in range(5000)}
-    found = told(decide(host_data()), gpus_used=crowd)
-    assert len(found.of("user_gpus")) == metrics.MAX_USERS
-    assert found.value("user_gpus", user="user4999") == 4999
+    samples = told(decide(host_data()), gpus_used=crowd)
+    assert len(samples.of("user_gpus")) == metrics.MAX_USERS
+    assert samples.value("user_gpus", user="user4999") == 4999
 
 
 # Health
@@ -332,24 +334,24 @@ def test_odd_names_stay_within_their_label(text: str) -> None:
     row = gpu(0, uuid=text, name=text)
     facts = HostFacts(disks=(Disk(text, 10, 5),))
     board = HostStatus("atlas", text, (text,), "fresh", "", NOW, facts, (GpuStatus(row, text, "free", ""),))
-    found = Samples(text_of([board], gpus_used={text: 1}))
+    samples = Samples(text_of([board], gpus_used={text: 1}))
     shown = text[: metrics.MAX_LABEL_CHARACTERS].replace("\ud800", "?")
-    ((info, _),) = found.of("gpu_info")
+    ((info, _),) = samples.of("gpu_info")
     assert (info["name"], info["uuid"], info["model"]) == (shown, shown, shown)
-    assert found.of("host_info")[0][0]["title"] == shown
-    assert found.value("user_gpus", user=shown) == 1
-    assert found.value("host_disk_used_bytes", mount=shown) == 5 * MIB
+    assert samples.of("host_info")[0][0]["title"] == shown
+    assert samples.value("user_gpus", user=shown) == 1
+    assert samples.value("host_disk_used_bytes", mount=shown) == 5 * MIB
 
 
 def test_a_gpu_without_an_index_goes_by_its_uuid_else_by_its_bus() -> None:
     lost = Gpu(None, None, None, bus_id="0000:41:00.0")
-    found = told(bare(gpu(None, uuid="GPU-a"), lost, Gpu(None, None, None)))
-    assert [labels["gpu"] for labels, _ in found.of("gpu_state")] == ["GPU-a", "0000:41:00.0"]
+    samples = told(bare(gpu(None, uuid="GPU-a"), lost, Gpu(None, None, None)))
+    assert [labels["gpu"] for labels, _ in samples.of("gpu_state")] == ["GPU-a", "0000:41:00.0"]
 
 
 def test_a_second_gpu_with_the_same_index_is_labelled_by_uuid_and_one_without_a_uuid_is_omitted() -> None:
-    found = told(bare(gpu(0), gpu(0, uuid="GPU-b"), gpu(0, uuid=None), gpu(1, uuid="0")))
-    assert [labels["gpu"] for labels, _ in found.of("gpu_state")] == ["0", "GPU-b", "1"]
+    samples = told(bare(gpu(0), gpu(0, uuid="GPU-b"), gpu(0, uuid=None), gpu(1, uuid="0")))
+    assert [labels["gpu"] for labels, _ in samples.of("gpu_state")] == ["0", "GPU-b", "1"]
 
 
 def test_no_two_samples_are_the_same_whatever_the_rows_are() -> None:
@@ -363,9 +365,9 @@ def test_no_two_samples_are_the_same_whatever_the_rows_are() -> None:
 
 @pytest.mark.parametrize("value", [1e-9, 0.1, 1e14, 123456789.25])
 def test_any_number_can_be_read_again(value: float) -> None:
-    found = told(bare(gpu(used=value, temperature=value)))
-    assert found.value("gpu_temperature_celsius") == value
-    assert math.isclose(found.value("gpu_memory_used_bytes") or 0, value * MIB)
+    samples = told(bare(gpu(used=value, temperature=value)))
+    assert samples.value("gpu_temperature_celsius") == value
+    assert math.isclose(samples.value("gpu_memory_used_bytes") or 0, value * MIB)
 
 
 # The form of the file
@@ -384,29 +386,29 @@ def test_every_family_is_one_group_with_its_help_and_type(tmp_path: Path) -> Non
 
 
 def test_metrics_of_a_fleet_with_every_state_agree_with_the_model(tmp_path: Path) -> None:
-    several = boards(every_state(tmp_path))
-    found = told(*several, now=time.time())
-    assert {labels["host"]: labels["state"] for labels, _ in found.of("host_state")} == {
-        one.name: one.state for one in several
+    hosts = boards(every_state(tmp_path))
+    samples = told(*hosts, now=time.time())
+    assert {labels["host"]: labels["state"] for labels, _ in samples.of("host_state")} == {
+        host.name: host.state for host in hosts
     }
-    assert sorted((labels["host"], labels["gpu"], labels["state"]) for labels, _ in found.of("gpu_state")) == sorted(
-        (one.name, str(row.gpu.index), row.state) for one in several for row in one.gpus
+    assert sorted((labels["host"], labels["gpu"], labels["state"]) for labels, _ in samples.of("gpu_state")) == sorted(
+        (host.name, str(row.gpu.index), row.state) for host in hosts for row in host.gpus
     )
     for family, (field, multiplier, divisor) in metrics.READING_FAMILIES.items():
         expected = {
-            (one.name, str(row.gpu.index)): getattr(row.gpu, field) * multiplier / divisor
-            for one in several
-            for row in one.gpus
+            (host.name, str(row.gpu.index)): getattr(row.gpu, field) * multiplier / divisor
+            for host in hosts
+            for row in host.gpus
             if getattr(row.gpu, field) is not None
         }
         name = family.name.removeprefix("gpuboard_")
-        assert {(labels["host"], labels["gpu"]): value for labels, value in found.of(name)} == expected
-    assert {labels["phase"]: value for labels, value in found.of("bookings")} == {"now": 5, "coming": 2}
+        assert {(labels["host"], labels["gpu"]): value for labels, value in samples.of(name)} == expected
+    assert {labels["phase"]: value for labels, value in samples.of("bookings")} == {"now": 5, "coming": 2}
 
 
 def test_promtool_has_nothing_to_say(tmp_path: Path) -> None:
-    several = [*boards(every_state(tmp_path)), bare(full_gpu(), name="full")]
-    every = text_of(several, build_duration_s=1)
+    hosts = [*boards(every_state(tmp_path)), bare(full_gpu(), name="full")]
+    every = text_of(hosts, build_duration_s=1)
     named = {line.split()[2] for line in every.decode().splitlines() if line.startswith("# TYPE")}
     assert named == {family.name for family in metrics.ALL_FAMILIES}
     command = [program("promtool"), "check", "metrics"]
@@ -427,21 +429,21 @@ def full_gpu() -> Gpu:
         "gpu_recovery_action": "None",
         "clocks_event_reasons.active": "0x0000000000000004",
     }
-    told = {name: cells.get(name, "1") for name in FIELDS}
-    content = f"# gpuboard 1 task=gpus host=atlas time=1 every=20 took_ms=1 rc=0\n{', '.join(told)}\n"
-    (row,) = gpu_tools.parse_gpus_of_tools(f"{content}{', '.join(told.values())}\n# end\n".encode()).rows
+    cells_by_field = {name: cells.get(name, "1") for name in FIELDS}
+    content = f"# gpuboard 1 task=gpus host=atlas time=1 every=20 took_ms=1 rc=0\n{', '.join(cells_by_field)}\n"
+    (row,) = gpu_tools.parse_gpus_of_tools(f"{content}{', '.join(cells_by_field.values())}\n# end\n".encode()).rows
     return row
 
 
 @pytest.mark.alone
 def test_metrics_of_eight_thousand_gpus_are_fast() -> None:
     rows = [full_gpu()._replace(index=index, uuid=f"GPU-{index}") for index in range(8)]
-    several = [bare(*rows, name=f"gpu{number:04}") for number in range(1000)]
-    hosts = {board.name: built(board) for board in several}
+    host_statuses = [bare(*rows, name=f"gpu{number:04}") for number in range(1000)]
+    hosts = {board.name: built(board) for board in host_statuses}
 
     def assembled() -> bytes:
         return metrics.render_metrics(hosts, 0, now(), 60, None)
 
     assert assembled().count(b"\n") > 8000 * 20
-    check(took(lambda: [metrics.render_host_metrics(board) for board in several], rounds=5), 0.3)
+    check(took(lambda: [metrics.render_host_metrics(board) for board in host_statuses], rounds=5), 0.3)
     check(took(assembled, rounds=5), 0.1)

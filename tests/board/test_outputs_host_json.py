@@ -48,7 +48,7 @@ def test_a_lab_in_every_state_is_as_the_schemas_say(tmp_path: Path) -> None:
     check(lab)
     hosts = ["atlas", "ganges", "hydra", "nile", "pascal", "rhine", "tiber", "volga"]
     assert list(read(lab, "states/index.json")) == hosts
-    assert [one["hostname"] for one in read(lab, "nodes/index.json")["Nodes"]] == hosts
+    assert [node["hostname"] for node in read(lab, "nodes/index.json")["Nodes"]] == hosts
     for host in hosts:
         assert read(lab, f"states/{host}/index.json") == {host: read(lab, "states/index.json")[host]}
         assert read(lab, f"nodes/{host}.json") in read(lab, "nodes/index.json")["Nodes"]
@@ -62,9 +62,9 @@ def test_a_host_in_the_shape_of_vesta_has_numbers_as_numbers(lab: Lab) -> None:
     assert host["ip_address"] == "192.168.0.3"
     (entry,) = host["data"]
     assert abs(datetime.strptime(f"{entry['timestamp']} +0000", "%Y%m%d%H%M%S %z") - now) < timedelta(seconds=60)
-    one = entry["gpu_data"]["gpu:0"]
-    assert one.pop("timestamp")[:10] == f"{now:%Y/%m/%d}" and one.pop("reason") == "in use by alice"
-    assert one == {
+    gpu_entry = entry["gpu_data"]["gpu:0"]
+    assert gpu_entry.pop("timestamp")[:10] == f"{now:%Y/%m/%d}" and gpu_entry.pop("reason") == "in use by alice"
+    assert gpu_entry == {
         "available_memory": 74920,
         "device_num": 0,
         "gpu_name": "NVIDIA A100-SXM4-80GB",
@@ -85,7 +85,7 @@ def test_a_host_in_the_shape_of_vesta_has_numbers_as_numbers(lab: Lab) -> None:
         "state": "busy",
     }
     assert entry["gpu_data"]["gpu:1"]["processes"] == []
-    assert type(one["used_memory"]) is int
+    assert type(gpu_entry["used_memory"]) is int
 
 
 def test_a_node_has_what_scripts_for_its_status_read(lab: Lab) -> None:
@@ -116,11 +116,16 @@ def test_a_host_that_is_silent_never_looks_idle(lab: Lab) -> None:
     node, state = read(lab, "nodes/atlas.json"), read(lab, "states/atlas/index.json")["atlas"]
     assert (node["status"], node["state"], state["state"]) == (False, "down", "down")
     assert node["reason"].startswith("no snapshot since ")
-    for one in node["gpus"]:
-        assert (one["use_mem"], one["utilize"], one["temp"], one["users"]) == (None, None, None, None)
-        assert (one["state"], one["reason"]) == ("unknown", "its host is down")
-    for one in state["data"][0]["gpu_data"].values():
-        assert {one[name] for name in ("available_memory", "gpu_volatile", "processes", "used_memory")} == {None}
+    for gpu_entry in node["gpus"]:
+        assert (gpu_entry["use_mem"], gpu_entry["utilize"], gpu_entry["temp"], gpu_entry["users"]) == (
+            None,
+            None,
+            None,
+            None,
+        )
+        assert (gpu_entry["state"], gpu_entry["reason"]) == ("unknown", "its host is down")
+    for gpu_entry in state["data"][0]["gpu_data"].values():
+        assert {gpu_entry[name] for name in ("available_memory", "gpu_volatile", "processes", "used_memory")} == {None}
 
 
 def test_a_host_that_was_never_seen_has_no_data(lab: Lab) -> None:
@@ -137,17 +142,21 @@ def test_gpus_without_an_index_or_with_the_same_are_all_told(lab: Lab) -> None:
     lab.host("atlas", without + gpu(2, uuid="GPU-2a") + gpu(2, uuid="GPU-2b"))
     lab.build()
     check(lab)
-    told = read(lab, "states/atlas/index.json")["atlas"]["data"][0]["gpu_data"]
-    assert {key: one["device_num"] for key, one in told.items()} == {"gpu:2": 2, "gpu:GPU-2b": 2, "gpu:GPU-x": None}
-    assert [one["index"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [2, 2, None]
+    gpu_entries = read(lab, "states/atlas/index.json")["atlas"]["data"][0]["gpu_data"]
+    assert {key: gpu_entry["device_num"] for key, gpu_entry in gpu_entries.items()} == {
+        "gpu:2": 2,
+        "gpu:GPU-2b": 2,
+        "gpu:GPU-x": None,
+    }
+    assert [gpu_entry["index"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == [2, 2, None]
 
 
 def test_people_who_are_not_shown_are_in_no_shape(lab: Lab) -> None:
     busy(lab)
     lab.build(privacy=PrivacySettings("program", False))
     check(lab)
-    (one,) = read(lab, "nodes/atlas.json")["gpus"][0]["users"]
-    assert one == {"pid": 42, "username": None, "mem(MiB)": 6400, "command": "python3"}
+    (user_process,) = read(lab, "nodes/atlas.json")["gpus"][0]["users"]
+    assert user_process == {"pid": 42, "username": None, "mem(MiB)": 6400, "command": "python3"}
 
 
 @pytest.mark.parametrize("name", ["index", "index.json", "states", "HOST.txt"])
@@ -157,7 +166,7 @@ def test_no_name_of_a_host_takes_the_place_of_a_file_of_all(lab: Lab, name: str)
     lab.build()
     check(lab)
     assert set(read(lab, "states/index.json")) == {name, "atlas"}
-    assert {one["hostname"] for one in read(lab, "nodes/index.json")["Nodes"]} == {name, "atlas"}
+    assert {node["hostname"] for node in read(lab, "nodes/index.json")["Nodes"]} == {name, "atlas"}
     for path in (lab.data / name).iterdir():
         path.unlink()
     (lab.data / name).rmdir()
@@ -190,7 +199,7 @@ def test_a_host_that_leaves_the_board_leaves_the_files_of_all_hosts_at_once(lab:
     (lab.data / "hosts.txt").write_text("hydra, hidden\n")
     builder.build(began + 5)
     assert list(read(lab, "states/index.json")) == ["atlas"]
-    assert [one["hostname"] for one in read(lab, "nodes/index.json")["Nodes"]] == ["atlas"]
+    assert [node["hostname"] for node in read(lab, "nodes/index.json")["Nodes"]] == ["atlas"]
 
 
 def test_what_exists_once_a_host_is_written_at_the_pace_of_its_page(lab: Lab) -> None:
@@ -223,9 +232,9 @@ def test_a_busy_gpu_of_which_no_process_is_reported_never_looks_idle(tmp_path: P
     lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
     (lab.data / "atlas/processes.csv").unlink()
     lab.build()
-    assert [one["users"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [None, None]
+    assert [gpu_entry["users"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == [None, None]
     lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
     lab.build()
-    assert [one["users"] for one in read(lab, "nodes/atlas.json")["gpus"]] == [None, []]
+    assert [gpu_entry["users"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == [None, []]
     ((entry,),) = (host["data"] for host in read(lab, "states/atlas/index.json").values())
-    assert [one["processes"] for one in entry["gpu_data"].values()] == [None, []]
+    assert [gpu_entry["processes"] for gpu_entry in entry["gpu_data"].values()] == [None, []]

@@ -52,9 +52,9 @@ class Built(NamedTuple):
     @property
     def moment(self) -> datetime:
         """When it was built, to the second."""
-        found = re.search(r'built <time class=ago datetime="([^"]+)"', self.html)
-        assert found
-        return datetime.fromisoformat(found[1])
+        time_match = re.search(r'built <time class=ago datetime="([^"]+)"', self.html)
+        assert time_match
+        return datetime.fromisoformat(time_match[1])
 
 
 @contextmanager
@@ -185,10 +185,12 @@ def cleaned(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e]", "?", text)
 
 
-def is_shown(found: str | None, told: str) -> bool:
+def is_shown(shown_text: str | None, expected_text: str) -> bool:
     """Whether a text stands there as it is, or as much of a long one as there is room for."""
-    found, told = cleaned(found or "").strip(), cleaned(told).strip()
-    return found == told or (len(told) > 1000 and len(found) >= 79 and told.startswith(found.rstrip("…")))
+    shown_text, expected_text = cleaned(shown_text or "").strip(), cleaned(expected_text).strip()
+    return shown_text == expected_text or (
+        len(expected_text) > 1000 and len(shown_text) >= 79 and expected_text.startswith(shown_text.rstrip("…"))
+    )
 
 
 # Without JavaScript
@@ -250,10 +252,10 @@ def test_without_script_details_open(plain: Page) -> None:
 def test_no_violation_of_the_policy_no_error_and_no_request_to_others(browser: Browser, live: Built) -> None:
     context = browser.new_context()
     page = context.new_page()
-    told: list[str] = []
+    browser_messages: list[str] = []
     asked: list[str] = []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("console", lambda message: browser_messages.append(message.text))
+    page.on("pageerror", lambda error: browser_messages.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.clock.install()
     page.goto(live.site.url)
@@ -262,7 +264,7 @@ def test_no_violation_of_the_policy_no_error_and_no_request_to_others(browser: B
     page.clock.run_for(10_000)
     expect(page.locator("#gpu0")).to_contain_text("77 %")
     context.close()
-    assert told == []
+    assert browser_messages == []
     assert len(asked) >= 4  # page, style, script, icon or the refresh
     assert {url for url in asked if not url.startswith(live.site.url)} == set()
 
@@ -284,11 +286,11 @@ def test_no_style_and_no_script_stands_in_the_page_itself(browser: Browser, ever
 
 def handlers(page: Page) -> list[str]:
     """Attributes that would run something."""
-    found: list[str] = page.locator("html").evaluate(
+    attribute_names: list[str] = page.locator("html").evaluate(
         """(html) => [...html.querySelectorAll("*")].flatMap((one) => one.getAttributeNames())
             .filter((name) => name.startsWith("on"))"""
     )
-    return found
+    return attribute_names
 
 
 # Hostile text
@@ -308,40 +310,40 @@ def attacked(browser: Browser, hostile: Built) -> Iterator[Page]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
-    told = HOSTILE[name]
+    hostile_text = HOSTILE[name]
     card = attacked.locator(f"[id='{name}']")
     row = card.locator("tr.busy")
     shown = {
-        "user": (row.locator("li > b").text_content(), told),
-        "command": (row.locator("li > code").text_content(), told),
-        "container": ((row.locator("li").text_content() or "").split(" · ", 2)[2], told),
-        "title": (card.locator("header > span").nth(0).text_content(), told),
-        "tag": (card.locator(".tag").text_content(), one_word(told)),
-        "booking": (row.locator(".booking b").text_content(), told),
-        "comment": ((row.locator(".booking .soft").text_content() or "")[2:], told),
-        "mount": (card.locator(".panel th[scope=row]").nth(0).text_content(), f"/{told}"),
-        "by person": (card.locator(".panel th[scope=row]").nth(1).text_content(), f"/{told}"),
+        "user": (row.locator("li > b").text_content(), hostile_text),
+        "command": (row.locator("li > code").text_content(), hostile_text),
+        "container": ((row.locator("li").text_content() or "").split(" · ", 2)[2], hostile_text),
+        "title": (card.locator("header > span").nth(0).text_content(), hostile_text),
+        "tag": (card.locator(".tag").text_content(), one_word(hostile_text)),
+        "booking": (row.locator(".booking b").text_content(), hostile_text),
+        "comment": ((row.locator(".booking .soft").text_content() or "")[2:], hostile_text),
+        "mount": (card.locator(".panel th[scope=row]").nth(0).text_content(), f"/{hostile_text}"),
+        "by person": (card.locator(".panel th[scope=row]").nth(1).text_content(), f"/{hostile_text}"),
         "maintenance": (
             (attacked.locator(f"[id='{name}-off'] .note").text_content() or "").removesuffix(".").lower(),
-            told.lower(),
+            hostile_text.lower(),
         ),
         "error": (
             (attacked.locator(f"[id='{name}-failed'] .note").text_content() or "")
             .removeprefix("nvidia-smi ended with exit code 9: ")
             .removesuffix("."),
-            told,
+            hostile_text,
         ),
     }
-    assert {field: found for field, (found, text) in shown.items() if not is_shown(found, text)} == {}
+    assert {field: shown_text for field, (shown_text, text) in shown.items() if not is_shown(shown_text, text)} == {}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_of_a_gpu_is_shown_as_text(attacked: Page, name: str) -> None:
-    told = cleaned(HOSTILE[name])
+    hostile_text = cleaned(HOSTILE[name])
     models = attacked.locator(f"[id='{name}'] header > span").nth(1).text_content() or ""
     free = attacked.locator(".free-now p").filter(has=attacked.locator(f"a[href='#{name}']")).locator("> span")
-    assert is_shown(models.removeprefix("2 × ").removesuffix(" 80 GB"), told)
-    assert is_shown((free.text_content() or "").removesuffix(" 80 GB"), told)
+    assert is_shown(models.removeprefix("2 × ").removesuffix(" 80 GB"), hostile_text)
+    assert is_shown((free.text_content() or "").removesuffix(" 80 GB"), hostile_text)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -440,12 +442,14 @@ def test_axe_finds_no_accessibility_fault(
     expect(page.locator(".age strong")).to_be_visible()
     page.clock.resume()
     page.add_script_tag(path=axe)
-    found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+    axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
     context.close()
-    contrast = next(rule for rule in found["passes"] if rule["id"] == "color-contrast")
+    contrast = next(rule for rule in axe_report["passes"] if rule["id"] == "color-contrast")
     assert len(contrast["nodes"]) > 200
-    unsure = [rule for rule in found["incomplete"] if rule["id"] == "color-contrast"]
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in (*found["violations"], *unsure)] == []
+    unsure = [rule for rule in axe_report["incomplete"] if rule["id"] == "color-contrast"]
+    assert [
+        (rule["id"], [node["html"] for node in rule["nodes"]]) for rule in (*axe_report["violations"], *unsure)
+    ] == []
 
 
 def test_every_state_has_a_word(board: Page) -> None:
@@ -557,9 +561,9 @@ def still(browser: Browser, steady: Built) -> Iterator[Page]:
 
 
 def seconds(text: str | None) -> int:
-    found = re.fullmatch(r"(\d+) s ago", text or "")
-    assert found, text
-    return int(found[1])
+    age_match = re.fullmatch(r"(\d+) s ago", text or "")
+    assert age_match, text
+    return int(age_match[1])
 
 
 def test_ages_count_up(still: Page) -> None:

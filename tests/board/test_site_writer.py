@@ -17,8 +17,8 @@ FEW_BUILDS = 40
 
 def number_in(path: Path) -> int:
     """The number of the snapshot that a file of `nodes/` was made of."""
-    told = json.loads(path.read_text())
-    (node,) = told.get("Nodes", [told])
+    document = json.loads(path.read_text())
+    (node,) = document.get("Nodes", [document])
     return int(node["gpus"][0]["tot_mem"])
 
 
@@ -26,7 +26,7 @@ def number_in(path: Path) -> int:
 def test_files_for_programs_are_never_older_than_the_docs_say(tmp_path: Path, every: float) -> None:
     lab, began = Lab(tmp_path), time.time()
     builder = Builder(lab.settings(), 10 if every == 10 else None)  # cron lets one build once
-    free, one, every_one = [0.0], [0.0], [0.0]
+    free, node_ages, every_one = [0.0], [0.0], [0.0]
     for number in range(1, FEW_BUILDS):
         now = began + number * every
         lab.host("atlas", gpu(0, total=number))  # which is told of a host that is not fresh, too
@@ -35,9 +35,9 @@ def test_files_for_programs_are_never_older_than_the_docs_say(tmp_path: Path, ev
         free += [
             now + every - builder.site_writer.find_write_time(name) for name in ("available.txt", "available/atlas.txt")
         ]
-        one.append((number + 1 - number_in(lab.www / "nodes/atlas.json")) * every)
+        node_ages.append((number + 1 - number_in(lab.www / "nodes/atlas.json")) * every)
         every_one.append((number + 1 - number_in(lab.www / "nodes/index.json")) * every)
     builder.close()
     assert max(free) <= TWO_MINUTES
-    assert max(one) <= ONE_MINUTE + every
-    assert max(one) <= max(every_one) <= TWO_MINUTES
+    assert max(node_ages) <= ONE_MINUTE + every
+    assert max(node_ages) <= max(every_one) <= TWO_MINUTES

@@ -40,9 +40,15 @@ def text(lab: Lab, name: str = "term.txt") -> str:
     return (lab.www / name).read_bytes().decode()
 
 
-def one_gpu(index: int | None = 0, state: str = "busy", **more: object) -> GpuStatus:
+def one_gpu(index: int | None = 0, state: str = "busy", **extra_readings: object) -> GpuStatus:
     """A GPU as the board has it."""
-    readings = {"memory_used": 9000.0, "memory_total": 24564.0, "utilization_gpu": 71.0, "temperature": 66.0, **more}
+    readings = {
+        "memory_used": 9000.0,
+        "memory_total": 24564.0,
+        "utilization_gpu": 71.0,
+        "temperature": 66.0,
+        **extra_readings,
+    }
     told = Gpu(index, f"GPU-{index}", "NVIDIA GeForce RTX 4090", **readings)  # type: ignore[arg-type]
     return GpuStatus(told, "RTX 4090 24 GB", state, "in use by alice")
 
@@ -57,12 +63,12 @@ def assert_straight(table: str) -> None:
         assert [cells[place] for place in places] in (["|"] * 6, ["+"] * 6)
 
 
-def assert_boxes(told: str) -> None:
+def assert_boxes(page_text: str) -> None:
     """Every line of a box ends where the box does."""
-    lines = [line for line in told.splitlines() if line.startswith(("  ┌", "  │", "  └"))]
+    lines = [line for line in page_text.splitlines() if line.startswith(("  ┌", "  │", "  └"))]
     assert lines
     assert {(measure_width(line), line[-1] in "┐│┘") for line in lines} == {(78, True)}
-    assert max(map(measure_width, told.splitlines())) <= 80
+    assert max(map(measure_width, page_text.splitlines())) <= 80
 
 
 # term.txt
@@ -112,11 +118,11 @@ def test_the_table_in_colour_is_the_same_but_for_colours_that_end_in_their_line(
 
 
 def test_free_gpus_are_wrapped_at_80_cells_and_none_is_left_out() -> None:
-    several = [
+    rendered_hosts = [
         term.render_term_host(HostStatus(f"gpu-server-{n}", None, (), "fresh", "", gpus=(one_gpu(n, "free"),)))
         for n in range(40)
     ]
-    below = term.render_term_txt(several, "1", NOW).decode().split("\nfree:")[1].split("\nbuilt:")[0]
+    below = term.render_term_txt(rendered_hosts, "1", NOW).decode().split("\nfree:")[1].split("\nbuilt:")[0]
     assert max(map(len, f"free:{below}".splitlines())) <= 80
     assert below.split() == [f"gpu-server-{n}:{n}" for n in range(40)]
 
@@ -141,11 +147,11 @@ def test_no_host_is_a_table_without_rows(lab: Lab) -> None:
 
 @pytest.mark.parametrize("name", ODD.values(), ids=ODD)
 def test_frames_stay_straight_and_control_characters_are_removed(lab: Lab, name: str) -> None:
-    told = name.replace("\t", " ")
+    user_name = name.replace("\t", " ")
     lab.host("a" * 63, gpu(0, 7000, 50, name=name, uuid="GPU-x") + gpu(10, "[N/A]", "[N/A]", name=name, total="[N/A]"))
     lab.write("a" * 63, "processes.csv", f"gpu_uuid, pid, used_gpu_memory [MiB], process_name\n{process(42, 'GPU-x')}")
     names = "pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\tstate\tcontainer\tcommand\n"
-    lab.write("a" * 63, "ps.txt", names + person(42, told, f"/opt/{name}/python {name}"))
+    lab.write("a" * 63, "ps.txt", names + person(42, user_name, f"/opt/{name}/python {name}"))
     lab.build()
     assert_straight(text(lab))
     assert_boxes(text(lab, "detail.txt"))
@@ -195,13 +201,13 @@ def test_the_boxes_are_those_that_users_of_vesta_know() -> None:
 
 
 def test_a_lab_in_every_state_has_its_boxes(tmp_path: Path) -> None:
-    told = text(make_lab(tmp_path), "detail.txt")
-    assert_boxes(told)
-    assert "  ! down: no snapshot since " in told
-    assert "  │     ? / 16384MiB              ?MiB            ?%          ?°C            │\n" in told
-    assert f"  │ mem [{'?':61}]   ?% │\n" in told
-    assert "#### tiber :: ? ##" in told
-    assert "  last update: ?\n" in told
+    page_text = text(make_lab(tmp_path), "detail.txt")
+    assert_boxes(page_text)
+    assert "  ! down: no snapshot since " in page_text
+    assert "  │     ? / 16384MiB              ?MiB            ?%          ?°C            │\n" in page_text
+    assert f"  │ mem [{'?':61}]   ?% │\n" in page_text
+    assert "#### tiber :: ? ##" in page_text
+    assert "  last update: ?\n" in page_text
 
 
 def test_times_are_in_the_zone_of_the_board(lab: Lab) -> None:
@@ -209,8 +215,8 @@ def test_times_are_in_the_zone_of_the_board(lab: Lab) -> None:
     lab.build(zone=timezone(timedelta(hours=9)))
     stamp = re.search(r"last update: (\S+ \S+)", text(lab, "detail.txt"))
     assert stamp
-    told = datetime.strptime(f"{stamp[1]} +0900", "%d/%m/%Y %H:%M:%S %z")
-    assert abs((told - datetime.now(timezone.utc)).total_seconds()) < 60
+    shown_time = datetime.strptime(f"{stamp[1]} +0900", "%d/%m/%Y %H:%M:%S %z")
+    assert abs((shown_time - datetime.now(timezone.utc)).total_seconds()) < 60
 
 
 def test_many_processes_on_a_gpu_are_counted_and_not_listed(lab: Lab) -> None:

@@ -40,13 +40,13 @@ def test_who_has_a_token_books_changes_lists_and_releases_as_its_owner(lab: Lab,
     with served(lab) as url:
         me = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token_of(lab, "alice")}
         away = tmp_path / "away"
-        found = done(away, "book", "atlas:0,1", "--for", "2d", "--comment", "ICML run", **me)
-        booking = found.stdout.strip()
-        assert f"gpuboard: booked {booking}: atlas:0,1 for alice from now until " in found.stderr
+        finished = done(away, "book", "atlas:0,1", "--for", "2d", "--comment", "ICML run", **me)
+        booking = finished.stdout.strip()
+        assert f"gpuboard: booked {booking}: atlas:0,1 for alice from now until " in finished.stderr
         assert entries(lab)["atlas"]["0"]["name"] == "alice"
         done(away, "change", booking, "--for", "3d", **me)
-        (one,) = json.loads(done(away, "bookings", "--mine", "--json", **me).stdout)
-        assert (one["id"], one["where"]) == (booking, "atlas:0,1")
+        (listed_booking,) = json.loads(done(away, "bookings", "--mine", "--json", **me).stdout)
+        assert (listed_booking["id"], listed_booking["where"]) == (booking, "atlas:0,1")
         assert booking in done(away, "bookings", "atlas", **me).stdout
         done(away, "release", "atlas:0", **me)
         done(away, "bookings", "--undo", **me)
@@ -59,22 +59,22 @@ def test_what_is_somebody_elses_is_refused_with_exit_1(lab: Lab, tmp_path: Path)
     lab.book({"atlas": {"0": {"name": "bob", "date": soon(7200), "id": "bobs"}}})
     with served(lab) as url:
         me = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token_of(lab, "alice")}
-        for words, said in (
+        for words, refusal in (
             (("release", "bobs"), "booking bobs is bob's"),
             (("change", "bobs", "--for", "1h"), "booking bobs is bob's"),
             (("book", "atlas:0", "--for", "1h"), "atlas:0 is booked by bob"),
             (("bookings", "nowhere"), "there is no host nowhere"),
         ):
-            found = gpuboard(tmp_path / "away", *words, **me)
-            assert (found.returncode, found.stderr.count("\n")) == (1, 1)
-            assert said in found.stderr
+            finished = gpuboard(tmp_path / "away", *words, **me)
+            assert (finished.returncode, finished.stderr.count("\n")) == (1, 1)
+            assert refusal in finished.stderr
 
 
 def test_without_a_valid_token_the_message_says_what_to_set(lab: Lab, tmp_path: Path) -> None:
     with served(lab) as url:
         for token in ({}, {"GPUBOARD_TOKEN": "wrong"}):
-            found = gpuboard(tmp_path / "away", "book", "atlas:0", "--for", "1h", "--url", url, **token)
-            assert (found.returncode, found.stdout, "GPUBOARD_TOKEN" in found.stderr) == (2, "", True)
+            finished = gpuboard(tmp_path / "away", "book", "atlas:0", "--for", "1h", "--url", url, **token)
+            assert (finished.returncode, finished.stdout, "GPUBOARD_TOKEN" in finished.stderr) == (2, "", True)
         assert gpuboard(tmp_path / "away", "bookings", "--mine", "--url", url).returncode == 2
         assert gpuboard(tmp_path / "away", "bookings", "--url", url).returncode == 0
     assert not (lab.data / "comments.json").exists()
@@ -94,9 +94,9 @@ def test_times_are_those_of_whoever_books_and_another_clock_is_reported(lab: Lab
     with served(lab, GPUBOARD_ZONE="Asia/Tokyo") as url:
         me = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token_of(lab, "alice"), "GPUBOARD_ZONE": "Europe/Paris"}
         words = ("book", "atlas:0", "--from", "2040-07-02 9:00", "--for", "1h")
-        found = done(tmp_path / "away", *words, **me)
+        finished = done(tmp_path / "away", *words, **me)
     assert entries(lab)["atlas"]["0"]["from"] == "2040-07-02 16:00+09:00"
-    assert "the board's clock is at +0900" in found.stderr
+    assert "the board's clock is at +0900" in finished.stderr
 
 
 def test_a_named_folder_comes_before_the_address_of_the_settings(lab: Lab, tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_a_named_folder_comes_before_the_address_of_the_settings(lab: Lab, tmp_p
 
 def test_a_board_that_takes_no_bookings_says_so(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_BOOK_URL="") as url:
-        found = gpuboard(tmp_path / "away", "book", "atlas", "--for", "1h", "--url", url)
-    assert found.returncode == 2
-    assert "takes no bookings: its admin must set GPUBOARD_BOOK_URL there" in found.stderr
+        finished = gpuboard(tmp_path / "away", "book", "atlas", "--for", "1h", "--url", url)
+    assert finished.returncode == 2
+    assert "takes no bookings: its admin must set GPUBOARD_BOOK_URL there" in finished.stderr
 
 
 # Whatever else may answer
@@ -142,13 +142,13 @@ class Odd:
 @contextmanager
 def odd(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Odd]:
     """Such a server, for a while."""
-    found = Odd(answer)
+    odd_server = Odd(answer)
     try:
-        yield found
+        yield odd_server
     finally:
-        found.server.shutdown()
-        found.server.server_close()
-        found.thread.join()
+        odd_server.server.shutdown()
+        odd_server.server.server_close()
+        odd_server.thread.join()
 
 
 def send(handler: BaseHTTPRequestHandler, code: int, content: object, **headers: str) -> None:
@@ -201,10 +201,10 @@ def test_each_odd_answer_is_one_sentence(
     tmp_path: Path, answer: Callable[[BaseHTTPRequestHandler], None], code: int, said: str
 ) -> None:
     with odd(answer) as there:
-        found = book_at(tmp_path, there.url)
-    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1)
-    assert said in found.stderr
-    assert "Traceback" not in found.stderr
+        finished = book_at(tmp_path, there.url)
+    assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (code, "", 1)
+    assert said in finished.stderr
+    assert "Traceback" not in finished.stderr
 
 
 def test_a_token_is_sent_to_the_board_alone_and_never_elsewhere(tmp_path: Path) -> None:
@@ -233,19 +233,19 @@ def test_a_token_in_the_clear_is_reported_unless_it_stays_on_this_machine(tmp_pa
 def test_a_silent_booking_service_is_given_up_with_advice_how_to_check(tmp_path: Path) -> None:
     began = time.monotonic()
     with odd(board(lambda _: time.sleep(12))) as there:
-        found = book_at(tmp_path, there.url)
-    assert found.returncode == 2
-    assert "did not answer within 10 s" in found.stderr
-    assert "`gpuboard bookings` tells whether it was done" in found.stderr
+        finished = book_at(tmp_path, there.url)
+    assert finished.returncode == 2
+    assert "did not answer within 10 s" in finished.stderr
+    assert "`gpuboard bookings` tells whether it was done" in finished.stderr
     assert time.monotonic() - began < 25
 
 
 def test_an_answer_without_end_is_not_kept(tmp_path: Path) -> None:
     bomb = gzip.compress(b"0" * (80 << 20))
     with odd(lambda handler: send(handler, 200, bomb, Content_Encoding="gzip")) as there:
-        found = book_at(tmp_path, there.url)
-    assert found.returncode == 2
-    assert "longer than the 64 MiB" in found.stderr
+        finished = book_at(tmp_path, there.url)
+    assert finished.returncode == 2
+    assert "longer than the 64 MiB" in finished.stderr
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
@@ -266,8 +266,8 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sen
         plain = there.url.replace("http:", "https:")
         assert "speaks no TLS" in book_at(tmp_path, plain).stderr
         there.server.socket = context.wrap_socket(there.server.socket, server_side=True)
-        found = book_at(tmp_path, plain)
-        assert (found.returncode, there.heard) == (2, [])
-        assert "cannot be trusted" in found.stderr
+        finished = book_at(tmp_path, plain)
+        assert (finished.returncode, there.heard) == (2, [])
+        assert "cannot be trusted" in finished.stderr
         trusted = gpuboard(tmp_path, "bookings", "--url", plain, SSL_CERT_FILE=str(cert))
         assert "did not answer as a gpuboard" in trusted.stderr

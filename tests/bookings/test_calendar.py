@@ -41,10 +41,10 @@ def at(days: float = 0, hours: float = 0) -> str:
     return (NOON.replace(hour=0, tzinfo=None) + timedelta(days=days, hours=hours)).isoformat(" ", "minutes")
 
 
-def one(name: str, begins: float | None, ends: float, comment: str = "", **more: object) -> dict[str, object]:
+def one(name: str, begins: float | None, ends: float, comment: str = "", **extra_fields: object) -> dict[str, object]:
     """A booking, in days from the first midnight of the calendar on."""
     start = {} if begins is None else {"from": at(begins)}
-    return {"name": name, "date": at(ends), "comment": comment, **start, **more}
+    return {"name": name, "date": at(ends), "comment": comment, **start, **extra_fields}
 
 
 def build(lab: Lab, after: float = 0, **changes: object) -> BuildReport:
@@ -112,7 +112,7 @@ def plain(browser: Browser, site: Site) -> Iterator[Page]:
 
 def bars(page: Page, host: str) -> dict[str, list[dict[str, float]]]:
     """The bars of a host by what stands in them: where each is, in rows and in days."""
-    found = page.evaluate(
+    bar_places = page.evaluate(
         """(host) => {
             const chart = document.querySelector(`[id='${host}'] .bars`).getBoundingClientRect();
             return [...document.querySelectorAll(`[id='${host}'] .one`)].map((one) => {
@@ -127,7 +127,7 @@ def bars(page: Page, host: str) -> dict[str, list[dict[str, float]]]:
         host,
     )
     by_text: dict[str, list[dict[str, float]]] = {}
-    for text, place in found:
+    for text, place in bar_places:
         by_text.setdefault(text, []).append(place)
     return by_text
 
@@ -158,8 +158,8 @@ def test_a_whole_host_is_one_bar_over_all_its_rows(plain: Page) -> None:
 
 
 def test_bookings_of_one_gpu_that_overlap_are_both_in_sight(plain: Page) -> None:
-    found = bars(plain, "atlas")
-    (carol,), (dave,) = found["carol demo"], found["dave later"]
+    bars_by_text = bars(plain, "atlas")
+    (carol,), (dave,) = bars_by_text["carol demo"], bars_by_text["dave later"]
     assert days_of(carol) == [1, 3]
     assert days_of(dave) == [2, 6]
     assert carol["bottom"] <= dave["top"]
@@ -167,8 +167,8 @@ def test_bookings_of_one_gpu_that_overlap_are_both_in_sight(plain: Page) -> None
 
 def test_a_gpu_by_its_uuid_and_one_that_is_not_there_have_their_rows(plain: Page) -> None:
     assert plain.locator("#nile .labels text").all_text_contents() == ["0", "9"]
-    found = bars(plain, "nile")["noor"]
-    assert days_of(found[0]) == [3, 14]
+    noor_bars = bars(plain, "nile")["noor"]
+    assert days_of(noor_bars[0]) == [3, 14]
 
 
 def test_gpus_without_a_booking_are_named_beside_the_host(plain: Page) -> None:
@@ -224,10 +224,14 @@ def test_the_zone_of_the_times_is_reported(plain: Page) -> None:
 
 
 def test_every_link_leads_somewhere(plain: Page, lab: Lab) -> None:
-    found = {link.get_attribute("href") or "" for link in plain.locator("a").all()}
-    assert {"index.html", "bookings.ics", "hosts/atlas.html", "bookings/hosts/atlas.ics", "#atlas"} <= found
-    assert "bookings/people/alice.ics" in found
-    lost = [one for one in found if not (plain.locator(one).count() if one[0] == "#" else (lab.www / one).is_file())]
+    link_targets = {link.get_attribute("href") or "" for link in plain.locator("a").all()}
+    assert {"index.html", "bookings.ics", "hosts/atlas.html", "bookings/hosts/atlas.ics", "#atlas"} <= link_targets
+    assert "bookings/people/alice.ics" in link_targets
+    lost = [
+        link_target
+        for link_target in link_targets
+        if not (plain.locator(link_target).count() if link_target[0] == "#" else (lab.www / link_target).is_file())
+    ]
     assert lost == []
 
 
@@ -262,17 +266,17 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
     now = Now(moment.replace(tzinfo=PARIS).timestamp(), PARIS)
     begins, ends = (datetime(moment.year, moment.month, 21, hour, tzinfo=PARIS) for hour in (6, 18))
     booking = Booking("atlas", "0", "alice", ends, begins, rrule="FREQ=DAILY")
-    found = booking_calendar.build_calendar(
+    calendar = booking_calendar.build_calendar(
         [booking_calendar.CalendarHost("atlas", (booking,), (GpuIdentity(0, None),))], PrivacySettings(), now
     )
-    days = booking_calendar.build_calendar_day_columns(found.midnights)
+    days = booking_calendar.build_calendar_day_columns(calendar.midnights)
     widths = [float(width) for _, width, _, _ in days]
     odd = {name: width for (_, width, _, name), wide in zip(days, widths) if abs(wide - widths[0]) > 0.05}
     assert list(odd) == [f"Sun {25 if hours == 25 else 28}"]
     assert sum(widths) == pytest.approx(100, abs=0.02)
     assert float(next(iter(odd.values()))) / widths[0] == pytest.approx(hours / 24, abs=0.002)
-    first, last = found.midnights[0].timestamp(), found.midnights[-1].timestamp()
-    for time in found.occurrences:  # each of them lies in its own day
+    first, last = calendar.midnights[0].timestamp(), calendar.midnights[-1].timestamp()
+    for time in calendar.occurrences:  # each of them lies in its own day
         assert time.begins
         place = booking_calendar.compute_position_percent(time.begins.timestamp(), first, last)
         (left, width) = next((float(x), float(w)) for x, w, _, n in days if n.split()[1] == str(time.begins.day))
@@ -285,19 +289,19 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is(moment: datetime, 
 
 def test_a_look_goes_with_the_name_and_no_two_people_share_one() -> None:
     people = [f"user{n}" for n in range(booking_calendar.HUE_COUNT * booking_calendar.PATTERN_COUNT)]
-    found = booking_calendar.assign_calendar_styles(people)
-    assert len(set(found.values())) == len(people)
-    assert booking_calendar.assign_calendar_styles(reversed(people)) == found
+    styles = booking_calendar.assign_calendar_styles(people)
+    assert len(set(styles.values())) == len(people)
+    assert booking_calendar.assign_calendar_styles(reversed(people)) == styles
 
 
 def test_who_comes_or_goes_changes_the_looks_of_few() -> None:
     people = [f"user{n}" for n in range(20)]
     whole = booking_calendar.assign_calendar_styles(people)
     changed = [
-        other
+        person
         for gone in people
-        for other, look in booking_calendar.assign_calendar_styles(set(people) - {gone}).items()
-        if look != whole[other]
+        for person, look in booking_calendar.assign_calendar_styles(set(people) - {gone}).items()
+        if look != whole[person]
     ]
     assert len(changed) < 20  # of 380
 
@@ -392,10 +396,12 @@ def attacked(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.parametrize("host", HOSTILE)
 def test_hostile_text_is_shown_and_nothing_else(attacked: Page, host: str) -> None:
-    told = HOSTILE[host].replace("\u202e", "?")
+    hostile_text = HOSTILE[host].replace("\u202e", "?")
     title = attacked.locator(f"#{host} .one title").first.text_content() or ""
-    assert title.endswith(f" · {told}")
-    assert (attacked.locator(f"#_list tr:has(a[href='#{host}']) td:last-child span").first.text_content() or "") == told
+    assert title.endswith(f" · {hostile_text}")
+    assert (
+        attacked.locator(f"#_list tr:has(a[href='#{host}']) td:last-child span").first.text_content() or ""
+    ) == hostile_text
 
 
 def test_hostile_text_makes_no_element_and_runs_nothing(attacked: Page) -> None:
@@ -440,7 +446,7 @@ def test_on_a_phone_the_names_of_hosts_and_rows_stay_in_sight(browser: Browser, 
         before = [page.locator(f"#hydra {part}").bounding_box() for part in ("h3", ".labels")]
         page.evaluate("document.querySelector('.chart').scrollLeft = 400")
         after = [page.locator(f"#hydra {part}").bounding_box() for part in ("h3", ".labels")]
-        assert [one and one["x"] for one in after] == [one and one["x"] for one in before]
+        assert [position and position["x"] for position in after] == [position and position["x"] for position in before]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", LAPTOP), ("dark", LAPTOP), ("light", PHONE)])
@@ -451,18 +457,18 @@ def test_axe_finds_no_accessibility_fault(
         page.evaluate("document.querySelector('details').open = true")
         page.clock.resume()
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
         # of text in a picture it cannot tell the ground; the test below can
         beside = page.evaluate("axe.run({ exclude: 'svg' }, { runOnly: ['color-contrast'] })")
     assert len(beside["passes"][0]["nodes"]) > 30
-    told = (*found["violations"], *beside["incomplete"])
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in told] == []
+    faults = (*axe_report["violations"], *beside["incomplete"])
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in faults] == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_text_of_every_hue_can_be_read(browser: Browser, site: Site, scheme: Literal["light", "dark"]) -> None:
     with opened(browser, site, color_scheme=scheme) as page:
-        found = page.evaluate(
+        contrasts = page.evaluate(
             """(hues) => [...Array(hues).keys()].map((hue) => {
                 const one = document.querySelector("#atlas .one");
                 one.setAttribute("class", `one h${hue}`);
@@ -477,8 +483,8 @@ def test_the_text_of_every_hue_can_be_read(browser: Browser, site: Site, scheme:
             })""",
             booking_calendar.HUE_COUNT,
         )
-        assert len(found) == booking_calendar.HUE_COUNT
-        assert min(found) >= 7
+        assert len(contrasts) == booking_calendar.HUE_COUNT
+        assert min(contrasts) >= 7
 
 
 @pytest.mark.parametrize("width", [PHONE, LAPTOP])
@@ -507,7 +513,7 @@ def test_on_paper_nothing_is_cut_and_people_have_different_patterns(browser: Bro
         assert len(set(looks)) > 2
         paper = page.pdf(prefer_css_page_size=True)
     assert paper.startswith(b"%PDF")
-    sizes = {tuple(map(float, found)) for found in re.findall(rb"/MediaBox ?\[0 0 ([\d.]+) ([\d.]+)\]", paper)}
+    sizes = {tuple(map(float, page_size)) for page_size in re.findall(rb"/MediaBox ?\[0 0 ([\d.]+) ([\d.]+)\]", paper)}
     assert sizes
     assert all(wide > high for wide, high in sizes)
 
@@ -536,9 +542,9 @@ def test_no_two_elements_have_one_id(tmp_path: Path, browser: Browser) -> None:
     lab.book({host: {"0": one("alice", 0, 1)} for host in names})
     build(lab)
     with served(lab.www, tmp_path / "server") as site, opened(browser, site) as page:
-        found = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
-    assert len(found) == len(set(found))
-    assert set(names) < set(found)
+        element_ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(element_ids) == len(set(element_ids))
+    assert set(names) < set(element_ids)
 
 
 # When it is written
@@ -585,12 +591,14 @@ def test_more_than_can_be_read_is_counted() -> None:
         )
         for n in range(10)
     ]
-    found = booking_calendar.build_calendar(hosts, PrivacySettings(), now)
-    assert len(found.occurrences) == booking_calendar.MAX_OCCURRENCES
-    assert found.omitted_count == 5000 - booking_calendar.MAX_OCCURRENCES
+    calendar = booking_calendar.build_calendar(hosts, PrivacySettings(), now)
+    assert len(calendar.occurrences) == booking_calendar.MAX_OCCURRENCES
+    assert calendar.omitted_count == 5000 - booking_calendar.MAX_OCCURRENCES
 
 
 def test_the_days_begin_at_midnight_of_the_zone() -> None:
-    found = booking_calendar.build_calendar([], PrivacySettings(), Now(NOW, PARIS))
-    assert [one.date() for one in found.midnights] == [date(2026, 11, 16) + timedelta(days=n) for n in range(15)]
-    assert {(one.hour, one.tzinfo) for one in found.midnights} == {(0, PARIS)}
+    calendar = booking_calendar.build_calendar([], PrivacySettings(), Now(NOW, PARIS))
+    assert [midnight.date() for midnight in calendar.midnights] == [
+        date(2026, 11, 16) + timedelta(days=n) for n in range(15)
+    ]
+    assert {(midnight.hour, midnight.tzinfo) for midnight in calendar.midnights} == {(0, PARIS)}

@@ -26,13 +26,13 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def test_a_booking_is_written_logged_and_confirmed_in_one_sentence(lab: Lab, tmp_path: Path) -> None:
-    found = done(tmp_path, "book", "atlas:0,1", "--for", "2d", "--comment", "ICML run")
-    booking = found.stdout.strip()
+    finished = done(tmp_path, "book", "atlas:0,1", "--for", "2d", "--comment", "ICML run")
+    booking = finished.stdout.strip()
     first, second = entries(lab)["atlas"].values()
     assert first == second
     assert (first["name"], first["comment"], first["id"]) == (ME, "ICML run", booking)
-    assert f"gpuboard: booked {booking}: atlas:0,1 for {ME} from now until " in found.stderr
-    assert found.stderr.count("\n") == 1
+    assert f"gpuboard: booked {booking}: atlas:0,1 for {ME} from now until " in finished.stderr
+    assert finished.stderr.count("\n") == 1
     assert [(line["who"], line["what"], len(line["after"])) for line in log(lab)] == [(ME, "book", 2)]
 
 
@@ -50,28 +50,31 @@ def test_behind_sudo_stands_a_person_but_only_root_is_believed_to_be_behind_it(l
 
 def test_a_booking_for_somebody_else_says_who_made_it(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "atlas", "--for", "1h", "--name", "bob")
-    found = entries(lab)["atlas"]["*"]
-    assert (found["name"], found["by"]) == ("bob", ME)
+    booking_entry = entries(lab)["atlas"]["*"]
+    assert (booking_entry["name"], booking_entry["by"]) == ("bob", ME)
 
 
 def test_times_are_read_in_the_zone_of_the_settings(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "atlas:0", "--from", "2040-07-02 9:00", "--until", "2040-07-06 18:00", **PARIS)
-    found = entries(lab)["atlas"]["0"]
-    assert (found["from"], found["date"]) == ("2040-07-02 09:00+02:00", "2040-07-06 18:00+02:00")
+    booking_entry = entries(lab)["atlas"]["0"]
+    assert (booking_entry["from"], booking_entry["date"]) == ("2040-07-02 09:00+02:00", "2040-07-06 18:00+02:00")
 
 
 def test_any_books_free_gpus_of_that_model_on_one_host(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "--any", "2", "--model", "h100", "--for", "1h")
     assert set(entries(lab)["zeus"]) == {"0", "1"}
-    found = gpuboard(tmp_path, "book", "--any", "1", "--model", "H100", "--for", "1h")
-    assert (found.returncode, found.stdout) == (1, "")
-    assert "no host has 1 free H100" in found.stderr
+    finished = gpuboard(tmp_path, "book", "--any", "1", "--model", "H100", "--for", "1h")
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "no host has 1 free H100" in finished.stderr
 
 
 def test_json_has_what_was_booked(lab: Lab, tmp_path: Path) -> None:
-    found = json.loads(done(tmp_path, "book", "atlas:0-2", "zeus", "--for", "1h", "--json").stdout)
-    assert [(one["host"], one["gpus"]) for one in found["bookings"]] == [("atlas", ["0", "1", "2"]), ("zeus", ["*"])]
-    assert {one["id"] for one in found["bookings"]} == {
+    answer = json.loads(done(tmp_path, "book", "atlas:0-2", "zeus", "--for", "1h", "--json").stdout)
+    assert [(booking["host"], booking["gpus"]) for booking in answer["bookings"]] == [
+        ("atlas", ["0", "1", "2"]),
+        ("zeus", ["*"]),
+    ]
+    assert {booking["id"] for booking in answer["bookings"]} == {
         entries(lab)["atlas"]["0"]["id"],
         entries(lab)["zeus"]["*"]["id"],
     }
@@ -104,25 +107,25 @@ def test_json_has_what_was_booked(lab: Lab, tmp_path: Path) -> None:
 def test_a_refused_booking_has_its_reason_and_writes_nothing(
     lab: Lab, tmp_path: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    found = gpuboard(tmp_path, *words)
-    assert (found.returncode, found.stdout) == (code, "")
-    assert said in found.stderr
+    finished = gpuboard(tmp_path, *words)
+    assert (finished.returncode, finished.stdout) == (code, "")
+    assert said in finished.stderr
     assert not (lab.data / "comments.json").exists()
 
 
 def test_a_gpu_that_is_taken_is_refused_with_whose_it_is(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": "bob", "date": soon(7200), "id": "bobs"}}})
-    found = gpuboard(tmp_path, "book", "zeus", "atlas:0", "--for", "1h")
-    assert found.returncode == 1
-    assert "atlas:0 is booked by bob until " in found.stderr
+    finished = gpuboard(tmp_path, "book", "zeus", "atlas:0", "--for", "1h")
+    assert finished.returncode == 1
+    assert "atlas:0 is booked by bob until " in finished.stderr
     assert "zeus" not in entries(lab)
 
 
 def test_a_broken_file_is_left_as_it_is(lab: Lab, tmp_path: Path) -> None:
     lab.book('{"atlas": [')
-    found = gpuboard(tmp_path, "book", "atlas:0", "--for", "1h")
-    assert found.returncode == 2
-    assert "line 1, column" in found.stderr
+    finished = gpuboard(tmp_path, "book", "atlas:0", "--for", "1h")
+    assert finished.returncode == 2
+    assert "line 1, column" in finished.stderr
     assert (lab.data / "comments.json").read_text() == '{"atlas": ['
 
 
@@ -130,17 +133,17 @@ def test_a_broken_file_is_left_as_it_is(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_without_a_board_the_message_says_what_to_set(tmp_path: Path) -> None:
-    found = gpuboard(tmp_path, "bookings")
-    assert found.returncode == 2
-    assert "set GPUBOARD_DATA to its data folder, or GPUBOARD_URL to its address" in found.stderr
+    finished = gpuboard(tmp_path, "bookings")
+    assert finished.returncode == 2
+    assert "set GPUBOARD_DATA to its data folder, or GPUBOARD_URL to its address" in finished.stderr
 
 
 def test_a_folder_that_was_named_and_is_not_there_is_no_reason_to_look_elsewhere(lab: Lab, tmp_path: Path) -> None:
     for words in (("--data", "dta"), ()):
         environment = {} if words else {"GPUBOARD_DATA": "dta"}
-        found = gpuboard(tmp_path, "bookings", *words, GPUBOARD_URL="http://127.0.0.1:9/", **environment)
-        assert found.returncode == 2
-        assert f"there is no folder {tmp_path / 'dta'}" in found.stderr
+        finished = gpuboard(tmp_path, "bookings", *words, GPUBOARD_URL="http://127.0.0.1:9/", **environment)
+        assert finished.returncode == 2
+        assert f"there is no folder {tmp_path / 'dta'}" in finished.stderr
     assert lab.data.is_dir()
 
 
@@ -149,13 +152,13 @@ def test_a_folder_that_was_named_and_is_not_there_is_no_reason_to_look_elsewhere
 
 def test_at_a_terminal_the_parsed_request_is_shown_and_enter_confirms(lab: Lab, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "book", "--any", "1", "--for", "2h")
-    said = terminal.until("Book it? [Y/n]")
-    assert f"for {ME} from now until" in said
+    output = terminal.until("Book it? [Y/n]")
+    assert f"for {ME} from now until" in output
     assert not (lab.data / "comments.json").exists()
     terminal.answer("")
-    code, said = terminal.end()
-    assert (code, said.count("gpuboard: booked ")) == (0, 1)
-    assert len(said.splitlines()) == 2
+    code, output = terminal.end()
+    assert (code, output.count("gpuboard: booked ")) == (0, 1)
+    assert len(output.splitlines()) == 2
     assert len(entries(lab)) == 1
 
 
@@ -164,14 +167,14 @@ def test_answering_no_or_ctrl_c_books_nothing(lab: Lab, tmp_path: Path, answer: 
     terminal = Terminal(tmp_path, "book", "atlas", "--for", "2h")
     terminal.until("Book it? [Y/n]")
     terminal.answer(answer)
-    code, said = terminal.end()
-    assert (code, "gpuboard: nothing was changed" in said) == (1, True)
+    code, output = terminal.end()
+    assert (code, "gpuboard: nothing was changed" in output) == (1, True)
     assert not (lab.data / "comments.json").exists()
 
 
 def test_yes_does_not_ask(lab: Lab, tmp_path: Path) -> None:
-    code, said = Terminal(tmp_path, "book", "atlas", "--for", "2h", "-y").end()
-    assert (code, "[Y/n]" in said, "booked" in said) == (0, False, True)
+    code, output = Terminal(tmp_path, "book", "atlas", "--for", "2h", "-y").end()
+    assert (code, "[Y/n]" in output, "booked" in output) == (0, False, True)
     assert entries(lab)["atlas"]
 
 
@@ -181,32 +184,36 @@ def test_yes_does_not_ask(lab: Lab, tmp_path: Path) -> None:
 def test_a_change_keeps_what_is_not_named(lab: Lab, tmp_path: Path) -> None:
     booking = done(tmp_path, "book", "atlas:0", "--from", "2040-07-02 9:00", "--for", "2h", "--comment", "x").stdout
     done(tmp_path, "change", booking.strip(), "--until", "18:00")
-    found = entries(lab)["atlas"]["0"]
-    assert (found["from"][:16], found["date"][:16], found["comment"]) == ("2040-07-02 09:00", "2040-07-02 18:00", "x")
+    booking_entry = entries(lab)["atlas"]["0"]
+    assert (booking_entry["from"][:16], booking_entry["date"][:16], booking_entry["comment"]) == (
+        "2040-07-02 09:00",
+        "2040-07-02 18:00",
+        "x",
+    )
     done(tmp_path, "change", booking.strip(), "--for", "3h", "--comment", "")
-    found = entries(lab)["atlas"]["0"]
-    assert (found["date"][:16], "comment" in found) == ("2040-07-02 12:00", False)
+    booking_entry = entries(lab)["atlas"]["0"]
+    assert (booking_entry["date"][:16], "comment" in booking_entry) == ("2040-07-02 12:00", False)
 
 
 def test_one_gpu_of_a_booking_is_released_and_the_other_stays(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "atlas:0,1", "--from", "2040-07-02 9:00", "--for", "2h")
-    found = done(tmp_path, "release", "atlas:0")
-    assert f"atlas:0 of {ME}: the booking from " in found.stderr
+    finished = done(tmp_path, "release", "atlas:0")
+    assert f"atlas:0 of {ME}: the booking from " in finished.stderr
     assert set(entries(lab)["atlas"]) == {"1"}
 
 
 def test_several_bookings_are_released_by_their_ids(lab: Lab, tmp_path: Path) -> None:
     ids = done(tmp_path, "book", "atlas:0", "zeus", "--from", "2040-07-02 9:00", "--for", "2h").stdout.split()
-    found = json.loads(done(tmp_path, "release", *ids, "--json").stdout)
-    assert [one["id"] for one in found["bookings"]] == ids
+    answer = json.loads(done(tmp_path, "release", *ids, "--json").stdout)
+    assert [booking["id"] for booking in answer["bookings"]] == ids
     assert not any(entries(lab).values())
 
 
 def test_undo_says_what_it_takes_back_and_takes_it_back_once(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "atlas:0,1", "--for", "2h")
-    found = done(tmp_path, "bookings", "--undo")
-    assert f"taken back what {ME} did at " in found.stderr
-    assert "the booking of atlas:0,1 is gone again" in found.stderr
+    finished = done(tmp_path, "bookings", "--undo")
+    assert f"taken back what {ME} did at " in finished.stderr
+    assert "the booking of atlas:0,1 is gone again" in finished.stderr
     assert not any(entries(lab).values())
     assert gpuboard(tmp_path, "bookings", "--undo").returncode == 1
 
@@ -216,11 +223,11 @@ def test_undo_says_what_it_takes_back_and_takes_it_back_once(lab: Lab, tmp_path:
 
 def test_a_repeating_booking_begins_on_its_first_day_and_is_described(lab: Lab, tmp_path: Path) -> None:
     words = ("--from", "2040-07-02 9:00", "--until", "12:00", "--repeat", "tue", "--repeat-until", "2041-06-30")
-    found = done(tmp_path, "book", "atlas:0", *words, **PARIS)
+    finished = done(tmp_path, "book", "atlas:0", *words, **PARIS)
     entry = entries(lab)["atlas"]["0"]
     assert (entry["from"], entry["date"]) == ("2040-07-03 09:00", "2040-07-03 12:00")
     assert entry["rrule"] == "FREQ=WEEKLY;BYDAY=TU;UNTIL=20410630T215959Z"
-    assert "every Tue 09:00 to 12:00 until 30 Jun 2041, first Tue 3 Jul 2040 09:00" in found.stderr
+    assert "every Tue 09:00 to 12:00 until 30 Jun 2041, first Tue 3 Jul 2040 09:00" in finished.stderr
 
 
 def test_what_repeats_stays_at_its_hour_when_the_clocks_change(lab: Lab, tmp_path: Path) -> None:
@@ -240,8 +247,8 @@ def test_what_repeats_is_coming_between_two_of_its_times(lab: Lab, tmp_path: Pat
     }
     over = {**entry, "rrule": "FREQ=WEEKLY;COUNT=1"}
     lab.book({"atlas": {"0": {**entry, "rrule": "FREQ=WEEKLY"}, "1": over}})
-    found = json.loads(done(tmp_path, "bookings", "--json").stdout)
-    assert [(one["gpus"], one["phase"]) for one in found] == [(["0"], "coming")]
+    bookings = json.loads(done(tmp_path, "bookings", "--json").stdout)
+    assert [(booking["gpus"], booking["phase"]) for booking in bookings] == [(["0"], "coming")]
 
 
 @pytest.mark.parametrize(
@@ -300,8 +307,8 @@ def test_the_list_fits_80_columns_with_those_of_now_first(lab: Lab, tmp_path: Pa
             "zeus": {"*": {"name": "a-very-long-name-of-somebody", "date": soon(7200), "id": "an-id-that-is-long"}},
         }
     )
-    found = done(tmp_path, "bookings")
-    head, first, second = found.stdout.splitlines()
+    finished = done(tmp_path, "bookings")
+    head, first, second = finished.stdout.splitlines()
     assert head.split() == ["ID", "GPUS", "WHO", "WHEN", "NOTES"]
     assert first.split()[1:3] == ["zeus", "a-very-long…"]
     assert second.endswith("…")
@@ -312,32 +319,35 @@ def test_the_list_fits_80_columns_with_those_of_now_first(lab: Lab, tmp_path: Pa
 def test_mine_are_those_that_i_have_or_made(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": [{"name": "bob", "date": soon(7200)}, {"name": "eve", "date": soon(7200), "by": ME}]})
     done(tmp_path, "book", "zeus", "--for", "1h")
-    found = json.loads(done(tmp_path, "bookings", "--mine", "--json").stdout)
-    assert sorted(one["where"] for one in found) == ["atlas:1", "zeus"]
+    bookings = json.loads(done(tmp_path, "bookings", "--mine", "--json").stdout)
+    assert sorted(booking["where"] for booking in bookings) == ["atlas:1", "zeus"]
 
 
 def test_an_empty_list_is_an_answer(lab: Lab, tmp_path: Path) -> None:
-    for words, said in (((), "there are no bookings"), (("atlas", "--mine"), "you have no bookings on atlas")):
-        found = done(tmp_path, "bookings", *words)
-        assert (found.stdout, found.stderr) == ("", f"gpuboard: {said}\n")
+    for words, expected_message in (
+        ((), "there are no bookings"),
+        (("atlas", "--mine"), "you have no bookings on atlas"),
+    ):
+        finished = done(tmp_path, "bookings", *words)
+        assert (finished.stdout, finished.stderr) == ("", f"gpuboard: {expected_message}\n")
     assert lab.data.is_dir()
 
 
 def test_problems_of_the_file_are_reported_beside_the_list(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": [{"name": "bob", "date": "soon"}] * 9, "zeus": [{"name": "eve", "date": soon(7200)}]})
-    found = done(tmp_path, "bookings")
-    assert "eve" in found.stdout
-    assert found.stderr.count('the date "soon" is not a date') == 5
-    assert "and 4 more problems" in found.stderr
+    finished = done(tmp_path, "bookings")
+    assert "eve" in finished.stdout
+    assert finished.stderr.count('the date "soon" is not a date') == 5
+    assert "and 4 more problems" in finished.stderr
 
 
 def test_the_list_says_whether_a_booking_is_kept_while_the_board_is_fresh(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": [{"name": "bob", "date": soon(7200), "from": soon(-7200), "comment": "x" * 40}] * 2})
     lab.build()
-    found = done(tmp_path, "bookings")
-    assert found.stdout.splitlines()[2].startswith("    unused since ")
-    (one,) = json.loads(done(tmp_path, "bookings", "--json").stdout)
-    assert time.time() - 60 < one["unused_since"] <= time.time()
+    finished = done(tmp_path, "bookings")
+    assert finished.stdout.splitlines()[2].startswith("    unused since ")
+    (booking,) = json.loads(done(tmp_path, "bookings", "--json").stdout)
+    assert time.time() - 60 < booking["unused_since"] <= time.time()
     status = lab.status()
     (lab.www / "status.json").write_text(json.dumps({**status, "built": status["built"] - 700}))
     assert "unused" not in done(tmp_path, "bookings").stdout
@@ -355,5 +365,5 @@ def test_colour_is_for_terminals_that_want_it(lab: Lab, tmp_path: Path) -> None:
 
 def test_no_name_or_comment_steers_a_terminal(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": [{"name": "b\x1b[2Job", "date": soon(7200), "comment": "\x9b31m\x07"}]})
-    found = done(tmp_path, "bookings")
-    assert not [letter for letter in found.stdout + found.stderr if ord(letter) < 32 and letter != "\n"]
+    finished = done(tmp_path, "bookings")
+    assert not [letter for letter in finished.stdout + finished.stderr if ord(letter) < 32 and letter != "\n"]

@@ -35,16 +35,16 @@ ALICE, BOB = BookingUser("alice"), BookingUser("bob")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    one = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield one
-    one.stop()
+    consul_server = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
+    yield consul_server
+    consul_server.stop()
 
 
 @pytest.fixture
 def store(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
-    found = Hosts(tmp_path / "hosts", server.address)
-    yield found
-    found.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
+    consul_hosts = Hosts(tmp_path / "hosts", server.address)
+    yield consul_hosts
+    consul_hosts.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
 
 
 @pytest.fixture
@@ -58,33 +58,37 @@ def two(tmp_path: Path) -> tuple[Lab, Lab]:
     return lab_of(tmp_path / "one"), lab_of(tmp_path / "two")
 
 
-def book(lab: Lab, access: ConsulAccess, who: BookingUser, *gpus: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def book(lab: Lab, access: ConsulAccess, who: BookingUser, *gpus: str, **extra_fields: Any) -> dict[str, Any]:  # noqa: ANN401
     service = BookingService(lab.settings(kv=access))
-    return booking_service.handle_service_request(service, {"do": "book", "gpus": list(gpus), "for": "2h", **more}, who)
+    return booking_service.handle_service_request(
+        service, {"do": "book", "gpus": list(gpus), "for": "2h", **extra_fields}, who
+    )
 
 
 def names(content: bytes | None) -> list[str]:
-    told = json.loads(content or b"{}")
-    return sorted(entry["name"] for gpus in told.values() for entry in gpus.values())
+    bookings_by_host = json.loads(content or b"{}")
+    return sorted(entry["name"] for gpus in bookings_by_host.values() for entry in gpus.values())
 
 
 def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
-    one, other = two
-    book(one, access, ALICE, "atlas:0")
+    first_host, second_host = two
+    book(first_host, access, ALICE, "atlas:0")
     assert names(store.get("data/comments.json")) == ["alice"]
-    assert (one.data / "comments.json").read_bytes() == store.get("data/comments.json")  # who booked sees it there
-    with pytest.raises(BookingRefusedError) as found:
-        book(other, access, BOB, "atlas:0")
-    assert "alice" in str(found.value)
-    book(other, access, BOB, "atlas:1")
-    (mine,) = book(one, access, ALICE, "atlas:2")["bookings"]
+    assert (first_host.data / "comments.json").read_bytes() == store.get(
+        "data/comments.json"
+    )  # who booked sees it there
+    with pytest.raises(BookingRefusedError) as refusal:
+        book(second_host, access, BOB, "atlas:0")
+    assert "alice" in str(refusal.value)
+    book(second_host, access, BOB, "atlas:1")
+    (mine,) = book(first_host, access, ALICE, "atlas:2")["bookings"]
     booking_service.handle_service_request(
-        BookingService(other.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE
+        BookingService(second_host.settings(kv=access)), {"do": "release", "id": mine["id"]}, ALICE
     )
     assert names(store.get("data/comments.json")) == ["alice", "bob"]
-    for lab, who in ((one, ["book", "book"]), (other, ["book", "release"])):
+    for lab, who in ((first_host, ["book", "book"]), (second_host, ["book", "release"])):
         log = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
         assert [line["what"] for line in log] == who
 
@@ -92,55 +96,55 @@ def test_a_booking_at_one_web_host_is_known_at_the_other_at_once(
 def test_only_one_of_two_web_hosts_books_the_gpu_at_once(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
-    said: list[str] = []
+    answers: list[str] = []
     ready = threading.Barrier(8)
 
     def try_it(number: int) -> None:
         ready.wait()
         try:
             book(two[number % 2], access, BookingUser(f"user{number}"), "zeus:0")
-            said.append(f"user{number} has it")
+            answers.append(f"user{number} has it")
         except BookingRefusedError as why:
-            said.append(str(why))
+            answers.append(str(why))
 
     threads = [threading.Thread(target=try_it, args=(number,)) for number in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(60)
-    (winner,) = (one.split()[0] for one in said if one.endswith(" has it"))
+    for attempt in threads:
+        attempt.start()
+    for attempt in threads:
+        attempt.join(60)
+    (winner,) = (attempt.split()[0] for attempt in answers if attempt.endswith(" has it"))
     assert names(store.get("data/comments.json")) == [winner]
-    assert sum(f"{winner}" in one for one in said) == 8
+    assert sum(f"{winner}" in attempt for attempt in answers) == 8
 
 
 def test_bookings_at_both_web_hosts_are_all_kept(store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]) -> None:
     places = [("atlas:0", 0), ("atlas:1", 1), ("atlas:2", 0), ("atlas:3", 1)]
     threads = [threading.Thread(target=book, args=(two[service], access, ALICE, place)) for place, service in places]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(60)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     assert sorted(json.loads(store.get("data/comments.json") or b"")["atlas"]) == ["0", "1", "2", "3"]
 
 
 def test_the_first_booking_puts_those_of_data_into_consul(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
-    one, other = two
-    one.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
+    first_host, second_host = two
+    first_host.book({"atlas": {"0": {"name": "carol", "date": "2199-01-01"}}})
     assert [
-        found["name"]
-        for found in booking_service.list_service_bookings(BookingService(one.settings(kv=access)).begin_read(ALICE))[
-            "bookings"
-        ]
+        listed_booking["name"]
+        for listed_booking in booking_service.list_service_bookings(
+            BookingService(first_host.settings(kv=access)).begin_read(ALICE)
+        )["bookings"]
     ] == ["carol"]
     assert store.get("data/comments.json") is None
-    book(one, access, ALICE, "atlas:1")
+    book(first_host, access, ALICE, "atlas:1")
     assert names(store.get("data/comments.json")) == ["alice", "carol"]
-    other.book({"zeus": {"0": {"name": "dave", "date": "2199-01-01"}}})
-    report = build(other, access)
-    assert names((other.data / "comments.json").read_bytes()) == ["alice", "carol"]
-    assert names((other.data / "comments.json.by-hand").read_bytes()) == ["dave"]
+    second_host.book({"zeus": {"0": {"name": "dave", "date": "2199-01-01"}}})
+    report = build(second_host, access)
+    assert names((second_host.data / "comments.json").read_bytes()) == ["alice", "carol"]
+    assert names((second_host.data / "comments.json.by-hand").read_bytes()) == ["dave"]
     assert "data/comments.json: was changed by hand, but lives in Consul" in report
 
 
@@ -156,23 +160,25 @@ def test_the_commands_book_change_release_and_edit_there(
     store: Hosts, server: ConsulServer, two: tuple[Lab, Lab], tmp_path: Path
 ) -> None:
     settings = kv_fixtures.environment(server.address)
-    one, other = (lab.data.parent for lab in two)
+    first_folder, second_folder = (lab.data.parent for lab in two)
     booking = ["book", "atlas:0", "--from", "tomorrow 9:00", "--for", "2h", "--json"]
-    booked = json.loads(done(one, *booking, **settings).stdout)
-    (name,) = (found["id"] for found in booked["bookings"])
-    done(other, "change", name, "--comment", "for the paper", **settings)
+    booked = json.loads(done(first_folder, *booking, **settings).stdout)
+    (name,) = (new_booking["id"] for new_booking in booked["bookings"])
+    done(second_folder, "change", name, "--comment", "for the paper", **settings)
     assert b"for the paper" in (store.get("data/comments.json") or b"")
     script = tmp_path / "editor"
     script.write_text("#!/bin/sh\nsed -i 's/for the paper/for the talk/' \"$1\"\n")
     script.chmod(0o755)
-    done(one, "edit", EDITOR=shlex.quote(str(script)), VISUAL="", **settings)
+    done(first_folder, "edit", EDITOR=shlex.quote(str(script)), VISUAL="", **settings)
     assert b"for the talk" in (store.get("data/comments.json") or b"")
-    done(other, "release", name, **settings)
+    done(second_folder, "release", name, **settings)
     assert names(store.get("data/comments.json")) == []
-    away = gpuboard(one, "book", "atlas:0", "--for", "1h", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x")
+    away = gpuboard(
+        first_folder, "book", "atlas:0", "--for", "1h", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x"
+    )
     assert away.returncode == 2
     assert "bookings live there, and nothing is written until it answers" in away.stderr
-    assert done(one, "bookings", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x").stdout is not None
+    assert done(first_folder, "bookings", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x").stdout is not None
 
 
 def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
@@ -240,11 +246,11 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
 ) -> None:
     alerts = AlertSettings(mail_url="mailto://127.0.0.1:1", mail_domain="lab.example.org")
     first, second = (BookingService(lab.settings(kv=access, alerts=alerts)) for lab in two)
-    one = handle_board_request(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
-    other = handle_board_request(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
+    alice_watch = handle_board_request(first, {"do": "watch", "when": "9 H100"}, ALICE)["watches"][0]
+    bob_watch = handle_board_request(second, {"do": "watch", "when": "9 H100"}, BOB)["watches"][0]
     assert [each.id for each in watch_store.parse_watches(store.get("data/watches.json") or b"").rows] == [
-        one["id"],
-        other["id"],
+        alice_watch["id"],
+        bob_watch["id"],
     ]
     store.push("atlas")
     for lab in two:
@@ -252,7 +258,7 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
         builder.build(time.time())
         builder.close()
         assert (lab.data / "watches.json").read_bytes() == store.get("data/watches.json")
-    handle_board_request(second, {"do": "unwatch", "id": one["id"]}, ALICE)
+    handle_board_request(second, {"do": "unwatch", "id": alice_watch["id"]}, ALICE)
     assert [each.name for each in watch_store.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
     silent = kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(LockedFileError, match="watches live there, and nothing is written until it answers"):
@@ -264,18 +270,18 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
 def test_copies_of_what_accounts_book_are_in_the_folder_that_these_may_write_to(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
-    one, other = two
+    first_host, second_host = two
     for lab in two:
         (lab.data / "bookings").mkdir()
-    book(one, access, ALICE, "atlas:0")
+    book(first_host, access, ALICE, "atlas:0")
     store.put("data/hosts.txt", b"atlas, Vision lab\n")
-    other.build(kv=access)
-    copy = other.data / "bookings/comments.json"
+    second_host.build(kv=access)
+    copy = second_host.data / "bookings/comments.json"
     assert names(copy.read_bytes()) == ["alice"]
-    assert (other.data / "bookings/.comments.json.copy").exists()
-    assert (other.data / "hosts.txt").exists()
-    assert not (other.data / "comments.json").exists()
+    assert (second_host.data / "bookings/.comments.json.copy").exists()
+    assert (second_host.data / "hosts.txt").exists()
+    assert not (second_host.data / "comments.json").exists()
     copy.write_text("{}")
-    assert "data/comments.json.by-hand" in words(other.build(kv=access))
-    assert (other.data / "bookings/comments.json.by-hand").exists()
+    assert "data/comments.json.by-hand" in words(second_host.build(kv=access))
+    assert (second_host.data / "bookings/comments.json.by-hand").exists()
     assert names(copy.read_bytes()) == ["alice"]

@@ -31,9 +31,9 @@ COPY = re.compile(r"(/\S+/comments\.json)")
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
-    found = lab_of(tmp_path)
-    found.book(TEXT)
-    return found
+    new_lab = lab_of(tmp_path)
+    new_lab.book(TEXT)
+    return new_lab
 
 
 def editor(folder: Path, *lines: str) -> str:
@@ -64,12 +64,12 @@ def temporary(folder: Path) -> dict[str, str]:
 def test_what_was_edited_is_put_in_place_and_logged_as_what_differs(lab: Lab, tmp_path: Path) -> None:
     (lab.data / "comments.json").chmod(0o664)
     place = temporary(tmp_path)
-    found = done(tmp_path, "edit", EDITOR=editor(tmp_path, 'sed -i s/eve/zoe/ "$1"'), **place)
+    finished = done(tmp_path, "edit", EDITOR=editor(tmp_path, 'sed -i s/eve/zoe/ "$1"'), **place)
     assert text(lab) == TEXT.replace("eve", "zoe")
-    assert "atlas:1 changed" in found.stderr
+    assert "atlas:1 changed" in finished.stderr
     (line,) = log(lab)
     assert (line["who"], line["what"]) == (ME, "edit")
-    assert [[*one[:2], one[2]["name"]] for one in line["before"] + line["after"]] == [
+    assert [[*logged_booking[:2], logged_booking[2]["name"]] for logged_booking in line["before"] + line["after"]] == [
         ["atlas", "1", "eve"],
         ["atlas", "1", "zoe"],
     ]
@@ -80,15 +80,15 @@ def test_what_was_edited_is_put_in_place_and_logged_as_what_differs(lab: Lab, tm
 def test_an_edit_is_undone_like_any_change(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "edit", EDITOR=editor(tmp_path, 'sed -i s/eve/zoe/ "$1"'))
     done(tmp_path, "bookings", "--undo")
-    found = json.loads(done(tmp_path, "bookings", "--json").stdout)
-    assert sorted(one["name"] for one in found) == ["bob", "eve"]
+    bookings = json.loads(done(tmp_path, "bookings", "--json").stdout)
+    assert sorted(booking["name"] for booking in bookings) == ["bob", "eve"]
     assert "// ours" in text(lab)
 
 
 def test_a_copy_that_is_not_changed_changes_nothing(lab: Lab, tmp_path: Path) -> None:
     place = temporary(tmp_path)
-    found = done(tmp_path, "edit", EDITOR="touch", **place)
-    assert found.stderr == "gpuboard: nothing was changed\n"
+    finished = done(tmp_path, "edit", EDITOR="touch", **place)
+    assert finished.stderr == "gpuboard: nothing was changed\n"
     assert not (lab.data / "bookings.log").exists()
     assert list(Path(place["TMPDIR"]).iterdir()) == []
 
@@ -114,11 +114,11 @@ def test_an_editor_may_have_options_and_visual_comes_first(lab: Lab, tmp_path: P
 def test_a_copy_with_new_problems_is_not_put_in_place_and_not_lost(
     lab: Lab, tmp_path: Path, change: str, said: str
 ) -> None:
-    found = gpuboard(tmp_path, "edit", EDITOR=f"sed -i -e {shlex.quote(change)}", **temporary(tmp_path))
-    assert found.returncode == 2
-    assert said in found.stderr
+    finished = gpuboard(tmp_path, "edit", EDITOR=f"sed -i -e {shlex.quote(change)}", **temporary(tmp_path))
+    assert finished.returncode == 2
+    assert said in finished.stderr
     assert text(lab) == TEXT
-    copy = COPY.search(found.stderr)
+    copy = COPY.search(finished.stderr)
     assert copy
     assert Path(copy[1]).read_text() != TEXT
 
@@ -142,18 +142,18 @@ def test_at_a_terminal_one_goes_back_to_the_same_copy(lab: Lab, tmp_path: Path) 
     terminal = Terminal(tmp_path, "edit", EDITOR=script)
     terminal.until("Edit again? [Y/n]")
     terminal.answer("")
-    code, said = terminal.end()
-    assert (code, "is written" in said) == (0, True)
+    code, output = terminal.end()
+    assert (code, "is written" in output) == (0, True)
     assert text(lab) == TEXT.replace("eve", "zoe")
 
 
 @pytest.mark.parametrize("how", ["kill -9 $$", "exit 3", "no-such-editor"])
 def test_an_editor_that_fails_writes_nothing_and_the_copy_stays(lab: Lab, tmp_path: Path, how: str) -> None:
     script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', how)
-    found = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
-    assert found.returncode == 2
-    assert "the editor (" in found.stderr
-    copy = COPY.search(found.stderr)
+    finished = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    assert finished.returncode == 2
+    assert "the editor (" in finished.stderr
+    copy = COPY.search(finished.stderr)
     assert copy
     assert "zoe" in Path(copy[1]).read_text()
     assert text(lab) == TEXT
@@ -162,10 +162,10 @@ def test_an_editor_that_fails_writes_nothing_and_the_copy_stays(lab: Lab, tmp_pa
 def test_a_killed_edit_leaves_its_copy_where_it_said(lab: Lab, tmp_path: Path) -> None:
     script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', "echo edited", "sleep 10")
     terminal = Terminal(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
-    said = terminal.until("edited\r\n")
+    output = terminal.until("edited\r\n")
     terminal.process.send_signal(signal.SIGKILL)
     terminal.end()
-    copy = COPY.search(said)
+    copy = COPY.search(output)
     assert copy
     assert "zoe" in Path(copy[1]).read_text()
     assert text(lab) == TEXT
@@ -223,8 +223,8 @@ def test_an_edit_that_is_ended_while_its_editor_starts_leaves_no_copy_behind(lab
 def test_an_edit_that_is_ended_keeps_what_was_edited(lab: Lab, tmp_path: Path) -> None:
     terminal, copy = edit_until(tmp_path, CHANGES, **temporary(tmp_path))
     terminal.process.send_signal(signal.SIGTERM)
-    _, said = terminal.end()
-    assert f"nothing was written, and what you edited is in {copy}" in said
+    _, output = terminal.end()
+    assert f"nothing was written, and what you edited is in {copy}" in output
     assert ("zoe" in copy.read_text(), text(lab)) == (True, TEXT)
 
 
@@ -232,8 +232,8 @@ def test_an_edit_that_is_ended_keeps_what_was_edited(lab: Lab, tmp_path: Path) -
 def test_the_next_edit_removes_the_copy_of_one_that_was_killed_before_anything_was_edited(tmp_path: Path) -> None:
     place = temporary(tmp_path)
     copy = killed(tmp_path, **place)
-    found = done(tmp_path, "edit", EDITOR="true", **place)
-    assert (copy.parent.exists(), found.stderr) == (False, "gpuboard: nothing was changed\n")
+    finished = done(tmp_path, "edit", EDITOR="true", **place)
+    assert (copy.parent.exists(), finished.stderr) == (False, "gpuboard: nothing was changed\n")
 
 
 @pytest.mark.usefixtures("lab")
@@ -241,8 +241,8 @@ def test_the_next_edit_removes_the_copy_of_one_that_was_killed_before_anything_w
 def test_what_was_edited_is_named_once_and_removed_a_day_later(tmp_path: Path, work: str) -> None:
     place = temporary(tmp_path)
     copy = killed(tmp_path, work, **place)
-    said = [done(tmp_path, "edit", EDITOR="true", **place).stderr for _ in range(2)]
-    assert [str(copy) in one for one in said] == [True, False]
+    messages = [done(tmp_path, "edit", EDITOR="true", **place).stderr for _ in range(2)]
+    assert [str(copy) in message for message in messages] == [True, False]
     assert copy.exists()
     named = copy.with_name(".named")
     os.utime(named, (named.stat().st_mtime - 90000,) * 2)
@@ -257,8 +257,8 @@ def test_the_copy_of_an_editor_that_lives_is_left_alone(tmp_path: Path) -> None:
     try:
         terminal.process.kill()  # the editor goes on
         terminal.process.wait()
-        found = done(tmp_path, "edit", EDITOR="true", **place)
-        assert (copy.exists(), found.stderr) == (True, "gpuboard: nothing was changed\n")
+        finished = done(tmp_path, "edit", EDITOR="true", **place)
+        assert (copy.exists(), finished.stderr) == (True, "gpuboard: nothing was changed\n")
     finally:
         os.killpg(terminal.process.pid, signal.SIGKILL)
 
@@ -281,18 +281,18 @@ def test_folders_that_only_look_like_ours_are_left_alone(tmp_path: Path) -> None
 def test_what_others_book_meanwhile_stays(lab: Lab, tmp_path: Path) -> None:
     meanwhile = booked_meanwhile(tmp_path, "book", "zeus", "--for", "1h", "--name", "dana")
     done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
-    found = json.loads(done(tmp_path, "bookings", "--json").stdout)
-    assert sorted(one["name"] for one in found) == ["bob", "dana", "zoe"]
+    bookings = json.loads(done(tmp_path, "bookings", "--json").stdout)
+    assert sorted(booking["name"] for booking in bookings) == ["bob", "dana", "zoe"]
     assert "// ours" in text(lab)
     assert [line["what"] for line in log(lab)] == ["book", "edit"]
-    assert [one[2]["name"] for one in log(lab)[1]["before"] + log(lab)[1]["after"]] == ["eve", "zoe"]
+    assert [booking[2]["name"] for booking in log(lab)[1]["before"] + log(lab)[1]["after"]] == ["eve", "zoe"]
 
 
 def test_what_others_release_meanwhile_is_gone(lab: Lab, tmp_path: Path) -> None:
     lab.book(TEXT.replace('"name": "bob"', '"from": "2198-01-01", "id": "bobs", "name": "bob"'))
     meanwhile = booked_meanwhile(tmp_path, "release", "bobs")
     done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
-    assert [one["name"] for one in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["zoe"]
+    assert [booking["name"] for booking in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["zoe"]
 
 
 def test_remarks_that_others_write_meanwhile_stay(lab: Lab, tmp_path: Path) -> None:
@@ -304,10 +304,10 @@ def test_remarks_that_others_write_meanwhile_stay(lab: Lab, tmp_path: Path) -> N
 def test_a_booking_that_both_changed_is_refused_by_its_place_and_the_copy_stays(lab: Lab, tmp_path: Path) -> None:
     meanwhile = f"sed -i s/eve/dana/ {shlex.quote(str(lab.data / 'comments.json'))}"
     script = editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"')
-    found = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
-    assert found.returncode == 1
-    assert "the booking of atlas:1 was changed by somebody else meanwhile, and by you" in found.stderr
-    copy = COPY.search(found.stderr)
+    finished = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    assert finished.returncode == 1
+    assert "the booking of atlas:1 was changed by somebody else meanwhile, and by you" in finished.stderr
+    copy = COPY.search(finished.stderr)
     assert copy
     assert "zoe" in Path(copy[1]).read_text()
     assert text(lab) == TEXT.replace("eve", "dana")
@@ -323,14 +323,14 @@ def test_no_gpu_is_booked_twice_by_two_edits_at_once(lab: Lab, tmp_path: Path) -
     meanwhile = booked_meanwhile(tmp_path, "book", "zeus:0", "--for", "1h", "--name", "dana")
     mine = '"zeus": {"0": {"name": "me", "date": "2199-01-01"}},'
     script = editor(tmp_path, meanwhile, f"""sed -i '2a {mine}' "$1" """)
-    found = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
-    assert found.returncode == 1
-    assert "zeus:0 is booked by dana" in found.stderr
+    finished = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    assert finished.returncode == 1
+    assert "zeus:0 is booked by dana" in finished.stderr
     assert '"me"' not in text(lab)
 
 
 def test_a_board_elsewhere_cannot_be_edited_from_here(lab: Lab, tmp_path: Path) -> None:
-    found = gpuboard(tmp_path, "edit", "--url", "http://127.0.0.1:9/")
-    assert found.returncode == 2
-    assert "gpuboard change ID" in found.stderr
+    finished = gpuboard(tmp_path, "edit", "--url", "http://127.0.0.1:9/")
+    assert finished.returncode == 2
+    assert "gpuboard change ID" in finished.stderr
     assert text(lab) == TEXT

@@ -73,10 +73,10 @@ def at(days: float = 0, hours: float = 0) -> str:
     return (NOON.replace(tzinfo=None) + timedelta(days=days, hours=hours)).isoformat(" ")
 
 
-def one(name: str = "alice", begins: float | None = 1, ends: float = 2, **more: object) -> dict[str, object]:
+def one(name: str = "alice", begins: float | None = 1, ends: float = 2, **extra_fields: object) -> dict[str, object]:
     """A booking, in days from that Monday on."""
     start = {} if begins is None else {"from": at(begins)}
-    return {"name": name, "date": at(ends), **start, **more}
+    return {"name": name, "date": at(ends), **start, **extra_fields}
 
 
 def calendar(lab: Lab, name: str = FLEET) -> Any:  # noqa: ANN401 of vobject
@@ -88,13 +88,13 @@ def components(lab: Lab, name: str = FLEET) -> list[Any]:
 
 
 def events(lab: Lab, name: str = FLEET) -> dict[str, Read]:
-    found = {}
+    events_by_uid = {}
     for event in components(lab, name):
-        said = event.description.value if "description" in event.contents else ""
-        place = (event.dtstart.value, event.dtend.value, event.location.value, said)
-        found[event.uid.value] = Read(event.uid.value, event.summary.value, *place)
-    assert len(found) == len(components(lab, name))
-    return found
+        description_text = event.description.value if "description" in event.contents else ""
+        place = (event.dtstart.value, event.dtend.value, event.location.value, description_text)
+        events_by_uid[event.uid.value] = Read(event.uid.value, event.summary.value, *place)
+    assert len(events_by_uid) == len(components(lab, name))
+    return events_by_uid
 
 
 def summaries(lab: Lab, name: str = FLEET) -> list[str]:
@@ -116,9 +116,9 @@ def test_a_booking_of_several_gpus_is_one_event(lab: Lab) -> None:
     booking = one(comment="ICML run", id="icml")
     lab.book({"atlas": {"0": booking, "GPU-atlas-1": booking, "3": one("bob", id="other")}})
     build(lab)
-    found = events(lab)
-    assert set(found) == {"icml.atlas@gpuboard", "other.atlas@gpuboard"}
-    event = found["icml.atlas@gpuboard"]
+    events_by_uid = events(lab)
+    assert set(events_by_uid) == {"icml.atlas@gpuboard", "other.atlas@gpuboard"}
+    event = events_by_uid["icml.atlas@gpuboard"]
     assert event.summary == "atlas:0,1 alice: ICML run"
     assert (event.begins, event.ends) == (NOON + timedelta(days=1), NOON + timedelta(days=2))
     assert (event.location, event.description) == ("atlas", "ICML run")
@@ -144,8 +144,8 @@ def test_any_text_comes_back_as_it_was_written(lab: Lab, text: str) -> None:
     build(lab)
     (event,) = events(lab).values()
     assert event.description == text
-    told = text if len(text) <= 80 else f"{text[:79]}…"
-    assert event.summary == f"atlas:0 {name}: {told}"
+    shown_text = text if len(text) <= 80 else f"{text[:79]}…"
+    assert event.summary == f"atlas:0 {name}: {shown_text}"
 
 
 def test_every_event_of_every_feed_comes_back_as_it_was_booked(lab: Lab) -> None:
@@ -231,13 +231,13 @@ def test_the_first_and_the_last_day_that_are_accepted_are_no_trouble(
 
 def expanded(event: Any, until: datetime) -> list[datetime]:  # noqa: ANN401 of vobject
     """When an event begins, as the other program works it out."""
-    found = []
+    occurrences = []
     for begins in event.getrruleset(addRDate=True):
         moment = begins.replace(tzinfo=begins.tzinfo or event.dtstart.value.tzinfo)
         if moment > until:
             break
-        found.append(moment.astimezone(timezone.utc))
-    return found
+        occurrences.append(moment.astimezone(timezone.utc))
+    return occurrences
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,8 @@ def test_repeats_keep_their_hour_for_years_through_every_change_of_the_clocks(
     step = timedelta(days=7 if "WEEKLY" in rule else 5)
     number = timedelta(days=5 * 365) // step
     expected = [begins + step * turn for turn in range(number)]  # by the clock on the wall
-    assert len({one.utcoffset() for one in expected[-52:]}) == 2
-    assert expanded(event, expected[-1]) == [one.astimezone(timezone.utc) for one in expected]
+    assert len({occurrence.utcoffset() for occurrence in expected[-52:]}) == 2
+    assert expanded(event, expected[-1]) == [occurrence.astimezone(timezone.utc) for occurrence in expected]
 
 
 @pytest.mark.parametrize(
@@ -324,18 +324,18 @@ def test_the_clocks_change_when_they_do_by_the_time_before_the_change(lab: Lab, 
     lab.book({"atlas": {"0": one(rrule="FREQ=DAILY")}})
     build(lab, zone=zone)
     text = (lab.www / FLEET).read_bytes().decode().replace("\r\n ", "")
-    found = set()
+    onsets = set()
     for part in re.findall(r"BEGIN:(?:STANDARD|DAYLIGHT)\r\n(.*?)END:", text, re.DOTALL):
-        told = dict(line.partition(":")[::2] for line in part.split("\r\n"))
-        before, after = (datetime.strptime(told[f"TZOFFSET{end}"], "%z").utcoffset() for end in ("FROM", "TO"))
+        properties = dict(line.partition(":")[::2] for line in part.split("\r\n"))
+        before, after = (datetime.strptime(properties[f"TZOFFSET{end}"], "%z").utcoffset() for end in ("FROM", "TO"))
         assert before is not None
         for onset in re.findall(r"(?:DTSTART|RDATE):(\w+)\r\n", part):
             moment = (datetime.strptime(onset, "%Y%m%dT%H%M%S") - before).replace(tzinfo=timezone.utc)
             if before != after:
                 sides = [(moment - timedelta(seconds=back)).astimezone(zone).utcoffset() for back in (1, 0)]
                 assert sides == [before, after], onset
-                found.add(moment)
-    years = [moment.year for moment in found]
+                onsets.add(moment)
+    years = [moment.year for moment in onsets]
     assert [years.count(year) for year in range(2026, 2038)] == [changes] * 12
 
 
@@ -543,9 +543,9 @@ def crowd(tmp_path: Path) -> Iterator[Lab]:
 def test_only_who_has_bookings_has_a_feed_and_one_change_writes_few(crowd: Lab) -> None:
     build(crowd)
     assert len(feeds(crowd)) == 1 + 100 + 300
-    told = json.loads((crowd.data / "comments.json").read_text())
-    told["gpu7"]["0"][0]["comment"] = "changed"
-    crowd.book(told)
+    bookings = json.loads((crowd.data / "comments.json").read_text())
+    bookings["gpu7"]["0"][0]["comment"] = "changed"
+    crowd.book(bookings)
     written = {name for name in build(crowd, 20).written_files if name.endswith(".ics")}
     assert written == {FLEET, "bookings/hosts/gpu7.ics", "bookings/people/user7-0.ics"}
 

@@ -26,12 +26,14 @@ def text(content: str) -> JsonDocument:
 
 
 def said(file: JsonDocument) -> list[tuple[str, str, str]]:
-    return [(one.host, one.gpu, str(one.content.get("name", ""))) for one in file.list_entries() if one.content]
+    return [
+        (entry.host, entry.gpu, str(entry.content.get("name", ""))) for entry in file.list_entries() if entry.content
+    ]
 
 
 def entry_of(file: JsonDocument, name: str) -> JsonEntry:
-    (found,) = (one for one in file.list_entries() if one.content.get("name") == name)
-    return found
+    (matching_entry,) = (entry for entry in file.list_entries() if entry.content.get("name") == name)
+    return matching_entry
 
 
 @pytest.mark.parametrize(
@@ -159,11 +161,11 @@ def noisy(content: object, draw: Any) -> str:  # noqa: ANN401
     if isinstance(content, (dict, list)):
         parts = (
             [
-                f"{draw(NOISE)}{json.dumps(key)}{draw(NOISE)}:{draw(NOISE)}{noisy(one, draw)}"
-                for key, one in content.items()
+                f"{draw(NOISE)}{json.dumps(key)}{draw(NOISE)}:{draw(NOISE)}{noisy(child, draw)}"
+                for key, child in content.items()
             ]
             if isinstance(content, dict)
-            else [f"{draw(NOISE)}{noisy(one, draw)}" for one in content]
+            else [f"{draw(NOISE)}{noisy(child, draw)}" for child in content]
         )
         inner = f"{draw(NOISE)},".join(parts) + draw(NOISE)
         if parts and draw(st.booleans()):
@@ -175,7 +177,9 @@ def noisy(content: object, draw: Any) -> str:  # noqa: ANN401
 def pictured(file: JsonDocument) -> list[str]:
     """Each entry with its place, in no order."""
     return sorted(
-        repr((one.host, one.gpu, sorted(one.content.items(), key=repr))) for one in file.list_entries() if one.content
+        repr((entry.host, entry.gpu, sorted(entry.content.items(), key=repr)))
+        for entry in file.list_entries()
+        if entry.content
     )
 
 
@@ -184,7 +188,10 @@ def test_any_changes_leave_all_else_as_it_was(data: st.DataObject) -> None:
     written = noisy(data.draw(FILE), data.draw)
     file = JsonDocument.from_bytes(written.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode())
     for kind, host, gpu, content, which in data.draw(st.lists(CHANGE, max_size=6)):
-        before, entries = pictured(file), [one for one in file.list_entries() if one.content]
+        before, entries = (
+            pictured(file),
+            [entry_or_field for entry_or_field in file.list_entries() if entry_or_field.content],
+        )
         if kind == "add":
             file = add_entry(file, host, gpu, content)
             gone, new = 0, 1
@@ -196,12 +203,19 @@ def test_any_changes_leave_all_else_as_it_was(data: st.DataObject) -> None:
         else:
             old = entries[which % len(entries)]
             file = json_edit.update_json_entry(file, old, content)
-            wanted = {**old.content, **{key: one for key, one in content.items() if one is not None}}
-            wanted = {key: one for key, one in wanted.items() if not (key in content and content[key] is None)}
-            assert wanted in [one.content for one in file.list_entries()]
+            wanted = {
+                **old.content,
+                **{key: entry_or_field for key, entry_or_field in content.items() if entry_or_field is not None},
+            }
+            wanted = {
+                key: entry_or_field
+                for key, entry_or_field in wanted.items()
+                if not (key in content and content[key] is None)
+            }
+            assert wanted in [entry_or_field.content for entry_or_field in file.list_entries()]
             gone, new = 1, 1
         file = JsonDocument.from_bytes(file.content)
         after = pictured(file)
-        left = [one for one in before if one in after]
+        left = [entry_or_field for entry_or_field in before if entry_or_field in after]
         assert len(left) >= len(before) - gone
         assert len(after) == len(before) - gone + new

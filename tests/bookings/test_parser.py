@@ -25,14 +25,14 @@ def read(text: str) -> tuple[list[Booking], list[str]]:
 
 
 def one(content: object) -> Booking:
-    ((found,), problems) = read(json.dumps(content))
+    ((booking,), problems) = read(json.dumps(content))
     assert problems == []
-    return found
+    return booking
 
 
 def test_a_list_books_the_gpus_by_their_place() -> None:
-    found, problems = read(json.dumps({"atlas": [ALICE, None, {}, {**ALICE, "name": "bob"}]}))
-    assert [(booking.host, booking.gpu, booking.name) for booking in found] == [
+    bookings, problems = read(json.dumps({"atlas": [ALICE, None, {}, {**ALICE, "name": "bob"}]}))
+    assert [(booking.host, booking.gpu, booking.name) for booking in bookings] == [
         ("atlas", "0", "alice"),
         ("atlas", "3", "bob"),
     ]
@@ -40,20 +40,20 @@ def test_a_list_books_the_gpus_by_their_place() -> None:
 
 
 def test_an_object_books_by_index_uuid_or_the_whole_host() -> None:
-    found, _ = read(json.dumps({"atlas": {"1": ALICE, "GPU-1234": ALICE, "*": ALICE}}))
-    assert [booking.gpu for booking in found] == ["1", "GPU-1234", "*"]
+    bookings, _ = read(json.dumps({"atlas": {"1": ALICE, "GPU-1234": ALICE, "*": ALICE}}))
+    assert [booking.gpu for booking in bookings] == ["1", "GPU-1234", "*"]
 
 
 def test_one_gpu_may_have_several_bookings() -> None:
-    found, _ = read(json.dumps({"atlas": {"1": [ALICE, {**ALICE, "name": "bob"}]}}))
-    assert [booking.name for booking in found] == ["alice", "bob"]
+    bookings, _ = read(json.dumps({"atlas": {"1": [ALICE, {**ALICE, "name": "bob"}]}}))
+    assert [booking.name for booking in bookings] == ["alice", "bob"]
 
 
 def test_a_booking_has_all_that_it_may_have() -> None:
-    found = one({"atlas": [{**ALICE, "from": "2027-02-28 09:00", "id": "b1", "rrule": "FREQ=WEEKLY", "more": 1}]})
-    assert found.until == datetime(2027, 3, 1, 18, tzinfo=PARIS)
-    assert found.since == datetime(2027, 2, 28, 9, tzinfo=PARIS)
-    assert (found.comment, found.id, found.rrule) == ("ICML run", "b1", "FREQ=WEEKLY")
+    booking = one({"atlas": [{**ALICE, "from": "2027-02-28 09:00", "id": "b1", "rrule": "FREQ=WEEKLY", "more": 1}]})
+    assert booking.until == datetime(2027, 3, 1, 18, tzinfo=PARIS)
+    assert booking.since == datetime(2027, 2, 28, 9, tzinfo=PARIS)
+    assert (booking.comment, booking.id, booking.rrule) == ("ICML run", "b1", "FREQ=WEEKLY")
 
 
 def test_deleted_empty_and_null_entries_are_none() -> None:
@@ -70,8 +70,8 @@ def test_comments_trailing_commas_and_escaped_slashes_are_forgiven() -> None:
         {"name": "alice", "date": "2027-03-01 18:00", "comment": "see http:\\/\\/x // not a comment, }",},
       ],
     }"""
-    ((found,), problems) = read(text)
-    assert (found.comment, problems) == ("see http://x // not a comment, }", [])
+    ((booking,), problems) = read(text)
+    assert (booking.comment, problems) == ("see http://x // not a comment, }", [])
 
 
 def test_latin_1_and_a_byte_order_mark_are_forgiven() -> None:
@@ -121,8 +121,8 @@ def test_dates_as_people_write_them(date: str, expected: datetime) -> None:
     ],
 )
 def test_a_date_that_could_mean_two_or_none_is_a_problem(date: str, why: str) -> None:
-    found, (problem,) = read(json.dumps({"atlas": [{**ALICE, "date": date}, ALICE]}))
-    assert [booking.gpu for booking in found] == ["1"]
+    bookings, (problem,) = read(json.dumps({"atlas": [{**ALICE, "date": date}, ALICE]}))
+    assert [booking.gpu for booking in bookings] == ["1"]
     assert problem.startswith(f'line 1, atlas, GPU 0: the date "{date}" {why}')
 
 
@@ -142,8 +142,8 @@ def test_an_entry_that_cannot_count_is_reported(entry: object, problem: str) -> 
 
 def test_a_doubled_key_is_reported_and_the_last_one_counts() -> None:
     text = f'{{"atlas": {{"0": {json.dumps(ALICE)}, "0": {json.dumps({**ALICE, "name": "bob"})}}}}}'
-    found, problems = read(text)
-    assert [booking.name for booking in found] == ["bob"]
+    bookings, problems = read(text)
+    assert [booking.name for booking in bookings] == ["bob"]
     assert problems == ['the key "0" stands there twice; the last one counts']
 
 
@@ -163,24 +163,28 @@ def test_a_file_that_cannot_be_read_names_the_line(text: str, problem: str) -> N
 
 
 def test_the_gpus_of_one_booking_have_one_id_and_what_was_copied_and_changed_has_another() -> None:
-    by_hand, other, ours, copied = ({**ALICE, **more} for more in ({}, {"comment": ""}, {"id": "b1"}, {"id": "b1"}))
+    by_hand, uncommented, ours, copied = (
+        {**ALICE, **extra_fields} for extra_fields in ({}, {"comment": ""}, {"id": "b1"}, {"id": "b1"})
+    )
     copied["date"] = "2027-03-02"
-    found, _ = read(json.dumps({"atlas": {"0": [by_hand, ours], "1": [by_hand, ours, copied, other]}, "zeus": [ours]}))
-    ids = [booking.id for booking in found]
+    bookings, _ = read(
+        json.dumps({"atlas": {"0": [by_hand, ours], "1": [by_hand, ours, copied, uncommented]}, "zeus": [ours]})
+    )
+    ids = [booking.id for booking in bookings]
     assert (ids[0], ids[1], ids[6]) == (ids[2], "b1", "b1")
     assert ids[3] == "b1"
     assert len(set(ids)) == 4
     assert read(json.dumps({"atlas": [by_hand]}))[0][0].id == ids[0]
 
 
-@pytest.mark.parametrize("told", ["", " ", "<b>", "a b", "x" * 200, "é"])
-def test_an_id_that_no_command_could_name_is_not_used(told: str) -> None:
-    assert re.fullmatch("x([0-9a-f]{8}|x{79})", one({"atlas": [{**ALICE, "id": told}]}).id or "")
+@pytest.mark.parametrize("booking_id", ["", " ", "<b>", "a b", "x" * 200, "é"])
+def test_an_id_that_no_command_could_name_is_not_used(booking_id: str) -> None:
+    assert re.fullmatch("x([0-9a-f]{8}|x{79})", one({"atlas": [{**ALICE, "id": booking_id}]}).id or "")
 
 
 def test_script_and_escapes_are_text() -> None:
-    found = one({"atlas": [{**ALICE, "comment": "<script>\u001b[31m", "name": 42}]})
-    assert (found.comment, found.name) == ("<script>?[31m", "42")
+    booking = one({"atlas": [{**ALICE, "comment": "<script>\u001b[31m", "name": 42}]})
+    assert (booking.comment, booking.name) == ("<script>?[31m", "42")
 
 
 JSON = st.recursive(
@@ -213,19 +217,19 @@ def test_a_booking_may_repeat(rule: str, expected: str) -> None:
 
 @pytest.mark.parametrize("rule", ["FREQ=DAILY;COUNT=3;UNTIL=20270301", "FREQ=DAILY;UNTIL=20270301T000000Z;COUNT=3"])
 def test_repeats_end_after_a_number_or_at_a_time_and_not_by_both(rule: str) -> None:
-    (found,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "from": "2027-03-01 09:00", "rrule": rule}]}))
-    assert found.rrule is None
+    (booking,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "from": "2027-03-01 09:00", "rrule": rule}]}))
+    assert booking.rrule is None
     assert problem.endswith("has COUNT and UNTIL: only one of them may say when it ends; the booking counts once")
 
 
 def test_what_repeats_keeps_its_hour_when_the_clocks_change_whatever_its_offset() -> None:
     winter = {"from": "2027-03-23 09:00+01:00", "date": "2027-03-23 11:00Z", "rrule": "FREQ=WEEKLY"}
-    found = one({"atlas": [{"name": "alice", **winter}]})
-    assert (found.since, found.since and found.since.tzinfo) == (datetime(2027, 3, 23, 9, tzinfo=PARIS), PARIS)
-    assert (found.until.tzinfo, found.until.hour) == (PARIS, 12)
+    booking = one({"atlas": [{"name": "alice", **winter}]})
+    assert (booking.since, booking.since and booking.since.tzinfo) == (datetime(2027, 3, 23, 9, tzinfo=PARIS), PARIS)
+    assert (booking.until.tzinfo, booking.until.hour) == (PARIS, 12)
 
 
 def test_a_booking_that_repeats_needs_its_beginning() -> None:
-    (found,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "rrule": "FREQ=DAILY"}]}))
-    assert found.rrule is None
+    (booking,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "rrule": "FREQ=DAILY"}]}))
+    assert booking.rrule is None
     assert problem == 'line 1, atlas, GPU 0: the rrule "FREQ=DAILY" needs a `from`; the booking counts once'

@@ -46,8 +46,8 @@ class Counter:
         length: str | None = None,
         **request: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
-        told = {key: value for key, value in (("from", since), ("for", length)) if value}
-        return booking_service.handle_service_request(self.service, {**request, **told}, who)
+        time_fields = {key: value for key, value in (("from", since), ("for", length)) if value}
+        return booking_service.handle_service_request(self.service, {**request, **time_fields}, who)
 
     def book(
         self,
@@ -55,9 +55,9 @@ class Counter:
         who: BookingUser = ALICE,
         since: str | None = None,
         length: str | None = "2h",
-        **more: Any,  # noqa: ANN401
+        **extra_fields: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
-        return self.do(who, since, length, **{"do": "book", "gpus": list(gpus), **more})
+        return self.do(who, since, length, **{"do": "book", "gpus": list(gpus), **extra_fields})
 
     def after(self, **time: float) -> None:
         self.time += sum(value * {"hours": 3600, "minutes": 60, "days": 86400}[unit] for unit, value in time.items())
@@ -88,10 +88,10 @@ def counter(lab: Lab) -> Counter:
 
 
 def refusal(act: Any, error: type[Exception] = BookingRefusedError) -> str:  # noqa: ANN401
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as raised:
         act()
-    assert type(found.value) is error
-    return str(found.value)
+    assert type(raised.value) is error
+    return str(raised.value)
 
 
 # Booking
@@ -99,17 +99,17 @@ def refusal(act: Any, error: type[Exception] = BookingRefusedError) -> str:  # n
 
 def test_a_booking_is_in_the_file_and_confirmed_in_words(counter: Counter) -> None:
     done = counter.book("atlas:0,2", until="fri 18:00", comment="ICML run", length=None)
-    (one,) = done["bookings"]
+    (booking,) = done["bookings"]
     assert done["said"] == "atlas:0,2 for alice from now until Fri 16 Nov 18:00 (4 d 8 h)"
     entry = {
         "name": "alice",
         "from": "2029-11-12 10:30+01:00",
         "date": "2029-11-16 18:00+01:00",
         "comment": "ICML run",
-        "id": one["id"],
+        "id": booking["id"],
     }
     assert counter.content() == {"atlas": {"0": entry, "2": entry}}
-    assert (one["where"], one["phase"], done["warnings"]) == ("atlas:0,2", "now", [])
+    assert (booking["where"], booking["phase"], done["warnings"]) == ("atlas:0,2", "now", [])
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_a_silent_host_may_be_booked_with_a_warning(counter: Counter) -> None:
 
 
 def test_any_picks_free_ones_of_the_host_with_the_fewest_to_spare(counter: Counter) -> None:
-    assert [one["where"] for one in counter.book(any=2, who=ALICE)["bookings"]] == ["zeus:0,1"]
-    assert [one["where"] for one in counter.book(any=2, who=ALICE)["bookings"]] == ["atlas:0,2"]
+    assert [booking["where"] for booking in counter.book(any=2, who=ALICE)["bookings"]] == ["zeus:0,1"]
+    assert [booking["where"] for booking in counter.book(any=2, who=ALICE)["bookings"]] == ["atlas:0,2"]
 
 
 def test_any_with_a_model_books_that_model(counter: Counter) -> None:
@@ -298,12 +298,12 @@ def test_nothing_is_booked_in_the_past(counter: Counter) -> None:
 
 
 def test_an_ended_booking_cannot_be_changed(counter: Counter) -> None:
-    one = counter.book("atlas:0")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0")["bookings"][0]["id"]
     before = counter.path.read_bytes()
     counter.after(hours=3)
-    why = f"booking {one} ended 12:30, and the past stays as it was"
-    assert refusal(lambda: counter.do(do="release", id=one)) == why
-    assert refusal(lambda: counter.do(do="change", id=one, until="fri 18:00")) == why
+    why = f"booking {booking_id} ended 12:30, and the past stays as it was"
+    assert refusal(lambda: counter.do(do="release", id=booking_id)) == why
+    assert refusal(lambda: counter.do(do="change", id=booking_id, until="fri 18:00")) == why
     assert counter.path.read_bytes() == before
 
 
@@ -311,18 +311,18 @@ def test_release_ends_a_running_booking_now_and_removes_a_coming_one(counter: Co
     runs = counter.book("atlas:0")["bookings"][0]["id"]
     comes = counter.book("atlas:0", since="tomorrow 9:00")["bookings"][0]["id"]
     counter.after(hours=1)
-    said = counter.do(do="release", id=runs)["said"]
-    assert said == "atlas:0 of alice: what is left until Mon 12 Nov 12:30 is released"
+    message = counter.do(do="release", id=runs)["said"]
+    assert message == "atlas:0 of alice: what is left until Mon 12 Nov 12:30 is released"
     counter.do(do="release", id=comes)
     (left,) = counter.content()["atlas"]["0"]
     assert (left["id"], left["date"]) == (runs, "2029-11-12 11:30+01:00")
 
 
 def test_the_beginning_of_what_has_begun_stays(counter: Counter) -> None:
-    one = counter.book("atlas:0")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0")["bookings"][0]["id"]
     counter.after(hours=1)
-    why = f"booking {one} has begun, and its beginning stays"
-    assert refusal(lambda: counter.do(do="change", id=one, since="12:00")) == why
+    why = f"booking {booking_id} has begun, and its beginning stays"
+    assert refusal(lambda: counter.do(do="change", id=booking_id, since="12:00")) == why
 
 
 # Changes
@@ -332,24 +332,24 @@ def test_a_booking_is_lengthened_and_the_rest_of_its_entry_stays(counter: Counte
     counter.path.write_text(
         '{"atlas": {\n  // the old one\n  "0": {"name": "alice", "date": "2029-11-13", "team": ["x"]}\n}}'
     )
-    (one,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
-    counter.do(do="change", id=one["id"], until="2029-11-14 09:00", comment="longer")
+    (booking,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
+    counter.do(do="change", id=booking["id"], until="2029-11-14 09:00", comment="longer")
     assert counter.path.read_text() == (
         '{"atlas": {\n  // the old one\n  "0": {"name": "alice", "date": "2029-11-14 09:00+01:00", "team": ["x"], '
-        f'"comment": "longer", "id": "{one["id"]}"}}\n}}}}'
+        f'"comment": "longer", "id": "{booking["id"]}"}}\n}}}}'
     )
 
 
 def test_a_change_into_somebody_elses_time_is_refused(counter: Counter) -> None:
-    one = counter.book("atlas:0")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0")["bookings"][0]["id"]
     counter.book("atlas:0", who=BOB, since="13:00")
-    assert "is booked by bob" in refusal(lambda: counter.do(do="change", id=one, length="3h"))
-    assert counter.do(do="change", id=one, length="150m")["said"].endswith("until Mon 12 Nov 13:00 (2 h 30 min)")
+    assert "is booked by bob" in refusal(lambda: counter.do(do="change", id=booking_id, length="3h"))
+    assert counter.do(do="change", id=booking_id, length="150m")["said"].endswith("until Mon 12 Nov 13:00 (2 h 30 min)")
 
 
 def test_the_gpus_of_a_booking_change_together_and_one_of_them_can_be_released(counter: Counter) -> None:
-    one = counter.book("atlas:0,2,3", since="tomorrow 9:00")["bookings"][0]["id"]
-    counter.do(do="change", id=one, until="wed 9:00")
+    booking_id = counter.book("atlas:0,2,3", since="tomorrow 9:00")["bookings"][0]["id"]
+    counter.do(do="change", id=booking_id, until="wed 9:00")
     assert {entry["date"] for entry in counter.content()["atlas"].values()} == {"2029-11-14 09:00+01:00"}
     counter.do(do="release", gpus=["atlas:2"])
     (left,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
@@ -363,20 +363,20 @@ def test_release_asks_which_of_two_bookings_is_meant(counter: Counter) -> None:
 
 
 def test_a_whole_host_is_released_whole(counter: Counter) -> None:
-    one = counter.book("atlas")["bookings"][0]["id"]
-    why = f"booking {one} is of all GPUs of atlas: release it whole"
+    booking_id = counter.book("atlas")["bookings"][0]["id"]
+    why = f"booking {booking_id} is of all GPUs of atlas: release it whole"
     assert refusal(lambda: counter.do(do="release", gpus=["atlas:1"])) == why
     assert counter.do(do="release", gpus=["atlas"])
 
 
 def test_a_series_that_has_begun_gets_an_end_and_one_that_has_not_is_gone(counter: Counter) -> None:
     series: dict[str, Any] = {"length": "3h", "rrule": "FREQ=DAILY;COUNT=30"}
-    one = counter.book("atlas:0", **series)["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0", **series)["bookings"][0]["id"]
     later = counter.book("atlas:2", **series, since="tomorrow 9:00")["bookings"][0]["id"]
     counter.after(hours=1)
     counter.do(do="release", id=later)
     counter.after(days=2, hours=-1)
-    counter.do(do="release", id=one)
+    counter.do(do="release", id=booking_id)
     assert counter.content()["atlas"]["0"]["rrule"] == "FREQ=DAILY;UNTIL=20291114T093000Z"
     assert counter.book("atlas:0", who=BOB, since="fri 9:00")
 
@@ -385,25 +385,29 @@ def test_a_series_that_has_begun_gets_an_end_and_one_that_has_not_is_gone(counte
 
 
 def test_only_the_owner_whoever_made_it_or_an_admin_changes_a_booking(counter: Counter) -> None:
-    one = counter.book("atlas:0", who=BOB, name="alice")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0", who=BOB, name="alice")["bookings"][0]["id"]
     assert counter.content()["atlas"]["0"]["by"] == "bob"
-    why = f"booking {one} is alice's, and only they or an admin may change it"
+    why = f"booking {booking_id} is alice's, and only they or an admin may change it"
     assert (
-        refusal(lambda: counter.do(BookingUser("mallory"), do="change", id=one, comment="x"), BookingForbiddenError)
+        refusal(
+            lambda: counter.do(BookingUser("mallory"), do="change", id=booking_id, comment="x"), BookingForbiddenError
+        )
         == why
     )
-    assert refusal(lambda: counter.do(BookingUser("mallory"), do="release", id=one), BookingForbiddenError) == why
+    assert (
+        refusal(lambda: counter.do(BookingUser("mallory"), do="release", id=booking_id), BookingForbiddenError) == why
+    )
     assert refusal(lambda: counter.do(BookingUser("mallory"), do="release", gpus=["atlas:0"])) == (
         "you have not booked atlas:0; it is booked by alice"
     )
     for who in (ALICE, BOB, ADMIN):
-        counter.do(who, do="change", id=one, comment=f"by {who.name}")
+        counter.do(who, do="change", id=booking_id, comment=f"by {who.name}")
 
 
 def test_one_person_has_many_names(counter: Counter) -> None:
     (counter.lab.data / "aliases.csv").write_text("alice,Alice A.\nasmith,Alice A.\n")
-    one = counter.book("atlas:0", who=BookingUser("asmith"))["bookings"][0]["id"]
-    assert counter.do(ALICE, do="change", id=one, comment="mine too")
+    booking_id = counter.book("atlas:0", who=BookingUser("asmith"))["bookings"][0]["id"]
+    assert counter.do(ALICE, do="change", id=booking_id, comment="mine too")
     assert counter.book("atlas:2", who=ALICE, name="asmith")["bookings"][0]["by"] is None
 
 
@@ -416,9 +420,9 @@ def test_booking_for_others_may_be_forbidden(lab: Lab) -> None:
 
 def test_an_open_board_believes_the_name_that_is_given(counter: Counter) -> None:
     anybody = BookingUser("alice", is_open=True)
-    one = counter.book("atlas:0", who=anybody, name="bob")["bookings"][0]
-    assert (one["name"], one["by"]) == ("bob", None)
-    assert counter.do(anybody, do="release", id=one["id"])
+    booking = counter.book("atlas:0", who=anybody, name="bob")["bookings"][0]
+    assert (booking["name"], booking["by"]) == ("bob", None)
+    assert counter.do(anybody, do="release", id=booking["id"])
 
 
 # Limits
@@ -465,17 +469,17 @@ def test_what_somebody_has_already_counts(lab: Lab) -> None:
 
 def test_an_extension_is_held_to_the_limits_too(lab: Lab) -> None:
     counter = Counter(lab, max_duration_s=3 * 3600)
-    one = counter.book("atlas:0")["bookings"][0]["id"]
-    assert refusal(lambda: counter.do(do="change", id=one, length="4h")).startswith("it would last 4 h")
+    booking_id = counter.book("atlas:0")["bookings"][0]["id"]
+    assert refusal(lambda: counter.do(do="change", id=booking_id, length="4h")).startswith("it would last 4 h")
 
 
 # Log and undo
 
 
 def test_each_change_has_a_line_with_who_when_what_before_and_after(counter: Counter) -> None:
-    one = counter.book("atlas:0")["bookings"][0]["id"]
-    counter.do(do="change", id=one, comment="x")
-    counter.do(BookingUser("root", is_admin=True, via="page"), do="release", id=one)
+    booking_id = counter.book("atlas:0")["bookings"][0]["id"]
+    counter.do(do="change", id=booking_id, comment="x")
+    counter.do(BookingUser("root", is_admin=True, via="page"), do="release", id=booking_id)
     lines = counter.log()
     assert [(line["who"], line["via"], line["what"]) for line in lines] == [
         ("alice", "command", "book"),
@@ -494,9 +498,9 @@ def test_undo_takes_back_ones_own_changes_one_after_the_other(counter: Counter) 
     counter.book("atlas:0")
     counter.book("atlas:2", who=BOB)
     (by_hand,) = (
-        one["id"]
-        for one in booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
-        if one["gpus"] == ["3"]
+        booking["id"]
+        for booking in booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
+        if booking["gpus"] == ["3"]
     )
     counter.do(do="change", id=by_hand, until="2029-12-02 12:00")
     assert counter.do(do="undo")["said"].startswith("taken back what alice did at 2029-11-12 10:30 (change): atlas:3")
@@ -519,20 +523,20 @@ def test_undo_takes_ids_of_any_type(counter: Counter) -> None:
 
 
 def test_a_release_is_taken_back_unless_somebody_else_has_booked_meanwhile(counter: Counter) -> None:
-    one = counter.book("atlas:0", since="tomorrow 9:00")["bookings"][0]["id"]
-    counter.do(do="release", id=one)
+    booking_id = counter.book("atlas:0", since="tomorrow 9:00")["bookings"][0]["id"]
+    counter.do(do="release", id=booking_id)
     theirs = counter.book("atlas:0", who=BOB, since="tomorrow 9:00")["bookings"][0]["id"]
     assert "is booked by bob" in refusal(lambda: counter.do(do="undo"))
     counter.do(BOB, do="release", id=theirs)
-    assert counter.do(do="undo")["bookings"][0]["id"] == one
+    assert counter.do(do="undo")["bookings"][0]["id"] == booking_id
 
 
 @pytest.mark.parametrize("act", ["release", "change"])
 def test_a_time_that_somebody_else_has_had_since_is_not_taken_back(counter: Counter, act: str) -> None:
-    one = counter.book("atlas:0", length="8h")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0", length="8h")["bookings"][0]["id"]
     counter.after(minutes=10)
-    more: dict[str, Any] = {"until": "11:00"} if act == "change" else {}
-    counter.do(do=act, id=one, **more)
+    changed_fields: dict[str, Any] = {"until": "11:00"} if act == "change" else {}
+    counter.do(do=act, id=booking_id, **changed_fields)
     counter.book("atlas:0", who=BOB, since="11:00", length="30m")
     before = counter.content()
     counter.after(hours=2)
@@ -617,8 +621,8 @@ def test_a_file_that_would_be_too_large_is_refused(counter: Counter) -> None:
     large = {"name": "o", "date": "2029-12-01", "note": "y" * (3 * 1024 * 1024)}
     counter.path.write_text(json.dumps({"zeus": {"0": large}}))
     assert refusal(lambda: counter.book("atlas:0")).startswith("comments.json is full: it may have 3145728 bytes")
-    (one,) = booking_service.list_service_bookings(counter.service.begin_read(BookingUser("o")))["bookings"]
-    assert counter.do(BookingUser("o"), do="release", id=one["id"])  # which makes it no larger
+    (booking,) = booking_service.list_service_bookings(counter.service.begin_read(BookingUser("o")))["bookings"]
+    assert counter.do(BookingUser("o"), do="release", id=booking["id"])  # which makes it no larger
 
 
 def test_an_undo_is_done_once_and_is_the_one_that_was_shown(counter: Counter) -> None:
@@ -668,7 +672,7 @@ def test_what_repeats_is_compared_as_far_as_the_other_goes(counter: Counter) -> 
 
 
 @pytest.mark.parametrize(
-    ("limits", "more", "why"),
+    ("limits", "booking_options", "why"),
     [
         ({"max_ahead_s": 14 * 86400}, {"length": "3h", "rrule": "FREQ=DAILY"}, "bookings are made 14 d ahead"),
         (
@@ -679,8 +683,10 @@ def test_what_repeats_is_compared_as_far_as_the_other_goes(counter: Counter) -> 
         ({"max_gpu_hours": 10}, {"length": "20h", "since": "2029-12-20 9:00", "rrule": "FREQ=DAILY"}, "GPU-hours"),
     ],
 )
-def test_the_limits_bind_what_repeats(lab: Lab, limits: dict[str, float], more: dict[str, Any], why: str) -> None:
-    assert why in refusal(lambda: Counter(lab, **limits).book("atlas:0", **more))
+def test_the_limits_bind_what_repeats(
+    lab: Lab, limits: dict[str, float], booking_options: dict[str, Any], why: str
+) -> None:
+    assert why in refusal(lambda: Counter(lab, **limits).book("atlas:0", **booking_options))
 
 
 def test_two_series_far_ahead_count_together(lab: Lab) -> None:
@@ -697,14 +703,16 @@ def test_another_name_does_not_help_past_a_limit(lab: Lab) -> None:
 
 
 def test_a_beginning_is_not_moved_into_the_past(counter: Counter) -> None:
-    one = counter.book("atlas:0", since="2029-11-20 9:00")["bookings"][0]["id"]
-    assert "which is in the past" in refusal(lambda: counter.do(do="change", id=one, since="2029-11-01 9:00"))
+    booking_id = counter.book("atlas:0", since="2029-11-20 9:00")["bookings"][0]["id"]
+    assert "which is in the past" in refusal(lambda: counter.do(do="change", id=booking_id, since="2029-11-01 9:00"))
 
 
 def test_a_series_that_is_over_stays_as_it_was(counter: Counter) -> None:
-    one = counter.book("atlas:0", since="tomorrow 9:00", length="3h", rrule="FREQ=DAILY;COUNT=3")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0", since="tomorrow 9:00", length="3h", rrule="FREQ=DAILY;COUNT=3")["bookings"][0][
+        "id"
+    ]
     counter.after(days=30)
-    assert "ended 15 Nov 12:00, and the past stays" in refusal(lambda: counter.do(do="release", id=one))
+    assert "ended 15 Nov 12:00, and the past stays" in refusal(lambda: counter.do(do="release", id=booking_id))
     assert refusal(lambda: counter.do(do="release", gpus=["atlas:0"])) == "you have not booked atlas:0"
 
 
@@ -728,12 +736,12 @@ def test_what_repeats_on_other_days_begins_on_the_first_of_these(counter: Counte
 
 
 def test_the_gpus_that_one_keeps_of_a_running_booking_keep_its_id(counter: Counter) -> None:
-    one = counter.book("atlas:0,2", length="8h")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0,2", length="8h")["bookings"][0]["id"]
     counter.after(hours=1)
     counter.do(do="release", gpus=["atlas:0"])
     (left,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
-    assert (left["id"], left["where"]) == (one, "atlas:2")
-    assert counter.do(do="release", id=one)
+    assert (left["id"], left["where"]) == (booking_id, "atlas:2")
+    assert counter.do(do="release", id=booking_id)
 
 
 def test_what_was_released_this_very_minute_can_be_booked(counter: Counter) -> None:
@@ -747,32 +755,34 @@ def test_what_was_released_this_very_minute_can_be_booked(counter: Counter) -> N
 def test_a_change_leaves_what_it_does_not_name_letter_by_letter(counter: Counter) -> None:
     entry = {"name": "alice", "date": "2029-12-01", "comment": "x" * 800, "rrule": None, "half": "\ud83d"}
     counter.path.write_text(json.dumps({"atlas": {"0": entry}}))
-    (one,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
-    counter.do(do="change", id=one["id"], until="2029-12-02 9:00")
-    assert counter.content()["atlas"]["0"] == {**entry, "date": "2029-12-02 09:00+01:00", "id": one["id"]}
+    (booking,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
+    counter.do(do="change", id=booking["id"], until="2029-12-02 9:00")
+    assert counter.content()["atlas"]["0"] == {**entry, "date": "2029-12-02 09:00+01:00", "id": booking["id"]}
     counter.do(do="undo")
     assert counter.content()["atlas"]["0"] == entry
 
 
 def test_a_series_that_runs_can_be_handed_over(counter: Counter) -> None:
-    one = counter.book("atlas:0", length="3h", rrule="FREQ=DAILY")["bookings"][0]["id"]
+    booking_id = counter.book("atlas:0", length="3h", rrule="FREQ=DAILY")["bookings"][0]["id"]
     counter.after(days=3)
-    assert counter.do(do="change", id=one, name="bob")["bookings"][0]["name"] == "bob"
+    assert counter.do(do="change", id=booking_id, name="bob")["bookings"][0]["name"] == "bob"
 
 
 def test_a_handing_over_may_be_forbidden_too(lab: Lab) -> None:
     counter = Counter(lab, can_book_for_others=False)
-    one = counter.book("atlas:0")["bookings"][0]["id"]
-    assert "nobody but an admin" in refusal(lambda: counter.do(do="change", id=one, name="bob"), BookingForbiddenError)
+    booking_id = counter.book("atlas:0")["bookings"][0]["id"]
+    assert "nobody but an admin" in refusal(
+        lambda: counter.do(do="change", id=booking_id, name="bob"), BookingForbiddenError
+    )
 
 
 @pytest.mark.parametrize("date", ["2200-12-31 23:59", "2200-12-31 10:59-12:00", "2200-12-31T22:59:59Z"])
 def test_the_longest_booking_can_be_changed_and_released(counter: Counter, date: str) -> None:
     counter.path.write_text(json.dumps({"atlas": {"0": {"name": "alice", "from": "1970-01-01", "date": date}}}))
     assert "atlas:0 is booked by alice" in refusal(lambda: counter.book("atlas:0"))
-    (one,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
-    assert counter.do(do="change", id=one["id"], comment="still")
-    assert counter.do(do="release", id=one["id"])
+    (booking,) = booking_service.list_service_bookings(counter.service.begin_read(ALICE))["bookings"]
+    assert counter.do(do="change", id=booking["id"], comment="still")
+    assert counter.do(do="release", id=booking["id"])
 
 
 def test_an_id_on_two_hosts_is_reported_apart_by_the_host(counter: Counter) -> None:
@@ -812,8 +822,8 @@ def test_where_users_are_hidden_an_open_board_names_no_owner(lab: Lab) -> None:
     booking_service.handle_service_request(
         service, {"do": "book", "gpus": ["atlas:0"], "for": "2h", "comment": "secret"}, BOB
     )
-    found = booking_service.handle_service_request(
+    answer = booking_service.handle_service_request(
         service, {"do": "release", "gpus": ["atlas:0"], "check": True}, BookingUser("", is_open=True)
     )
-    assert "bob" not in json.dumps(found)
-    assert "secret" not in json.dumps(found)
+    assert "bob" not in json.dumps(answer)
+    assert "secret" not in json.dumps(answer)

@@ -47,10 +47,10 @@ def lab() -> Iterator[Lab]:
 def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
     """What somebody hears who books."""
     try:
-        found = booking_service.handle_service_request(
+        answer = booking_service.handle_service_request(
             BookingService(lab.settings()), {"do": "book", "gpus": [f"atlas:{gpu}"], "for": "2h"}, BookingUser(who)
         )
-        return f"booked {found['bookings'][0]['id']}"
+        return f"booked {answer['bookings'][0]['id']}"
     except LockedFileError as why:
         return str(why)
 
@@ -67,17 +67,17 @@ def as_user(uid: int, groups: list[int], act: Callable[[], str]) -> str:
     read, write = os.pipe()
     child = fork()
     if not child:
-        said = "died"
+        outcome = "died"
         try:
             os.setgroups(groups)
             os.setgid(uid)
             os.setuid(uid)
             os.umask(0o077)
-            said = act()
+            outcome = act()
         except BaseException:
-            said = traceback.format_exc()
+            outcome = traceback.format_exc()
         finally:
-            os.write(write, said.encode())
+            os.write(write, outcome.encode())
             os._exit(0)
     os.close(write)
     os.waitpid(child, 0)
@@ -113,10 +113,10 @@ def test_two_people_of_a_group_book_in_turn(lab: Lab) -> None:
         lab.host("atlas", "".join(gpu_row(index) for index in range(4)))
         assert as_user(uid, [LAB_GROUP], lambda: book(lab, str(gpu), f"user{gpu}")).startswith("booked")  # noqa: B023
     names = [
-        one["name"]
-        for one in booking_service.list_service_bookings(BookingService(lab.settings()).begin_read(BookingUser("")))[
-            "bookings"
-        ]
+        booking["name"]
+        for booking in booking_service.list_service_bookings(
+            BookingService(lab.settings()).begin_read(BookingUser(""))
+        )["bookings"]
     ]
     assert names == ["user0", "user1", "user2", "user3"]
     assert of(lab.data / "comments.json")[1:] == (LAB_GROUP, "0o664")
@@ -128,8 +128,8 @@ def test_who_may_not_write_the_file_may_not_replace_it(lab: Lab) -> None:
     share(lab.data, 0, LAB_GROUP, 0o2775)
     share(lab.data / "comments.json", 0, LAB_GROUP, 0o644)
     before = (lab.data / "comments.json").read_bytes()
-    said = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
-    assert "belongs to root, and you may not write it" in said
+    outcome = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
+    assert "belongs to root, and you may not write it" in outcome
     assert (lab.data / "comments.json").read_bytes() == before
 
 
@@ -139,16 +139,16 @@ def test_nobody_is_locked_out_by_whoever_books(lab: Lab) -> None:
     lab.book({})
     share(lab.data, 0, LAB_GROUP, 0o2775)
     share(lab.data / "comments.json", daemon.pw_uid, LAB_GROUP, 0o664)  # and is not in that group
-    said = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
-    assert "belongs to daemon, who could not write it any more after you" in said
+    outcome = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
+    assert "belongs to daemon, who could not write it any more after you" in outcome
     (lab.data / "comments.json").chmod(0o666)
     assert as_user(ALICE, [LAB_GROUP], lambda: book(lab)).startswith("booked")
 
 
 @AS_ROOT
 def test_a_folder_that_cannot_be_written_is_one_sentence(lab: Lab) -> None:
-    said = as_user(ALICE, [], lambda: book(lab))
-    assert said.endswith(f"cannot be opened: Permission denied; {booking_store.ASK_ADMIN_HINT}")
+    outcome = as_user(ALICE, [], lambda: book(lab))
+    assert outcome.endswith(f"cannot be opened: Permission denied; {booking_store.ASK_ADMIN_HINT}")
     lab.book({})
     (lab.data / "comments.json").chmod(0o666)
     (lab.data / booking_store.LOCK_FILE).touch(0o644)
@@ -188,8 +188,8 @@ def test_an_edit_by_hand_between_read_and_write_is_not_lost(lab: Lab, monkeypatc
     assert book(lab).startswith("booked")
     content = json.loads((lab.data / "comments.json").read_text())
     assert list(content["atlas"]) == ["7", "0"]
-    said = [json.loads(line)["what"] for line in (lab.data / booking_store.LOG_FILE).read_text().splitlines()]
-    assert said == ["book", "nothing", "book"]
+    logged_actions = [json.loads(line)["what"] for line in (lab.data / booking_store.LOG_FILE).read_text().splitlines()]
+    assert logged_actions == ["book", "nothing", "book"]
 
 
 def test_a_file_that_an_editor_has_emptied_is_waited_for(lab: Lab) -> None:
@@ -217,11 +217,11 @@ def killed_at(step: int, act: Callable[[], object]) -> bool:
         left = [step]
 
         def dying(call: Callable[..., object]) -> Callable[..., object]:
-            def instead(*given: object, **named: object) -> object:
+            def instead(*arguments: object, **named: object) -> object:
                 left[0] -= 1
                 if not left[0]:
                     os.kill(os.getpid(), signal.SIGKILL)
-                return call(*given, **named)
+                return call(*arguments, **named)
 
             return instead
 

@@ -28,13 +28,13 @@ def lab(tmp_path: Path) -> Lab:
 def remember(lab: Lab, hosts: list[str], hours: int = 3, use: float = 50) -> None:
     """Some hours of each host, which end now; a minute of every five is enough."""
     history = HistoryWriter(lab.state, timezone.utc)
-    several = [
+    sampled_hosts = [
         history_fixtures.host(history_fixtures.gpu("busy", ["alice"], key=f"GPU-{name}", use=use), name=name)
         for name in hosts
     ]
     now = int(time.time()) // 60 * 60
     for back in range(hours * 12, 0, -1):
-        record(history, now - back * 300, 1, several)
+        record(history, now - back * 300, 1, sampled_hosts)
     history.close()
 
 
@@ -65,8 +65,8 @@ def test_a_line_has_gaps_where_nothing_was_seen(lab: Lab) -> None:
     remember(lab, ["atlas"], use=100)
     push(lab, ["atlas"])
     lab.build()
-    found = re.search(r"<td class=day>.*?<path d=\"(M\d+ 0h\d+)\"", lab.page())
-    assert found and int(found[1].split()[0][1:]) >= 41  # of 48 slots, the last are known
+    path_match = re.search(r"<td class=day>.*?<path d=\"(M\d+ 0h\d+)\"", lab.page())
+    assert path_match and int(path_match[1].split()[0][1:]) >= 41  # of 48 slots, the last are known
 
 
 def test_as_long_as_there_is_next_to_no_history_the_board_has_no_such_column(lab: Lab) -> None:
@@ -87,12 +87,12 @@ def test_a_builder_that_goes_on_draws_few_lines_at_each_build(lab: Lab) -> None:
     remember(lab, NAMES)
     push(lab, NAMES)
     builder = Builder(lab.settings(), build_interval_s=10)
-    found = []
+    line_counts = []
     for number in range(7):
         builder.build(time.time() + number)
-        found.append(lined(lab))
+        line_counts.append(lined(lab))
     builder.close()
-    assert found == [2, 4, 6, 8, 10, 12, 12]
+    assert line_counts == [2, 4, 6, 8, 10, 12, 12]
 
 
 def test_a_line_stands_for_a_quarter_of_an_hour_so_that_its_card_does(lab: Lab) -> None:

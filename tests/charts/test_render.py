@@ -65,12 +65,12 @@ def test_each_gpu_and_the_machine_have_a_chart_of_each_window(drawn: str) -> Non
 
 
 def test_a_row_shows_mean_use_memory_and_power_highest_temperature_owner_and_booking(lab: Lab) -> None:
-    several = [
+    gpus = [
         gpu("busy", ["alice"], ["bob"], use=use, memory=40960, temperature=temperature, power=power)
         for use, temperature, power in ((100, 60, 300), (50, 80, 100))
     ]
     history = HistoryWriter(lab.state, timezone.utc)
-    record(history, NOW - 3600, 60, lambda minute: [host(several[minute % 2])])
+    record(history, NOW - 3600, 60, lambda minute: [host(gpus[minute % 2])])
     history.close()
     *_, last = rows_of(plot(Drawing(lab).draw(NOW), "day", 0))
     assert last == ["Sun 15 Nov 11:00 – 12:00", "75 %", "40 GiB", "80 °C", "200 W", "alice", "bob"]
@@ -102,14 +102,14 @@ def test_an_unavailable_value_is_a_gap_beside_others(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "told"), [(60, "booked: &lt;dana&gt;"), (20, "&lt;dana&gt;"), (6, "&lt;d…"), (2, None)]
+    ("slots", "expected_label"), [(60, "booked: &lt;dana&gt;"), (20, "&lt;dana&gt;"), (6, "&lt;d…"), (2, None)]
 )
-def test_a_name_that_has_no_room_is_cut_and_says_so(slots: int, told: str | None) -> None:
-    found = re.findall(
+def test_a_name_that_has_no_room_is_cut_and_says_so(slots: int, expected_label: str | None) -> None:
+    labels = re.findall(
         r"<text x=3 y=12>([^<]*)</text>",
         charts_render.render_chart_band_label(range(0, slots), 100, 0, "booked: <dana>", "<dana>"),
     )
-    assert found == ([told] if told else [])
+    assert labels == ([expected_label] if expected_label else [])
 
 
 def test_people_and_bookings_stand_behind_by_name(drawn: str) -> None:
@@ -148,8 +148,8 @@ def test_names_are_shown_as_text(lab: Lab) -> None:
 def test_each_axis_ends_at_a_round_number_above_all_values(lab: Lab) -> None:
     charts = small(lab, 60, gpu(power=613, memory=1000), gpu(index=1, power=20)).draw(NOW)
     for number in (0, 1):
-        found = re.findall(r"<text class=axis x=-4 y=\d+>(\d+)</text>", plot(charts, "day", number))
-        assert found == ["100", "0", "80", "0", "100", "0", "700", "0"]
+        axis_labels = re.findall(r"<text class=axis x=-4 y=\d+>(\d+)</text>", plot(charts, "day", number))
+        assert axis_labels == ["100", "0", "80", "0", "100", "0", "700", "0"]
 
 
 def test_a_gpu_that_the_host_has_no_more_comes_last_and_says_so(lab: Lab) -> None:

@@ -27,31 +27,31 @@ def line(**columns: list[int]) -> Columns:
     return {name: array(kinds[name], numbers) for name, numbers in columns.items()}
 
 
-def lengths(one: TimeGrid) -> list[int]:
-    return [len(some) for some in one.buckets]
+def lengths(grid: TimeGrid) -> list[int]:
+    return [len(some) for some in grid.buckets]
 
 
 @pytest.mark.parametrize("span", EVERY)
 @pytest.mark.parametrize("zone", [UTC, BERLIN, ZoneInfo("Asia/Kathmandu"), ZoneInfo("America/St_Johns")])
 def test_buckets_and_rows_cover_all_that_is_asked_of_history_once(span: str, zone: ZoneInfo) -> None:
-    one = build_time_window_grid(span, NOON, zone)
-    asked = (one.until - one.since) // one.step
-    for several, end in (
-        (one.buckets, asked),
-        ([row.history_range for row in one.rows], asked),
-        ([row.buckets for row in one.rows], len(one.buckets)),
+    grid = build_time_window_grid(span, NOON, zone)
+    asked = (grid.until - grid.since) // grid.step
+    for ranges, end in (
+        (grid.buckets, asked),
+        ([row.history_range for row in grid.rows], asked),
+        ([row.buckets for row in grid.rows], len(grid.buckets)),
     ):
-        assert several[0].start == 0 and several[-1].stop == end
-        assert all(before.stop == after.start < after.stop for before, after in zip(several, several[1:]))
+        assert ranges[0].start == 0 and ranges[-1].stop == end
+        assert all(before.stop == after.start < after.stop for before, after in zip(ranges, ranges[1:]))
 
 
 @pytest.mark.parametrize(
     ("span", "slots", "rows"), [("day", 288, 25), ("week", 168, 29), ("month", 30 * 8 + 5, 31), ("year", 365, 53)]
 )
 def test_a_window_ends_now_and_has_as_many_buckets_as_a_screen_shows(span: str, slots: int, rows: int) -> None:
-    one = build_time_window_grid(span, NOON, UTC)
-    assert one.until - one.step < NOON <= one.until
-    assert (len(one.buckets), len(one.rows)) == (slots, rows)
+    grid = build_time_window_grid(span, NOON, UTC)
+    assert grid.until - grid.step < NOON <= grid.until
+    assert (len(grid.buckets), len(grid.rows)) == (slots, rows)
 
 
 def test_a_moment_on_the_edge_of_a_bucket_does_not_begin_a_new_one() -> None:
@@ -60,9 +60,9 @@ def test_a_moment_on_the_edge_of_a_bucket_does_not_begin_a_new_one() -> None:
 
 @pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-06-01", 24)])
 def test_a_day_of_the_year_is_as_long_as_the_clocks_make_it(day: str, hours: int) -> None:
-    one = build_time_window_grid("year", epoch(f"{day} 23:30", BERLIN), BERLIN)
-    assert lengths(one)[-1] == hours
-    assert set(lengths(one)[1:-1]) <= {23, 24, 25}
+    grid = build_time_window_grid("year", epoch(f"{day} 23:30", BERLIN), BERLIN)
+    assert lengths(grid)[-1] == hours
+    assert set(lengths(grid)[1:-1]) <= {23, 24, 25}
 
 
 def test_the_day_on_which_an_hour_comes_twice_shows_which_of_them_is_meant() -> None:
@@ -92,9 +92,9 @@ def test_words_stand_at_six_hours_days_mondays_and_months() -> None:
 
 
 def test_a_word_stands_where_its_time_begins() -> None:
-    one = build_time_window_grid("day", NOON, UTC)
-    slot = next(slot for slot, word in one.ticks if word == "Sun 15 Nov")
-    assert datetime.fromtimestamp(one.since + slot * one.step, UTC) == datetime(2026, 11, 15, tzinfo=UTC)
+    grid = build_time_window_grid("day", NOON, UTC)
+    slot = next(slot for slot, word in grid.ticks if word == "Sun 15 Nov")
+    assert datetime.fromtimestamp(grid.since + slot * grid.step, UTC) == datetime(2026, 11, 15, tzinfo=UTC)
 
 
 def test_hosts_that_are_drawn_at_a_time_share_one_grid() -> None:
@@ -102,8 +102,8 @@ def test_hosts_that_are_drawn_at_a_time_share_one_grid() -> None:
 
 
 def test_a_mean_counts_each_bucket_by_the_minutes_that_were_seen_in_it() -> None:
-    found = time_windows.aggregate_time_window_ranges(line(use=[20, 200, 255], seen=[5, 15, 0]), "use", [range(0, 3)])
-    assert found == [77.5]  # (5 × 10 % + 15 × 100 %) / 20
+    means = time_windows.aggregate_time_window_ranges(line(use=[20, 200, 255], seen=[5, 15, 0]), "use", [range(0, 3)])
+    assert means == [77.5]  # (5 × 10 % + 15 × 100 %) / 20
 
 
 def test_a_value_that_was_not_reported_is_no_zero_in_a_mean() -> None:
@@ -113,37 +113,39 @@ def test_a_value_that_was_not_reported_is_no_zero_in_a_mean() -> None:
 
 
 def test_the_highest_temperature_counts() -> None:
-    told = line(temperature=[40, 255, 81, 60, 255, 255], seen=[60, 0, 60, 60, 0, 0])
-    assert time_windows.aggregate_time_window_ranges(told, "temperature", [range(0, 4), range(4, 6)]) == [
+    history_line = line(temperature=[40, 255, 81, 60, 255, 255], seen=[60, 0, 60, 60, 0, 0])
+    assert time_windows.aggregate_time_window_ranges(history_line, "temperature", [range(0, 4), range(4, 6)]) == [
         81,
         None,
     ]
 
 
 def test_where_nothing_was_seen_there_is_no_value() -> None:
-    told = line(use=[255, 255, 0], memory=[65535, 65535, 4], seen=[0, 0, 5])
-    assert time_windows.aggregate_time_window_ranges(told, "use", [range(0, 1), range(1, 2), range(2, 3)]) == [
+    history_line = line(use=[255, 255, 0], memory=[65535, 65535, 4], seen=[0, 0, 5])
+    assert time_windows.aggregate_time_window_ranges(history_line, "use", [range(0, 1), range(1, 2), range(2, 3)]) == [
         None,
         None,
         0,
     ]
-    assert time_windows.aggregate_time_window_ranges(told, "memory", [range(0, 2), range(2, 3)]) == [None, 32]
+    assert time_windows.aggregate_time_window_ranges(history_line, "memory", [range(0, 2), range(2, 3)]) == [None, 32]
 
 
 def test_memory_is_in_mib_and_use_in_percent() -> None:
-    told = line(use=[175], memory=[1000], seen=[5])
-    assert time_windows.aggregate_time_window_ranges(told, "use", [range(0, 1)]) == [87.5]
-    assert time_windows.aggregate_time_window_ranges(told, "memory", [range(0, 1)]) == [8000]
+    history_line = line(use=[175], memory=[1000], seen=[5])
+    assert time_windows.aggregate_time_window_ranges(history_line, "use", [range(0, 1)]) == [87.5]
+    assert time_windows.aggregate_time_window_ranges(history_line, "memory", [range(0, 1)]) == [8000]
 
 
 def test_who_had_most_of_some_time_is_reported_and_nobody_where_that_was_nobody() -> None:
-    told = line(owner=[0, 1, 1, NO_CODE, NO_CODE, 0])
-    assert time_windows.find_time_window_people(told, "owner", ["alice", "bob"], [range(0, 3), range(3, 6)]) == [
+    history_line = line(owner=[0, 1, 1, NO_CODE, NO_CODE, 0])
+    assert time_windows.find_time_window_people(
+        history_line, "owner", ["alice", "bob"], [range(0, 3), range(3, 6)]
+    ) == [
         "bob",
         None,
     ]
     each = time_windows.find_time_window_people(
-        told, "owner", ["alice", "bob"], [range(place, place + 1) for place in range(6)]
+        history_line, "owner", ["alice", "bob"], [range(place, place + 1) for place in range(6)]
     )
     assert each == ["alice", "bob", "bob", None, None, "alice"]
 
@@ -157,8 +159,8 @@ def test_a_tie_between_two_people_is_always_decided_the_same() -> None:
 
 
 def test_a_gpu_over_a_window_is_reported_by_buckets_and_by_rows() -> None:
-    one = build_time_window_grid("day", epoch("2026-11-15 12:00"), UTC)
-    told = line(
+    grid = build_time_window_grid("day", epoch("2026-11-15 12:00"), UTC)
+    history_line = line(
         use=[200] * 12 + [255] * 276,
         memory=[100] * 12 + [65535] * 276,
         temperature=[50] * 12 + [255] * 276,
@@ -167,15 +169,15 @@ def test_a_gpu_over_a_window_is_reported_by_buckets_and_by_rows() -> None:
         booker=[NO_CODE] * 288,
         seen=[5] * 12 + [0] * 276,
     )
-    found = time_windows.build_gpu_time_window_series(
-        GpuSeries("GPU-0", 0, "A100", 81920.0), told, ["alice"], one, str.upper
+    window_series = time_windows.build_gpu_time_window_series(
+        GpuSeries("GPU-0", 0, "A100", 81920.0), history_line, ["alice"], grid, str.upper
     )
-    assert found.chart_series.values["use"] == [100] * 12 + [None] * 276
-    assert found.chart_series.row_values["use"] == [100] + [None] * 23
-    assert found.owners[11:13] == ["ALICE", None] and set(found.bookers) == {None}
-    assert found.is_seen == [True] * 12 + [False] * 276
+    assert window_series.chart_series.values["use"] == [100] * 12 + [None] * 276
+    assert window_series.chart_series.row_values["use"] == [100] + [None] * 23
+    assert window_series.owners[11:13] == ["ALICE", None] and set(window_series.bookers) == {None}
+    assert window_series.is_seen == [True] * 12 + [False] * 276
 
 
 def test_the_line_of_the_board_has_a_bucket_for_each_half_hour_of_the_day() -> None:
-    found = compute_sparkline_values(line(use=[0, 0, 0, 120, 120, 120] + [255] * 282, seen=[5] * 6 + [0] * 282))
-    assert found == [30] + [None] * 47
+    sparkline = compute_sparkline_values(line(use=[0, 0, 0, 120, 120, 120] + [255] * 282, seen=[5] * 6 + [0] * 282))
+    assert sparkline == [30] + [None] * 47

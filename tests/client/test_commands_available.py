@@ -37,18 +37,18 @@ def asked(own: OwnGpus, *words: str) -> subprocess.CompletedProcess[str]:
     return gpuboard(own.smi.parent, *words, **own.environment)
 
 
-def said(found: subprocess.CompletedProcess[str], code: int) -> str:
+def said(finished: subprocess.CompletedProcess[str], code: int) -> str:
     """What was said on stderr, if it is one sentence and nothing else."""
-    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1), found
-    return found.stderr
+    assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (code, "", 1), finished
+    return finished.stderr
 
 
 # A single machine with nothing set up
 
 
 def test_the_free_gpus_of_this_machine_are_printed_as_cuda_takes_them(own: OwnGpus) -> None:
-    found = asked(own, "available")
-    assert (found.returncode, found.stdout, found.stderr) == (0, "0,2\n", "")
+    finished = asked(own, "available")
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "0,2\n", "")
     assert asked(own, "available", "-l", "1").stdout == "0\n"
     assert asked(own, "available", "--limit", "5", "--at-least", "2").stdout == "0,2\n"
 
@@ -59,8 +59,8 @@ def test_a_process_makes_a_gpu_busy_however_little_memory_it_has(own: OwnGpus) -
 
 
 def test_with_fewer_than_wanted_nothing_is_printed_and_the_reason_is_reported(own: OwnGpus) -> None:
-    found = said(asked(own, "available", "--at-least", "3"), 1)
-    assert found == f"gpuboard: 2 of the 3 GPUs can be had on {HERE}: 2 free, 1 busy\n"
+    message = said(asked(own, "available", "--at-least", "3"), 1)
+    assert message == f"gpuboard: 2 of the 3 GPUs can be had on {HERE}: 2 free, 1 busy\n"
     own.tell(row(0, BUSY), row(1, BUSY))
     assert said(asked(own, "available"), 1) == f"gpuboard: no GPU can be had on {HERE}: 2 busy\n"
 
@@ -79,9 +79,9 @@ def test_model_and_memory_are_respected(own: OwnGpus) -> None:
 
 @pytest.mark.parametrize("size", ["much", "-5GiB", "20TiB", "GiB", "1e9"])
 def test_a_size_that_is_none_is_refused(own: OwnGpus, size: str) -> None:
-    found = asked(own, "available", f"--min-memory={size}")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "write it as 20GiB or 24GB" in found.stderr
+    finished = asked(own, "available", f"--min-memory={size}")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "write it as 20GiB or 24GB" in finished.stderr
 
 
 def test_a_lost_gpu_is_never_picked_and_does_not_hide_the_others(own: OwnGpus) -> None:
@@ -126,8 +126,8 @@ def test_a_field_that_an_old_driver_does_not_know_costs_nothing_else(own: OwnGpu
 
 def test_without_nvidia_smi_and_without_a_board_the_message_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    found = said(gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
-    assert found.startswith(
+    message = said(gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
+    assert message.startswith(
         "gpuboard: there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: set GPUBOARD_URL"
     )
 
@@ -177,8 +177,8 @@ def of(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def test_all_hosts_are_printed_the_best_gpu_first(lab: Lab) -> None:
-    found = of(lab, "available", "--all")
-    assert found.stdout == "zeus:0 zeus:1 atlas:0 atlas:1 atlas:2 atlas:3\n"
+    finished = of(lab, "available", "--all")
+    assert finished.stdout == "zeus:0 zeus:1 atlas:0 atlas:1 atlas:2 atlas:3\n"
     assert of(lab, "available", "--all", "-l", "2", "--model", "a100").stdout == "atlas:0 atlas:1\n"
     assert of(lab, "available", "--host", "ZEUS.lab.org").stdout == "0,1\n"
 
@@ -214,9 +214,9 @@ def test_bookings_that_cannot_be_read_are_those_of_the_last_good_file(lab: Lab) 
     lab.book("{ broken")
     assert of(lab, "available", "--host", "atlas").stdout == "1,2,3\n"
     (lab.data / "comments.last-good.json").unlink()
-    found = said(of(lab, "available", "--host", "atlas"), 2)
-    assert "comments.json was not read: line 1" in found
-    assert "nobody can tell what is booked" in found
+    message = said(of(lab, "available", "--host", "atlas"), 2)
+    assert "comments.json was not read: line 1" in message
+    assert "nobody can tell what is booked" in message
 
 
 def test_what_is_not_to_be_published_is_known_to_who_may_read_the_folder(lab: Lab) -> None:
@@ -243,9 +243,9 @@ def test_on_this_machine_nvidia_smi_itself_has_the_last_word(lab: Lab, own: OwnG
 
 
 def test_this_machine_must_be_on_the_board_or_be_named(lab: Lab) -> None:
-    found = said(of(lab, "available"), 2)
-    assert found.startswith(f"gpuboard: this machine, {HERE}, is not on ")
-    assert "--host" in found
+    message = said(of(lab, "available"), 2)
+    assert message.startswith(f"gpuboard: this machine, {HERE}, is not on ")
+    assert "--host" in message
     assert "has no host nowhere" in said(of(lab, "available", "--host", "nowhere"), 2)
     lab.host(HERE)
     assert of(lab, "available").stdout == "0\n"
@@ -257,8 +257,8 @@ def test_a_data_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 def test_what_does_not_go_together_is_refused(lab: Lab) -> None:
     for words in (("--all", "--host", "atlas"), ("--limit", "1", "--at-least", "2"), ("--limit", "0")):
-        found = of(lab, "available", *words)
-        assert (found.returncode, found.stdout) == (2, "")
+        finished = of(lab, "available", *words)
+        assert (finished.returncode, finished.stdout) == (2, "")
 
 
 # A board's URL
@@ -302,18 +302,18 @@ def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, t
     lab.build(after=-7200)
     for command in (("available", "--all"), ("wait", "--all"), ("run", "--", "true"), ("list",)):
         with answering((lab.www / "status.json").read_bytes()) as url:
-            found = said(gpuboard(tmp_path, *command, GPUBOARD_URL=url), 2)
-        assert "was last built 2 h" in found
-        assert "nothing on it is of now" in found
+            message = said(gpuboard(tmp_path, *command, GPUBOARD_URL=url), 2)
+        assert "was last built 2 h" in message
+        assert "nothing on it is of now" in message
 
 
 def test_the_age_of_a_board_is_reported_by_its_servers_clock_not_by_ours(lab: Lab, tmp_path: Path) -> None:
     with served(lab) as url:
         command = ["faketime", "-f", "+3d", sys.executable, "-m", "site_builder", "available", "--all", "--url", url]
-        found = subprocess.run(
+        finished = subprocess.run(
             command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
         )
-    assert (found.returncode, found.stdout[:6]) == (0, "zeus:0"), found.stderr
+    assert (finished.returncode, finished.stdout[:6]) == (0, "zeus:0"), finished.stderr
 
 
 def test_the_answer_of_a_cache_is_as_old_as_it_says(lab: Lab, tmp_path: Path) -> None:
@@ -344,9 +344,9 @@ BOARD: dict[str, Any] = {"schema": 1, "built": 1, "every": 10, "book": None, "ho
 )
 def test_a_page_that_is_not_ours_is_one_sentence(content: bytes, words: str, tmp_path: Path) -> None:
     with answering(content) as url:
-        found = said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
-    assert words in found
-    assert "\x1b" not in found
+        message = said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+    assert words in message
+    assert "\x1b" not in message
 
 
 def test_a_dead_address_and_a_missing_page_are_one_sentence(tmp_path: Path) -> None:
@@ -362,8 +362,8 @@ def test_a_dead_address_and_a_missing_page_are_one_sentence(tmp_path: Path) -> N
 
 
 def test_wait_returns_at_once_where_there_are_enough(own: OwnGpus) -> None:
-    found = asked(own, "wait", "--gpus", "2")
-    assert (found.returncode, found.stdout, found.stderr) == (0, "0,2\n", "")
+    finished = asked(own, "wait", "--gpus", "2")
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "0,2\n", "")
 
 
 def test_wait_returns_when_they_come_free(own: OwnGpus) -> None:
@@ -380,15 +380,15 @@ def test_wait_returns_when_they_come_free(own: OwnGpus) -> None:
 
 
 def test_wait_gives_up_after_its_time_with_exit_1(own: OwnGpus) -> None:
-    found = said(asked(own, "wait", "--gpus", "3", "--timeout", "2s", "--every", "1"), 1)
-    assert "2 of the 3 GPUs can be had" in found
+    message = said(asked(own, "wait", "--gpus", "3", "--timeout", "2s", "--every", "1"), 1)
+    assert "2 of the 3 GPUs can be had" in message
 
 
 def test_wait_for_any_host_waits_for_one_that_has_all_of_them(lab: Lab) -> None:
     assert of(lab, "wait", "--all", "--gpus", "3").stdout == "atlas:0 atlas:1 atlas:2\n"
     assert of(lab, "wait", "--all", "--gpus", "2").stdout == "zeus:0 zeus:1\n"
-    found = said(of(lab, "wait", "--all", "--gpus", "5", "--timeout", "1s", "--every", "1"), 1)
-    assert found == f"gpuboard: no host of {lab.data} has 5 GPUs that can be had: 6 free\n"
+    message = said(of(lab, "wait", "--all", "--gpus", "5", "--timeout", "1s", "--every", "1"), 1)
+    assert message == f"gpuboard: no host of {lab.data} has 5 GPUs that can be had: 6 free\n"
 
 
 def test_while_it_waits_a_failure_is_reported_and_asked_again(own: OwnGpus) -> None:
@@ -406,16 +406,16 @@ def test_while_it_waits_a_failure_is_reported_and_asked_again(own: OwnGpus) -> N
 
 
 def test_a_timeout_that_is_no_time_is_refused(own: OwnGpus) -> None:
-    found = asked(own, "wait", "--timeout", "soon")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert '"soon" is not a length of time' in found.stderr
+    finished = asked(own, "wait", "--timeout", "soon")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert '"soon" is not a length of time' in finished.stderr
 
 
 def test_names_that_would_steer_a_terminal_are_harmless(lab: Lab, tmp_path: Path) -> None:
-    told = json.loads((lab.build() and (lab.www / "status.json").read_bytes()) or b"{}")
-    told["hosts"][0]["name"] = "at\x1b]0;owned\x07las"
-    told["built"] = int(time.time())
-    with answering(json.dumps(told).encode()) as url:
-        found = gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url)
-    assert "at?]0;owned?las:0" in found.stdout
-    assert not any(ord(letter) < 32 and letter != "\n" for letter in found.stdout + found.stderr)
+    board_status = json.loads((lab.build() and (lab.www / "status.json").read_bytes()) or b"{}")
+    board_status["hosts"][0]["name"] = "at\x1b]0;owned\x07las"
+    board_status["built"] = int(time.time())
+    with answering(json.dumps(board_status).encode()) as url:
+        finished = gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url)
+    assert "at?]0;owned?las:0" in finished.stdout
+    assert not any(ord(letter) < 32 and letter != "\n" for letter in finished.stdout + finished.stderr)

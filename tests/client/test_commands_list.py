@@ -45,7 +45,7 @@ def job(
     return ProcessStatus(pid, user, command, 1000, NOW - age * HOUR)
 
 
-def card(state: str = "free", reason: str = "", *jobs: ProcessStatus, **more: Any) -> FleetGpu:  # noqa: ANN401
+def card(state: str = "free", reason: str = "", *jobs: ProcessStatus, **overrides: Any) -> FleetGpu:  # noqa: ANN401
     plain: dict[str, Any] = {
         "memory_used": 72704.0,
         "memory_total": 81559.0,
@@ -54,12 +54,12 @@ def card(state: str = "free", reason: str = "", *jobs: ProcessStatus, **more: An
         "clock": 1980.0,
     }
     return FleetGpu(
-        0, "GPU-0", "NVIDIA H100 80GB HBM3", "H100 80 GB", state, reason, **{**plain, "processes": jobs, **more}
+        0, "GPU-0", "NVIDIA H100 80GB HBM3", "H100 80 GB", state, reason, **{**plain, "processes": jobs, **overrides}
     )
 
 
-def host(*gpus: FleetGpu, name: str = "atlas", state: str = "fresh", **more: Any) -> FleetHost:  # noqa: ANN401
-    return FleetHost(name, None, (), state, "", gpus=gpus)._replace(**more)
+def host(*gpus: FleetGpu, name: str = "atlas", state: str = "fresh", **overrides: Any) -> FleetHost:  # noqa: ANN401
+    return FleetHost(name, None, (), state, "", gpus=gpus)._replace(**overrides)
 
 
 def promise(begins: float, ends: float, name: str | None = "carol", comment: str | None = None) -> FleetBooking:
@@ -72,8 +72,8 @@ def lines(*hosts: FleetHost, across: int | None = None, colour: bool = False, he
 
 def row(gpu: FleetGpu, across: int | None = None) -> str:
     """The line of the only GPU."""
-    _, *found = lines(host(gpu), across=across)
-    return "\n".join(found)
+    _, *gpu_lines = lines(host(gpu), across=across)
+    return "\n".join(gpu_lines)
 
 
 # The table
@@ -157,15 +157,15 @@ def test_held_says_so_before_what_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "told"),
+    ("state", "reason", "expected_text"),
     [
         ("lost", "the driver cannot reach it: Unknown Error", "lost: the driver cannot reach it: Unknown Error"),
         ("unknown", "the processes on it could not be read", "the processes on it could not be read"),
         ("busy", "9 GiB in use that no process explains", "9 GiB in use that no process explains"),
     ],
 )
-def test_trouble_says_its_reason(state: str, reason: str, told: str) -> None:
-    assert row(card(state, reason)).endswith(f"  {told}")
+def test_trouble_says_its_reason(state: str, reason: str, expected_text: str) -> None:
+    assert row(card(state, reason)).endswith(f"  {expected_text}")
 
 
 def test_a_conflict_says_its_reason_and_where_there_is_no_room_in_a_line_of_its_own() -> None:
@@ -198,15 +198,15 @@ def test_a_host_that_is_alone_and_fresh_needs_no_name_and_one_that_is_not_fresh_
 
 
 def test_a_host_has_its_title_and_load_beside_its_name() -> None:
-    told = host(card(), title="Training", load=(12.3, 1.0, 1.0), cpus=96)
-    assert lines(told, heads=True)[1] == "atlas · Training · load 12 / 96"
-    assert lines(told._replace(title="atlas", cpus=None), heads=True)[1] == "atlas · load 12 / ?"
+    titled_host = host(card(), title="Training", load=(12.3, 1.0, 1.0), cpus=96)
+    assert lines(titled_host, heads=True)[1] == "atlas · Training · load 12 / 96"
+    assert lines(titled_host._replace(title="atlas", cpus=None), heads=True)[1] == "atlas · load 12 / ?"
 
 
 def test_columns_are_the_same_for_all_hosts() -> None:
-    one = host(card("busy", "in use", job(user="alexandria", pid=1)))
-    other = host(card("busy", "in use", job(user="bo", pid=1234567))._replace(model="T4 16 GB"), name="hydra")
-    title, _, first, _, second = lines(one, other, heads=True)
+    first_host = host(card("busy", "in use", job(user="alexandria", pid=1)))
+    second_host = host(card("busy", "in use", job(user="bo", pid=1234567))._replace(model="T4 16 GB"), name="hydra")
+    title, _, first, _, second = lines(first_host, second_host, heads=True)
     for text, name in ((" alexandria ", "users"), (" 3 hours", "since")):
         assert first.index(text) + 1 == title.index(name)
     assert second.index(" bo ") + 1 == title.index("users")
@@ -275,12 +275,12 @@ def test_in_a_file_a_long_value_pushes_only_its_own_line_out() -> None:
 
 def test_states_have_colours_and_without_colour_there_is_no_escape() -> None:
     states = ("free", "held", "booked", "conflict", "lost", "unknown", "busy")
-    several = host(*(card(state) for state in states))
-    found = lines(several, across=80, colour=True)[1:]
-    codes = [match[1] if (match := re.match(r"\x1b\[(\d+)m.*\x1b\[0m$", line)) else None for line in found]
+    mixed_host = host(*(card(state) for state in states))
+    coloured_lines = lines(mixed_host, across=80, colour=True)[1:]
+    codes = [match[1] if (match := re.match(r"\x1b\[(\d+)m.*\x1b\[0m$", line)) else None for line in coloured_lines]
     assert codes == ["32", "33", "36", "31", "31", "31", None]
-    assert "\x1b" not in "".join(lines(several, across=80))
-    assert [ESCAPE.sub("", line) for line in found] == lines(several, across=80)[1:]
+    assert "\x1b" not in "".join(lines(mixed_host, across=80))
+    assert [ESCAPE.sub("", line) for line in coloured_lines] == lines(mixed_host, across=80)[1:]
 
 
 @pytest.mark.alone
@@ -297,12 +297,12 @@ def test_a_thousand_hosts_are_drawn_within_a_quarter_of_a_second() -> None:
 
 def test_json_is_what_status_json_says_of_the_hosts_that_fit(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    told = lab.status()
+    board_status = lab.status()
     fleet, _ = loader.parse_status((lab.www / "status.json").read_bytes())
     assert fleet
-    found = json.loads(client_render.render_client_fleet_json(fleet))
-    assert found["hosts"] == told["hosts"]
-    assert (found["schema"], found["built"]) == (told["schema"], told["built"])
+    rendered_fleet = json.loads(client_render.render_client_fleet_json(fleet))
+    assert rendered_fleet["hosts"] == board_status["hosts"]
+    assert (rendered_fleet["schema"], rendered_fleet["built"]) == (board_status["schema"], board_status["built"])
 
 
 # The command
@@ -322,31 +322,31 @@ def folder_of(lab: Lab) -> Path:
 
 
 def test_list_reads_a_data_folder(small: Lab) -> None:
-    found = gpuboard(folder_of(small), "list", "--data", "data")
-    assert (found.returncode, found.stderr) == (0, "")
-    title, atlas, busy, free, hydra, other = found.stdout.splitlines()
+    finished = gpuboard(folder_of(small), "list", "--data", "data")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    title, atlas, busy, free, hydra, hydra_gpu = finished.stdout.splitlines()
     assert title.startswith("GPU ")
     assert (atlas, hydra) == ("atlas · load 1.5 / 4", "hydra · load 1.5 / 4")
     assert busy.startswith(" 0 [~]  A100 80 GB  50 %  8.8/80 GiB ")
     assert busy.endswith("python train.py")
-    assert (free[:6], other[:6]) == (" 1 [ ]", " 0 [ ]")
+    assert (free[:6], hydra_gpu[:6]) == (" 1 [ ]", " 0 [ ]")
 
 
 def test_a_data_folder_has_the_states_of_the_page(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    found = json.loads(gpuboard(tmp_path, "list", "--data", "data", "--json").stdout)["hosts"]
-    told = lab.status()["hosts"]
-    assert [[one["state"] for one in host["gpus"]] for host in found] == [
-        [one["state"] for one in host["gpus"]] for host in told
+    listed_hosts = json.loads(gpuboard(tmp_path, "list", "--data", "data", "--json").stdout)["hosts"]
+    board_hosts = lab.status()["hosts"]
+    assert [[one["state"] for one in host["gpus"]] for host in listed_hosts] == [
+        [one["state"] for one in host["gpus"]] for host in board_hosts
     ]
 
 
 def test_without_what_the_builder_remembers_nothing_but_held_is_unknown(tmp_path: Path) -> None:
     lab = make_lab(tmp_path / "lab")
-    told = [[one["state"] for one in host["gpus"]] for host in lab.status()["hosts"]]
-    found = json.loads(gpuboard(tmp_path, "list", "--data", str(lab.data), "--json").stdout)["hosts"]
-    expected = [["busy" if state == "held" else state for state in states] for states in told]
-    assert [[one["state"] for one in host["gpus"]] for host in found] == expected
+    board_states = [[one["state"] for one in host["gpus"]] for host in lab.status()["hosts"]]
+    listed_hosts = json.loads(gpuboard(tmp_path, "list", "--data", str(lab.data), "--json").stdout)["hosts"]
+    expected = [["busy" if state == "held" else state for state in states] for states in board_states]
+    assert [[one["state"] for one in host["gpus"]] for host in listed_hosts] == expected
     assert any("conflict" in states for states in expected)
 
 
@@ -361,8 +361,8 @@ def test_one_host_with_absurd_numbers_takes_no_column_from_the_others() -> None:
 
 def test_the_name_of_a_script_is_no_host_of_a_domain() -> None:
     fleet = Fleet(NOW, (host(card(), name="train"), host(card("busy", "", job()), name="z")))
-    assert [one.name for one in search.search_fleet(fleet, ["train.py"]).hosts] == ["z"]
-    assert [one.name for one in search.search_fleet(fleet, ["train"]).hosts] == ["train"]
+    assert [matched_host.name for matched_host in search.search_fleet(fleet, ["train.py"]).hosts] == ["z"]
+    assert [matched_host.name for matched_host in search.search_fleet(fleet, ["train"]).hosts] == ["train"]
 
 
 def test_list_reads_a_board_of_another_machine(small: Lab) -> None:
@@ -382,36 +382,36 @@ def test_gpuboard_alone_is_list_its_help_stays_and_another_word_is_an_error(smal
 
 
 def test_words_choose_hosts_and_gpus_and_each_host_keeps_its_name(small: Lab) -> None:
-    found = gpuboard(folder_of(small), "list", "--data", "data", "atlas", "state:free", "mem>20").stdout
-    assert [line[:6] for line in found.splitlines()] == ["GPU   ", "atlas ", " 1 [ ]"]
+    output = gpuboard(folder_of(small), "list", "--data", "data", "atlas", "state:free", "mem>20").stdout
+    assert [line[:6] for line in output.splitlines()] == ["GPU   ", "atlas ", " 1 [ ]"]
 
 
 def test_words_that_fit_nothing_are_exit_1_and_a_sentence(small: Lab) -> None:
-    found = gpuboard(folder_of(small), "list", "--data", "data", "user:mallory\x1b[2J")
-    assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr.startswith("gpuboard: nothing fits user:mallory?[2J: ")
-    assert "has 2 hosts" in found.stderr
-    assert found.stderr.count("\n") == 1
+    finished = gpuboard(folder_of(small), "list", "--data", "data", "user:mallory\x1b[2J")
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert finished.stderr.startswith("gpuboard: nothing fits user:mallory?[2J: ")
+    assert "has 2 hosts" in finished.stderr
+    assert finished.stderr.count("\n") == 1
 
 
 def test_no_hosts_yet_are_no_failure(tmp_path: Path) -> None:
     Lab(tmp_path)
-    found = gpuboard(tmp_path, "list", "--data", "data")
-    assert (found.returncode, found.stdout) == (0, "")
-    assert found.stderr.startswith("gpuboard: there are no hosts yet: ")
+    finished = gpuboard(tmp_path, "list", "--data", "data")
+    assert (finished.returncode, finished.stdout) == (0, "")
+    assert finished.stderr.startswith("gpuboard: there are no hosts yet: ")
 
 
 def test_a_folder_or_board_that_is_not_there_is_exit_2_and_a_sentence(tmp_path: Path) -> None:
     for words in (("--data", "nosuch"), ("--url", "http://127.0.0.1:9/")):
-        found = gpuboard(tmp_path, "list", *words)
-        assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+        finished = gpuboard(tmp_path, "list", *words)
+        assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
 
 
 def test_json_of_the_command_keeps_to_the_schema_with_words_too(small: Lab) -> None:
     schema = json.loads((ROOT / "docs/status.schema.json").read_text())
     validator = jsonschema.Draft202012Validator({"$ref": "#/$defs/host", "$defs": schema["$defs"]})
-    found = json.loads(gpuboard(folder_of(small), "list", "--data", "data", "--json", "train.py").stdout)
-    (atlas,) = found["hosts"]
+    listing = json.loads(gpuboard(folder_of(small), "list", "--data", "data", "--json", "train.py").stdout)
+    (atlas,) = listing["hosts"]
     validator.validate(atlas)
     assert [one["index"] for one in atlas["gpus"]] == [0]
     nothing = gpuboard(folder_of(small), "list", "--data", "data", "--json", "nosuch")
@@ -468,8 +468,8 @@ def test_a_failure_while_watching_is_reported_and_tried_again(tmp_path: Path) ->
     terminal = Terminal(tmp_path, "list", "--data", "data", "-w", "--every", "0.3", **SCREEN)
     terminal.until(" 0 [ ]")
     lab.data.rename(tmp_path / "away")
-    told = terminal.until("cannot be read")
-    terminal.text = told[told.index("cannot be read") :]
+    screen_text = terminal.until("cannot be read")
+    terminal.text = screen_text[screen_text.index("cannot be read") :]
     terminal.until(" 0 [ ]")  # the last look stays
     terminal.text = ""
     (tmp_path / "away").rename(lab.data)
@@ -495,14 +495,14 @@ def test_watching_keeps_to_the_size_of_the_terminal_also_when_that_changes(tmp_p
 
 
 def test_watching_needs_a_terminal_and_a_board_that_is_there(small: Lab, tmp_path: Path) -> None:
-    found = gpuboard(folder_of(small), "list", "--data", "data", "--watch")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "--watch needs a terminal" in found.stderr
+    finished = gpuboard(folder_of(small), "list", "--data", "data", "--watch")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "--watch needs a terminal" in finished.stderr
     code, text = Terminal(tmp_path, "list", "--data", "nosuch", "--watch", **SCREEN).end()
     assert (code, "there is no folder" in text, "\x1b" in text) == (2, True, False)
 
 
 @pytest.mark.parametrize("words", [("--watch", "--json"), ("--every", "3"), ("--watch", "--every", "0")])
 def test_options_that_do_not_go_together_are_reported(small: Lab, words: tuple[str, ...]) -> None:
-    found = gpuboard(folder_of(small), "list", "--data", "data", *words)
-    assert (found.returncode, found.stdout) == (2, "")
+    finished = gpuboard(folder_of(small), "list", "--data", "data", *words)
+    assert (finished.returncode, finished.stdout) == (2, "")

@@ -25,20 +25,20 @@ JUNK: tuple[Any, ...] = (None, True, 0, -1, 1e300, "", "x\x1b[31m", [], {}, [[]]
 
 
 def board(gpu: dict[str, Any] | None = None, **host: Any) -> dict[str, Any]:  # noqa: ANN401
-    one = {"index": 0, "uuid": "GPU-0", "name": "A", "model": "A", "state": "free", "reason": "", **(gpu or {})}
+    gpu_entry = {"index": 0, "uuid": "GPU-0", "name": "A", "model": "A", "state": "free", "reason": "", **(gpu or {})}
     return {
         "schema": 1,
         "built": 1,
         "every": 10,
-        "hosts": [{"name": "atlas", "state": "fresh", "gpus": [one], **host}],
+        "hosts": [{"name": "atlas", "state": "fresh", "gpus": [gpu_entry], **host}],
         "problems": [],
     }
 
 
-def read(told: object) -> Fleet:
-    found, why = loader.parse_status(json.dumps(told).encode())
-    assert found, why
-    return found
+def read(status: object) -> Fleet:
+    fleet, why = loader.parse_status(json.dumps(status).encode())
+    assert fleet, why
+    return fleet
 
 
 def render_and_parse(statuses: list[HostStatus], built: float) -> Fleet:
@@ -102,29 +102,33 @@ def test_a_login_that_is_no_utf_8_costs_no_fleet(tmp_path: Path) -> None:
 
 def test_what_is_built_is_read_again_in_full(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    told = lab.status()
-    found = read(told)
-    assert (found.built, found.every) == (told["built"], told["every"])
-    for host, one in zip(told["hosts"], found.hosts):
-        assert (host["name"], host["title"], tuple(host["tags"])) == (one.name, one.title, one.tags)
-        assert (host["state"], host["reason"], host["seen"], host["cpus"]) == (
-            one.state,
-            one.reason,
-            one.seen,
-            one.cpus,
+    board_status = lab.status()
+    fleet = read(board_status)
+    assert (fleet.built, fleet.every) == (board_status["built"], board_status["every"])
+    for host, fleet_host in zip(board_status["hosts"], fleet.hosts):
+        assert (host["name"], host["title"], tuple(host["tags"])) == (
+            fleet_host.name,
+            fleet_host.title,
+            fleet_host.tags,
         )
-        assert host["load"] == (one.load and [*one.load])
-        for gpu, other in zip(host["gpus"], one.gpus):
-            assert [gpu[key] for key in ("index", "uuid", "name", "model", "state", "reason")] == [*other[:6]]
+        assert (host["state"], host["reason"], host["seen"], host["cpus"]) == (
+            fleet_host.state,
+            fleet_host.reason,
+            fleet_host.seen,
+            fleet_host.cpus,
+        )
+        assert host["load"] == (fleet_host.load and [*fleet_host.load])
+        for gpu, fleet_gpu in zip(host["gpus"], fleet_host.gpus):
+            assert [gpu[key] for key in ("index", "uuid", "name", "model", "state", "reason")] == [*fleet_gpu[:6]]
             assert [gpu[key] for key in ("memory.used", "memory.total", "utilization.gpu", "clocks.sm")] == [
-                other.memory_used,
-                other.memory_total,
-                other.utilization_gpu,
-                other.clock,
+                fleet_gpu.memory_used,
+                fleet_gpu.memory_total,
+                fleet_gpu.utilization_gpu,
+                fleet_gpu.clock,
             ]
-            assert [each["pid"] for each in gpu["processes"]] == [each.pid for each in other.processes]
-            assert [each["date"] for each in gpu["bookings"]] == [each.until.isoformat() for each in other.bookings]
-    assert len(told["hosts"]) == len(found.hosts) > 5
+            assert [each["pid"] for each in gpu["processes"]] == [each.pid for each in fleet_gpu.processes]
+            assert [each["date"] for each in gpu["bookings"]] == [each.until.isoformat() for each in fleet_gpu.bookings]
+    assert len(board_status["hosts"]) == len(fleet.hosts) > 5
 
 
 def test_a_state_that_nobody_knows_is_unknown_and_a_host_of_which_nobody_knows_is_failed() -> None:
@@ -145,11 +149,11 @@ def test_junk_in_any_place_costs_that_place_alone(junk: object) -> None:
         assert gpu.state == "free"
     for key in ("title", "tags", "seen", "load", "cpus", "memory", "reason"):
         assert read(board(None, **{key: junk})).hosts[0].gpus
-    told = board()
-    told["hosts"].append(junk)
-    found = read(told)
-    assert [one.name for one in found.hosts] == ["atlas"]
-    assert found.problems == ("1 hosts of status.json could not be understood",)
+    board_status = board()
+    board_status["hosts"].append(junk)
+    fleet = read(board_status)
+    assert [host.name for host in fleet.hosts] == ["atlas"]
+    assert fleet.problems == ("1 hosts of status.json could not be understood",)
 
 
 @pytest.mark.parametrize("key", ["from", "date", "id", "name", "comment"])
@@ -158,26 +162,26 @@ def test_a_booking_with_odd_times_is_left_out(key: str, junk: object) -> None:
     whole = {"id": "a", "name": "bob", "from": None, "date": "2027-01-01T00:00:00+00:00", "comment": None}
     (gpu,) = read(board({"bookings": [{**whole, key: junk}, whole]})).hosts[0].gpus
     assert gpu.bookings[-1].name == "bob"
-    assert all(one.until.tzinfo for one in gpu.bookings)
+    assert all(booking.until.tzinfo for booking in gpu.bookings)
 
 
 def test_what_steers_a_terminal_is_taken_out_wherever_it_stands() -> None:
     for evil in ("\x1b[2J", "\x07", "\u202e", "\x7f", "\u2028", "\x9b31m"):
-        told = board({"name": evil, "processes": [{"pid": 1, "user": evil, "command": evil}]}, title=evil)
-        told["problems"] = [{"where": evil, "what": evil}]
-        for content in (json.dumps(told), json.dumps(told, ensure_ascii=False)):
-            found, _ = loader.parse_status(content.encode())
-            assert found
-            assert evil not in repr(found).encode().decode("unicode_escape")
+        board_status = board({"name": evil, "processes": [{"pid": 1, "user": evil, "command": evil}]}, title=evil)
+        board_status["problems"] = [{"where": evil, "what": evil}]
+        for content in (json.dumps(board_status), json.dumps(board_status, ensure_ascii=False)):
+            fleet, _ = loader.parse_status(content.encode())
+            assert fleet
+            assert evil not in repr(fleet).encode().decode("unicode_escape")
 
 
 def test_a_text_is_one_line_whatever_it_was() -> None:
     for evil in ("x\n 3 [ ] H100", "a\tb", "a\r\nb", "\u200fa"):
-        told = board({"reason": evil, "processes": [{"pid": 1, "user": evil, "command": evil}]})
-        for content in (json.dumps(told), json.dumps(told, ensure_ascii=False)):
-            found, _ = loader.parse_status(content.encode())
-            assert found
-            (gpu,) = found.hosts[0].gpus
+        board_status = board({"reason": evil, "processes": [{"pid": 1, "user": evil, "command": evil}]})
+        for content in (json.dumps(board_status), json.dumps(board_status, ensure_ascii=False)):
+            fleet, _ = loader.parse_status(content.encode())
+            assert fleet
+            (gpu,) = fleet.hosts[0].gpus
             for text in (gpu.reason, gpu.processes[0].user, gpu.processes[0].command):
                 assert text
                 assert not set(text) & set("\n\t\r\u200f")
@@ -185,8 +189,8 @@ def test_a_text_is_one_line_whatever_it_was() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_fail(content: bytes) -> None:
-    found, why = loader.parse_status(content)
-    assert (found is None) == bool(why)
+    fleet, why = loader.parse_status(content)
+    assert (fleet is None) == bool(why)
 
 
 KEYS = st.sampled_from(["hosts", "gpus", "name", "state", "bookings", "date", "processes"])

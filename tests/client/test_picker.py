@@ -18,10 +18,10 @@ NAMES = (
 )
 
 
-def gpu(index: int | None = 0, state: str = "free", **more: object) -> FleetGpu:
+def gpu(index: int | None = 0, state: str = "free", **overrides: object) -> FleetGpu:
     plain: dict[str, object] = {"uuid": f"GPU-{index}", "name": "NVIDIA A100-SXM4-80GB", "model": "A100 80 GB"}
     plain |= {"reason": "", "memory_used": 4.0, "memory_total": 81920.0}
-    return FleetGpu(index=index, state=state, **{**plain, **more})  # type: ignore[arg-type]
+    return FleetGpu(index=index, state=state, **{**plain, **overrides})  # type: ignore[arg-type]
 
 
 def host(*gpus: FleetGpu, name: str = "atlas", state: str = "fresh", load: float = 1) -> FleetHost:
@@ -35,8 +35,8 @@ def booked(*names: str | None, since: float = -1, until: float = 1) -> tuple[Fle
 
 
 def picked(*hosts: FleetHost, asker: picker.GpuRequester = ASKER, **wanted: object) -> list[str]:
-    found = picker.pick_available_gpus(hosts, picker.GpuRequest(**wanted), asker)  # type: ignore[arg-type]
-    return [f"{one.host.name}:{one.gpu.index}" for one in found]
+    candidates = picker.pick_available_gpus(hosts, picker.GpuRequest(**wanted), asker)  # type: ignore[arg-type]
+    return [f"{candidate.host.name}:{candidate.gpu.index}" for candidate in candidates]
 
 
 def test_free_gpus_can_be_had_and_no_others() -> None:
@@ -51,11 +51,11 @@ def test_nothing_is_picked_on_a_host_that_is_not_fresh(state: str) -> None:
 
 def test_what_i_have_booked_counts_as_free_and_what_others_have_never_does() -> None:
     mine = gpu(0, "booked", bookings=booked("alice"))
-    others = gpu(1, "booked", bookings=booked("bob"))
+    booked_by_bob = gpu(1, "booked", bookings=booked("bob"))
     both = gpu(2, "booked", bookings=booked("alice", "bob"))
     hidden = gpu(3, "booked", bookings=booked(None))
     over = gpu(4, "booked", bookings=booked("alice", since=-3, until=-2))
-    assert picked(host(mine, others, both, hidden, over)) == ["atlas:0"]
+    assert picked(host(mine, booked_by_bob, both, hidden, over)) == ["atlas:0"]
 
 
 def test_a_booking_of_others_that_began_since_the_board_was_built_counts() -> None:
@@ -63,8 +63,8 @@ def test_a_booking_of_others_that_began_since_the_board_was_built_counts() -> No
 
 
 def test_what_a_run_of_mine_has_booked_is_for_that_run_but_a_run_asks_the_board() -> None:
-    (one,) = booked("alice")
-    there = host(gpu(0, "booked", bookings=(one._replace(id="run-abc"),)))
+    (booking,) = booked("alice")
+    there = host(gpu(0, "booked", bookings=(booking._replace(id="run-abc"),)))
     assert picked(there) == []
     assert picked(there, asker=ASKER._replace(is_for_run=True)) == ["atlas:0"]
 
@@ -80,8 +80,8 @@ def test_the_best_has_the_most_free_memory_then_the_newest_model_then_the_least_
     loaded = host(gpu(0), name="loaded", load=9)
     quiet = host(gpu(0, memory_used=300.0), name="quiet", load=2)
     untold = host(gpu(0), name="untold")._replace(load=None)
-    found = picked(small, old, loaded, untold, quiet)
-    assert found == ["quiet:0", "loaded:0", "untold:0", "old:0", "small:0"]
+    gpu_names = picked(small, old, loaded, untold, quiet)
+    assert gpu_names == ["quiet:0", "loaded:0", "untold:0", "old:0", "small:0"]
 
 
 def test_load_counts_for_each_cpu() -> None:
@@ -143,11 +143,13 @@ def test_a_model_that_nobody_knows_comes_last() -> None:
 
 
 def test_several_are_of_one_host() -> None:
-    found = picker.pick_available_gpus(
+    candidates = picker.pick_available_gpus(
         [host(gpu(0)), host(gpu(0), gpu(1), name="zeus", load=5)], picker.GpuRequest(), ASKER
     )
-    assert [one.host.name for one in picker.select_gpus_on_one_host(found, 2, picker.GpuRequest())] == ["zeus", "zeus"]
-    assert picker.select_gpus_on_one_host(found, 3, picker.GpuRequest()) == []
+    assert [
+        candidate.host.name for candidate in picker.select_gpus_on_one_host(candidates, 2, picker.GpuRequest())
+    ] == ["zeus", "zeus"]
+    assert picker.select_gpus_on_one_host(candidates, 3, picker.GpuRequest()) == []
 
 
 def test_an_unmet_request_has_its_reason() -> None:

@@ -49,10 +49,10 @@ def own(tmp_path: Path) -> Iterator[OwnGpus]:
 @pytest.fixture
 def lab(tmp_path: Path, own: OwnGpus) -> Lab:
     """A board on which this machine is, with the GPUs that its nvidia-smi tells; the third is busy."""
-    found = lab_of(tmp_path / "lab")
-    found.host(HERE, "".join(gpu(index, 70000 if index == 2 else 4, uuid=uuid(index)) for index in range(4)))
-    own.environment["GPUBOARD_DATA"] = str(found.data)
-    return found
+    new_lab = lab_of(tmp_path / "lab")
+    new_lab.host(HERE, "".join(gpu(index, 70000 if index == 2 else 4, uuid=uuid(index)) for index in range(4)))
+    own.environment["GPUBOARD_DATA"] = str(new_lab.data)
+    return new_lab
 
 
 def command_of(*words: str) -> list[str]:
@@ -100,15 +100,17 @@ def booked(lab: Lab) -> dict[str, Booking]:
         if path.exists()
         else ()
     )
-    return {one.gpu: one for one in rows if one.host == HERE and one.until.timestamp() > time.time()}
+    return {
+        booking.gpu: booking for booking in rows if booking.host == HERE and booking.until.timestamp() > time.time()
+    }
 
 
 # On a single machine
 
 
 def test_the_command_sees_the_gpus_that_were_picked_in_nvidia_smis_order(own: OwnGpus) -> None:
-    found = run(own, "--gpus", "2", "--", "sh", "-c", SHOW)
-    assert (found.returncode, found.stdout, found.stderr) == (0, "0,1 PCI_BUS_ID\n", "")
+    finished = run(own, "--gpus", "2", "--", "sh", "-c", SHOW)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "0,1 PCI_BUS_ID\n", "")
 
 
 def test_the_exit_code_is_that_of_the_command(own: OwnGpus) -> None:
@@ -118,13 +120,13 @@ def test_the_exit_code_is_that_of_the_command(own: OwnGpus) -> None:
 
 def test_run_returns_the_exit_code_where_the_caller_ignores_sigchld(own: OwnGpus) -> None:
     script = f"trap '' CHLD; exec {shlex.join(command_of('--', 'sh', '-c', 'exit 7'))}"
-    found = subprocess.run(
+    finished = subprocess.run(
         ["/usr/bin/env", "bash", "-c", script],
         cwd=own.smi.parent,
         env=clean_environment(**own.environment),
         check=False,
     )
-    assert found.returncode == 7
+    assert finished.returncode == 7
 
 
 def test_its_input_its_output_and_its_words_are_those_of_the_command(own: OwnGpus) -> None:
@@ -150,11 +152,11 @@ def test_a_signal_reaches_the_command(own: OwnGpus, number: signal.Signals) -> N
 def test_a_program_that_writes_to_nobody_ends_as_it_would_alone(own: OwnGpus) -> None:
     script = f"{shlex.join(command_of('--', 'sh', '-c', 'yes; echo $? >&2'))} | head -n 1"
     environment = clean_environment(**own.environment)
-    found = subprocess.run(
+    finished = subprocess.run(
         ["/bin/sh", "-c", script], cwd=own.smi.parent, env=environment, capture_output=True, text=True, check=False
     )
-    assert found.stdout == "y\n"
-    assert "Broken pipe" not in found.stderr
+    assert finished.stdout == "y\n"
+    assert "Broken pipe" not in finished.stderr
 
 
 def test_a_program_that_waits_for_all_its_children_does_not_wait_for_us(own: OwnGpus) -> None:
@@ -165,7 +167,7 @@ def test_a_program_that_waits_for_all_its_children_does_not_wait_for_us(own: Own
 def test_no_file_of_the_caller_is_held_beyond_the_command(own: OwnGpus, tmp_path: Path) -> None:
     script = f"exec 9>{tmp_path}/lock; flock 9; {shlex.join(command_of('--', 'true'))}; exec 9>&-; "
     script += f"flock -n {tmp_path}/lock true && echo free"
-    found = subprocess.run(
+    finished = subprocess.run(
         ["/bin/sh", "-c", script],
         cwd=own.smi.parent,
         env=clean_environment(**own.environment),
@@ -173,12 +175,12 @@ def test_no_file_of_the_caller_is_held_beyond_the_command(own: OwnGpus, tmp_path
         text=True,
         check=False,
     )
-    assert found.stdout == "free\n"
+    assert finished.stdout == "free\n"
 
 
 def test_a_command_that_is_not_there_takes_nothing(own: OwnGpus) -> None:
-    found = run(own, "--", "nosuchcommand")
-    assert (found.returncode, found.stderr) == (127, "gpuboard: there is no command nosuchcommand\n")
+    finished = run(own, "--", "nosuchcommand")
+    assert (finished.returncode, finished.stderr) == (127, "gpuboard: there is no command nosuchcommand\n")
     assert taken() == set()
 
 
@@ -186,16 +188,16 @@ def test_a_file_that_cannot_be_started_gives_back_what_it_took(own: OwnGpus, tmp
     script = tmp_path / "script"
     script.write_text("#!/nowhere/at/all\n")
     script.chmod(0o755)
-    found = run(own, "--", str(script))
-    assert found.returncode == 126
-    assert "cannot be started" in found.stderr
+    finished = run(own, "--", str(script))
+    assert finished.returncode == 126
+    assert "cannot be started" in finished.stderr
     eventually(lambda: not taken())
 
 
 def test_with_too_few_the_command_is_not_started(own: OwnGpus) -> None:
-    found = run(own, "--gpus", "4", "--", "echo", "started")
-    assert (found.returncode, found.stdout) == (1, "")
-    assert "3 of the 4 GPUs can be had" in found.stderr
+    finished = run(own, "--gpus", "4", "--", "echo", "started")
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "3 of the 4 GPUs can be had" in finished.stderr
 
 
 def test_without_a_command_the_use_is_reported(own: OwnGpus) -> None:
@@ -218,13 +220,13 @@ def test_two_at_once_never_get_the_same_gpu(own: OwnGpus) -> None:
         for _ in range(8)
     ]
     try:
-        got = [first_line(one) for one in crowd]
+        got = [first_line(process) for process in crowd]
         assert sorted(filter(None, got)) == [f"{index} PCI_BUS_ID" for index in range(6)]
         assert len(taken()) == 6
     finally:
-        said = [one.communicate("\n", timeout=LONG) for one in crowd]
-    assert sorted(one.returncode for one in crowd) == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert sum("can be had" in words for _, words in said) == 2
+        outputs = [process.communicate("\n", timeout=LONG) for process in crowd]
+    assert sorted(process.returncode for process in crowd) == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert sum("can be had" in words for _, words in outputs) == 2
     eventually(lambda: not taken())
 
 
@@ -253,9 +255,12 @@ def test_run_waits_until_enough_gpus_are_free(own: OwnGpus) -> None:
 def test_what_runs_is_booked_and_released_when_it_ends(own: OwnGpus, lab: Lab) -> None:
     with running(own, "--gpus", "2", "--comment", "ICML", "--", "sh", "-c", f"{SHOW}; read line") as process:
         assert first_line(process) == "0,1 PCI_BUS_ID"
-        found = booked(lab)
-        assert {key: (one.name, one.comment) for key, one in found.items()} == {"0": (ME, "ICML"), "1": (ME, "ICML")}
-        assert 3500 < found["0"].until.timestamp() - time.time() < 3600
+        bookings = booked(lab)
+        assert {key: (booking.name, booking.comment) for key, booking in bookings.items()} == {
+            "0": (ME, "ICML"),
+            "1": (ME, "ICML"),
+        }
+        assert 3500 < bookings["0"].until.timestamp() - time.time() < 3600
         process.communicate("\n", timeout=LONG)
     eventually(lambda: not booked(lab))
     assert [line["what"] for line in log(lab)] == ["book", "release"]
@@ -287,15 +292,15 @@ def test_the_booking_goes_on_while_it_runs_and_ends_by_itself_when_nobody_is_lef
 
 def runs_in(folder: Path) -> list[int]:
     """The processes of runs that were started in a folder: gpuboard itself, and the guards."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
             if b"site_builder" in words and b"run" in words and (path / "cwd").readlink() == folder:
-                found.append(int(path.name))
+                pids.append(int(path.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def guards_of(own: OwnGpus, watched: int) -> list[int]:
@@ -313,9 +318,9 @@ def test_what_others_have_booked_is_not_taken_now_or_soon(own: OwnGpus, lab: Lab
         }
     )
     assert run(own, "--", "sh", "-c", SHOW).stdout == "3 PCI_BUS_ID\n"
-    found = run(own, "--gpus", "2", "--", "sh", "-c", SHOW)
-    assert found.returncode == 1
-    assert "1 booked by others within 1 h" in found.stderr
+    finished = run(own, "--gpus", "2", "--", "sh", "-c", SHOW)
+    assert finished.returncode == 1
+    assert "1 booked by others within 1 h" in finished.stderr
     assert run(own, "--gpus", "2", "--for", "20m", "--", "sh", "-c", SHOW).stdout == "1,3 PCI_BUS_ID\n"
 
 
@@ -328,8 +333,8 @@ def test_what_i_have_booked_is_taken_first_and_stays_booked(own: OwnGpus, lab: L
 
 def test_two_runs_in_my_own_booking_get_two_gpus(own: OwnGpus, lab: Lab) -> None:
     lab.book({HERE: {"1": {"name": ME, "date": soon(7200)}, "3": {"name": ME, "date": soon(7200)}}})
-    with running(own, "--", "sh", "-c", f"{SHOW}; read line") as one:
-        assert first_line(one) == "1 PCI_BUS_ID"
+    with running(own, "--", "sh", "-c", f"{SHOW}; read line") as first_run:
+        assert first_line(first_run) == "1 PCI_BUS_ID"
         assert run(own, "--", "sh", "-c", SHOW).stdout == "3 PCI_BUS_ID\n"
 
 
@@ -366,9 +371,9 @@ def test_without_booking_nothing_is_written(own: OwnGpus, lab: Lab) -> None:
 
 def test_a_broken_file_of_bookings_is_reported_and_nothing_started(own: OwnGpus, lab: Lab) -> None:
     (lab.data / "comments.json").write_text('{"atlas": [')
-    found = run(own, "--", "echo", "started")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "comments.json was not read: line 1" in found.stderr
+    finished = run(own, "--", "echo", "started")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "comments.json was not read: line 1" in finished.stderr
     eventually(lambda: not taken())
 
 
@@ -393,9 +398,9 @@ def test_a_limit_of_the_lab_is_reported_and_the_command_not_started(own: OwnGpus
     lab.book({"zeus": {"0": {"name": "alice", "date": soon(7200)}}})
     with served(lab, GPUBOARD_BOOK_GPUS="1") as url:
         token = done(lab.data.parent, "token", "alice").stdout.strip()
-        found = run(own, "--gpus", count, "--", "echo", "started", GPUBOARD_URL=url, GPUBOARD_TOKEN=token)
-    assert (found.returncode, found.stdout) == (1, "")
-    assert "--no-book runs it all the same" in found.stderr
+        finished = run(own, "--gpus", count, "--", "echo", "started", GPUBOARD_URL=url, GPUBOARD_TOKEN=token)
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "--no-book runs it all the same" in finished.stderr
     assert booked(lab) == {}
     eventually(lambda: not taken())
 
@@ -403,9 +408,9 @@ def test_a_limit_of_the_lab_is_reported_and_the_command_not_started(own: OwnGpus
 def test_without_a_token_the_message_says_what_is_missing(own: OwnGpus, lab: Lab) -> None:
     del own.environment["GPUBOARD_DATA"]
     with served(lab) as url:
-        found = run(own, "--", "echo", "started", GPUBOARD_URL=url)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "GPUBOARD_TOKEN" in found.stderr
+        finished = run(own, "--", "echo", "started", GPUBOARD_URL=url)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "GPUBOARD_TOKEN" in finished.stderr
     eventually(lambda: not taken())
 
 
@@ -413,9 +418,9 @@ def test_a_board_that_takes_no_bookings_says_so_and_the_command_runs(own: OwnGpu
     del own.environment["GPUBOARD_DATA"]
     with served(lab, GPUBOARD_BOOK_URL="") as url:
         assert json.loads((lab.www / "status.json").read_bytes())["book"] is None
-        found = run(own, "--", "sh", "-c", SHOW, GPUBOARD_URL=url)
-    assert (found.returncode, found.stdout) == (0, "0 PCI_BUS_ID\n")
-    assert "the board takes no bookings" in found.stderr
+        finished = run(own, "--", "sh", "-c", SHOW, GPUBOARD_URL=url)
+    assert (finished.returncode, finished.stdout) == (0, "0 PCI_BUS_ID\n")
+    assert "the board takes no bookings" in finished.stderr
 
 
 def test_a_board_that_fell_silent_does_not_keep_the_caller(own: OwnGpus, lab: Lab) -> None:
@@ -443,8 +448,8 @@ def test_a_board_that_fell_silent_does_not_keep_the_caller(own: OwnGpus, lab: La
 
 
 def test_a_misspelt_option_is_not_taken_for_the_command(own: OwnGpus) -> None:
-    found = run(own, "--gpu", "2", "--", "true")
-    assert (found.returncode, "No such option" in found.stderr) == (2, True)
+    finished = run(own, "--gpu", "2", "--", "true")
+    assert (finished.returncode, "No such option" in finished.stderr) == (2, True)
 
 
 # What others do meanwhile
@@ -458,7 +463,7 @@ def test_a_run_is_not_taken_for_ones_own_booking_by_the_next(own: OwnGpus, lab: 
     got, started = [], []
     try:
         for _ in range(2):
-            one = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 cwd=own.smi.parent,
                 env=environment,
@@ -466,11 +471,11 @@ def test_a_run_is_not_taken_for_ones_own_booking_by_the_next(own: OwnGpus, lab: 
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            started.append(one)
-            got.append(first_line(one))
+            started.append(process)
+            got.append(first_line(process))
     finally:
-        for one in started:
-            one.communicate("\n", timeout=LONG)
+        for process in started:
+            process.communicate("\n", timeout=LONG)
     assert got == ["0 PCI_BUS_ID", "1 PCI_BUS_ID"]
     eventually(lambda: not booked(lab))
 
@@ -493,9 +498,9 @@ def test_a_board_that_is_seconds_old_is_asked_again(own: OwnGpus, lab: Lab) -> N
 
 
 def test_the_gpus_of_another_host_are_not_those_of_this_machine(own: OwnGpus, lab: Lab) -> None:
-    found = run(own, "--host", "atlas", "--", "echo", "started")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "the GPUs of atlas are not those of this machine" in found.stderr
+    finished = run(own, "--host", "atlas", "--", "echo", "started")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "the GPUs of atlas are not those of this machine" in finished.stderr
     assert booked(lab) == {}
 
 
@@ -531,7 +536,7 @@ def test_a_run_with_closed_files_keeps_its_gpus(own: OwnGpus, closed: str) -> No
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_as_the_first_process_of_a_container_it_releases_too(own: OwnGpus, lab: Lab, script: str, code: int) -> None:
     apart = ["unshare", *(["--user", "--map-root-user"] if os.getuid() else []), "--pid", "--fork", "--mount-proc"]
-    found = subprocess.run(
+    finished = subprocess.run(
         [*apart, *command_of("--", "sh", "-c", f"{SHOW}; {script}")],
         cwd=own.smi.parent,
         env=clean_environment(**own.environment),
@@ -539,7 +544,7 @@ def test_as_the_first_process_of_a_container_it_releases_too(own: OwnGpus, lab: 
         text=True,
         check=False,
     )
-    assert (found.returncode, found.stdout) == (code, "0 PCI_BUS_ID\n"), found.stderr
+    assert (finished.returncode, finished.stdout) == (code, "0 PCI_BUS_ID\n"), finished.stderr
     assert booked(lab) == {}
     assert [line["what"] for line in log(lab)] == ["book", "release"]
 
@@ -572,9 +577,9 @@ def test_a_run_after_another_gets_the_gpu_that_the_board_still_calls_booked(own:
 def test_a_driver_that_fails_here_is_reported_whatever_the_board_says(own: OwnGpus, lab: Lab) -> None:
     (own.smi / "say").write_text("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n")
     (own.smi / "rc").write_text("9")
-    found = run(own, "--", "echo", "started")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "nvidia-smi ended with exit code 9" in found.stderr
+    finished = run(own, "--", "echo", "started")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "nvidia-smi ended with exit code 9" in finished.stderr
     assert booked(lab) == {}
 
 
@@ -629,9 +634,9 @@ def test_what_a_rule_forbids_is_reported_at_once(own: OwnGpus, lab: Lab, patient
     with served(lab, GPUBOARD_BOOK_LONGEST="2h") as url:
         token = done(lab.data.parent, "token", "alice").stdout.strip()
         own.environment |= {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token}
-        found = run(own, "--for", "3h", *patient, "--", "echo", "started")
-        assert (found.returncode, found.stdout) == (1, "")
-        assert "a booking may be 2 h long; --no-book runs it all the same" in found.stderr
+        finished = run(own, "--for", "3h", *patient, "--", "echo", "started")
+        assert (finished.returncode, finished.stdout) == (1, "")
+        assert "a booking may be 2 h long; --no-book runs it all the same" in finished.stderr
         assert run(own, "--for", "2h", "--", "echo", "started").stdout == "started\n"
 
 
@@ -647,7 +652,7 @@ def test_a_supervisor_without_a_reader_keeps_the_gpu(own: OwnGpus, lab: Lab) -> 
     try:
         eventually(lambda: bool(booked(lab)))
         os.close(ours)
-        ends = max(one.until for one in booked(lab).values())
+        ends = max(booking.until for booking in booked(lab).values())
         follows = ends.astimezone(timezone.utc).isoformat()
         there = json.loads((lab.data / "comments.json").read_text())
         there[HERE]["0"] = [there[HERE]["0"], {"name": "bob", "from": follows, "date": soon(7200)}]

@@ -50,8 +50,10 @@ class Place:
     def keeper(self, length: float, *cards: ReservedGpu) -> RunReservation:
         return RunReservation(cast("BookingBackend", self), "vm", cards or (ZERO,), length, "gpuboard run")
 
-    def book(self, name: str, gpus: str, since: str, until: str, **more: str) -> None:
-        self.send({"do": "book", "gpus": [f"vm:{gpus}"], "from": since, "until": until, "name": name, **more}, name)
+    def book(self, name: str, gpus: str, since: str, until: str, **extra_fields: str) -> None:
+        self.send(
+            {"do": "book", "gpus": [f"vm:{gpus}"], "from": since, "until": until, "name": name, **extra_fields}, name
+        )
         self.asked.clear()
 
     def after(self, minutes: float) -> datetime:
@@ -61,12 +63,12 @@ class Place:
 
     def spans(self, card: ReservedGpu = ZERO) -> list[tuple[str, str]]:
         """What the runs have booked of a GPU, as local times of the day, in the order of time."""
-        found = [
-            one
-            for one in self.list_bookings()["bookings"]
-            if one["id"].startswith("run-") and str(card.number) in one["gpus"]
+        run_bookings = [
+            booking
+            for booking in self.list_bookings()["bookings"]
+            if booking["id"].startswith("run-") and str(card.number) in booking["gpus"]
         ]
-        return sorted((one["from"][11:16], one["date"][11:16]) for one in found)
+        return sorted((booking["from"][11:16], booking["date"][11:16]) for booking in run_bookings)
 
 
 @pytest.fixture
@@ -100,8 +102,8 @@ def test_there_is_never_a_gap(place: Place, seconds: int, begins: int) -> None:
     for _ in range(12):
         at += seconds / 4 / 60
         moment = place.after(at)
-        (one,) = place.list_bookings()["bookings"]
-        assert one["phase"] == "now"
+        (booking,) = place.list_bookings()["bookings"]
+        assert booking["phase"] == "now"
         keeper.extend_if_needed(moment)
     assert len(place.list_bookings()["bookings"]) == 1
 
@@ -117,11 +119,11 @@ def test_a_reservation_ends_before_other_bookings_and_continues_once_they_are_go
     keeper = place.keeper(3600, ZERO, ONE)
     keeper.begin(place.after(0))
     place.book("bob", "0", "2027-03-03 11:20", "2027-03-03 12:00")
-    others = keeper.extend_if_needed(place.after(40))
-    assert others
-    assert others.astimezone(BERLIN).hour == 11
+    next_booking_start = keeper.extend_if_needed(place.after(40))
+    assert next_booking_start
+    assert next_booking_start.astimezone(BERLIN).hour == 11
     assert (place.spans()[-1][1], place.spans(ONE)[-1][1]) == ("11:20", "11:40")
-    (bobs,) = (one["id"] for one in place.list_bookings()["bookings"] if one["name"] == "bob")
+    (bobs,) = (booking["id"] for booking in place.list_bookings()["bookings"] if booking["name"] == "bob")
     place.send({"do": "release", "id": bobs, "host": "vm"}, "bob")
     assert keeper.extend_if_needed(place.after(70)) is None
     assert place.spans()[-1][1] == place.spans(ONE)[-1][1] == "12:10"
@@ -135,7 +137,7 @@ def test_ones_own_booking_is_left_as_it_is_and_ours_fills_what_is_missing(place:
     keeper.extend_if_needed(place.after(25))
     assert place.spans() == [("10:50", "11:25")]
     keeper.release()
-    assert [one["name"] for one in place.list_bookings()["bookings"]] == ["alice"]
+    assert [booking["name"] for booking in place.list_bookings()["bookings"]] == ["alice"]
 
 
 def test_ones_own_booking_of_one_gpu_does_not_end_that_of_the_other(place: Place) -> None:
@@ -198,22 +200,22 @@ def test_an_hour_and_a_half_is_that_long_also_when_the_clocks_change(
 ) -> None:
     place.now = begins
     place.keeper(5400).begin(begins.astimezone(timezone.utc))
-    (one,) = json.loads((place.lab.data / "comments.json").read_text())["vm"].values()
-    assert datetime.fromisoformat(one["date"]) == until
+    (booking_entry,) = json.loads((place.lab.data / "comments.json").read_text())["vm"].values()
+    assert datetime.fromisoformat(booking_entry["date"]) == until
 
 
 def test_an_answer_that_never_came_leaves_nothing_behind(place: Place) -> None:
     keeper = place.keeper(3600)
-    told = place.send
+    original_send = place.send
 
     def deaf(request: Mapping[str, Any], who: str = "alice") -> dict[str, Any]:
-        told(request, who)
+        original_send(request, who)
         raise TimeoutError
 
     place.send = deaf  # type: ignore[method-assign]
     with pytest.raises(TimeoutError):
         keeper.begin(place.after(0))
-    place.send = told  # type: ignore[method-assign]
+    place.send = original_send  # type: ignore[method-assign]
     assert place.spans() == [("10:00", "11:00")]
     keeper.release()
     assert place.spans() == []

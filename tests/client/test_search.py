@@ -30,14 +30,14 @@ def found_in(fleet: Fleet) -> dict[str, str]:
     return {host.name: "".join(str(one.index) for one in host.gpus) for host in fleet.hosts}
 
 
-@pytest.mark.parametrize(("words", "found"), FOUND)
-def test_words_find_what_they_find_in_the_page(states: Fleet, words: str, found: dict[str, str]) -> None:
-    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == found
+@pytest.mark.parametrize(("words", "expected_gpus"), FOUND)
+def test_words_find_what_they_find_in_the_page(states: Fleet, words: str, expected_gpus: dict[str, str]) -> None:
+    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == expected_gpus
 
 
-@pytest.mark.parametrize(("words", "found"), FOUND_IN_THE_PAGE)
-def test_words_that_only_the_page_has_find_nothing(states: Fleet, words: str, found: dict[str, str]) -> None:
-    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == {} != found
+@pytest.mark.parametrize(("words", "page_matches"), FOUND_IN_THE_PAGE)
+def test_words_that_only_the_page_has_find_nothing(states: Fleet, words: str, page_matches: dict[str, str]) -> None:
+    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == {} != page_matches
 
 
 @pytest.mark.parametrize("words", NOT_FOUND)
@@ -89,7 +89,7 @@ def test_the_quotes_of_the_shell_hold_words_together(arguments: list[str], terms
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "expected_gpus"),
     [
         (["gpu1"], {"gpu1": "01"}),
         (["GPU1", "gpu10.lab.example"], {"gpu1": "01", "gpu10": "0"}),
@@ -101,10 +101,10 @@ def test_the_quotes_of_the_shell_hold_words_together(arguments: list[str], terms
     ],
 )
 def test_the_name_of_a_host_is_that_host_alone_and_several_are_all_of_them(
-    tmp_path: Path, arguments: list[str], found: dict[str, str]
+    tmp_path: Path, arguments: list[str], expected_gpus: dict[str, str]
 ) -> None:
     lab = Lab(tmp_path)
     lab.host("gpu1", gpu(0, 9000, 50) + gpu(1))
     lab.host("gpu10", gpu(0))
     lab.build()
-    assert found_in(search.search_fleet(fleet_of(lab), arguments)) == found
+    assert found_in(search.search_fleet(fleet_of(lab), arguments)) == expected_gpus

@@ -52,29 +52,29 @@ def content(state: Path) -> dict[str, list[tuple[object, ...]]]:
     """All rows of all tables."""
     connection = sqlite3.connect(state / "history.db")
     names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-    found = {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}  # noqa: S608 # ours
+    rows_by_table = {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}  # noqa: S608 # ours
     connection.close()
-    return found
+    return rows_by_table
 
 
 # Settled
 
 
 def test_the_same_options_are_the_same_past(tmp_path: Path) -> None:
-    one, two = (tmp_path / name for name in ("one", "two"))
-    for state in (one, two):
+    first_folder, two = (tmp_path / name for name in ("one", "two"))
+    for state in (first_folder, two):
         state.mkdir()
         filled(state, hosts=3).close()
-    assert content(one) == content(two)
+    assert content(first_folder) == content(two)
 
 
 def test_another_seed_is_another_past(tmp_path: Path) -> None:
-    found = []
+    usages = []
     for seed in (1, 2):
         state = tmp_path / str(seed)
         state.mkdir()
-        found.append(used(filled(state, 2, seed).read_daily_usage(*EVER, NOW)))
-    assert found[0] != found[1]
+        usages.append(used(filled(state, 2, seed).read_daily_usage(*EVER, NOW)))
+    assert usages[0] != usages[1]
 
 
 def test_a_history_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_simulated_history_is_there_at_once(tmp_path: Path) -> None:
 
 
 def test_five_weeks_are_there_of_each_host(whole: HistoryReader) -> None:
-    assert whole.list_hosts() == sorted(one.name for one in scenario.MACHINES)
+    assert whole.list_hosts() == sorted(machine.name for machine in scenario.MACHINES)
     for name in whole.list_hosts():
         (first, *_) = whole.read_host(name, NOW - 36 * DAY, NOW, 3600).gpus
         seen = [at for at, count in enumerate(first.columns["seen"]) if count]
@@ -117,32 +117,32 @@ def test_five_weeks_are_there_of_each_host(whole: HistoryReader) -> None:
 
 def test_the_past_ends_now(whole: HistoryReader) -> None:
     for step in (60, 300, 3600):
-        found = whole.read_host("atlas", NOW - HOUR, NOW + DAY, step)
-        last = max(at for at, count in enumerate(found.gpus[0].columns["seen"]) if count)
-        assert found.since + last * step <= NOW
+        host_history = whole.read_host("atlas", NOW - HOUR, NOW + DAY, step)
+        last = max(at for at, count in enumerate(host_history.gpus[0].columns["seen"]) if count)
+        assert host_history.since + last * step <= NOW
 
 
 def test_all_steps_say_the_same(whole: HistoryReader) -> None:
     since = NOW // DAY * DAY - DAY
     for name in whole.list_hosts():
-        told = []
+        sums_by_step = []
         for step in (60, 300, 3600):
-            found = whole.read_host(name, since, NOW, step)
-            told.append(
-                [[sum(one.columns[state]) for state in ("seen", *GPU_STATES, "promised")] for one in found.gpus]
+            host_history = whole.read_host(name, since, NOW, step)
+            sums_by_step.append(
+                [[sum(gpu.columns[state]) for state in ("seen", *GPU_STATES, "promised")] for gpu in host_history.gpus]
             )
-        assert told[0] == told[1] == told[2]
+        assert sums_by_step[0] == sums_by_step[1] == sums_by_step[2]
 
 
 def test_the_sums_are_those_of_the_minutes(whole: HistoryReader) -> None:
-    told = whole.read_daily_usage(*EVER, NOW)
+    daily_usage = whole.read_daily_usage(*EVER, NOW)
     start = NOW // DAY * DAY - RETENTION_DAYS[300] * DAY
     by_host = Counter[str]()
-    for row in told.seen:
+    for row in daily_usage.seen:
         by_host[row.host] += row.seen.seen
     for name in whole.list_hosts():
         drawn = whole.read_host(name, start, NOW, 300)
-        assert sum(sum(one.columns["seen"]) for one in drawn.gpus) == by_host[name]
+        assert sum(sum(gpu.columns["seen"]) for gpu in drawn.gpus) == by_host[name]
 
 
 @pytest.mark.parametrize("moment", ["2026-09-22T00:00", "2026-09-22T00:01", "2026-09-22T14:00", "2026-10-25T23:59"])
@@ -155,35 +155,40 @@ def test_the_simulated_history_is_complete_at_any_start_time_and_zone(
     start = now // DAY * DAY - RETENTION_DAYS[300] * DAY
     assert minutes(told.read_daily_usage(*EVER, now)) == 8 * (now - start) // MINUTE
     for step, since in ((60, now - 2 * DAY), (300, start), (3600, start)):
-        found = told.read_host("atlas", since, now, step)
-        assert sum(sum(one.columns["seen"]) for one in found.gpus) == 8 * (now - since) // MINUTE
+        host_history = told.read_host("atlas", since, now, step)
+        assert sum(sum(gpu.columns["seen"]) for gpu in host_history.gpus) == 8 * (now - since) // MINUTE
     told.close()
 
 
 def test_states_and_shares_of_the_simulated_history_add_up(whole: HistoryReader) -> None:
-    told = whole.read_daily_usage(*EVER, NOW)
-    for row in told.seen:
+    daily_usage = whole.read_daily_usage(*EVER, NOW)
+    for row in daily_usage.seen:
         assert row.seen.seen == sum(getattr(row.seen, state) for state in GPU_STATES)
-    taken = sum(minutes(told, state) for state in TAKEN_STATES)
-    assert sum(row.share.used for row in told.shares) == (taken - minutes(told, "unowned")) * UNITS_PER_MINUTE
-    assert sum(row.share.held for row in told.shares) == minutes(told, "held") * UNITS_PER_MINUTE
-    assert all(row.share.unused <= row.share.booked for row in told.shares)
+    taken = sum(minutes(daily_usage, state) for state in TAKEN_STATES)
+    assert (
+        sum(row.share.used for row in daily_usage.shares)
+        == (taken - minutes(daily_usage, "unowned")) * UNITS_PER_MINUTE
+    )
+    assert sum(row.share.held for row in daily_usage.shares) == minutes(daily_usage, "held") * UNITS_PER_MINUTE
+    assert all(row.share.unused <= row.share.booked for row in daily_usage.shares)
 
 
 def test_the_sums_by_the_hour_are_those_by_the_day(whole: HistoryReader) -> None:
-    told, hours = whole.read_daily_usage(*EVER, NOW), whole.read_hourly_usage(NOW - 40 * DAY, NOW)
-    assert sum(seen.seen for seen in hours.seen.values()) == minutes(told)
+    daily_usage, hours = whole.read_daily_usage(*EVER, NOW), whole.read_hourly_usage(NOW - 40 * DAY, NOW)
+    assert sum(seen.seen for seen in hours.seen.values()) == minutes(daily_usage)
     by_person = Counter[str]()
     for (_, _, person), share in hours.shares.items():
         by_person[person] += share.used
-    assert {person: round(units / UNITS_PER_MINUTE, 6) for person, units in by_person.items() if units} == used(told)
+    assert {person: round(units / UNITS_PER_MINUTE, 6) for person, units in by_person.items() if units} == used(
+        daily_usage
+    )
 
 
 def test_days_are_those_of_the_zone(tmp_path: Path) -> None:
-    found = filled(folder(tmp_path), hosts=1, zone=BERLIN).read_daily_usage(*EVER, NOW)
-    assert max(row.day for row in found.seen) == datetime.fromtimestamp(NOW, BERLIN).date()
+    daily_usage = filled(folder(tmp_path), hosts=1, zone=BERLIN).read_daily_usage(*EVER, NOW)
+    assert max(row.day for row in daily_usage.seen) == datetime.fromtimestamp(NOW, BERLIN).date()
     by_day = Counter[date]()
-    for row in found.seen:
+    for row in daily_usage.seen:
         by_day[row.day] += row.seen.seen
     assert by_day[date(2026, 9, 10)] == 8 * 24 * 60
 
@@ -194,8 +199,8 @@ def test_a_builder_goes_on_with_it_and_counts_nothing_again(tmp_path: Path) -> N
     history = HistoryWriter(state, timezone.utc)
     for now in (NOW, NOW + DAY, NOW + 2 * DAY):
         roll(history, now)
-        told = history.read_daily_usage(*EVER, now)
-        assert (minutes(told), used(told)) == (minutes(before), used(before))
+        daily_usage = history.read_daily_usage(*EVER, now)
+        assert (minutes(daily_usage), used(daily_usage)) == (minutes(before), used(before))
     drawn = history.read_host("atlas", NOW // DAY * DAY, NOW, 300)
     assert sum(drawn.gpus[0].columns["seen"]) == (NOW - NOW // DAY * DAY) // MINUTE
     history.close()
@@ -204,7 +209,7 @@ def test_a_builder_goes_on_with_it_and_counts_nothing_again(tmp_path: Path) -> N
 # What happened in it
 
 
-@pytest.mark.parametrize("name", [one for one in DOWN_HOSTS if one != scenario.LEGACY_HOST])
+@pytest.mark.parametrize("name", [down_host for down_host in DOWN_HOSTS if down_host != scenario.LEGACY_HOST])
 def test_a_host_that_was_down_has_a_gap_and_no_zeros(whole: HistoryReader, name: str) -> None:
     begins, ends = (max(-35 * DAY, min(0, moment)) for moment in DOWN_HOSTS[name])
     for step in (300, 3600):
@@ -222,29 +227,29 @@ def test_people_have_habits_of_their_own(whole: HistoryReader) -> None:
 
 def test_nights_and_weekends_are_quieter(whole: HistoryReader) -> None:
     taken, seen = Counter[str](), Counter[str]()
-    for (at, _), told in whole.read_hourly_usage(NOW - 30 * DAY, NOW - 3 * DAY).seen.items():
+    for (at, _), hour_usage in whole.read_hourly_usage(NOW - 30 * DAY, NOW - 3 * DAY).seen.items():
         local = datetime.fromtimestamp(at, timezone.utc)
         when = "weekend" if local.weekday() >= 5 else "day" if 10 <= local.hour < 19 else "night"
-        taken[when] += told.busy + told.held + told.conflict
-        seen[when] += told.seen
+        taken[when] += hour_usage.busy + hour_usage.held + hour_usage.conflict
+        seen[when] += hour_usage.seen
     share = {when: taken[when] / seen[when] for when in seen}
     assert share["day"] > share["night"] > 0.2
     assert share["day"] > 1.1 * share["weekend"]
 
 
 def test_there_is_waste_of_each_kind(whole: HistoryReader) -> None:
-    told = whole.read_daily_usage(*EVER, NOW)
-    assert minutes(told, "held") > 0.05 * minutes(told)
-    assert sum(row.share.unused for row in told.shares) > 0
-    assert minutes(told, "conflict") > 0
-    (unused,) = (one for one in whole.read_host("perseus", NOW - 35 * DAY, NOW, 3600).gpus if one.series.index == 7)
+    daily_usage = whole.read_daily_usage(*EVER, NOW)
+    assert minutes(daily_usage, "held") > 0.05 * minutes(daily_usage)
+    assert sum(row.share.unused for row in daily_usage.shares) > 0
+    assert minutes(daily_usage, "conflict") > 0
+    (unused,) = (gpu for gpu in whole.read_host("perseus", NOW - 35 * DAY, NOW, 3600).gpus if gpu.series.index == 7)
     assert sum(unused.columns["free"]) == sum(unused.columns["seen"]) > 30 * 24 * 60
 
 
 def test_an_instance_has_a_past_of_its_own_of_which_its_use_is_not_known(whole: HistoryReader) -> None:
     drawn = whole.read_host("gemini", NOW - 7 * DAY, NOW, 3600)
-    assert [one.series.index for one in drawn.gpus] == ["0:0", "0:1", "0:2", "0:3", 1]
-    assert [one.series.model for one in drawn.gpus][::3] == ["H100 3g.40gb", "H100 1g.10gb"]
+    assert [gpu.series.index for gpu in drawn.gpus] == ["0:0", "0:1", "0:2", "0:3", 1]
+    assert [gpu.series.model for gpu in drawn.gpus][::3] == ["H100 3g.40gb", "H100 1g.10gb"]
     first, *_, last = drawn.gpus
     assert first.series.key.startswith("MIG-")
     assert set(first.list_values("use")) == {None}
@@ -255,9 +260,9 @@ def test_an_instance_has_a_past_of_its_own_of_which_its_use_is_not_known(whole: 
 
 def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: HistoryReader) -> None:
     drawn = whole.read_host("centaurus", NOW - 7 * DAY, NOW, 3600)
-    assert [one.series.index for one in drawn.gpus] == [0, 1, "amd0", "amd1"]
-    assert [one.series.model for one in drawn.gpus][1:3] == ["RTX A6000 48 GB", "RX 7900 XTX 24 GB"]
-    assert all(any(one.list_values("use")) for one in drawn.gpus)
+    assert [gpu.series.index for gpu in drawn.gpus] == [0, 1, "amd0", "amd1"]
+    assert [gpu.series.model for gpu in drawn.gpus][1:3] == ["RTX A6000 48 GB", "RX 7900 XTX 24 GB"]
+    assert all(any(gpu.list_values("use")) for gpu in drawn.gpus)
 
 
 # No seam
@@ -265,37 +270,39 @@ def test_gpus_of_two_makers_on_a_host_have_each_their_past(whole: HistoryReader)
 
 def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     """Who is on which GPU, by the story itself."""
-    found: dict[tuple[str, str], set[str]] = {}
+    people_by_gpu: dict[tuple[str, str], set[str]] = {}
     for story in build_scenarios(scenario.build_scenario_machines(ALL), 1):
         lost = story.list_lost_gpus(after)
         for job in story.list_jobs_at(after):
             for gpu in job.gpus:
                 if gpu not in lost:
                     label = story.machine.units[gpu].label
-                    found.setdefault((story.machine.name, label), set()).add(job.person)
-    return found
+                    people_by_gpu.setdefault((story.machine.name, label), set()).add(job.person)
+    return people_by_gpu
 
 
 @pytest.mark.parametrize("after", [0, 5 * HOUR])
 def test_who_was_there_last_is_who_is_there_when_it_begins(tmp_path: Path, after: int) -> None:
     told = filled(folder(tmp_path), after=after)
-    expected, found = people_at(after), {}
+    expected, recorded_people = people_at(after), {}
     for name in told.list_hosts():
         for _, sample in told.read_minutes(name, 1, NOW, NOW - 10 * MINUTE):
-            for one in sample.gpus:
-                if one.occupancy.people.users:
-                    found[name, str(one.series.index)] = set(one.occupancy.people.users)
+            for gpu_sample in sample.gpus:
+                if gpu_sample.occupancy.people.users:
+                    recorded_people[name, str(gpu_sample.series.index)] = set(gpu_sample.occupancy.people.users)
     silent = {name for name in told.list_hosts() if not told.read_minutes(name, 1, NOW, NOW - 10 * MINUTE)}
     expected = {key: people for key, people in expected.items() if key[0] not in silent}
-    same = sum(people == found.get(key) for key, people in expected.items())
+    same = sum(people == recorded_people.get(key) for key, people in expected.items())
     assert same >= len(expected) - 2  # somebody may come or go in the last minutes
-    assert set(found) - set(expected) == set() or len(set(found) - set(expected)) <= 2
+    assert set(recorded_people) - set(expected) == set() or len(set(recorded_people) - set(expected)) <= 2
 
 
 def test_the_lab_is_as_full_before_its_story_begins_as_after(whole: HistoryReader) -> None:
     def share(since: float, until: float) -> float:
-        told = whole.read_hourly_usage(since, until).seen.values()
-        return sum(one.busy + one.held + one.conflict for one in told) / sum(one.seen for one in told)
+        hour_usages = whole.read_hourly_usage(since, until).seen.values()
+        return sum(hour_usage.busy + hour_usage.held + hour_usage.conflict for hour_usage in hour_usages) / sum(
+            hour_usage.seen for hour_usage in hour_usages
+        )
 
     edge = NOW - LEAD_TIME_S
     assert share(edge, edge + 4 * HOUR) > 0.8 * share(edge - 4 * HOUR, edge)
@@ -307,12 +314,22 @@ def test_the_first_build_goes_on_with_the_same_gpus(tmp_path: Path) -> None:
     now = time.time() + 60
     for name in told.list_hosts():
         drawn = told.read_host(name, now - DAY, now, 60)
-        assert len(drawn.gpus) == next(one.gpu_count for one in scenario.MACHINES if one.name == name)
+        assert len(drawn.gpus) == next(
+            machine_or_series.gpu_count for machine_or_series in scenario.MACHINES if machine_or_series.name == name
+        )
         assert sum(bool(count) for count in drawn.gpus[0].columns["seen"]) >= 1438
     connection = sqlite3.connect(tmp_path / "lab/state/history.db")
     shapes = connection.execute("SELECT host, gpus FROM shape").fetchall()
     # a lost GPU does not tell how much memory it has
-    assert len({(name, tuple(one[:3] for one in unpack_gpu_series(gpus))) for name, gpus in shapes}) == 3
+    assert (
+        len(
+            {
+                (name, tuple(machine_or_series[:3] for machine_or_series in unpack_gpu_series(gpus)))
+                for name, gpus in shapes
+            }
+        )
+        == 3
+    )
     assert connection.execute("SELECT count(*) FROM minute").fetchone() >= (1,)
     connection.close()
     told.close()

@@ -61,10 +61,10 @@ def run(*words: str) -> tuple[int, str]:
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_2(words: tuple[str, ...], why: str) -> None:
-    code, said = run(*words)
+    code, output = run(*words)
     assert code == 2
-    assert why in said
-    assert "Traceback" not in said
+    assert why in output
+    assert "Traceback" not in output
 
 
 def test_a_file_has_lines_of_hosts_txt_or_such_words_as_are_typed(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_the_hosts_of_consul_have_the_names_of_the_board(tmp_path: Path) -> None
         server.register("gpu01.lab.example", "gpus")
         server.register("n17", "gpus", host="atlas")
         access = ConsulAccess("gpus", address=server.address)
-        found = targets.read_consul_targets(access, tmp_path, tmp_path / "data")
-        assert found == [Target("n17", "atlas"), Target("gpu01.lab.example", "gpu01")]
+        deploy_targets = targets.read_consul_targets(access, tmp_path, tmp_path / "data")
+        assert deploy_targets == [Target("n17", "atlas"), Target("gpu01.lab.example", "gpu01")]
     finally:
         server.stop()
     with pytest.raises(UnclearSshTargetsError, match="does not answer"):  # the last list would name hosts that are gone
@@ -136,9 +136,14 @@ def told(**changed: str) -> host_job.HostInspection:
 
 
 def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
-    found = told()
-    assert (found.name, found.our_address, found.public_key, found.missing_required) == ("gpu01", "10.0.0.5", KEY, [])
-    assert not found.has_driver
+    host_facts = told()
+    assert (host_facts.name, host_facts.our_address, host_facts.public_key, host_facts.missing_required) == (
+        "gpu01",
+        "10.0.0.5",
+        KEY,
+        [],
+    )
+    assert not host_facts.has_driver
     assert told(key='ssh-ed25519 AAAA\ncommand="x" ssh-rsa').public_key == ""
     assert told(key="restrict ssh-ed25519 AAAA").public_key == ""
     assert told(seen="$(reboot) 1 2 3").our_address == ""
@@ -154,7 +159,7 @@ def test_what_a_host_answers_is_taken_apart_and_not_trusted() -> None:
             host_job.parse_host_inspection(torn)
 
 
-def order(**more: Any) -> HostDeployPlan:  # noqa: ANN401 of any kind
+def order(**overrides: Any) -> HostDeployPlan:  # noqa: ANN401 of any kind
     """One for a web side that is elsewhere."""
     web = WebHost(
         lambda _: RemoteCommandResult(0, b"", b""),
@@ -163,7 +168,7 @@ def order(**more: Any) -> HostDeployPlan:  # noqa: ANN401 of any kind
         22,
         [HostKey("ssh-ed25519", "WEB")],
     )
-    return HostDeployPlan(web, WebHostState(1000, {"gpu01": KEY}, {"gpu01": 990}), "", "", "abc", **more)
+    return HostDeployPlan(web, WebHostState(1000, {"gpu01": KEY}, {"gpu01": 990}), "", "", "abc", **overrides)
 
 
 def test_a_host_is_up_to_date_only_if_all_of_it_is() -> None:
@@ -232,14 +237,17 @@ def test_a_host_that_answers_for_another_name_than_it_was_given_is_refused() -> 
 
 
 def test_remove_takes_no_key_of_another_host_and_leaves_a_web_host_its_board() -> None:
-    said: list[str] = []
+    enrolment_commands: list[str] = []
     for word, taken in (("gpu07", False), ("gpu01", True)):
-        one = order(action="remove")
-        one.web_state.arrival_times.clear()
-        one.web_host.run_enrolment = lambda words: said.append(" ".join(words)) or RemoteCommandResult(0, b"", b"")  # type: ignore[func-returns-value]
-        job, host = HostDeployJob(Target(word), one), Host("")
+        plan = order(action="remove")
+        plan.web_state.arrival_times.clear()
+        plan.web_host.run_enrolment = lambda words: (
+            enrolment_commands.append(" ".join(words))  # type: ignore[func-returns-value]
+            or RemoteCommandResult(0, b"", b"")
+        )
+        job, host = HostDeployJob(Target(word), plan), Host("")
         job.remove(host, told(key=OTHER))  # type: ignore[arg-type] # it does as one
-        assert ("revoke gpu01" in said) is taken
+        assert ("revoke gpu01" in enrolment_commands) is taken
         assert bool(job.reason) is not taken
         assert [command.split(b"\n")[-2] for command in host.commands] == [b"./install.sh remove host </dev/null"]
 

@@ -47,8 +47,8 @@ def written(lab: Lab, book: AlertState) -> None:
 def test_without_receivers_alert_checks_do_not_apply(lab: Lab) -> None:
     case = case_of(lab)
     for name in CHECKS:
-        found = told(case, name)
-        assert found[0] == "skip", found
+        finding = told(case, name)
+        assert finding[0] == "skip", finding
     assert_finds(case, "rules", "skip", "nobody is told anything: neither GPUBOARD_NOTIFY nor")
 
 

@@ -54,8 +54,10 @@ def board(lab: Lab) -> Lab:
 def case_of(lab: Lab, **environment: str) -> DoctorContext:
     """As the command makes it of these variables."""
     folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
-    given = {**{key: str(folder) for key, folder in folders.items()}, **environment}
-    return DoctorContext(load_settings("/dev/null", {}, given), home=lab.data.parent, environment=given)
+    merged_environment = {**{key: str(folder) for key, folder in folders.items()}, **environment}
+    return DoctorContext(
+        load_settings("/dev/null", {}, merged_environment), home=lab.data.parent, environment=merged_environment
+    )
 
 
 def look(case: DoctorContext, name: str) -> CheckResult:
@@ -64,15 +66,15 @@ def look(case: DoctorContext, name: str) -> CheckResult:
 
 def told(case: DoctorContext, name: str) -> tuple[str, str]:
     """Status and all words of one check."""
-    one = look(case, name)
-    assert bool(one.advice) == (one.status in ("warn", "fail"))
-    return one.status, f"{one.message} -> {one.advice}"
+    finding = look(case, name)
+    assert bool(finding.advice) == (finding.status in ("warn", "fail"))
+    return finding.status, f"{finding.message} -> {finding.advice}"
 
 
 def assert_finds(case: DoctorContext, name: str, status: str, words: str) -> None:
-    found = told(case, name)
-    assert found[0] == status, found
-    assert re.search(words, found[1]), found
+    finding = told(case, name)
+    assert finding[0] == status, finding
+    assert re.search(words, finding[1]), finding
 
 
 # The command
@@ -91,12 +93,12 @@ def command(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedPr
 
 def test_the_command_reports_each_check_and_ends_by_the_worst(board: Lab) -> None:
     done = command(board, "--json")
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert [one["id"] for one in found["checks"]] == [check.id for check in CHECKS]
-    assert {"host", "version", "worst", "checks"} == set(found)
-    assert done.returncode == {"pass": 0, "warn": 1, "fail": 2}[found["worst"]]
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert [finding["id"] for finding in report["checks"]] == [check.id for check in CHECKS]
+    assert {"host", "version", "worst", "checks"} == set(report)
+    assert done.returncode == {"pass": 0, "warn": 1, "fail": 2}[report["worst"]]
     assert done.stderr == ""
-    well = {one["id"] for one in found["checks"] if one["status"] == "pass"}
+    well = {finding["id"] for finding in report["checks"] if finding["status"] == "pass"}
     assert {"python", "packages", "settings", "data", "comments", "lists", "hosts", "clocks", "problems"} <= well
     assert {"state", "www", "builder", "disk", "history"} <= well
     (board.state).chmod(0o777)
@@ -110,11 +112,11 @@ def test_the_command_reports_each_check_and_ends_by_the_worst(board: Lab) -> Non
 
 def test_settings_that_are_wrong_are_a_finding_and_cost_only_what_needs_them(lab: Lab) -> None:
     done = command(lab, "--json", GPUBOARD_STALE_AFTER="never")
-    found = {one["id"]: one for one in json.loads(done.stdout)["checks"]}
+    findings = {finding["id"]: finding for finding in json.loads(done.stdout)["checks"]}
     assert done.returncode == 2
-    assert (found["settings"]["status"], found["python"]["status"]) == ("fail", "pass")
-    assert "GPUBOARD_STALE_AFTER is 'never'" in found["settings"]["what"]
-    assert found["data"]["what"] == "the settings cannot be read"
+    assert (findings["settings"]["status"], findings["python"]["status"]) == ("fail", "pass")
+    assert "GPUBOARD_STALE_AFTER is 'never'" in findings["settings"]["what"]
+    assert findings["data"]["what"] == "the settings cannot be read"
     done = command(lab, "--json", GPUBOARD_STAIL_AFTER="30")
     assert "is it GPUBOARD_STALE_AFTER?" in json.loads(done.stdout)["checks"][2]["what"]
     (lab.data.parent / "gpuboard.conf").write_text("GPUBOARD_DATTA=data\n")
@@ -137,10 +139,10 @@ def test_a_check_that_hangs_or_breaks_costs_itself_only(monkeypatch: pytest.Monk
         Check("x", "b", breaks),
         Check("x", "c", closed),
     ]
-    found = [doctor_model.run_check(check, case) for check in checks]
+    findings = [doctor_model.run_check(check, case) for check in checks]
     end.set()
-    assert [one.status for one in found] == ["fail", "fail", "fail"]
-    assert [one.message.partition(" (")[0] for one in found] == [
+    assert [finding.status for finding in findings] == ["fail", "fail", "fail"]
+    assert [finding.message.partition(" (")[0] for finding in findings] == [
         "no answer within 0.05 s",
         "the check itself failed",
         "/srv/data: Permission denied",
@@ -264,9 +266,9 @@ def test_little_room_is_a_warning_and_none_a_failure(lab: Lab, monkeypatch: pyte
     real = os.statvfs(lab.www)
 
     def left(blocks: int, files: int = 10**6) -> os.statvfs_result:
-        told = list(real)
-        told[4], told[7] = blocks, files
-        return os.statvfs_result(told)
+        statvfs_fields = list(real)
+        statvfs_fields[4], statvfs_fields[7] = blocks, files
+        return os.statvfs_result(statvfs_fields)
 
     mib = (1 << 20) // real.f_frsize
     for answer, status, words in (
@@ -347,7 +349,7 @@ def careless(board: Lab) -> Iterator[str]:
 
 
 def board_files(lab: Lab) -> list[Path]:
-    return [one for one in lab.data.iterdir() if one.is_file()]
+    return [path for path in lab.data.iterdir() if path.is_file()]
 
 
 WEB = ("url", "types", "caching", "headers", "gzip", "built", "closed")
@@ -483,6 +485,6 @@ def test_every_check_is_documented_and_no_other() -> None:
 
 
 def test_the_page_has_the_help_of_the_script() -> None:
-    told = help_of("scripts/gpu-doctor.sh")
-    assert told in text_of("docs/doctor.md")
-    assert max(map(len, told.splitlines())) <= 79
+    help_text = help_of("scripts/gpu-doctor.sh")
+    assert help_text in text_of("docs/doctor.md")
+    assert max(map(len, help_text.splitlines())) <= 79

@@ -83,19 +83,19 @@ class Follower:
         for name in ("gpus", "ps_rows"):
             dump = getattr(data, name)
             moved[name] = replace(dump, header=dump.header._replace(time=stamp))
-        told = replace(data, last_seen=(data.last_seen or 0) + taken, **moved)
+        snapshot = replace(data, last_seen=(data.last_seen or 0) + taken, **moved)
         case = HostStatusSources(DiscoveredHost("atlas"), bookings=self.bookings, booking_uses=self.kept)
-        found = decide_host_status(case, told, self.rules, now(after))
-        learned = summarize_host(found, told.taken_at["gpus.csv"]).booking_uses
+        host_status = decide_host_status(case, snapshot, self.rules, now(after))
+        learned = summarize_host(host_status, snapshot.taken_at["gpus.csv"]).booking_uses
         self.kept = self.kept if learned is None else learned
-        (one,) = found.gpus
-        return one
+        (gpu_status,) = host_status.gpus
+        return gpu_status
 
     def each(self, *moments: tuple[float, HostSnapshot]) -> BookingStatus:
         """The first booking, after all these."""
         for after, data in moments:
-            found = self.see(after, data)
-        return found.bookings[0]
+            gpu_status = self.see(after, data)
+        return gpu_status.bookings[0]
 
 
 def use(percent: float | None) -> HostSnapshot:
@@ -112,21 +112,21 @@ def steady(percent: float, until: float, begin: float = 0, every: float = 60) ->
 
 
 def test_a_booking_is_unused_since_the_first_look_that_found_nobody() -> None:
-    found = Follower(booking("alice", begins=-1)).each((0, EMPTY), (20, EMPTY), (40, EMPTY))
-    assert found.unused_since == NOW
+    booking_status = Follower(booking("alice", begins=-1)).each((0, EMPTY), (20, EMPTY), (40, EMPTY))
+    assert booking_status.unused_since == NOW
 
 
 def test_a_booking_is_not_unused_before_it_began() -> None:
     follower = Follower(booking("bob", begins=-3, ends=0.5), booking("alice", begins=0.5, ends=2))
     for minute in range(0, 40, 5):
-        found = follower.see(minute * MINUTE, EMPTY)
-    (current,) = (one for one in found.bookings if one.phase == "now")
+        gpu_status = follower.see(minute * MINUTE, EMPTY)
+    (current,) = (booking_status for booking_status in gpu_status.bookings if booking_status.phase == "now")
     assert (current.name, current.unused_since) == ("alice", NOW + 1800)
 
 
 def test_a_booking_that_was_used_is_unused_since_its_user_left() -> None:
-    found = Follower(booking("alice", begins=-1)).each((0, use(90)), (20, use(90)), (40, EMPTY), (60, EMPTY))
-    assert found.unused_since == NOW + 40
+    booking_status = Follower(booking("alice", begins=-1)).each((0, use(90)), (20, use(90)), (40, EMPTY), (60, EMPTY))
+    assert booking_status.unused_since == NOW + 40
 
 
 def test_a_booking_that_is_used_is_not_unused() -> None:
@@ -163,8 +163,12 @@ UNKNOWN = (
 def test_a_gpu_of_which_nobody_knows_whether_it_is_used_is_not_called_unused(data: HostSnapshot) -> None:
     follower = Follower(booking("alice", begins=-1))
     follower.see(0, EMPTY)
-    found = follower.see(20, data)
-    assert (found.bookings[0].unused_since, found.bookings[0].used_by_since, found.free_again) == (None, None, None)
+    gpu_status = follower.see(20, data)
+    assert (gpu_status.bookings[0].unused_since, gpu_status.bookings[0].used_by_since, gpu_status.free_again) == (
+        None,
+        None,
+        None,
+    )
     assert follower.see(40, EMPTY).bookings[0].unused_since == NOW + 40
 
 
@@ -174,9 +178,14 @@ def test_a_booking_without_a_beginning_is_unused_since_it_was_first_seen() -> No
 
 @pytest.mark.parametrize("begins", [1, None])
 def test_only_a_booking_that_runs_is_judged(begins: float | None) -> None:
-    one = booking("alice", begins=begins, ends=2 if begins else -1)
-    found = Follower(one).each((0, EMPTY), (20, EMPTY))
-    assert (found.unused_since, found.used_by, found.used_by_since, found.mean_use) == (None, None, None, None)
+    alice_booking = booking("alice", begins=begins, ends=2 if begins else -1)
+    booking_status = Follower(alice_booking).each((0, EMPTY), (20, EMPTY))
+    assert (
+        booking_status.unused_since,
+        booking_status.used_by,
+        booking_status.used_by_since,
+        booking_status.mean_use,
+    ) == (None, None, None, None)
 
 
 def test_a_gpu_that_moved_to_another_place_is_known_by_its_uuid() -> None:
@@ -195,16 +204,20 @@ def test_a_booking_that_is_made_longer_is_the_same() -> None:
 # Used by somebody else
 
 
-def by_bob(elapsed: int | None = 3600, *more: str) -> HostSnapshot:
-    data = used_by("bob", *more)
+def by_bob(elapsed: int | None = 3600, *other_users: str) -> HostSnapshot:
+    data = used_by("bob", *other_users)
     assert data.ps_rows
-    told = tuple(row._replace(elapsed=elapsed) for row in data.ps_rows.rows)
-    return replace(data, ps_rows=replace(data.ps_rows, rows=told))
+    process_rows = tuple(row._replace(elapsed=elapsed) for row in data.ps_rows.rows)
+    return replace(data, ps_rows=replace(data.ps_rows, rows=process_rows))
 
 
 def test_who_else_is_on_it_is_named_since_their_process_began() -> None:
-    found = Follower(booking("alice", begins=-3)).each((0, by_bob(1800)))
-    assert (found.used_by, found.used_by_since, found.unused_since) == (("bob",), NOW - 1800, None)
+    booking_status = Follower(booking("alice", begins=-3)).each((0, by_bob(1800)))
+    assert (booking_status.used_by, booking_status.used_by_since, booking_status.unused_since) == (
+        ("bob",),
+        NOW - 1800,
+        None,
+    )
 
 
 def test_nobody_breaks_a_booking_before_it_began() -> None:
@@ -226,8 +239,8 @@ def test_who_starts_one_process_after_the_other_is_on_it_since_the_first() -> No
 def test_the_first_of_two_other_users_counts_and_one_who_left_does_not() -> None:
     follower = Follower(booking("alice", begins=-3))
     assert follower.each((0, by_bob(60)), (300, by_bob(360, "carol"))).used_by == ("bob", "carol")
-    found = follower.each((320, used_by("carol", ps=[person(user="carol", elapsed=20)])))
-    assert (found.used_by, found.used_by_since) == (("carol",), NOW - 60)
+    booking_status = follower.each((320, used_by("carol", ps=[person(user="carol", elapsed=20)])))
+    assert (booking_status.used_by, booking_status.used_by_since) == (("carol",), NOW - 60)
 
 
 def test_a_name_that_is_no_login_gives_no_verdict() -> None:
@@ -240,8 +253,8 @@ def test_who_booked_too_is_no_other() -> None:
 
 
 def test_where_users_are_hidden_the_other_user_is_not_named() -> None:
-    found = Follower(booking("alice", begins=-3), shown=PrivacySettings(users=False)).each((0, by_bob(1800)))
-    assert (found.name, found.used_by, found.used_by_since) == (None, None, NOW - 1800)
+    booking_status = Follower(booking("alice", begins=-3), shown=PrivacySettings(users=False)).each((0, by_bob(1800)))
+    assert (booking_status.name, booking_status.used_by, booking_status.used_by_since) == (None, None, NOW - 1800)
 
 
 # Mean use
@@ -301,8 +314,8 @@ def test_a_clock_that_was_set_back_costs_one_step_and_no_more() -> None:
 
 @pytest.mark.parametrize("claimed", [1e300, -5.0, float("inf")])
 def test_a_use_that_cannot_be_is_bounded(claimed: float) -> None:
-    found = Follower(booking("alice", begins=-1)).each(*steady(claimed, 600))
-    assert found.mean_use in {0, 100}
+    booking_status = Follower(booking("alice", begins=-1)).each(*steady(claimed, 600))
+    assert booking_status.mean_use in {0, 100}
 
 
 def test_each_time_that_a_booking_repeats_counts_anew() -> None:
@@ -340,8 +353,8 @@ def test_what_is_remembered_of_a_gpu_is_bounded() -> None:
 
 
 def again(*bookings: Booking, data: HostSnapshot = EMPTY) -> float | None:
-    found = only_gpu(data, *bookings).free_again
-    return None if found is None else (found - NOW) / HOUR
+    free_at = only_gpu(data, *bookings).free_again
+    return None if free_at is None else (free_at - NOW) / HOUR
 
 
 @pytest.mark.parametrize(
@@ -378,8 +391,8 @@ def test_a_gpu_that_is_booked_and_used_comes_free_when_its_booking_ends(user: st
 # What the board says
 
 
-def cell(one: BookingStatus) -> str:
-    return re.sub(r"<[^>]*>", "", card.build_card_booking(one, now()).use_html)
+def cell(booking_status: BookingStatus) -> str:
+    return re.sub(r"<[^>]*>", "", card.build_card_booking(booking_status, now()).use_html)
 
 
 FACTS = BookingStatus("alice", NOON - timedelta(days=1), NOON + timedelta(days=1), None, None, "now")
@@ -414,12 +427,12 @@ def top(*coming: SoonFreeGpu) -> str:
 
 def test_where_no_gpu_is_free_the_page_says_which_come_next() -> None:
     at = int(NOW)
-    found = top(
+    top_text = top(
         SoonFreeGpu(at + 4 * DAY, "zeus", 2),
         SoonFreeGpu(at + 6 * HOUR, "atlas", 0),
         SoonFreeGpu(at + 6 * HOUR, "atlas", 1),
     )
-    assert "No GPU is free. Next: atlas:0,1 18:00 zeus:2 Fri 12:00" in found
+    assert "No GPU is free. Next: atlas:0,1 18:00 zeus:2 Fri 12:00" in top_text
 
 
 def test_no_more_than_five_are_named() -> None:
@@ -480,8 +493,8 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def booked(lab: Lab) -> dict[str, Any]:
-    found: dict[str, Any] = lab.host_status()["gpus"][0]["bookings"][0]
-    return found
+    booking_status: dict[str, Any] = lab.host_status()["gpus"][0]["bookings"][0]
+    return booking_status
 
 
 def test_builds_by_builders_of_their_own_remember(lab: Lab) -> None:
@@ -568,11 +581,11 @@ def test_hidden_users_are_not_named_by_what_they_break(lab: Lab) -> None:
 
 
 def test_a_chain_of_bookings_says_when_the_gpu_is_free_again(lab: Lab) -> None:
-    several = [
+    bookings = [
         {"name": "alice", "from": soon(-HOUR), "date": soon(HOUR)},
         {"name": "bob", "from": soon(HOUR), "date": soon(2 * DAY)},
     ]
-    lab.book({"atlas": {"0": several}})
+    lab.book({"atlas": {"0": bookings}})
     lab.host("atlas")
     lab.build()
     assert abs(lab.host_status()["gpus"][0]["free_again"] - (time.time() + 2 * DAY)) < 60
@@ -590,9 +603,9 @@ def test_one_booking_alone_says_itself_when_it_ends(lab: Lab) -> None:
 # Bookings of a whole host
 
 
-def whole_host(lab: Lab, *more: dict[str, str]) -> None:
+def whole_host(lab: Lab, *extra_entries: dict[str, str]) -> None:
     entry = {"name": "alice", "from": soon(-HOUR), "date": soon(DAY), "comment": "course"}
-    lab.book({"atlas": {"*": [entry, *more]}})
+    lab.book({"atlas": {"*": [entry, *extra_entries]}})
 
 
 def test_a_booking_of_the_whole_host_is_shown_once(lab: Lab) -> None:
@@ -665,10 +678,10 @@ def test_an_open_page_follows_who_comes_and_goes(browser: Browser, tmp_path: Pat
 
 def test_the_mean_alone_moves_no_card_but_in_steps() -> None:
     def structure(mean: float) -> bytes:
-        found = decide(used_by("alice"), [booking("alice", begins=-1)])
-        (one,) = found.gpus
-        judged = one._replace(bookings=(one.bookings[0]._replace(mean_use=mean),))
-        return card.serialize_card_structure(card.build_card(replace(found, gpus=(judged,)), now()))
+        host_status = decide(used_by("alice"), [booking("alice", begins=-1)])
+        (gpu_status,) = host_status.gpus
+        judged = gpu_status._replace(bookings=(gpu_status.bookings[0]._replace(mean_use=mean),))
+        return card.serialize_card_structure(card.build_card(replace(host_status, gpus=(judged,)), now()))
 
     assert structure(83.1) == structure(84.9) != structure(88)
 

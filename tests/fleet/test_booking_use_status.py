@@ -23,12 +23,14 @@ def at(*bookings: Booking, moment: Now | None = None) -> tuple[BookingStatus, ..
 
 
 def phases(*bookings: Booking) -> list[str]:
-    return [one.phase for one in at(*bookings)]
+    return [booking_status.phase for booking_status in at(*bookings)]
 
 
 def by_host(host: str, *names: str, ends: float = 2) -> tuple[list[str], list[Problem]]:
-    found, problems = booking_use.group_fleet_bookings_by_host([booking("alice", ends=ends, host=host)], names, now())
-    return list(found), problems
+    bookings_by_host, problems = booking_use.group_fleet_bookings_by_host(
+        [booking("alice", ends=ends, host=host)], names, now()
+    )
+    return list(bookings_by_host), problems
 
 
 # Phases
@@ -58,25 +60,28 @@ def test_two_days_after_its_end_a_booking_is_gone() -> None:
 def test_those_of_now_stand_first_and_then_the_others_as_they_come() -> None:
     names = ["late", "past", "early", "now"]
     times = [(9.0, 10.0), (-9.0, -8.0), (1.0, 2.0), (-1.0, 1.0)]
-    found = at(*(booking(name, *begins_ends) for name, begins_ends in zip(names, times)))
-    assert [one.name for one in found] == ["now", "early", "late", "past"]
+    booking_statuses = at(*(booking(name, *begins_ends) for name, begins_ends in zip(names, times)))
+    assert [booking_status.name for booking_status in booking_statuses] == ["now", "early", "late", "past"]
 
 
 def test_name_comment_and_id_are_those_of_the_booking() -> None:
-    (found,) = at(booking("alice", begins=-1, comment="thesis", id="b1"))
+    (booking_status,) = at(booking("alice", begins=-1, comment="thesis", id="b1"))
     expected = BookingStatus("alice", NOON - timedelta(hours=1), NOON + timedelta(hours=2), "thesis", "b1", "now")
-    assert found == expected
+    assert booking_status == expected
 
 
 def test_what_is_empty_is_not_available() -> None:
-    (found,) = at(booking(""))
-    assert (found.name, found.comment, found.id) == (None, None, None)
+    (booking_status,) = at(booking(""))
+    assert (booking_status.name, booking_status.comment, booking_status.id) == (None, None, None)
 
 
 @pytest.mark.parametrize("end", ["9999-12-31T23:59:59+00:00", "9999-12-31T23:59:59-12:00"])
 def test_a_booking_until_the_end_of_all_time_is_of_now(end: str) -> None:
-    found = only_gpu(host_data(), booking("alice", until=datetime.fromisoformat(end)))
-    assert (found.state, found.reason) == ("booked", "promised to alice until 31 Dec 9999 23:59, and not used")
+    gpu_status = only_gpu(host_data(), booking("alice", until=datetime.fromisoformat(end)))
+    assert (gpu_status.state, gpu_status.reason) == (
+        "booked",
+        "promised to alice until 31 Dec 9999 23:59, and not used",
+    )
 
 
 def test_a_booking_from_the_beginning_of_all_time_is_of_now() -> None:
@@ -88,19 +93,19 @@ def test_a_booking_from_the_beginning_of_all_time_is_of_now() -> None:
 
 
 def test_a_free_gpu_that_is_booked_soon_says_until_when() -> None:
-    found = only_gpu(host_data(), booking(begins=3, ends=9))
-    assert (found.state, found.free_until) == ("free", NOW + 3 * 3600)
+    gpu_status = only_gpu(host_data(), booking(begins=3, ends=9))
+    assert (gpu_status.state, gpu_status.free_until) == ("free", NOW + 3 * 3600)
 
 
 def test_a_free_gpu_that_is_booked_twice_is_free_until_the_first() -> None:
-    found = only_gpu(host_data(), booking("bob", begins=7, ends=9), booking(begins=3, ends=4))
-    assert found.free_until == NOW + 3 * 3600
+    gpu_status = only_gpu(host_data(), booking("bob", begins=7, ends=9), booking(begins=3, ends=4))
+    assert gpu_status.free_until == NOW + 3 * 3600
 
 
 @pytest.mark.parametrize(("begins", "is_soon"), [(2, True), (2.001, False)])
 def test_what_is_soon_is_a_setting(begins: float, is_soon: bool) -> None:
-    found = only_gpu(host_data(), booking(begins=begins, ends=9), limits=StateLimits(soon=7200))
-    assert (found.state, found.free_until is not None) == ("free", is_soon)
+    gpu_status = only_gpu(host_data(), booking(begins=begins, ends=9), limits=StateLimits(soon=7200))
+    assert (gpu_status.state, gpu_status.free_until is not None) == ("free", is_soon)
 
 
 def test_a_gpu_that_is_not_free_is_not_free_until_anything() -> None:
@@ -118,8 +123,11 @@ def weekly(zone: tzinfo, rule: str = "FREQ=WEEKLY") -> Booking:
 
 @ZONES
 def test_a_weekly_booking_keeps_its_time_on_the_wall_over_a_change_of_the_clocks(zone: tzinfo) -> None:
-    found = at(weekly(zone), moment=Now(datetime(2026, 10, 16, 12, tzinfo=zone).timestamp(), zone))
-    times = [(one.since.isoformat() if one.since else "", one.until.isoformat()) for one in found]
+    occurrences = at(weekly(zone), moment=Now(datetime(2026, 10, 16, 12, tzinfo=zone).timestamp(), zone))
+    times = [
+        (occurrence.since.isoformat() if occurrence.since else "", occurrence.until.isoformat())
+        for occurrence in occurrences
+    ]
     assert times == [
         ("2026-10-22T09:00:00+02:00", "2026-10-22T18:00:00+02:00"),
         ("2026-10-29T09:00:00+01:00", "2026-10-29T18:00:00+01:00"),
@@ -131,26 +139,26 @@ def test_a_weekly_booking_keeps_its_time_on_the_wall_over_a_change_of_the_clocks
 def test_a_night_in_which_the_clocks_change_ends_at_its_time_on_the_wall(zone: tzinfo) -> None:
     since = datetime(2026, 10, 10, 22, tzinfo=zone)
     nightly = booking("alice", since=since, until=since + timedelta(hours=10), rrule="FREQ=DAILY")
-    (found, *_) = at(nightly, moment=Now(datetime(2026, 10, 25, 5, tzinfo=zone).timestamp(), zone))
-    assert (found.phase, found.until.isoformat()) == ("now", "2026-10-25T08:00:00+01:00")
+    (occurrence, *_) = at(nightly, moment=Now(datetime(2026, 10, 25, 5, tzinfo=zone).timestamp(), zone))
+    assert (occurrence.phase, occurrence.until.isoformat()) == ("now", "2026-10-25T08:00:00+01:00")
 
 
 def test_two_weeks_of_a_repeating_booking_are_shown() -> None:
-    found = [one.since for one in at(weekly(PARIS)) if one.phase == "coming"]
-    assert found == [datetime(2026, 11, day, 9, tzinfo=PARIS) for day in (19, 26)]
+    coming_starts = [occurrence.since for occurrence in at(weekly(PARIS)) if occurrence.phase == "coming"]
+    assert coming_starts == [datetime(2026, 11, day, 9, tzinfo=PARIS) for day in (19, 26)]
 
 
 def test_what_is_shown_of_a_booking_that_repeats_is_the_same_until_it_says() -> None:
     every_third_day = booking("alice", begins=-21, ends=-20.5, rrule="FREQ=DAILY;INTERVAL=3")
     moment = now()
-    found = at(every_third_day, moment=moment)
+    occurrences = at(every_third_day, moment=moment)
     assert moment.valid_until == NOW + 12 * 3600
-    assert at(every_third_day, moment=now(12 * 3600 - 1)) == found
+    assert at(every_third_day, moment=now(12 * 3600 - 1)) == occurrences
 
 
 def test_a_booking_that_repeats_ends_each_time() -> None:
     daily = booking("alice", begins=-10 * DAY - 1, ends=-10 * DAY + 1, rrule="FREQ=DAILY")
-    assert [one.phase for one in at(daily)][:2] == ["now", "coming"]
+    assert [occurrence.phase for occurrence in at(daily)][:2] == ["now", "coming"]
     assert phases(daily).count("ended") == 2
 
 
@@ -170,14 +178,14 @@ def test_a_repeated_booking_is_in_conflict_as_any_other() -> None:
 def test_what_repeats_without_end_takes_no_time_and_no_room(rule: str) -> None:
     since = datetime(1990, 1, 1, tzinfo=PARIS)
     with within(2):
-        found = at(booking("alice", since=since, until=since + timedelta(hours=1), rrule=rule))
-        assert len(found) <= booking_use.MAX_REPEATS
+        occurrences = at(booking("alice", since=since, until=since + timedelta(hours=1), rrule=rule))
+        assert len(occurrences) <= booking_use.MAX_REPEATS
 
 
 def test_the_current_occurrence_of_a_frequent_booking_is_kept() -> None:
     often = booking("alice", begins=-9 * DAY, ends=-9 * DAY + 0.5, rrule="FREQ=DAILY;BYHOUR=8,10,12,14,16")
     assert len(at(often)) <= booking_use.MAX_REPEATS
-    assert [one.phase for one in at(often)][:2] == ["now", "coming"]
+    assert [occurrence.phase for occurrence in at(often)][:2] == ["now", "coming"]
 
 
 @pytest.mark.parametrize(
@@ -186,8 +194,8 @@ def test_the_current_occurrence_of_a_frequent_booking_is_kept() -> None:
 def test_what_repeats_for_years_falls_on_the_same_days_as_if_they_were_counted(rule: str) -> None:
     since = datetime(1996, 2, 29, 9, tzinfo=PARIS)
     counted = rrulestr(rule, dtstart=since).between(NOON, NOON + timedelta(days=14))
-    found = at(booking("alice", since=since, until=since + timedelta(hours=1), rrule=rule))
-    assert [one.since for one in found if one.phase == "coming"] == counted
+    occurrences = at(booking("alice", since=since, until=since + timedelta(hours=1), rrule=rule))
+    assert [occurrence.since for occurrence in occurrences if occurrence.phase == "coming"] == counted
 
 
 def test_a_booking_for_ever_that_repeats_is_of_now() -> None:
@@ -213,8 +221,8 @@ def problems_of(*bookings: Booking, gpus: int = 2) -> list[str]:
 
 @pytest.mark.parametrize(("gpus", "has"), [(2, "GPUs 0 to 1"), (1, "GPU 0")])
 def test_a_booking_of_a_gpu_that_is_not_there_is_a_problem_that_names_those_that_are(gpus: int, has: str) -> None:
-    told = problems_of(booking(gpu="99"), gpus=gpus)
-    assert told == [f"data/comments.json: atlas has no GPU 99, only {has}"]
+    problems = problems_of(booking(gpu="99"), gpus=gpus)
+    assert problems == [f"data/comments.json: atlas has no GPU 99, only {has}"]
 
 
 @pytest.mark.parametrize("key", ["*", "0", "1", "GPU-1", "gpu-1"])
@@ -228,12 +236,12 @@ def test_a_long_ended_booking_of_a_gpu_that_is_not_there_is_no_problem() -> None
 
 def test_a_booking_of_the_host_is_shown_on_each_of_its_gpus() -> None:
     host = decide(host_data([gpu(0), gpu(1)]), [booking(gpu="*")])
-    assert [one.state for one in host.gpus] == ["booked", "booked"]
+    assert [gpu_status.state for gpu_status in host.gpus] == ["booked", "booked"]
 
 
 def test_a_booking_of_one_gpu_is_not_shown_on_the_others() -> None:
     host = decide(host_data([gpu(0), gpu(1)]), [booking(gpu="1")])
-    assert [one.state for one in host.gpus] == ["free", "booked"]
+    assert [gpu_status.state for gpu_status in host.gpus] == ["free", "booked"]
 
 
 # Of which host
@@ -256,13 +264,13 @@ def test_an_unknown_host_is_a_problem_with_a_hint_where_there_is_one() -> None:
 
 
 def test_an_unknown_host_is_reported_once() -> None:
-    several = [booking(host="zebra"), booking(host="zebra", gpu="1")]
-    assert len(booking_use.group_fleet_bookings_by_host(several, ["atlas"], now())[1]) == 1
+    bookings = [booking(host="zebra"), booking(host="zebra", gpu="1")]
+    assert len(booking_use.group_fleet_bookings_by_host(bookings, ["atlas"], now())[1]) == 1
 
 
-@pytest.mark.parametrize(("ends", "told"), [(-1, 1), (-1.99 * DAY, 1), (-2 * DAY, 0), (-400 * DAY, 0)])
-def test_a_long_ended_booking_of_an_unknown_host_is_no_problem(ends: float, told: int) -> None:
-    assert len(by_host("zebra", "atlas", ends=ends)[1]) == told
+@pytest.mark.parametrize(("ends", "problem_count"), [(-1, 1), (-1.99 * DAY, 1), (-2 * DAY, 0), (-400 * DAY, 0)])
+def test_a_long_ended_booking_of_an_unknown_host_is_no_problem(ends: float, problem_count: int) -> None:
+    assert len(by_host("zebra", "atlas", ends=ends)[1]) == problem_count
 
 
 def test_very_many_unknown_hosts_take_little_time() -> None:

@@ -64,13 +64,13 @@ def test_lost_comes_before_unknown() -> None:
 @pytest.mark.parametrize("age", [300, 700])
 def test_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost(age: float) -> None:
     which = "stale" if age == 300 else "down"
-    told = host_data([gpu(lost=LOST)], ages={"host.txt": age})
-    assert reason(told) == f"lost: the driver cannot reach it: GPU is lost; its host is {which}"
+    snapshot = host_data([gpu(lost=LOST)], ages={"host.txt": age})
+    assert reason(snapshot) == f"lost: the driver cannot reach it: GPU is lost; its host is {which}"
 
 
 def test_a_lost_gpu_of_a_host_under_maintenance_is_lost() -> None:
-    (found,) = decide(host_data([gpu(lost=LOST)]), known=DiscoveredHost("atlas", maintenance="new fans")).gpus
-    assert found.state == "lost"
+    (gpu_status,) = decide(host_data([gpu(lost=LOST)]), known=DiscoveredHost("atlas", maintenance="new fans")).gpus
+    assert gpu_status.state == "lost"
 
 
 def test_an_instance_of_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost() -> None:
@@ -86,8 +86,12 @@ def test_unknown_comes_before_conflict() -> None:
 
 
 def test_unknown_by_an_error_comes_before_busy_and_keeps_the_processes() -> None:
-    found = only_gpu(used_by("bob", gpus=[gpu(used=7000, error=ERROR)]))
-    assert (found.state, found.reason, [one.user for one in found.processes]) == ("unknown", ERROR, ["bob"])
+    gpu_status = only_gpu(used_by("bob", gpus=[gpu(used=7000, error=ERROR)]))
+    assert (gpu_status.state, gpu_status.reason, [process_status.user for process_status in gpu_status.processes]) == (
+        "unknown",
+        ERROR,
+        ["bob"],
+    )
 
 
 def test_conflict_comes_before_held() -> None:
@@ -111,7 +115,7 @@ def test_what_nobody_is_on_and_nobody_booked_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "more", "expected"),
+    ("data", "options", "expected"),
     [
         (host_data(ages={"host.txt": 300}), {}, "unknown: its host is stale"),
         (host_data([gpu(lost=LOST)]), {}, "lost: the driver cannot reach it: GPU is lost"),
@@ -128,9 +132,9 @@ def test_what_nobody_is_on_and_nobody_booked_is_free() -> None:
         ),
     ],
 )
-def test_each_state_has_its_reason(data: HostSnapshot, more: dict[str, Any], expected: str) -> None:
-    (found,) = decide(data, **more).gpus
-    assert f"{found.state}: {found.reason}" == expected
+def test_each_state_has_its_reason(data: HostSnapshot, options: dict[str, Any], expected: str) -> None:
+    (gpu_status,) = decide(data, **options).gpus
+    assert f"{gpu_status.state}: {gpu_status.reason}" == expected
 
 
 # Unknown
@@ -138,15 +142,17 @@ def test_each_state_has_its_reason(data: HostSnapshot, more: dict[str, Any], exp
 
 @pytest.mark.parametrize("age", [300, 700])
 def test_a_host_that_is_not_fresh_shows_no_readings(age: float) -> None:
-    told = gpu(used=7000, use=90, power_draw=300, power_limit=400, utilization_memory=3, columns=("x",), cells=("1",))
-    found = only_gpu(used_by("bob", gpus=[told], ages={"host.txt": age}))
-    assert found.gpu == Gpu(0, "GPU-0", "NVIDIA A100-SXM4-80GB", memory_total=81920)
-    assert (found.model, found.processes) == ("A100 80 GB", ())
+    busy_gpu = gpu(
+        used=7000, use=90, power_draw=300, power_limit=400, utilization_memory=3, columns=("x",), cells=("1",)
+    )
+    gpu_status = only_gpu(used_by("bob", gpus=[busy_gpu], ages={"host.txt": age}))
+    assert gpu_status.gpu == Gpu(0, "GPU-0", "NVIDIA A100-SXM4-80GB", memory_total=81920)
+    assert (gpu_status.model, gpu_status.processes) == ("A100 80 GB", ())
 
 
 def test_a_host_that_is_not_fresh_shows_its_bookings() -> None:
-    (found,) = only_gpu(host_data(ages={"host.txt": 300}), booking("alice")).bookings
-    assert (found.name, found.phase) == ("alice", "now")
+    (booking_status,) = only_gpu(host_data(ages={"host.txt": 300}), booking("alice")).bookings
+    assert (booking_status.name, booking_status.phase) == ("alice", "now")
 
 
 PROCESSES_UNTOLD = pytest.mark.parametrize(
@@ -192,16 +198,18 @@ def not_reported(**words: str) -> ParsedFile[GpuProcessRow]:
 
 
 def test_a_gpu_whose_processes_are_not_reported_is_unknown_with_the_words_as_reason() -> None:
-    found = decide(host_data([gpu(0), gpu(1)], processes=not_reported(GPU_0="Not Supported"))).gpus
-    assert [one.state for one in found] == ["unknown", "free"]
-    assert found[0].reason == "the processes on it could not be read: Not Supported"
-    assert found[0].processes == ()
+    gpu_statuses = decide(host_data([gpu(0), gpu(1)], processes=not_reported(GPU_0="Not Supported"))).gpus
+    assert [gpu_status.state for gpu_status in gpu_statuses] == ["unknown", "free"]
+    assert gpu_statuses[0].reason == "the processes on it could not be read: Not Supported"
+    assert gpu_statuses[0].processes == ()
 
 
 def test_a_gpu_whose_processes_are_not_reported_is_busy_if_memory_or_use_shows_it() -> None:
-    several = [gpu(0, used=7000, use=0), gpu(1, use=90), gpu(2, used=None, use=90)]
-    found = decide(host_data(several, processes=not_reported(GPU_0="N/A", GPU_1="N/A", GPU_2="N/A"))).gpus
-    assert [f"{one.state}: {one.reason}" for one in found] == [
+    unreported_gpus = [gpu(0, used=7000, use=0), gpu(1, use=90), gpu(2, used=None, use=90)]
+    gpu_statuses = decide(
+        host_data(unreported_gpus, processes=not_reported(GPU_0="N/A", GPU_1="N/A", GPU_2="N/A"))
+    ).gpus
+    assert [f"{gpu_status.state}: {gpu_status.reason}" for gpu_status in gpu_statuses] == [
         "busy: 6.8 GiB in use; the processes on it could not be read: N/A",
         "busy: 90 % used; the processes on it could not be read: N/A",
         "busy: 90 % used; the processes on it could not be read: N/A",
@@ -209,11 +217,11 @@ def test_a_gpu_whose_processes_are_not_reported_is_busy_if_memory_or_use_shows_i
 
 
 def test_what_is_not_reported_of_a_gpu_is_not_of_its_instances_either() -> None:
-    several = [gpu(0, uuid="MIG-a", parent=gpu(), place="0:0"), gpu(0, uuid="MIG-b", parent=gpu(), place="0:1")]
-    found = decide(host_data(several, processes=not_reported(GPU_0="N/A"))).gpus
-    assert [one.state for one in found] == ["unknown", "unknown"]
-    found = decide(host_data(several, processes=not_reported(MIG_a="N/A"))).gpus
-    assert [one.state for one in found] == ["unknown", "free"]
+    mig_instances = [gpu(0, uuid="MIG-a", parent=gpu(), place="0:0"), gpu(0, uuid="MIG-b", parent=gpu(), place="0:1")]
+    gpu_statuses = decide(host_data(mig_instances, processes=not_reported(GPU_0="N/A"))).gpus
+    assert [gpu_status.state for gpu_status in gpu_statuses] == ["unknown", "unknown"]
+    gpu_statuses = decide(host_data(mig_instances, processes=not_reported(MIG_a="N/A"))).gpus
+    assert [gpu_status.state for gpu_status in gpu_statuses] == ["unknown", "free"]
 
 
 def test_an_error_of_nvidia_smi_with_no_row_beside_it_reports_nothing() -> None:
@@ -235,13 +243,13 @@ def test_processes_on_a_gpu_that_is_not_reported_may_be_on_any() -> None:
 
 
 def test_a_gpu_that_reports_neither_memory_nor_use_is_unknown() -> None:
-    found = reason(host_data([gpu(used=None, use=None)]))
-    assert found == "unknown: the driver tells neither its memory nor its use"
+    state_reason = reason(host_data([gpu(used=None, use=None)]))
+    assert state_reason == "unknown: the driver tells neither its memory nor its use"
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_can_be_free() -> None:
-    found = reason(host_data([gpu(used=None, memory_total=None, use=0, name="NVIDIA GB10")]))
-    assert found == "free: no process; its driver does not tell the memory in use"
+    state_reason = reason(host_data([gpu(used=None, memory_total=None, use=0, name="NVIDIA GB10")]))
+    assert state_reason == "free: no process; its driver does not tell the memory in use"
 
 
 def test_a_gpu_with_shared_memory_shows_the_memory_of_its_processes() -> None:
@@ -297,9 +305,9 @@ def test_memory_that_no_process_explains_is_the_reason() -> None:
     assert reason(host_data([gpu(used=72_700)])) == "busy: 71 GiB in use that no process explains"
 
 
-def the_process(data: HostSnapshot, **more: object) -> ProcessStatus:
-    (found,) = only_gpu(data, **more).processes
-    return found
+def the_process(data: HostSnapshot, **options: object) -> ProcessStatus:
+    (process_status,) = only_gpu(data, **options).processes
+    return process_status
 
 
 CHILDREN = (person(50, "bob", gpu_pid=42), person(51, "bob", gpu_pid=42))
@@ -316,19 +324,24 @@ CHILDREN = (person(50, "bob", gpu_pid=42), person(51, "bob", gpu_pid=42))
 )
 def test_a_dead_process_with_living_children_is_theirs_and_they_are_what_to_kill(ps: tuple[PsRow, ...]) -> None:
     data = used_by("x", ps=ps)
-    found = the_process(data)
-    assert (found.pid, found.user, found.is_zombie, found.children) == (42, "bob", True, (50, 51))
+    process_status = the_process(data)
+    assert (process_status.pid, process_status.user, process_status.is_zombie, process_status.children) == (
+        42,
+        "bob",
+        True,
+        (50, 51),
+    )
     assert reason(data) == "busy: process 42 is dead, but its children live on: kill 50 51"
 
 
 def test_a_dead_process_without_children_is_not_said_to_live_on() -> None:
-    found = the_process(used_by("x", ps=[person(42, "bob", state="Z")]))
-    assert (found.user, found.is_zombie, found.children) == ("bob", False, ())
+    process_status = the_process(used_by("x", ps=[person(42, "bob", state="Z")]))
+    assert (process_status.user, process_status.is_zombie, process_status.children) == ("bob", False, ())
 
 
 def test_a_living_process_is_not_mistaken_for_its_children() -> None:
-    found = the_process(used_by("x", ps=[person(42, "alice"), person(50, "bob", gpu_pid=42)]))
-    assert (found.user, found.is_zombie) == ("alice", False)
+    process_status = the_process(used_by("x", ps=[person(42, "alice"), person(50, "bob", gpu_pid=42)]))
+    assert (process_status.user, process_status.is_zombie) == ("alice", False)
 
 
 @pytest.mark.parametrize(
@@ -346,8 +359,8 @@ def test_a_user_without_a_name_is_a_number_or_unknown(ps: list[PsRow], expected:
 
 
 def test_a_process_whose_pid_is_not_reported_is_shown_without_a_user() -> None:
-    found = the_process(host_data(processes=[process(None)], ps=[person()]))
-    assert (found.pid, found.user, found.command) == (None, None, "python")
+    process_status = the_process(host_data(processes=[process(None)], ps=[person()]))
+    assert (process_status.pid, process_status.user, process_status.command) == (None, None, "python")
 
 
 def test_a_user_is_shown_by_the_name_that_aliases_give() -> None:
@@ -373,8 +386,8 @@ def test_the_limits_of_idling_are_settings() -> None:
 
 
 def test_memory_that_no_process_explains_can_be_held() -> None:
-    found = reason(host_data([gpu(used=7000)]), idle=idle_for(9000))
-    assert found == "held: 6.8 GiB taken, hardly used since 09:30"
+    state_reason = reason(host_data([gpu(used=7000)]), idle=idle_for(9000))
+    assert state_reason == "held: 6.8 GiB taken, hardly used since 09:30"
 
 
 def test_idling_begins_when_it_was_first_seen() -> None:
@@ -400,8 +413,8 @@ def test_an_empty_gpu_is_not_idle() -> None:
 
 
 def test_a_host_that_is_not_fresh_keeps_since_when_its_gpus_idle() -> None:
-    found = only_gpu(used_by("bob", gpus=IDLE_USE, ages={"host.txt": 300}), idle=idle_for(3000))
-    assert (found.state, found.idle_since) == ("unknown", NOW - 3000)
+    gpu_status = only_gpu(used_by("bob", gpus=IDLE_USE, ages={"host.txt": 300}), idle=idle_for(3000))
+    assert (gpu_status.state, gpu_status.idle_since) == ("unknown", NOW - 3000)
 
 
 def test_a_gpu_without_a_uuid_idles_by_its_number() -> None:
@@ -431,8 +444,8 @@ def test_a_person_who_booked_under_any_of_their_names_may_use_it(booker: str) ->
 
 @pytest.mark.parametrize("booker", ["jones", "TJones", "thomas"])
 def test_another_user_is_a_conflict_under_any_name_of_a_person(booker: str) -> None:
-    found = reason(used_by("bob"), booking(booker), aliases=THOMAS)
-    assert found == "conflict: booked by Thomas, used by bob"
+    state_reason = reason(used_by("bob"), booking(booker), aliases=THOMAS)
+    assert state_reason == "conflict: booked by Thomas, used by bob"
 
 
 def test_a_user_is_named_as_aliases_say() -> None:
@@ -500,7 +513,7 @@ def test_a_verdict_on_a_cut_name_is_the_same_at_the_next_build() -> None:
     logins = ["alexander", "alice"]
     first = decide(used_by("alexande+"), [booking("alice")], logins=logins)
     again = decide(used_by("alexande+"), [booking("alice")], logins=[*logins, *first.logins])
-    assert [one.state for one in (*first.gpus, *again.gpus)] == ["conflict", "conflict"]
+    assert [gpu_status.state for gpu_status in (*first.gpus, *again.gpus)] == ["conflict", "conflict"]
 
 
 def test_cut_names_that_were_once_learned_are_no_people() -> None:
@@ -537,7 +550,7 @@ def test_a_booking_of_another_gpu_is_none_of_this_one(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "more", "expected"),
+    ("data", "options", "expected"),
     [
         (used_by("bob"), {"bookings": [booking("alice")]}, "conflict: booked by one person, used by another"),
         (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken, hardly used since 09:30"),
@@ -546,9 +559,11 @@ def test_a_booking_of_another_gpu_is_none_of_this_one(key: str) -> None:
         (host_data(), {"bookings": [booking("alice", begins=3, ends=9)]}, "free: until 15:00, then promised"),
     ],
 )
-def test_where_users_are_not_shown_no_reason_names_one(data: HostSnapshot, more: dict[str, Any], expected: str) -> None:
-    (found,) = decide(data, shown=HIDDEN, **more).gpus
-    assert f"{found.state}: {found.reason}" == expected
+def test_where_users_are_not_shown_no_reason_names_one(
+    data: HostSnapshot, options: dict[str, Any], expected: str
+) -> None:
+    (gpu_status,) = decide(data, shown=HIDDEN, **options).gpus
+    assert f"{gpu_status.state}: {gpu_status.reason}" == expected
 
 
 def test_where_users_are_not_shown_a_process_has_none() -> None:
@@ -556,8 +571,8 @@ def test_where_users_are_not_shown_a_process_has_none() -> None:
 
 
 def test_where_users_are_not_shown_a_booking_has_neither_name_nor_comment() -> None:
-    (found,) = only_gpu(host_data(), booking("alice", comment="for alice's thesis"), shown=HIDDEN).bookings
-    assert (found.name, found.comment) == (None, None)
+    (booking_status,) = only_gpu(host_data(), booking("alice", comment="for alice's thesis"), shown=HIDDEN).bookings
+    assert (booking_status.name, booking_status.comment) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -91,14 +91,15 @@ def csv(cells: dict[str, str]) -> bytes:
     return f"{', '.join(cells)}\n{', '.join(cells.values())}\n".encode()
 
 
-def xml(cells: dict[str, str], *more: str) -> bytes:
+def xml(cells: dict[str, str], *extra_elements: str) -> bytes:
     groups: dict[str, str] = {}
     for name, text in cells.items():
         group, _, tag = name.partition("/")
         if group != "instance":
             groups[group] = groups.get(group, "") + (f"<{tag}>{text}</{tag}>\n" if tag else text)
     body = "\n".join(f"<{tag}>{text}</{tag}>" for tag, text in groups.items())
-    return f"<nvidia_smi_log>\n<gpu id='00000000:01:00.0'>\n{body}\n{''.join(more)}</gpu>\n</nvidia_smi_log>\n".encode()
+    body += "\n" + "".join(extra_elements)
+    return f"<nvidia_smi_log>\n<gpu id='00000000:01:00.0'>\n{body}</gpu>\n</nvidia_smi_log>\n".encode()
 
 
 def xml_part(cells: dict[str, str]) -> bytes:
@@ -115,45 +116,45 @@ def mig_part(cells: dict[str, str]) -> bytes:
         "<mig_devices><mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0"
         f"</compute_instance_id><fb_memory_usage>{memory}</fb_memory_usage></mig_device></mig_devices>\n"
     )
-    told = xml(cells, device, "<processes>\n</processes>\n")
-    return b"# part nvidia-xml rc=0\n" + told + b"# part nvidia-xml/list rc=0\n" + LIST
+    gpu_xml = xml(cells, device, "<processes>\n</processes>\n")
+    return b"# part nvidia-xml rc=0\n" + gpu_xml + b"# part nvidia-xml/list rc=0\n" + LIST
 
 
-def leaves(told: object, path: str = "") -> Iterator[tuple[str, str]]:
+def leaves(node: object, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each value in JSON."""
-    inner = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else None
+    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else None
     if inner is None:
-        yield path, str(told)
+        yield path, str(node)
         return
-    for name, one in inner:
-        yield from leaves(one, f"{path}/{name}".lstrip("/"))
+    for name, child in inner:
+        yield from leaves(child, f"{path}/{name}".lstrip("/"))
 
 
-def replaced(told: object, cells: dict[str, str], path: str = "") -> object:
+def replaced(node: object, cells: dict[str, str], path: str = "") -> object:
     """Return the same with the texts of `cells`."""
-    if isinstance(told, dict):
-        return {name: replaced(one, cells, f"{path}/{name}".lstrip("/")) for name, one in told.items()}
-    if isinstance(told, list):
-        return [replaced(one, cells, f"{path}/{number}".lstrip("/")) for number, one in enumerate(told)]
-    return told if cells[path] == str(told) else cells[path]
+    if isinstance(node, dict):
+        return {name: replaced(child, cells, f"{path}/{name}".lstrip("/")) for name, child in node.items()}
+    if isinstance(node, list):
+        return [replaced(child, cells, f"{path}/{number}".lstrip("/")) for number, child in enumerate(node)]
+    return node if cells[path] == str(node) else cells[path]
 
 
 def amd_json(cells: dict[str, str]) -> bytes:
     return part("amd-smi/names", [listed()]) + part("amd-smi/metric", [replaced(IDLE, cells)])
 
 
-def amd_lines(told: object, cells: dict[str, str], path: str = "", depth: int = 1) -> Iterator[str]:
-    for name, one in told.items() if isinstance(told, dict) else ():
+def amd_lines(node: object, cells: dict[str, str], path: str = "", depth: int = 1) -> Iterator[str]:
+    for name, child in node.items() if isinstance(node, dict) else ():
         where = f"{path}/{name}".lstrip("/")
-        if where == "gpu" or isinstance(one, list):
+        if where == "gpu" or isinstance(child, list):
             continue
-        if isinstance(one, dict) and "value" in one:
+        if isinstance(child, dict) and "value" in child:
             word = cells[f"{where}/value"]
-            unit = f" {one['unit']}" if word == str(one["value"]) else ""
+            unit = f" {child['unit']}" if word == str(child["value"]) else ""
             yield f"{'    ' * depth}{name.upper()}: {word}{unit}"
-        elif isinstance(one, dict):
+        elif isinstance(child, dict):
             yield f"{'    ' * depth}{name.upper()}:"
-            yield from amd_lines(one, cells, where, depth + 1)
+            yield from amd_lines(child, cells, where, depth + 1)
         else:
             yield f"{'    ' * depth}{name.upper()}: {cells[where]}"
 
@@ -202,21 +203,21 @@ ANSWERS = {
 FORMS = pytest.mark.parametrize("form", sorted(ANSWERS))
 
 
-def board(form: str, **other: str) -> HostStatus:
+def board(form: str, **changed_cells: str) -> HostStatus:
     """What the board says of the host; `other` has a cell that is not as in the good answer."""
     answer = ANSWERS[form]
-    told = gpu_tools.parse_gpus_of_tools(snapshot("gpus", answer.make({**answer.cells, **other})))
-    return decide(host_data(told, gpu_tools.parse_processes_of_tools(snapshot("processes", answer.no_process))))
+    parsed_gpus = gpu_tools.parse_gpus_of_tools(snapshot("gpus", answer.make({**answer.cells, **changed_cells})))
+    return decide(host_data(parsed_gpus, gpu_tools.parse_processes_of_tools(snapshot("processes", answer.no_process))))
 
 
 def handed_out(host: HostStatus) -> list[GpuStatus]:
-    return [one for one in host.gpus if one.state in {"free", "booked"}]
+    return [gpu_status for gpu_status in host.gpus if gpu_status.state in {"free", "booked"}]
 
 
 @FORMS
 def test_the_good_answer_is_of_a_free_gpu(form: str) -> None:
-    (one,) = board(form).gpus
-    assert (one.state, one.is_avoided) == ("free", False), one.reason
+    (gpu_status,) = board(form).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == ("free", False), gpu_status.reason
 
 
 @FORMS
@@ -232,10 +233,10 @@ def test_lost_or_requires_reset_in_a_reading_is_lost_with_these_words(form: str)
         for word in LOST_WORDS:
             if form == "rocm-smi table" and "  " in word:
                 continue  # two spaces are what separates its cells
-            (one,) = board(form, **{cell: word}).gpus
+            (gpu_status,) = board(form, **{cell: word}).gpus
             words = " ".join(word.strip("[]").split())
-            assert (one.state, one.reason) == ("lost", f"the driver cannot reach it: {words}"), cell
-            assert one.is_avoided
+            assert (gpu_status.state, gpu_status.reason) == ("lost", f"the driver cannot reach it: {words}"), cell
+            assert gpu_status.is_avoided
 
 
 @FORMS
@@ -244,20 +245,20 @@ def test_an_error_in_memory_use_or_temperature_is_never_free_and_its_words_are_t
     assert watched
     for cell in watched:
         for word in ANSWERS[form].errors:
-            (one,) = board(form, **{cell: word}).gpus
-            assert one.state == "unknown", f"{cell}: {word}"
-            assert word.strip("[]") in one.reason
-            assert re.match(r"its (memory|use|temperature) cannot be read: ", one.reason)
-            assert one.is_avoided
+            (gpu_status,) = board(form, **{cell: word}).gpus
+            assert gpu_status.state == "unknown", f"{cell}: {word}"
+            assert word.strip("[]") in gpu_status.reason
+            assert re.match(r"its (memory|use|temperature) cannot be read: ", gpu_status.reason)
+            assert gpu_status.is_avoided
 
 
 @FORMS
 def test_an_error_in_all_readings_is_lost(form: str) -> None:
     """Power limits, sizes and names do not prove that a GPU works."""
     answer = ANSWERS[form]
-    (one,) = board(form, **dict.fromkeys(filter(answer.watched.match, answer.cells), answer.errors[0])).gpus
-    assert (one.state, one.is_avoided) == ("lost", True)
-    assert answer.errors[0].strip("[]") in one.reason
+    (gpu_status,) = board(form, **dict.fromkeys(filter(answer.watched.match, answer.cells), answer.errors[0])).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == ("lost", True)
+    assert answer.errors[0].strip("[]") in gpu_status.reason
 
 
 @pytest.mark.parametrize(
@@ -267,31 +268,31 @@ def test_an_error_in_all_readings_is_lost(form: str) -> None:
 )
 def test_a_reading_that_there_is_none_of_is_no_error(form: str, word: str) -> None:
     for cell in filter(ANSWERS[form].watched.match, ANSWERS[form].cells):
-        for one in board(form, **{cell: word}).gpus:
-            assert (one.gpu.lost, one.gpu.error) == (None, None), cell
-            assert one.state in {"free", "unknown"}
+        for gpu_status in board(form, **{cell: word}).gpus:
+            assert (gpu_status.gpu.lost, gpu_status.gpu.error) == (None, None), cell
+            assert gpu_status.state in {"free", "unknown"}
 
 
 @pytest.mark.parametrize("word", NVIDIA_ERRORS[:5])
 @pytest.mark.parametrize(("cell", "kind"), [("fan.speed", "fan"), ("power.draw", "power")])
 def test_an_error_in_fan_or_power_alone_is_a_warning(cell: str, kind: str, word: str) -> None:
-    (one,) = board("nvidia-smi csv", **{cell: word}).gpus
-    assert (one.state, one.is_avoided) == ("free", False)
-    assert [(problem.kind, problem.severity) for problem in one.problems] == [(kind, "warning")]
+    (gpu_status,) = board("nvidia-smi csv", **{cell: word}).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == ("free", False)
+    assert [(problem.kind, problem.severity) for problem in gpu_status.problems] == [(kind, "warning")]
 
 
 @pytest.mark.parametrize(("cell", "kind"), [("Fan speed (%)", "fan"), ("Average Graphics Package Power (W)", "power")])
 def test_an_error_word_in_other_cells_of_amd_is_a_warning(cell: str, kind: str) -> None:
-    (one,) = board("rocm-smi text", **{cell: "Unknown error"}).gpus
-    assert (one.state, one.is_avoided) == ("free", False)
-    assert [(problem.kind, problem.severity) for problem in one.problems] == [(kind, "warning")]
+    (gpu_status,) = board("rocm-smi text", **{cell: "Unknown error"}).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == ("free", False)
+    assert [(problem.kind, problem.severity) for problem in gpu_status.problems] == [(kind, "warning")]
 
 
 def test_sizes_and_limits_alone_do_not_prove_that_a_gpu_works() -> None:
     failed = dict.fromkeys(("memory.used", "utilization.gpu", "temperature.gpu", "fan.speed"), "[Unknown Error]")
-    (one,) = board("nvidia-smi csv", **failed).gpus
-    assert (one.state, one.reason) == ("lost", "the driver cannot reach it: Unknown Error")
-    assert (one.gpu.memory_total, one.gpu.power_limit) == (81920, 400)
+    (gpu_status,) = board("nvidia-smi csv", **failed).gpus
+    assert (gpu_status.state, gpu_status.reason) == ("lost", "the driver cannot reach it: Unknown Error")
+    assert (gpu_status.gpu.memory_total, gpu_status.gpu.power_limit) == (81920, 400)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +300,9 @@ def test_sizes_and_limits_alone_do_not_prove_that_a_gpu_works() -> None:
     [("nvidia-smi csv", "reset_status.reset_required"), ("nvidia-smi xml", "gpu_reset_status/reset_required")],
 )
 def test_a_gpu_of_which_the_driver_says_that_it_must_be_reset_is_lost(form: str, cell: str) -> None:
-    (one,) = board(form, **{cell: "Yes"}).gpus
-    assert (one.state, one.reason) == ("lost", "the driver cannot reach it: GPU requires reset")
-    assert (one.is_avoided, [problem.kind for problem in one.problems]) == (True, ["reset"])
+    (gpu_status,) = board(form, **{cell: "Yes"}).gpus
+    assert (gpu_status.state, gpu_status.reason) == ("lost", "the driver cannot reach it: GPU requires reset")
+    assert (gpu_status.is_avoided, [problem.kind for problem in gpu_status.problems]) == (True, ["reset"])
 
 
 @pytest.mark.parametrize("form", ["nvidia-smi csv", "nvidia-smi xml", "nvidia-smi xml, MIG"])
@@ -313,29 +314,31 @@ def test_a_gpu_of_which_the_driver_says_that_it_must_be_reset_is_lost(form: str,
     ],
 )
 def test_a_gpu_that_is_to_be_recovered_is_never_free(form: str, action: str, state: str) -> None:
-    (one,) = board(form, gpu_recovery_action=action).gpus
-    assert (one.state, one.is_avoided) == (state, True)
-    assert one.reason == f"the driver says that it needs to be recovered: {action}"
+    (gpu_status,) = board(form, gpu_recovery_action=action).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == (state, True)
+    assert gpu_status.reason == f"the driver says that it needs to be recovered: {action}"
 
 
 @pytest.mark.parametrize("word", ["None", "none", "[N/A]", "[Requested functionality has been deprecated]"])
 def test_a_gpu_that_needs_no_recovery_is_free(word: str) -> None:
-    assert [one.state for one in board("nvidia-smi csv", gpu_recovery_action=word).gpus] == ["free"]
+    assert [gpu_status.state for gpu_status in board("nvidia-smi csv", gpu_recovery_action=word).gpus] == ["free"]
 
 
 def test_what_is_to_be_drained_stays_busy_while_somebody_is_on_it() -> None:
     cells = {**CSV, "gpu_recovery_action": "Drain and Reset", "memory.used": "7000"}
-    told = gpu_tools.parse_gpus_of_tools(snapshot("gpus", csv(cells)))
-    (one,) = decide(
-        host_data(told, gpu_tools.parse_processes_of_tools(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n")))
+    parsed_gpus = gpu_tools.parse_gpus_of_tools(snapshot("gpus", csv(cells)))
+    (gpu_status,) = decide(
+        host_data(
+            parsed_gpus, gpu_tools.parse_processes_of_tools(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n"))
+        )
     ).gpus
-    assert (one.state, one.is_avoided) == ("busy", True)
+    assert (gpu_status.state, gpu_status.is_avoided) == ("busy", True)
 
 
 def test_a_drain_that_an_older_driver_recommends_is_one() -> None:
-    (one,) = board("nvidia-smi csv", **{"reset_status.drain_and_reset_recommended": "Yes"}).gpus
-    assert (one.state, one.is_avoided) == ("unknown", True)
-    assert "Drain and Reset" in one.reason
+    (gpu_status,) = board("nvidia-smi csv", **{"reset_status.drain_and_reset_recommended": "Yes"}).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == ("unknown", True)
+    assert "Drain and Reset" in gpu_status.reason
 
 
 @pytest.mark.parametrize(
@@ -351,46 +354,52 @@ def test_a_drain_that_an_older_driver_recommends_is_one() -> None:
 def test_a_message_beside_the_rows_that_calls_a_gpu_lost_counts_for_that_gpu(form: str, line: str) -> None:
     answer = ANSWERS[form]
     head, _, rest = answer.make(answer.cells).partition(b"\n")
-    told = gpu_tools.parse_gpus_of_tools(snapshot("gpus", head + b"\n" + line.encode() + b"\n" + rest))
-    host = decide(host_data(told, gpu_tools.parse_processes_of_tools(snapshot("processes", answer.no_process))))
-    assert {one.state for one in host.gpus} == {"lost"}
+    parsed_gpus = gpu_tools.parse_gpus_of_tools(snapshot("gpus", head + b"\n" + line.encode() + b"\n" + rest))
+    host = decide(host_data(parsed_gpus, gpu_tools.parse_processes_of_tools(snapshot("processes", answer.no_process))))
+    assert {gpu_status.state for gpu_status in host.gpus} == {"lost"}
 
 
 def test_a_message_of_rocm_smi_that_calls_a_card_lost_counts() -> None:
-    told = rocm_text({name: str(text) for name, text in CARD.items()}) + b"GPU[0]\t\t: GPU is lost\n"
-    read = gpu_tools.parse_gpus_of_tools(snapshot("gpus", told))
-    (one,) = decide(host_data(read, gpu_tools.parse_processes_of_tools(snapshot("processes", ROCM_NONE)))).gpus
-    assert (one.state, one.reason) == ("lost", "the driver cannot reach it: GPU is lost")
+    rocm_output = rocm_text({name: str(text) for name, text in CARD.items()}) + b"GPU[0]\t\t: GPU is lost\n"
+    read = gpu_tools.parse_gpus_of_tools(snapshot("gpus", rocm_output))
+    (gpu_status,) = decide(host_data(read, gpu_tools.parse_processes_of_tools(snapshot("processes", ROCM_NONE)))).gpus
+    assert (gpu_status.state, gpu_status.reason) == ("lost", "the driver cannot reach it: GPU is lost")
 
 
 def test_instances_of_a_gpu_with_an_error_share_it() -> None:
-    (one,) = board("nvidia-smi xml, MIG", **{"temperature/gpu_temp": "Unknown Error"}).gpus
-    assert (one.gpu.label, one.state) == ("0:0", "unknown")
-    assert one.reason == "its temperature cannot be read: Unknown Error"
+    (gpu_status,) = board("nvidia-smi xml, MIG", **{"temperature/gpu_temp": "Unknown Error"}).gpus
+    assert (gpu_status.gpu.label, gpu_status.state) == ("0:0", "unknown")
+    assert gpu_status.reason == "its temperature cannot be read: Unknown Error"
 
 
 def old_board(cells: dict[str, str], *rows: str) -> HostStatus:
     text = "".join(f"{row}\n" for row in (", ".join(cells.values()), *rows))
-    told, newest = legacy_files.parse_legacy_gpus(text.encode())
-    data = host_data(told, legacy_files.parse_legacy_processes(b"", newest), is_legacy=True, taken_at={"gpus.csv": NOW})
+    parsed_gpus, newest = legacy_files.parse_legacy_gpus(text.encode())
+    data = host_data(
+        parsed_gpus, legacy_files.parse_legacy_processes(b"", newest), is_legacy=True, taken_at={"gpus.csv": NOW}
+    )
     return decide(data)
 
 
 def test_in_the_files_of_the_original_scripts_no_error_is_free_either() -> None:
-    assert [one.state for one in old_board(LEGACY).gpus] == ["free"]
+    assert [gpu_status.state for gpu_status in old_board(LEGACY).gpus] == ["free"]
     for cell in filter(NAMED.match, LEGACY):
         for word in NVIDIA_ERRORS:
-            assert [one.state for one in old_board({**LEGACY, cell: word}).gpus] == ["unknown"], f"{cell}: {word}"
+            assert [gpu_status.state for gpu_status in old_board({**LEGACY, cell: word}).gpus] == ["unknown"], (
+                f"{cell}: {word}"
+            )
     for cell in set(LEGACY) - {"uuid"}:
         for word in LOST_WORDS:
-            assert [one.state for one in old_board({**LEGACY, cell: word}).gpus] == ["lost"], f"{cell}: {word}"
+            assert [gpu_status.state for gpu_status in old_board({**LEGACY, cell: word}).gpus] == ["lost"], (
+                f"{cell}: {word}"
+            )
 
 
 def test_a_row_of_the_original_scripts_that_errors_follow_is_not_free() -> None:
     """A loop that lost its GPU prints rows of errors without a UUID from then on."""
     error = ", ".join([*["[Unknown Error]"] * 8, "2026/11/16 12:10:00.000"])
-    (one,) = old_board(LEGACY, error).gpus
-    assert (one.state, one.reason) == ("unknown", "the newest rows of its host have none of it")
+    (gpu_status,) = old_board(LEGACY, error).gpus
+    assert (gpu_status.state, gpu_status.reason) == ("unknown", "the newest rows of its host have none of it")
 
 
 @pytest.mark.parametrize("form", ["nvidia-smi xml", "amd-smi json", "rocm-smi json"])
@@ -398,7 +407,7 @@ def test_a_row_of_the_original_scripts_that_errors_follow_is_not_free() -> None:
 def test_words_of_a_hostile_host_are_short_and_steer_nothing(form: str, word: str) -> None:
     sign = "&#x202e;" if "xml" in form else "\u202e"
     for cell in filter(ANSWERS[form].watched.match, ANSWERS[form].cells):
-        (one,) = board(form, **{cell: word.format(sign)}).gpus
-        assert one.state in {"lost", "unknown"}
-        assert len(one.reason) < 150
-        assert not re.search("[\n\u202e]", one.reason)
+        (gpu_status,) = board(form, **{cell: word.format(sign)}).gpus
+        assert gpu_status.state in {"lost", "unknown"}
+        assert len(gpu_status.reason) < 150
+        assert not re.search("[\n\u202e]", gpu_status.reason)

@@ -41,9 +41,9 @@ def legacy(age: float = 0) -> HostSnapshot:
     return host_data(**times, is_legacy=True, clock_offset=None)  # type: ignore[arg-type]
 
 
-def failed(rc: int, *said: str) -> str:
-    found = decide(host_data(ParsedFile((), head("gpus", rc), messages=said)))
-    return f"{found.state}: {found.reason}"
+def failed(rc: int, *tool_messages: str) -> str:
+    host_status = decide(host_data(ParsedFile((), head("gpus", rc), messages=tool_messages)))
+    return f"{host_status.state}: {host_status.reason}"
 
 
 def whats(host: HostStatus) -> list[str]:
@@ -153,8 +153,8 @@ def test_a_host_whose_gpus_never_came_has_failed() -> None:
 
 
 def test_a_failed_host_shows_its_bookings_on_the_host() -> None:
-    (found,) = decide(host_data(gpus=None), [booking("alice", gpu="3")]).bookings
-    assert (found.name, found.phase) == ("alice", "now")
+    (booking_status,) = decide(host_data(gpus=None), [booking("alice", gpu="3")]).bookings
+    assert (booking_status.name, booking_status.phase) == ("alice", "now")
 
 
 def test_a_host_that_is_old_is_down_rather_than_failed() -> None:
@@ -163,7 +163,7 @@ def test_a_host_that_is_old_is_down_rather_than_failed() -> None:
 
 def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
     host = decide(host_data(ParsedFile((gpu(),), head("gpus", 15), messages=("Unable to determine the handle",))))
-    assert [one.state for one in host.gpus] == ["free"]
+    assert [gpu_status.state for gpu_status in host.gpus] == ["free"]
     assert host.state == "fresh"
     assert host.problems == (
         Problem(
@@ -175,10 +175,10 @@ def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
 
 
 def test_a_failure_to_report_the_processes_is_a_problem() -> None:
-    told: ParsedFile[GpuProcessRow] = ParsedFile(
+    parsed_processes: ParsedFile[GpuProcessRow] = ParsedFile(
         (), head("processes", 124), tool_results=(ToolResult("nvidia-smi", "nvidia", 124, is_complete=False),)
     )
-    assert decide(host_data(processes=told)).problems == (
+    assert decide(host_data(processes=parsed_processes)).problems == (
         Problem("data/atlas/processes.csv", "nvidia-smi did not answer in time and was stopped"),
     )
 
@@ -201,8 +201,8 @@ def test_a_host_that_never_pushed_is_unseen_and_says_who_knows_it(listed_by: tup
 
 def test_a_host_without_a_whole_host_file_is_unseen_and_says_so() -> None:
     data = host_data(last_seen=None, taken_at={}, facts=None, clock_offset=None)
-    known = DiscoveredHost("atlas", listed_by=("Consul",))
-    assert verdict(decide(data, known=known)) == ("unseen", "no whole host.txt has arrived yet")
+    discovered_host = DiscoveredHost("atlas", listed_by=("Consul",))
+    assert verdict(decide(data, known=discovered_host)) == ("unseen", "no whole host.txt has arrived yet")
 
 
 def test_a_host_of_the_original_scripts_without_gpus_is_unseen() -> None:
@@ -212,13 +212,13 @@ def test_a_host_of_the_original_scripts_without_gpus_is_unseen() -> None:
 
 @pytest.mark.parametrize("data", [None, host_data(), host_data(ages={"host.txt": 7000})])
 def test_maintenance_wins_over_every_other_state(data: HostSnapshot | None) -> None:
-    known = DiscoveredHost("atlas", maintenance="new fans")
-    assert verdict(decide(data, known=known)) == ("maintenance", "new fans")
+    discovered_host = DiscoveredHost("atlas", maintenance="new fans")
+    assert verdict(decide(data, known=discovered_host)) == ("maintenance", "new fans")
 
 
 def test_no_gpu_of_a_host_in_maintenance_is_free() -> None:
     host = decide(host_data([gpu(0), gpu(1)]), known=DiscoveredHost("atlas", maintenance="new fans"))
-    assert [one.state for one in host.gpus] == ["unknown", "unknown"]
+    assert [gpu_status.state for gpu_status in host.gpus] == ["unknown", "unknown"]
 
 
 # Consul
@@ -226,20 +226,23 @@ def test_no_gpu_of_a_host_in_maintenance_is_free() -> None:
 
 @pytest.mark.parametrize("age", [300, 700])
 def test_what_consul_says_of_a_silent_host_stands_in_its_reason(age: float) -> None:
-    known = DiscoveredHost("atlas", consul_status="critical", consul_message="Agent not live")
-    assert decide(host_data(ages={"host.txt": age}), known=known).reason.endswith(
+    discovered_host = DiscoveredHost("atlas", consul_status="critical", consul_message="Agent not live")
+    assert decide(host_data(ages={"host.txt": age}), known=discovered_host).reason.endswith(
         ". Consul: critical, “Agent not live”"
     )
 
 
 def test_consul_without_words_is_quoted_by_its_state_alone() -> None:
-    known = DiscoveredHost("atlas", consul_status="warning")
-    assert decide(host_data(ages={"host.txt": 700}), known=known).reason == "no snapshot since 11:48. Consul: warning"
+    discovered_host = DiscoveredHost("atlas", consul_status="warning")
+    assert (
+        decide(host_data(ages={"host.txt": 700}), known=discovered_host).reason
+        == "no snapshot since 11:48. Consul: warning"
+    )
 
 
 def test_a_passing_consul_check_does_not_explain_silence() -> None:
-    known = DiscoveredHost("atlas", consul_status="passing", consul_message="Agent alive")
-    assert decide(host_data(ages={"host.txt": 700}), known=known).reason == "no snapshot since 11:48"
+    discovered_host = DiscoveredHost("atlas", consul_status="passing", consul_message="Agent alive")
+    assert decide(host_data(ages={"host.txt": 700}), known=discovered_host).reason == "no snapshot since 11:48"
 
 
 def test_a_critical_consul_check_of_a_fresh_host_is_a_note() -> None:
@@ -276,7 +279,10 @@ def test_a_clock_that_is_off_changes_nothing_else() -> None:
     wrong = decide(
         used_by("alice", clock_offset=-31_536_000.0, ps=ParsedFile((person(),), head("ps")._replace(time=1)))
     )
-    assert (wrong.state, [one.state for one in wrong.gpus]) == (right.state, [one.state for one in right.gpus])
+    assert (wrong.state, [gpu_status.state for gpu_status in wrong.gpus]) == (
+        right.state,
+        [gpu_status.state for gpu_status in right.gpus],
+    )
 
 
 def test_the_start_of_a_process_is_on_our_clock() -> None:
@@ -325,7 +331,7 @@ def test_title_tags_and_facts_are_those_of_the_host() -> None:
 
 def test_a_process_on_a_gpu_that_the_host_does_not_report_is_shown_on_the_host() -> None:
     host = decide(host_data(processes=[process(on="GPU-9")], ps=[person()]))
-    assert [(one.pid, one.user) for one in host.unmatched_processes] == [(42, "alice")]
+    assert [(process_status.pid, process_status.user) for process_status in host.unmatched_processes] == [(42, "alice")]
 
 
 def test_logins_are_learned_but_for_numbers_and_names_that_were_cut() -> None:

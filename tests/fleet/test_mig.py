@@ -15,11 +15,11 @@ A100 = gpu(1)
 
 
 def states(board: HostStatus) -> dict[str, str]:
-    return {one.gpu.label: one.state for one in board.gpus}
+    return {gpu_status.gpu.label: gpu_status.state for gpu_status in board.gpus}
 
 
-def of_gpus(*gpus: Gpu, bookings: tuple[Booking, ...] = (), **more: Any) -> HostStatus:  # noqa: ANN401
-    return decide(host_data(list(gpus), **more), bookings)
+def of_gpus(*gpus: Gpu, bookings: tuple[Booking, ...] = (), **snapshot_fields: Any) -> HostStatus:  # noqa: ANN401
+    return decide(host_data(list(gpus), **snapshot_fields), bookings)
 
 
 def gpu_0(board: HostStatus) -> GpuStatus:
@@ -30,7 +30,7 @@ def gpu_0(board: HostStatus) -> GpuStatus:
 
 
 def test_an_instance_has_the_name_of_its_gpu_and_its_profile() -> None:
-    assert [one.model for one in of_gpus(*instances()).gpus] == [
+    assert [gpu_status.model for gpu_status in of_gpus(*instances()).gpus] == [
         "H100 3g.40gb",
         "H100 2g.20gb",
         "H100 1g.10gb",
@@ -130,7 +130,7 @@ def test_a_process_on_the_gpu_makes_its_empty_instances_unknown_and_no_others() 
 def test_instances_without_a_uuid_have_processes_by_their_place() -> None:
     board = of_gpus(instance(0, uuid=None), instance(1, uuid=None), processes=[process(on="nvidia 0:1")], ps=[person()])
     assert states(board) == {"0:0": "free", "0:1": "busy"}
-    assert [one.key for one in board.gpus] == ["index 0:0", "index 0:1"]
+    assert [gpu_status.key for gpu_status in board.gpus] == ["index 0:0", "index 0:1"]
 
 
 # Bookings
@@ -195,7 +195,7 @@ def test_a_booking_of_all_instances_is_one_booking_of_the_gpu() -> None:
 
 def test_gpus_that_are_not_cut_are_as_they_are() -> None:
     board = of_gpus(gpu(0), *instances(whole(1)), gpu(2))
-    found = list_whole_gpus(board)
-    assert [one.status.gpu.label for one in found] == ["0", "1", "2"]
-    assert [len(one.instances) for one in found] == [0, 4, 0]
-    assert found[0] == WholeGpu(board.gpus[0])
+    whole_gpus = list_whole_gpus(board)
+    assert [whole_gpu.status.gpu.label for whole_gpu in whole_gpus] == ["0", "1", "2"]
+    assert [len(whole_gpu.instances) for whole_gpu in whole_gpus] == [0, 4, 0]
+    assert whole_gpus[0] == WholeGpu(board.gpus[0])

@@ -126,7 +126,7 @@ def test_what_was_wrong_with_a_gpu_that_is_gone_is_over() -> None:
     watch = Watch(gpu(), gpu(B, index=1))
     watch.look(gpu(), gpu(B, index=1, failed=True))
     watch.look(gpu())
-    assert [(one.kind, one.ended_at) for one in watch.told.values()] == [("failed", NOON + 120), ("gone", None)]
+    assert [(event.kind, event.ended_at) for event in watch.told.values()] == [("failed", NOON + 120), ("gone", None)]
 
 
 def test_a_gpu_whose_row_could_not_be_understood_is_not_said_to_be_gone() -> None:
@@ -172,7 +172,7 @@ def test_counts_that_never_cease_to_rise_are_reported_day_by_day() -> None:
     for number in range(1, 3 * DAY // 300):
         watch.look(gpu(corrected=number, corrected_ever=number), after=300)
     assert watch.kinds == ["corrected"] * 3
-    assert sum(int(one.value[0] or 0) for one in watch.told.values()) == 3 * DAY // 300 - 1
+    assert sum(int(event.value[0] or 0) for event in watch.told.values()) == 3 * DAY // 300 - 1
 
 
 def test_a_count_since_the_driver_was_loaded_that_begins_again_is_no_event() -> None:
@@ -317,7 +317,7 @@ def test_a_passing_problem_does_not_continue_over_a_gap() -> None:
     watch = Watch(gpu())
     watch.look(gpu(heat=True))
     watch.look(gpu(heat=True), after=3 * HOUR)
-    assert [(one.ended_at, one.ended_before, one.began_after) for one in watch.told.values()] == [
+    assert [(event.ended_at, event.ended_before, event.began_after) for event in watch.told.values()] == [
         (NOON + 60, NOON + 60 + 3 * HOUR, None),
         (None, None, NOON + 60),
     ]
@@ -352,10 +352,10 @@ def test_a_clock_that_was_set_back_is_believed() -> None:
     watch.look(gpu(failed=True), after=365 * DAY)
     back = HealthCheckTimes("atlas", NOON + 120, NOON + 60, float(NOON + 120))
     state, found = find_health_events(watch.state, HostHealthMetrics("590.1", (gpu(failed=True, heat=True),)), back, {})
-    assert [(one.kind, one.began_at) for one in found] == [("failed", NOON + 120), ("heat", NOON + 120)]
+    assert [(event.kind, event.began_at) for event in found] == [("failed", NOON + 120), ("heat", NOON + 120)]
     later = HealthCheckTimes("atlas", NOON + 120 + LATE_SNAPSHOT_S, NOON + 120, float(NOON + 120 + LATE_SNAPSHOT_S))
     assert [
-        one.kind for one in find_health_events(state, HostHealthMetrics("590.1", (gpu(failed=True),)), later, {})[1]
+        event.kind for event in find_health_events(state, HostHealthMetrics("590.1", (gpu(failed=True),)), later, {})[1]
     ] == ["heat"]
 
 
@@ -397,20 +397,20 @@ def test_no_event_ends_before_it_begins_or_is_reported_twice(looks: list[Any]) -
         signs = HostHealthMetrics(driver, gpus, whole)
         number = state.last_event_number if state else 0
         after, found = find_health_events(state, signs, look, {})
-        assert len({one.number for one in found}) == len(found)
-        assert [one.number for one in found if one.number > number] == sorted(
-            one.number for one in found if one.number > number
+        assert len({event.number for event in found}) == len(found)
+        assert [event.number for event in found if event.number > number] == sorted(
+            event.number for event in found if event.number > number
         )
-        for one in found:
-            known = kept.get(one.number)
-            assert known is None or known.kind == one.kind
-            assert one.ended_at is None or one.ended_at >= one.began_at
-            assert one.ended_before is None or (one.ended_at is not None and one.ended_before >= one.ended_at)
-            assert one.began_after is None or one.began_after <= one.began_at
-            assert events.describe_event(one)
-            assert events.format_event_time(one, timezone.utc)
-            events.format_event_duration(one)
-        kept.update({one.number: one for one in found})
+        for event in found:
+            earlier_event = kept.get(event.number)
+            assert earlier_event is None or earlier_event.kind == event.kind
+            assert event.ended_at is None or event.ended_at >= event.began_at
+            assert event.ended_before is None or (event.ended_at is not None and event.ended_before >= event.ended_at)
+            assert event.began_after is None or event.began_after <= event.began_at
+            assert events.describe_event(event)
+            assert events.format_event_time(event, timezone.utc)
+            events.format_event_duration(event)
+        kept.update({event.number: event for event in found})
         again, nothing = find_health_events(after, signs, look, {})
         assert nothing == []
         assert again.last_event_number == after.last_event_number

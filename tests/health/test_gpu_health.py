@@ -33,20 +33,20 @@ def host(*gpus: Gpu, state: str = "fresh", has_missing_gpu: bool = False) -> Hos
     return HostStatus("atlas", None, (), state, "", gpus=statuses, has_missing_gpu=has_missing_gpu)
 
 
-def gpu(cells: dict[str, str] | None = None, **more: Any) -> Gpu:  # noqa: ANN401
-    return parse_health_cells({"index": "0", **(cells or {})}, **{"temperature": 40.0, **more})
+def gpu(cells: dict[str, str] | None = None, **overrides: Any) -> Gpu:  # noqa: ANN401
+    return parse_health_cells({"index": "0", **(cells or {})}, **{"temperature": 40.0, **overrides})
 
 
-def only(one: Gpu) -> GpuHealthMetrics:
-    found = build_host_health_metrics(host(one))
-    assert found
-    return found.gpus[0]
+def only(single_gpu: Gpu) -> GpuHealthMetrics:
+    health_metrics = build_host_health_metrics(host(single_gpu))
+    assert health_metrics
+    return health_metrics.gpus[0]
 
 
-def told(one: HostStatus) -> PackedHealthMetrics:
-    found = pack_gpu_health(one, None)
-    assert found
-    return found
+def told(host_status: HostStatus) -> PackedHealthMetrics:
+    packed_metrics = pack_gpu_health(host_status, None)
+    assert packed_metrics
+    return packed_metrics
 
 
 def test_each_count_is_in_its_place() -> None:
@@ -59,8 +59,8 @@ def test_what_is_no_number_is_not_available(cell: str) -> None:
 
 
 def test_a_gpu_without_readings_has_no_health_metrics() -> None:
-    found = only(gpu(temperature=None))
-    assert found == GpuHealthMetrics("GPU-0", 0, None, None, (None,) * 8, None, None, None, None, None, None)
+    metrics = only(gpu(temperature=None))
+    assert metrics == GpuHealthMetrics("GPU-0", 0, None, None, (None,) * 8, None, None, None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_too_warm_is_the_makers_limit_or_90_degrees(
 )
 @pytest.mark.parametrize("name", ["clocks_event_reasons.active", "clocks_throttle_reasons.active"])
 def test_by_what_it_is_slowed(name: str, mask: str, heat: bool | None, power: bool | None) -> None:
-    found = only(gpu({name: mask}))
-    assert (found.heat, found.power) == (heat, power)
+    metrics = only(gpu({name: mask}))
+    assert (metrics.heat, metrics.power) == (heat, power)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_where_it_sits_is_the_same_in_each_spelling(cell: str) -> None:
 
 @pytest.mark.parametrize("cells", [{"driver_version": "590.1"}, {"driver_version": "[N/A]", "kmd_version": "590.1"}])
 def test_the_driver_of_a_host_is_what_the_first_gpu_says_that_does(cells: dict[str, str]) -> None:
-    found = build_host_health_metrics(host(gpu(lost="Unknown Error"), gpu(cells, uuid="GPU-1")))
-    assert found
-    assert found.driver == "590.1"
+    host_metrics = build_host_health_metrics(host(gpu(lost="Unknown Error"), gpu(cells, uuid="GPU-1")))
+    assert host_metrics
+    assert host_metrics.driver == "590.1"
 
 
 def test_a_host_that_is_not_fresh_has_none() -> None:
@@ -139,9 +139,9 @@ def test_a_host_that_is_not_fresh_has_none() -> None:
 
 
 def test_a_host_with_a_gpu_that_could_not_be_read_is_not_complete() -> None:
-    found = build_host_health_metrics(host(gpu(), has_missing_gpu=True))
-    assert found
-    assert not found.is_complete
+    host_metrics = build_host_health_metrics(host(gpu(), has_missing_gpu=True))
+    assert host_metrics
+    assert not host_metrics.is_complete
 
 
 def test_health_metrics_stay_equal_while_only_readings_change() -> None:

@@ -60,10 +60,12 @@ class Told:
     def minute(self, *gpus: dict[str, str]) -> None:
         """A build, a minute after the last one; each GPU with what it tells otherwise."""
         rows = []
-        for index, more in enumerate(gpus):
-            cells = {**FIELDS, **more}
+        for index, overrides in enumerate(gpus):
+            cells = {**FIELDS, **overrides}
             own = ", ".join(cells.values()).replace("{bus}", str(17 + index))
-            rows.append(gpu(index, 4, 0).strip() + f", {own}\n" if "lost" not in more else lost(index, more["lost"]))
+            rows.append(
+                gpu(index, 4, 0).strip() + f", {own}\n" if "lost" not in overrides else lost(index, overrides["lost"])
+            )
         self.lab.host(self.host)
         self.lab.write(self.host, "gpus.csv", f"{GPU_COLUMNS}, {', '.join(FIELDS)}\n{''.join(rows)}")
         builder = Builder(self.settings)
@@ -85,51 +87,51 @@ class Told:
     @property
     def part(self) -> str:
         """The words of this part."""
-        found = re.search(r"<section class=part id=_health>.*?</section>", self.html, re.DOTALL)
-        return " ".join(re.sub(r"<[^>]+>", " ", found[0]).split()) if found else ""
+        section_match = re.search(r"<section class=part id=_health>.*?</section>", self.html, re.DOTALL)
+        return " ".join(re.sub(r"<[^>]+>", " ", section_match[0]).split()) if section_match else ""
 
 
 def lost(index: int, why: str) -> str:
     """The row of a GPU that the driver cannot reach."""
     names = GPU_COLUMNS.split(", ")
     cells = {"index": str(index), "uuid": f"GPU-{index}", "name": "NVIDIA A100-SXM4-80GB"}
-    told = [cells.get(name, f"[{why}]") for name in (*names, *FIELDS)]
-    return ", ".join(told) + "\n"
+    row_cells = [cells.get(name, f"[{why}]") for name in (*names, *FIELDS)]
+    return ", ".join(row_cells) + "\n"
 
 
 # What it says
 
 
 def test_where_nothing_happened_it_says_since_when(tmp_path: Path) -> None:
-    told = Told(tmp_path)
-    told.minute({}, {})
-    assert re.search(r"Nothing happened to any GPU since \d+ \w+ \d{4} \d\d:\d\d\.", told.part)
-    assert "Uncorrected ECC errors, ever 0 0" in told.part
-    assert "Corrected ECC errors, ever" not in told.part  # which no GPU tells
+    health_lab = Told(tmp_path)
+    health_lab.minute({}, {})
+    assert re.search(r"Nothing happened to any GPU since \d+ \w+ \d{4} \d\d:\d\d\.", health_lab.part)
+    assert "Uncorrected ECC errors, ever 0 0" in health_lab.part
+    assert "Corrected ECC errors, ever" not in health_lab.part  # which no GPU tells
 
 
 def test_what_happened_is_there_with_when_and_how_long_and_its_severity(tmp_path: Path) -> None:
-    told = Told(tmp_path)
-    for more in ({}, {"lost": "GPU is lost"}, {"lost": "GPU is lost"}, {}, {UNCORRECTED: "2", REASONS: "0x20"}):
-        told.minute({}, more)
+    health_lab = Told(tmp_path)
+    for gpu_cells in ({}, {"lost": "GPU is lost"}, {"lost": "GPU is lost"}, {}, {UNCORRECTED: "2", REASONS: "0x20"}):
+        health_lab.minute({}, gpu_cells)
     clock = r"\d+ \w+ \d{4} \d\d:\d\d"
     lost_for = (
         rf"{clock} – (\d+ \w+ \d{{4}} )?\d\d:\d\d ▲ critical lost, the driver could not reach it: GPU is lost 2 min"
     )
-    assert re.search(lost_for, told.part)
-    assert re.search(rf"{clock} ▲ critical uncorrected ECC errors: 2 more \(now 2\)", told.part)
-    assert re.search(rf"since {clock} ◆ warning slowed by heat", told.part)
-    assert "Nothing happened to GPU 0 since" in told.part
-    assert "Uncorrected ECC errors, ever 0 ▲ 2" in told.part
+    assert re.search(lost_for, health_lab.part)
+    assert re.search(rf"{clock} ▲ critical uncorrected ECC errors: 2 more \(now 2\)", health_lab.part)
+    assert re.search(rf"since {clock} ◆ warning slowed by heat", health_lab.part)
+    assert "Nothing happened to GPU 0 since" in health_lab.part
+    assert "Uncorrected ECC errors, ever 0 ▲ 2" in health_lab.part
 
 
 def test_a_host_that_is_down_keeps_its_time_line(tmp_path: Path) -> None:
-    told = Told(tmp_path)
-    told.minute({})
-    told.minute({UNCORRECTED: "1"})
-    told.lab.build(after=3600)
-    assert "uncorrected ECC errors: 1 more" in told.part
-    assert "Now" not in told.part
+    health_lab = Told(tmp_path)
+    health_lab.minute({})
+    health_lab.minute({UNCORRECTED: "1"})
+    health_lab.lab.build(after=3600)
+    assert "uncorrected ECC errors: 1 more" in health_lab.part
+    assert "Now" not in health_lab.part
 
 
 def test_gpus_without_health_readings_have_no_table(tmp_path: Path) -> None:
@@ -144,10 +146,10 @@ def test_gpus_without_health_readings_have_no_table(tmp_path: Path) -> None:
 def test_the_health_section_is_the_same_where_people_are_hidden(tmp_path: Path) -> None:
     parts = []
     for users in (True, False):
-        told = Told(tmp_path / str(users), privacy=PrivacySettings(users=users))
-        told.minute({})
-        told.minute({UNCORRECTED: "1"})
-        parts.append(re.sub(r"\d+ \w+ \d{4} \d\d:\d\d|\d\d:\d\d", "", told.part))
+        health_lab = Told(tmp_path / str(users), privacy=PrivacySettings(users=users))
+        health_lab.minute({})
+        health_lab.minute({UNCORRECTED: "1"})
+        parts.append(re.sub(r"\d+ \w+ \d{4} \d\d:\d\d|\d\d:\d\d", "", health_lab.part))
     assert parts[0] == parts[1]
 
 
@@ -169,7 +171,7 @@ def test_the_latest_and_the_critical_of_many_events_are_shown(tmp_path: Path) ->
     assert len(rows) == 21
     assert rows[-1].what == "uncorrected ECC errors: 1 more (now 1)"
     assert earlier_count == lines.timelines[0].event_count - 21 > 20
-    assert [one.what for one in well.urgent_events] == ["uncorrected ECC errors: 1 more (now 1)"]
+    assert [event.what for event in well.urgent_events] == ["uncorrected ECC errors: 1 more (now 1)"]
 
 
 @pytest.mark.parametrize(("count", "quiet"), [(1, "the GPU"), (3, "any GPU"), (0, "any GPU")])
@@ -182,19 +184,19 @@ def test_gpus_to_which_nothing_happened_are_named_together(count: int, quiet: st
 def board(gpus: list[dict[str, str]]) -> HostStatus:
     """A host that is fresh."""
     rows = []
-    for index, more in enumerate(gpus):
-        cells = {**FIELDS, **more}
+    for index, overrides in enumerate(gpus):
+        cells = {**FIELDS, **overrides}
         one = parse_health_cells(cells, index=index, uuid=f"GPU-{index}", temperature=40)
         rows.append(GpuStatus(one, "A100", "free", ""))
     return HostStatus("atlas", None, (), "fresh", "", gpus=tuple(rows))
 
 
 def test_a_row_that_is_not_understood_takes_no_gpu_away(tmp_path: Path) -> None:
-    told = Told(tmp_path)
-    told.minute({}, {})
-    told.minute({}, {UNCORRECTED: "0, 0"})
-    told.minute({}, {})
-    assert "gone" not in told.part
+    health_lab = Told(tmp_path)
+    health_lab.minute({}, {})
+    health_lab.minute({}, {UNCORRECTED: "0, 0"})
+    health_lab.minute({}, {})
+    assert "gone" not in health_lab.part
 
 
 def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
@@ -205,11 +207,11 @@ def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
     log = HealthEventStore(history)
     history.record([], now().epoch)
     log.record({machine.name: pack_gpu_health(board([{}]), None) for machine in MACHINES}, now().epoch)
-    told = {machine.name: log.read_timelines(machine.name, (), now().epoch, 50) for machine in MACHINES}
+    timelines_by_host = {machine.name: log.read_timelines(machine.name, (), now().epoch, 50) for machine in MACHINES}
     assert not history.problems
     history.close()
-    assert {one.watched_since for one in told.values()} == {start}
-    kinds = [event.kind for lines in told.values() for line in lines.timelines for event in line.events]
+    assert {host_timelines.watched_since for host_timelines in timelines_by_host.values()} == {start}
+    kinds = [event.kind for lines in timelines_by_host.values() for line in lines.timelines for event in line.events]
     assert sorted(kinds) == sorted(event["kind"] for events in SCENARIO["health_events"].values() for event in events)
 
 
@@ -220,15 +222,15 @@ def test_the_demo_has_time_lines_from_the_start(tmp_path: Path) -> None:
 def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A host with a long time line, told by a file that is hostile."""
     folder = tmp_path_factory.mktemp("health")
-    told = Told(folder)
-    told.minute({}, {}, {})
+    health_lab = Told(folder)
+    health_lab.minute({}, {}, {})
     for number in range(1, 26):
         warm = {REASONS: ("0x24", "0x0")[number % 2], UNCORRECTED: str(number), "remapped_rows.failure": "Yes"}
-        other = {"lost": "GPU is lost"} if number % 3 else {"gpu_recovery_action": HOSTILE.replace(",", "")}
-        told.number += 11
-        told.minute({**warm, "driver_version": f"590.{number}"}, other, {}, *([{}] if number == 9 else []))
-    with serving(told.lab, folder) as one:
-        yield one
+        faulty_cells = {"lost": "GPU is lost"} if number % 3 else {"gpu_recovery_action": HOSTILE.replace(",", "")}
+        health_lab.number += 11
+        health_lab.minute({**warm, "driver_version": f"590.{number}"}, faulty_cells, {}, *([{}] if number == 9 else []))
+    with serving(health_lab.lab, folder) as site:
+        yield site
 
 
 @pytest.mark.parametrize("width", [320, PHONE, LAPTOP])
@@ -249,8 +251,8 @@ def test_axe_finds_no_accessibility_fault(browser: Browser, long: Served, scheme
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     with opened(browser, long.url("atlas"), width, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
 
 
 def test_the_html_is_valid(browser: Browser, long: Served, tmp_path: Path) -> None:
@@ -273,7 +275,7 @@ def test_the_html_is_valid(browser: Browser, long: Served, tmp_path: Path) -> No
 def test_a_long_time_line_is_read_and_drawn_in_some_milliseconds(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
     log = HealthEventStore(history)
-    keys = [f"GPU-{one}" for one in range(8)]
+    keys = [f"GPU-{gpu_index}" for gpu_index in range(8)]
     start = int(now().epoch) - 400 * 3600
     for number in range(400):
         host = board([{REASONS: "0x24" if number % 2 else "0x0", UNCORRECTED: str(number)}] * 8)

@@ -52,21 +52,23 @@ WELL = {
 
 def gpu(temperature: float | None = 45.0, lost: str | None = None, vendor: str = "nvidia", /, **cells: str) -> Gpu:
     """A GPU that is well but for these cells; `__` stands for a dot."""
-    told = {**WELL, **{name.replace("__", "."): cell for name, cell in cells.items()}}
-    return parse_health_cells(told, index=3, temperature=temperature, lost=lost, vendor=vendor)
+    gpu_cells = {**WELL, **{name.replace("__", "."): cell for name, cell in cells.items()}}
+    return parse_health_cells(gpu_cells, index=3, temperature=temperature, lost=lost, vendor=vendor)
 
 
-def found(one: Gpu, *said: str, took: int = 100, rc: int = 0) -> tuple[GpuProblem, ...]:
+def found(checked_gpu: Gpu, *tool_messages: str, took: int = 100, rc: int = 0) -> tuple[GpuProblem, ...]:
     header = SnapshotHeader("gpus", "atlas", 1700000000, 20, took, rc)
-    return ProblemFinder(ParsedFile((one,), header), [ToolResult("nvidia-smi", "nvidia", rc, said)]).find_problems(one)
+    return ProblemFinder(
+        ParsedFile((checked_gpu,), header), [ToolResult("nvidia-smi", "nvidia", rc, tool_messages)]
+    ).find_problems(checked_gpu)
 
 
-def kinds(one: Gpu, *said: str) -> list[str]:
-    return [problem.kind for problem in found(one, *said)]
+def kinds(checked_gpu: Gpu, *tool_messages: str) -> list[str]:
+    return [problem.kind for problem in found(checked_gpu, *tool_messages)]
 
 
-def only(one: Gpu, *said: str, took: int = 100) -> GpuProblem:
-    (problem,) = found(one, *said, took=took)
+def only(checked_gpu: Gpu, *tool_messages: str, took: int = 100) -> GpuProblem:
+    (problem,) = found(checked_gpu, *tool_messages, took=took)
     return problem
 
 
@@ -121,8 +123,8 @@ def test_rest_and_full_load_and_what_an_admin_has_set_are_no_problems(bit: int) 
 
 
 def test_older_drivers_call_it_throttling() -> None:
-    one = gpu(clocks_event_reasons__active="[N/A]", clocks_throttle_reasons__active="0x0000000000000040")
-    assert kinds(one) == ["heat"]
+    slowed_gpu = gpu(clocks_event_reasons__active="[N/A]", clocks_throttle_reasons__active="0x0000000000000040")
+    assert kinds(slowed_gpu) == ["heat"]
 
 
 def test_heat_and_power_brake_are_both_reported() -> None:
@@ -145,8 +147,8 @@ def test_a_mask_that_is_none_says_nothing(mask: str) -> None:
     ],
 )
 def test_too_warm_is_reported_as_in_the_timeline(temperature: float | None, margin: str, what: str | None) -> None:
-    told = found(gpu(temperature, temperature__gpu__tlimit=margin))
-    assert [one.what for one in told] == ([what] if what else [])
+    problems = found(gpu(temperature, temperature__gpu__tlimit=margin))
+    assert [problem.what for problem in problems] == ([what] if what else [])
 
 
 def test_slowed_by_heat_includes_too_warm() -> None:
@@ -186,8 +188,8 @@ def test_corrected_errors_are_reported_where_there_are_many() -> None:
 @pytest.mark.parametrize("column", ["remapped_rows__pending", "retired_pages__pending"])
 @pytest.mark.parametrize(("cell", "so"), [("Yes", True), ("1", True), ("No", False), ("0", False), ("3 rows", False)])
 def test_a_repair_that_waits_is_worth_a_look_and_the_gpu_may_be_used(column: str, cell: str, so: bool) -> None:
-    told = found(gpu(**{column: cell}))
-    assert [(one.kind, one.severity, one.avoid) for one in told] == (
+    problems = found(gpu(**{column: cell}))
+    assert [(problem.kind, problem.severity, problem.avoid) for problem in problems] == (
         [("repair-pending", "warning", False)] if so else []
     )
 
@@ -238,7 +240,7 @@ def test_an_unreachable_gpu_has_advice_for_its_message(lost: str, kind: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("fan", "temperature", "told"),
+    ("fan", "temperature", "has_failed"),
     [
         ("[Unknown Error]", 45.0, True),
         ("ERR!", 45.0, True),
@@ -253,9 +255,9 @@ def test_an_unreachable_gpu_has_advice_for_its_message(lost: str, kind: str) -> 
     ],
 )
 def test_a_fan_has_failed_if_it_errs_or_stands_still_while_the_gpu_is_warm(
-    fan: str, temperature: float | None, told: bool
+    fan: str, temperature: float | None, has_failed: bool
 ) -> None:
-    assert kinds(gpu(temperature, fan__speed=fan)) == (["fan"] if told else [])
+    assert kinds(gpu(temperature, fan__speed=fan)) == (["fan"] if has_failed else [])
 
 
 # How it is set up
@@ -281,7 +283,9 @@ def test_a_fan_has_failed_if_it_errs_or_stands_still_while_the_gpu_is_warm(
 )
 def test_a_narrow_link_is_judged_while_the_gpu_works(width: str, widest: str, state: str, severity: str | None) -> None:
     cells = {"pcie__link__width__current": width, "pcie__link__width__max": widest, "pstate": state}
-    assert [(one.kind, one.severity) for one in found(gpu(45.0, **cells))] == ([("link", severity)] if severity else [])
+    assert [(problem.kind, problem.severity) for problem in found(gpu(45.0, **cells))] == (
+        [("link", severity)] if severity else []
+    )
 
 
 def test_persistence_mode_off_names_the_query_time_where_it_is_long() -> None:
@@ -299,10 +303,14 @@ def test_the_doctor_on_the_host_gives_the_same_advice() -> None:
     assert "the driver starts anew at each call, which takes" in script
 
 
-@pytest.mark.parametrize(("mode", "told"), [("Prohibited", True), ("Default", False), ("Exclusive_Process", False)])
-def test_nobody_is_given_a_gpu_that_no_program_may_use(mode: str, told: bool) -> None:
-    several = found(gpu(compute_mode=mode))
-    assert [(one.kind, one.severity, one.avoid) for one in several] == ([("prohibited", "info", True)] if told else [])
+@pytest.mark.parametrize(
+    ("mode", "is_prohibited"), [("Prohibited", True), ("Default", False), ("Exclusive_Process", False)]
+)
+def test_nobody_is_given_a_gpu_that_no_program_may_use(mode: str, is_prohibited: bool) -> None:
+    problems = found(gpu(compute_mode=mode))
+    assert [(problem.kind, problem.severity, problem.avoid) for problem in problems] == (
+        [("prohibited", "info", True)] if is_prohibited else []
+    )
 
 
 # What is said beside the rows
@@ -338,9 +346,9 @@ def test_what_names_no_gpu_is_nobodys() -> None:
 @pytest.mark.parametrize(("code", "kind"), EXIT_CODE_KINDS.items())
 def test_an_exit_code_that_names_no_gpu_is_a_problem_of_the_host_with_advice(code: int, kind: str) -> None:
     dump = ParsedFile[Gpu](tool_results=(ToolResult("nvidia-smi", "nvidia", code),))
-    told = host_state.describe_host_tool_failures(dump)
-    assert told.startswith(f"nvidia-smi ended with exit code {code}; ")
-    assert PROBLEM_KINDS[kind].advice[:12] in told or "Xid" in told
+    description = host_state.describe_host_tool_failures(dump)
+    assert description.startswith(f"nvidia-smi ended with exit code {code}; ")
+    assert PROBLEM_KINDS[kind].advice[:12] in description or "Xid" in description
 
 
 def test_one_that_names_a_gpu_leaves_the_advice_to_that() -> None:
@@ -357,10 +365,10 @@ def test_an_instance_has_the_problems_of_its_gpu() -> None:
 
 
 def test_critical_problems_come_first_and_each_kind_once() -> None:
-    one = gpu(
+    troubled_gpu = gpu(
         persistence_mode="Disabled", clocks_event_reasons__active="0x20", ecc__errors__uncorrected__volatile__total="1"
     )
-    assert kinds(one, INFOROM, INFOROM) == ["ecc-uncorrected", "inforom", "heat", "persistence"]
+    assert kinds(troubled_gpu, INFOROM, INFOROM) == ["ecc-uncorrected", "inforom", "heat", "persistence"]
 
 
 def test_advice_is_for_the_tools_of_its_maker() -> None:
@@ -375,12 +383,12 @@ def test_one_without_a_number_is_named_by_its_place() -> None:
 
 
 def test_each_kind_has_a_severity_and_advice() -> None:
-    for kind, known in PROBLEM_KINDS.items():
+    for kind, problem_kind in PROBLEM_KINDS.items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind)
-        assert known.severity in SEVERITIES
-        assert known.what and known.advice
+        assert problem_kind.severity in SEVERITIES
+        assert problem_kind.what and problem_kind.advice
         problem = build_problem(kind, "", "")
-        assert problem.avoid or known.severity != "critical"  # what is critical is never handed out
+        assert problem.avoid or problem_kind.severity != "critical"  # what is critical is never handed out
     assert {kind for _, kind in MESSAGE_KINDS} | set(EXIT_CODE_KINDS.values()) <= set(PROBLEM_KINDS)
 
 
@@ -399,10 +407,11 @@ FIRST = {
 
 
 def row_of_docs(kind: str) -> str:
-    known = PROBLEM_KINDS[kind]
-    what = known.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
+    problem_kind = PROBLEM_KINDS[kind]
+    what = problem_kind.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
     avoid = ", not handed out" if build_problem(kind, "", "").avoid else ""
-    return f"| `{kind}` | {what} | {WORDS[known.severity]}{avoid} | {format_problem_advice(known.advice, 'nvidia')} |"
+    advice = format_problem_advice(problem_kind.advice, "nvidia")
+    return f"| `{kind}` | {what} | {WORDS[problem_kind.severity]}{avoid} | {advice} |"
 
 
 def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:
@@ -412,11 +421,11 @@ def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:
         "| kind | what is said | severity | what to do |\n| --- | --- | --- | --- |\n"
     )
     rows, end, after = rest.partition("\n\n")
-    told = "\n".join(map(row_of_docs, PROBLEM_KINDS))
+    table_rows = "\n".join(map(row_of_docs, PROBLEM_KINDS))
     if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
-        path.write_text(f"{before}{begin}{told}{end}{after}")
-        rows = told
-    assert rows == told
+        path.write_text(f"{before}{begin}{table_rows}{end}{after}")
+        rows = table_rows
+    assert rows == table_rows
 
 
 anything = st.one_of(
@@ -436,8 +445,8 @@ anything = st.one_of(
 def test_whatever_a_host_reports_its_problems_are_few_and_short(
     cells: list[str], lost: str | None, temperature: float | None, said: list[str]
 ) -> None:
-    one = parse_health_cells(dict(zip(COLUMNS, cells)), temperature=temperature, lost=lost)
-    problems = found(one, *said)
+    parsed_gpu = parse_health_cells(dict(zip(COLUMNS, cells)), temperature=temperature, lost=lost)
+    problems = found(parsed_gpu, *said)
     assert len({problem.kind for problem in problems}) == len(problems) <= len(PROBLEM_KINDS)
     for problem in problems:
         assert problem.kind in PROBLEM_KINDS
@@ -455,17 +464,17 @@ def test_a_row_of_fewer_cells_than_columns_costs_nothing_but_itself() -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda one: one.stem.rpartition("__linux")[2] or one.stem)
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda case: case.stem.rpartition("__linux")[2] or case.stem)
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_recorded_machines_have_only_their_real_problems(bundle: Path, state: str) -> None:
-    known = set(replay(bundle, "--help-query-gpu").decode().replace('"', " ").split())
-    fields = ",".join(name for name in our_fields() if name in known)
+    supported_fields = set(replay(bundle, "--help-query-gpu").decode().replace('"', " ").split())
+    fields = ",".join(name for name in our_fields() if name in supported_fields)
     answer = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state, REPLAY_GPUS="8")
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", answer))
     judge = ProblemFinder(dump, dump.tool_results)
-    told = {one.kind for row in dump.rows for one in judge.find_problems(row)}
+    problem_kinds = {case.kind for row in dump.rows for case in judge.find_problems(row)}
     assert len(dump.rows) == 8
-    assert told == ({"persistence"} if "geforce" in bundle.name else set())
+    assert problem_kinds == ({"persistence"} if "geforce" in bundle.name else set())
 
 
 @needs_shared
@@ -494,4 +503,4 @@ def test_recorded_errors_are_problems_of_their_gpus(file: str, header: str, expe
         header = header.replace(" y", " pci.bus_id")
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", header.encode() + b"\n" + body))
     judge = ProblemFinder(dump, dump.tool_results)
-    assert [[one.kind for one in judge.find_problems(row)] for row in dump.rows] == expected
+    assert [[problem.kind for problem in judge.find_problems(row)] for row in dump.rows] == expected

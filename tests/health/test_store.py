@@ -42,7 +42,9 @@ class Keeper:
         self.build(at, {name: signed(*gpus, taken=at if taken is None else taken)})
 
     def build(self, at: float, hosts: dict[str, PackedHealthMetrics | None], within: float = 60) -> None:
-        self.history.record([host_of(sample(), name=name) for name, one in hosts.items() if one], at)
+        self.history.record(
+            [host_of(sample(), name=name) for name, health_metrics in hosts.items() if health_metrics], at
+        )
         self.log.record(hosts, at, within)
         assert not self.history.problems
 
@@ -60,7 +62,7 @@ class Keeper:
 
 
 def signed(*gpus: GpuHealthMetrics, taken: float | None = None, driver: str = "590.1") -> PackedHealthMetrics:
-    return PackedHealthMetrics(pack_stored_health_metrics(driver, [tuple(one) for one in gpus]), taken)
+    return PackedHealthMetrics(pack_stored_health_metrics(driver, [tuple(gpu_metrics) for gpu_metrics in gpus]), taken)
 
 
 @pytest.fixture
@@ -117,8 +119,8 @@ def test_a_minute_is_looked_at_once(keeper: Keeper) -> None:
 def test_two_builders_on_one_history_write_no_event_twice(keeper: Keeper, other: Keeper) -> None:
     for number in range(12):
         gpus = gpu(failed=number % 4 == 1, uncorrected=number, uncorrected_ever=number)
-        for one in (keeper, other):
-            one.look(NOON + 60 * number + (5 if one is other else 0), gpus)
+        for current_keeper in (keeper, other):
+            current_keeper.look(NOON + 60 * number + (5 if current_keeper is other else 0), gpus)
     (failed, count) = keeper.told()
     assert {failed[1], count[1]} == {"failed", "uncorrected"}
     assert [row[5] for row in keeper.rows if row[4] == "uncorrected"] == [b"[11,11]"]
@@ -145,9 +147,9 @@ def test_a_builder_that_is_late_undoes_nothing(keeper: Keeper, other: Keeper) ->
 def test_a_builder_that_begins_anew_goes_on_where_the_last_one_was(keeper: Keeper) -> None:
     state = keeper.history.path.parent
     for number, gpus in enumerate([gpu(), gpu(**LOST), gpu(**LOST), gpu(), gpu(**LOST)]):
-        one = Keeper(state)
-        one.look(NOON + 60 * number, gpus)
-        one.close()
+        new_keeper = Keeper(state)
+        new_keeper.look(NOON + 60 * number, gpus)
+        new_keeper.close()
     assert [(row[1], row[4], row[6], row[8]) for row in keeper.rows] == [(1, "lost", NOON + 60, None)]
 
 
@@ -157,14 +159,14 @@ def test_a_builder_that_fails_in_between_writes_each_event_once(
     keeper.look(NOON, gpu())
     real = health_store.insert_stored_events
 
-    def full(connection: sqlite3.Connection, told: Any) -> int:  # noqa: ANN401
-        real(connection, told)
+    def full(connection: sqlite3.Connection, events: Any) -> int:  # noqa: ANN401
+        real(connection, events)
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(health_store, "insert_stored_events", full)
     keeper.history.record([host_of(sample())], NOON + 60)
     keeper.log.record({"atlas": signed(gpu(uncorrected=2, uncorrected_ever=2), taken=NOON + 60)}, NOON + 60)
-    assert ["health" in one.what for one in keeper.history.problems] == [True]
+    assert ["health" in problem.what for problem in keeper.history.problems] == [True]
     assert keeper.rows == []
     monkeypatch.undo()
     keeper.look(NOON + 120, gpu(uncorrected=2, uncorrected_ever=2))
@@ -228,8 +230,8 @@ def test_a_gpu_that_moves_takes_its_time_line_along(keeper: Keeper) -> None:
     keeper.build(NOON + 60, {**both, "atlas": signed(gpu(), gpu(B, index=1, uncorrected=3, uncorrected_ever=3))})
     keeper.build(NOON + 120, {**both, "atlas": signed(gpu())})
     keeper.build(NOON + 180, {"atlas": signed(gpu()), "hydra": signed(gpu("GPU-c"), gpu(B, index=1))})
-    found = keeper.log.read_timelines("hydra", ("GPU-c", B), NOON + 240, 20)
-    assert [[(one.host, describe_event(one)) for one in line.events] for line in found.timelines] == [
+    host_timelines = keeper.log.read_timelines("hydra", ("GPU-c", B), NOON + 240, 20)
+    assert [[(event.host, describe_event(event)) for event in line.events] for line in host_timelines.timelines] == [
         [
             ("hydra", "new in this host; it was in atlas before"),
             ("atlas", "uncorrected ECC errors: 3 more (now 3)"),
@@ -262,11 +264,15 @@ def test_what_another_host_claims_of_a_gpu_is_not_in_its_time_line(keeper: Keepe
 def test_gpus_that_are_others_each_minute_stay_within_bounds(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_store, "MAX_EVENTS_PER_HOST", 300)
     for number in range(8):
-        keeper.look(NOON + HOUR * number, *(gpu(f"GPU-{number}-{one}", index=one) for one in range(200)))
-    found = keeper.log.read_timelines("atlas", [f"GPU-7-{one}" for one in range(200)], NOON + DAY, 2)
+        keeper.look(
+            NOON + HOUR * number, *(gpu(f"GPU-{number}-{gpu_number}", index=gpu_number) for gpu_number in range(200))
+        )
+    host_timelines = keeper.log.read_timelines(
+        "atlas", [f"GPU-7-{gpu_number}" for gpu_number in range(200)], NOON + DAY, 2
+    )
     assert len(keeper.rows) <= 300 + health_store.MAX_EVENTS_AT_ONCE
-    assert found.omitted_gpu_count > 0
-    assert len(found.timelines) <= 200 + health_store.MAX_FORMER_GPUS
+    assert host_timelines.omitted_gpu_count > 0
+    assert len(host_timelines.timelines) <= 200 + health_store.MAX_FORMER_GPUS
     ((state,),) = keeper.history.connect().execute("SELECT state FROM counter").fetchall()
     assert len(state) < 400_000
 
@@ -285,8 +291,14 @@ def test_a_gpu_that_keeps_failing_keeps_its_last_and_its_ongoing_events(
 
 def test_a_loud_host_takes_no_room_from_the_others(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_store, "MAX_EVENTS", 50)
-    keeper.build(NOON, {"loud": signed(*(gpu(f"GPU-{one}", index=one) for one in range(100))), "atlas": signed(gpu())})
-    loud = signed(*(gpu(f"GPU-{one}", index=one, failed=True) for one in range(100)))
+    keeper.build(
+        NOON,
+        {
+            "loud": signed(*(gpu(f"GPU-{gpu_number}", index=gpu_number) for gpu_number in range(100))),
+            "atlas": signed(gpu()),
+        },
+    )
+    loud = signed(*(gpu(f"GPU-{gpu_number}", index=gpu_number, failed=True) for gpu_number in range(100)))
     keeper.build(NOON + 60, {"loud": loud, "atlas": signed(gpu(failed=True))})
     keeper.build(NOON + HOUR, {"loud": loud, "atlas": signed(gpu(failed=True))})
     assert keeper.told() == [(A, "failed")]
@@ -297,9 +309,9 @@ def test_a_loud_host_takes_no_room_from_the_others(keeper: Keeper, monkeypatch: 
 def test_hostile_words_are_kept_as_words(keeper: Keeper, text: str) -> None:
     keeper.look(NOON, gpu(f"GPU {text}"))
     keeper.look(NOON + 60, gpu(f"GPU {text}", lost=text, recovery=text))
-    found = keeper.log.read_timelines("atlas", (f"GPU {text}",), NOON + 60, 20)
-    assert {one.value for one in found.timelines[0].events} == {(text,)}
-    assert all(text in describe_event(one) for one in found.timelines[0].events)
+    host_timelines = keeper.log.read_timelines("atlas", (f"GPU {text}",), NOON + 60, 20)
+    assert {event.value for event in host_timelines.timelines[0].events} == {(text,)}
+    assert all(text in describe_event(event) for event in host_timelines.timelines[0].events)
 
 
 def test_after_two_years_events_go_and_hosts_that_are_away_as_long(keeper: Keeper) -> None:
@@ -342,7 +354,9 @@ def test_a_host_that_we_fail_at_does_not_cost_the_others(keeper: Keeper) -> None
     bad = PackedHealthMetrics(b"not json", NOON)
     keeper.history.record([host_of(sample())], NOON)
     keeper.log.record({"bad": bad, "atlas": signed(gpu(failed=True))}, NOON)
-    assert ["bad" in one.what and DamagedBlockError.__name__ in one.what for one in keeper.history.problems] == [True]
+    assert [
+        "bad" in problem.what and DamagedBlockError.__name__ in problem.what for problem in keeper.history.problems
+    ] == [True]
     assert keeper.told() == [(A, "failed")]
     keeper.build(NOON + 60, {"bad": signed(gpu(B)), "atlas": signed(gpu())})
 
@@ -352,7 +366,7 @@ def test_a_clock_that_ran_a_year_ahead_hides_nothing_that_goes_on(keeper: Keeper
     keeper.look(NOON + 365 * DAY, gpu(failed=True, uncorrected_ever=1))
     keeper.look(NOON + 60, gpu(failed=True, uncorrected_ever=1))
     (line,) = keeper.log.read_timelines("atlas", (A,), NOON + 60, 20).timelines
-    assert [(one.kind, one.began_at, one.began_after) for one in line.events] == [
+    assert [(event.kind, event.began_at, event.began_after) for event in line.events] == [
         ("failed", NOON + 60, BEFORE_FIRST_CHECK)
     ]
 
@@ -363,10 +377,13 @@ def test_a_clock_that_ran_a_year_ahead_hides_nothing_that_goes_on(keeper: Keeper
 def fleet(number: int, hosts: int = 1000, gpus: int = 8) -> dict[str, PackedHealthMetrics | None]:
     """Many hosts, of whose GPUs some other ones are slowed by power each time."""
     return {
-        f"gpu{one:04}": signed(
-            *(gpu(f"GPU-{one:04}-{n}", index=n, bus=f"{n}:00.0", power=(number + n) % 3 == 1) for n in range(gpus))
+        f"gpu{host_number:04}": signed(
+            *(
+                gpu(f"GPU-{host_number:04}-{n}", index=n, bus=f"{n}:00.0", power=(number + n) % 3 == 1)
+                for n in range(gpus)
+            )
         )
-        for one in range(hosts)
+        for host_number in range(hosts)
     }
 
 

@@ -164,8 +164,8 @@ def test_a_disk_that_is_full_for_a_while_costs_its_minutes_and_one_sentence(mach
         (state / "large").unlink()
         machine.minutes(3)
         assert machine.problems() == []
-        found = used(machine.tallies())["alice"]
-        assert 6 <= found < 69
+        alice_minutes = used(machine.tallies())["alice"]
+        assert 6 <= alice_minutes < 69
         connection = sqlite3.connect(state / "history.db")
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         connection.close()

@@ -54,9 +54,9 @@ def rows(
     return list(history_commands.read_export_command_rows(past, name, span, who or called(), zone))
 
 
-def cells(told: Sequence[ExportRow]) -> list[dict[str, str]]:
+def cells(export_rows: Sequence[ExportRow]) -> list[dict[str, str]]:
     """The same, through CSV."""
-    return list(csv.DictReader(io.StringIO("".join(export.render_export_csv(told)))))
+    return list(csv.DictReader(io.StringIO("".join(export.render_export_csv(export_rows)))))
 
 
 # What stands in a row
@@ -89,42 +89,44 @@ def test_a_longer_bucket_shows_means_and_minutes_and_who_had_most(
 def test_where_nothing_was_seen_there_is_no_row(history: HistoryWriter, step: int, expected: int) -> None:
     record(history, NOON, 6, [host(gpu(use=0))])
     record(history, NOON + 2 * HOUR, 1, [host(gpu(use=0))])
-    found = rows(history, (NOON - DAY, NOON + DAY, step))
-    assert len(found) == expected
-    assert sum(row.seen for row in found) == 7
-    assert {row.use for row in found} == {0}
+    export_rows = rows(history, (NOON - DAY, NOON + DAY, step))
+    assert len(export_rows) == expected
+    assert sum(row.seen for row in export_rows) == 7
+    assert {row.use for row in export_rows} == {0}
 
 
 def test_what_is_not_available_is_empty_in_csv_and_null_in_json(history: HistoryWriter) -> None:
     nothing = gpu("unknown", use=None, memory=None, temperature=None, power=None)
     record(history, NOON, 1, [host(nothing)])
     for step in (60, 300):
-        found = rows(history, (NOON, NOON + step, step))
-        (cell,) = cells(found)
+        export_rows = rows(history, (NOON, NOON + step, step))
+        (cell,) = cells(export_rows)
         assert [cell[name] for name in ("use", "memory_used", "temperature", "power", "users")] == [""] * 5
-        (told,) = json.loads("".join(export.render_export_json(found)))
-        assert [told[name] for name in ("use", "memory_used", "temperature", "power")] == [None] * 4
-        assert (told["users"], told["state"]) == ([], "unknown")
+        (json_row,) = json.loads("".join(export.render_export_json(export_rows)))
+        assert [json_row[name] for name in ("use", "memory_used", "temperature", "power")] == [None] * 4
+        assert (json_row["users"], json_row["state"]) == ([], "unknown")
 
 
 @pytest.mark.parametrize("step", [60, 300])
 def test_csv_and_json_say_the_same(history: HistoryWriter, step: int) -> None:
     record(history, NOON, 5, [host(gpu("busy", ["alice"], use=50.5), gpu(index=1))])
-    found = rows(history, (NOON, NOON + 300, step))
-    objects = json.loads("".join(export.render_export_json(found)))
-    plain = [{key: ", ".join(one) if isinstance(one, list) else str(one) for key, one in o.items()} for o in objects]
-    assert cells(found) == plain
+    export_rows = rows(history, (NOON, NOON + 300, step))
+    objects = json.loads("".join(export.render_export_json(export_rows)))
+    plain = [
+        {key: ", ".join(cell) if isinstance(cell, list) else str(cell) for key, cell in o.items()} for o in objects
+    ]
+    assert cells(export_rows) == plain
     assert list(objects[0]) == list(ExportRow._fields)
 
 
 @pytest.mark.parametrize("step", [60, 300])
 def test_no_name_is_a_formula_and_none_breaks_a_line(history: HistoryWriter, step: int) -> None:
     hostile = ["=cmd()", "+1", "-2", "@SUM(A1)", 'a"b', "c,d", "e\nf", "\x1b[31mred"]
-    record(history, NOON, 1, lambda _: [host(*(gpu("busy", [one], index=n) for n, one in enumerate(hostile)))])
-    found = rows(history, (NOON, NOON + step, step))
-    text = "".join(export.render_export_csv(found))
+    record(history, NOON, 1, lambda _: [host(*(gpu("busy", [entry], index=n) for n, entry in enumerate(hostile)))])
+    export_rows = rows(history, (NOON, NOON + step, step))
+    text = "".join(export.render_export_csv(export_rows))
     assert len(text.splitlines()) == 1 + len(hostile)
-    names = [one["users"] for one in cells(found)]
+    names = [entry["users"] for entry in cells(export_rows)]
     assert not [name for name in names if name[0] in "=+-@"]
     assert [names[4], names[5]] == ['a"b', "c,d"]
     assert "\x1b" not in text
@@ -132,11 +134,16 @@ def test_no_name_is_a_formula_and_none_breaks_a_line(history: HistoryWriter, ste
 
 def test_five_spellings_of_one_person_are_one_name(history: HistoryWriter) -> None:
     spellings = ["asmith", "ASmith", "alice", "Alice Smith", "alice smith"]
-    record(history, NOON, 1, [host(*(gpu("busy", [one], [one], index=n) for n, one in enumerate(spellings)))])
+    record(
+        history,
+        NOON,
+        1,
+        [host(*(gpu("busy", [spelling], [spelling], index=n) for n, spelling in enumerate(spellings)))],
+    )
     who = called(*spellings, aliases="asmith, alice, Alice Smith\n")
     for step in (60, 300):
-        found = rows(history, (NOON, NOON + step, step), who=who)
-        assert {row.users + row.bookers for row in found} == {("Alice Smith", "Alice Smith")}
+        export_rows = rows(history, (NOON, NOON + step, step), who=who)
+        assert {row.users + row.bookers for row in export_rows} == {("Alice Smith", "Alice Smith")}
 
 
 def test_one_person_under_two_names_on_one_gpu_is_named_once(history: HistoryWriter) -> None:
@@ -146,7 +153,7 @@ def test_one_person_under_two_names_on_one_gpu_is_named_once(history: HistoryWri
 
 
 def test_without_aliases_upper_and_lower_case_are_one_person() -> None:
-    assert {called("Alice", "alice").find_display_name(one) for one in ("Alice", "alice")} == {"alice"}
+    assert {called("Alice", "alice").find_display_name(spelling) for spelling in ("Alice", "alice")} == {"alice"}
 
 
 def test_a_gpu_that_moved_is_reported_by_both_hosts_and_counts_once(history: HistoryWriter) -> None:
@@ -155,9 +162,11 @@ def test_a_gpu_that_moved_is_reported_by_both_hosts_and_counts_once(history: His
     record(history, NOON + 600, 10, [host(gpu(key="GPU-8"), name="atlas"), host(moved, name="hydra")])
     roll(history, NOON + 2 * DAY)
     span = (NOON, NOON + 1200, 300)
-    found = {name: [row for row in rows(history, span, name) if row.uuid == "GPU-moved"] for name in ("atlas", "hydra")}
-    assert [len(one) for one in found.values()] == [2, 2]
-    assert len({row.time for several in found.values() for row in several}) == 4
+    rows_by_host = {
+        name: [row for row in rows(history, span, name) if row.uuid == "GPU-moved"] for name in ("atlas", "hydra")
+    }
+    assert [len(host_rows) for host_rows in rows_by_host.values()] == [2, 2]
+    assert len({row.time for gpu_rows in rows_by_host.values() for row in gpu_rows}) == 4
 
 
 def test_a_block_that_is_damaged_is_a_gap_and_the_rest_is_there(history: HistoryWriter) -> None:
@@ -165,8 +174,8 @@ def test_a_block_that_is_damaged_is_a_gap_and_the_rest_is_there(history: History
         record(history, NOON + day * DAY, 1, [host(gpu())])
     roll(history, NOON + 4 * DAY)
     history.connect().execute("UPDATE chunk SET block=x'00' WHERE step=300 AND at=?", (NOON // DAY * DAY + DAY,))
-    found = rows(history, (NOON, NOON + 3 * DAY, 300))
-    assert [row.time[:10] for row in found] == ["2026-03-10", "2026-03-12"]
+    export_rows = rows(history, (NOON, NOON + 3 * DAY, 300))
+    assert [row.time[:10] for row in export_rows] == ["2026-03-10", "2026-03-12"]
     assert history.problem is None
 
 
@@ -180,8 +189,8 @@ def test_an_hour_with_a_state_of_a_newer_gpuboard_is_a_gap_and_the_rest_is_there
     words, columns = unpack_block(block)
     odd_block = pack_block({**words, "standings": ["[7]"] * len(words["standings"])}, columns, 6)
     connection.execute(f"UPDATE chunk SET block=? {where}", (odd_block, NOON + HOUR))  # noqa: S608
-    found = history.read_host("atlas", NOON, NOON + 3 * HOUR, 60)
-    assert [sum(found.gpus[0].columns["seen"][start : start + 60]) for start in (0, 60, 120)] == [60, 0, 60]
+    host_history = history.read_host("atlas", NOON, NOON + 3 * HOUR, 60)
+    assert [sum(host_history.gpus[0].columns["seen"][start : start + 60]) for start in (0, 60, 120)] == [60, 0, 60]
     assert history.problem is None
 
 
@@ -195,11 +204,11 @@ def test_over_a_change_of_the_clocks_each_hour_has_its_own_time(history: History
     for at in range(first - HOUR, last + HOUR, HOUR):
         record(history, at, 1, [host(gpu())])
     roll(history, last + 3 * DAY)
-    found = rows(history, (first, last, 3600), zone=BERLIN)
-    assert len({row.time for row in found}) == len(found) == hours
-    assert {row.time[:10] for row in found} == {day}
-    assert [int(datetime.fromisoformat(row.time).timestamp()) for row in found] == [*range(first, last, HOUR)]
-    assert {row.time[-6:] for row in found} == {"+01:00", "+02:00"}
+    export_rows = rows(history, (first, last, 3600), zone=BERLIN)
+    assert len({row.time for row in export_rows}) == len(export_rows) == hours
+    assert {row.time[:10] for row in export_rows} == {day}
+    assert [int(datetime.fromisoformat(row.time).timestamp()) for row in export_rows] == [*range(first, last, HOUR)]
+    assert {row.time[-6:] for row in export_rows} == {"+01:00", "+02:00"}
 
 
 @pytest.mark.parametrize("step", [60, 300, 3600])
@@ -208,11 +217,11 @@ def test_two_exports_that_meet_have_each_bucket_once(history: HistoryWriter, ste
     now = datetime.fromtimestamp(NOON + 3 * HOUR, timezone.utc)
     edges = ["2026-03-10 11:00", "2026-03-10 12:37:20", "2026-03-10 13:15", "now"]
     spans = [history_commands.parse_export_period(*pair, str(step), now) for pair in zip(edges, edges[1:])]
-    found = [row.time for span in spans for row in rows(history, span)]
-    assert found == [
+    bucket_times = [row.time for span in spans for row in rows(history, span)]
+    assert bucket_times == [
         row.time for row in rows(history, history_commands.parse_export_period(edges[0], edges[-1], str(step), now))
     ]
-    assert len(found) == len(set(found))
+    assert len(bucket_times) == len(set(bucket_times))
 
 
 @pytest.mark.parametrize(("since", "step"), [("1h", 60), ("2d", 60), ("3d", 300), ("35d", 300), ("36d", 3600)])
@@ -262,19 +271,21 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_hosts_are_exported_or_those_that_are_named(lab: Path) -> None:
-    found = gpuboard(lab, "export", "--since", "3h", "--csv")
-    assert (found.returncode, found.stderr) == (0, "")
-    told = list(csv.DictReader(found.stdout.splitlines()))
-    assert [one["host"] for one in told] == ["atlas"] * 5 + ["hydra2"] * 5
-    assert {one["users"] for one in told} == {"lukas", ""}
-    one = gpuboard(lab, "export", "--since", "3h", "--json", "--host", "hydra2", "--host", "hydra2", "--step", "3600")
-    assert {row["host"] for row in json.loads(one.stdout)} == {"hydra2"}
-    assert sum(row["seen"] for row in json.loads(one.stdout)) == 5
+    finished = gpuboard(lab, "export", "--since", "3h", "--csv")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    csv_rows = list(csv.DictReader(finished.stdout.splitlines()))
+    assert [exported["host"] for exported in csv_rows] == ["atlas"] * 5 + ["hydra2"] * 5
+    assert {exported["users"] for exported in csv_rows} == {"lukas", ""}
+    exported = gpuboard(
+        lab, "export", "--since", "3h", "--json", "--host", "hydra2", "--host", "hydra2", "--step", "3600"
+    )
+    assert {row["host"] for row in json.loads(exported.stdout)} == {"hydra2"}
+    assert sum(row["seen"] for row in json.loads(exported.stdout)) == 5
 
 
 def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
-    found = gpuboard(lab, "export", "--since", "3h", "--csv", GPUBOARD_ZONE="Asia/Kathmandu")
-    assert all(one["time"].endswith("+05:45") for one in csv.DictReader(found.stdout.splitlines()))
+    finished = gpuboard(lab, "export", "--since", "3h", "--csv", GPUBOARD_ZONE="Asia/Kathmandu")
+    assert all(csv_row["time"].endswith("+05:45") for csv_row in csv.DictReader(finished.stdout.splitlines()))
 
 
 @pytest.mark.parametrize(
@@ -293,19 +304,19 @@ def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
 def test_an_impossible_export_is_explained_in_one_sentence(
     lab: Path, words: list[str], code: int, out: str, why: str
 ) -> None:
-    found = gpuboard(lab, "export", *words)
-    assert (found.returncode, found.stdout) == (code, out)
-    assert why in found.stderr
-    assert "Traceback" not in found.stderr
+    finished = gpuboard(lab, "export", *words)
+    assert (finished.returncode, finished.stdout) == (code, out)
+    assert why in finished.stderr
+    assert "Traceback" not in finished.stderr
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 300, b""])
 def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, content: bytes) -> None:
     (folder(tmp_path) / "history.db").write_bytes(content)
-    found = gpuboard(tmp_path, "export", "--since", "3h", "--csv")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "could not be read" in found.stderr
-    assert len(found.stderr.splitlines()) == 1
+    finished = gpuboard(tmp_path, "export", "--since", "3h", "--csv")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "could not be read" in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
 
 
 def test_a_reader_of_the_export_may_stop_early(history: HistoryWriter) -> None:
@@ -315,19 +326,19 @@ def test_a_reader_of_the_export_may_stop_early(history: HistoryWriter) -> None:
     command = ["/bin/sh", "-c", f"{words} | head -n 1"]
     place, environment = history.path.parent.parent, clean_environment()
     (place / "data").mkdir()
-    found = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
-    assert (found.stdout, found.stderr) == (",".join(ExportRow._fields) + "\n", "")
+    finished = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    assert (finished.stdout, finished.stderr) == (",".join(ExportRow._fields) + "\n", "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 # no file
 def test_a_full_disk_is_reported(lab: Path) -> None:
     command = [sys.executable, "-m", "site_builder", "export", "--since", "3h", "--csv"]
     with open("/dev/full", "wb") as full:  # noqa: PTH123 # no file
-        found = subprocess.run(
+        finished = subprocess.run(
             command, cwd=lab, env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert found.returncode == 2
-    assert found.stderr == "gpuboard: the rows could not be written: No space left on device\n"
+    assert finished.returncode == 2
+    assert finished.stderr == "gpuboard: the rows could not be written: No space left on device\n"
 
 
 def peak(past: HistoryReader, days: int) -> int:
@@ -370,18 +381,18 @@ def test_the_docs_name_all_states() -> None:
 def test_the_example_in_plain_python_runs(history: HistoryWriter) -> None:
     start = int(time.time()) // 60 * 60 - HOUR
     record(history, start, 30, [host(gpu("busy", ["alice"], use=80)), host(gpu("held", ["bob"]), name="hydra")])
-    (plain,) = [one.text for one in blocks("py") if one.page == PAGE and "pandas" not in one.text]
+    (plain,) = [block.text for block in blocks("py") if block.page == PAGE and "pandas" not in block.text]
     place, path = history.path.parent.parent, f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = clean_environment(PATH=path)
     (place / "data").mkdir()
     words = [sys.executable, "-c", plain]
-    found = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.splitlines() == ["alice 0.5", "bob 0.5"]
+    finished = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout.splitlines() == ["alice 0.5", "bob 0.5"]
 
 
 def test_the_example_for_a_notebook_names_columns_that_there_are() -> None:
-    (notebook,) = [one.text for one in blocks("py") if one.page == PAGE and "pandas" in one.text]
+    (notebook,) = [block.text for block in blocks("py") if block.page == PAGE and "pandas" in block.text]
     compile(notebook, PAGE, "exec")
     named = re.findall(r'[\[(]"([a-z_]+)"', notebook)
     assert len(named) > 5

@@ -67,14 +67,14 @@ def test_a_window_has_the_minutes_that_are_rolled_up_and_those_that_are_not(hist
     sums = running(history)
     now = NOON + 90 * 60
     for _ in range(2):
-        found = done(sums, now)
-        assert minutes(found) == {"alice": 45, "bob": 45}
+        rollups = done(sums, now)
+        assert minutes(rollups) == {"alice": 45, "bob": 45}
         assert (
-            found.windows[0].seen_minutes,
-            found.windows[0].state_minutes.seen,
-            found.windows[0].state_minutes.free,
+            rollups.windows[0].seen_minutes,
+            rollups.windows[0].state_minutes.seen,
+            rollups.windows[0].state_minutes.free,
         ) == (90, 180, 90)
-        assert found.windows[0].since == NOON
+        assert rollups.windows[0].since == NOON
         roll(history, now)
 
 
@@ -82,10 +82,10 @@ def test_a_window_leaves_out_what_was_before_it(history: HistoryWriter) -> None:
     record(history, NOON - 5 * HOUR, 60, [host(gpu("busy", ["alice"]))])
     record(history, NOON, 90, [host(gpu("busy", ["bob"]))])
     roll(history, NOON + 90 * 60)
-    found = done(running(history), NOON + 90 * 60)
-    assert minutes(found, 0) == {"bob": 90}
-    assert minutes(found, 1) == {"alice": 60, "bob": 90}
-    assert found.windows[1].seen_minutes == 150
+    rollups = done(running(history), NOON + 90 * 60)
+    assert minutes(rollups, 0) == {"bob": 90}
+    assert minutes(rollups, 1) == {"alice": 60, "bob": 90}
+    assert rollups.windows[1].seen_minutes == 150
 
 
 def test_each_minute_is_added_as_it_comes_and_none_is_read_twice(history: HistoryWriter, state: Path) -> None:
@@ -97,7 +97,7 @@ def test_each_minute_is_added_as_it_comes_and_none_is_read_twice(history: Histor
         if number % 20 == 0:  # another builder goes on
             sums.save()
             sums = running(history)
-    assert sum(bin(one.minute_bits).count("1") for one in sums.state.pending_hours.values()) == 15
+    assert sum(bin(pending_hour.minute_bits).count("1") for pending_hour in sums.state.pending_hours.values()) == 15
     assert (state / SUMS_FILE).stat().st_mode & 0o777 == 0o600  # it names people
 
 
@@ -173,8 +173,8 @@ def test_another_history_is_begun_anew(history: HistoryWriter, state: Path) -> N
         path.unlink()
     record(history, NOON, 90, [host(gpu("busy", ["bob"]))])
     roll(history, NOON + 2 * HOUR)
-    found = done(sums, NOON + 2 * HOUR)
-    assert (of_month(found.months[0]), minutes(found, 1)) == ({"bob": 90}, {"bob": 90})
+    rollups = done(sums, NOON + 2 * HOUR)
+    assert (of_month(rollups.months[0]), minutes(rollups, 1)) == ({"bob": 90}, {"bob": 90})
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x05nonsense", b"(dp0\n."])
@@ -203,8 +203,8 @@ def test_the_last_gpus_of_a_host_are_known_however_long_ago_it_was_seen(history:
     days = [(NOON - day * DAY, 0, 1) for day in range(800)]
     history.connect().executemany("INSERT INTO rolled VALUES(?,?,?)", days)
     roll(history, NOON + HOUR)
-    found = history.connect().execute("SELECT host, at FROM told ORDER BY host, at").fetchall()
-    assert found == [("atlas", NOON - 900 * DAY), ("hydra", NOON - 900 * DAY)]
+    host_rows = history.connect().execute("SELECT host, at FROM told ORDER BY host, at").fetchall()
+    assert host_rows == [("atlas", NOON - 900 * DAY), ("hydra", NOON - 900 * DAY)]
 
 
 def test_without_history_there_is_nothing(history: HistoryWriter) -> None:
@@ -221,16 +221,16 @@ def test_a_damaged_minute_is_a_gap(history: HistoryWriter) -> None:
 
 
 def test_a_build_does_no_more_than_it_has_time_for_and_the_next_builder_goes_on(history: HistoryWriter) -> None:
-    several = [host(gpu("busy", ["alice"], key=f"GPU-{n}"), name=f"gpu{n:02}") for n in range(32)]
-    record(history, NOON, 20, several)
-    found, goes = RecentRollups((), ()), 0
-    while not found.windows:
+    hosts = [host(gpu("busy", ["alice"], key=f"GPU-{n}"), name=f"gpu{n:02}") for n in range(32)]
+    record(history, NOON, 20, hosts)
+    rollups, goes = RecentRollups((), ()), 0
+    while not rollups.windows:
         sums = running(history)
         sums.advance(NOON + 1200, 0)
-        found = recent(sums)
+        rollups = recent(sums)
         sums.save()
         goes += 1
-    assert minutes(found) == {"alice": 32 * 20}
+    assert minutes(rollups) == {"alice": 32 * 20}
     assert goes > 100
 
 
@@ -261,32 +261,32 @@ def test_windows_and_months_are_what_was_recorded(
     for number in range(80):
         now = NOON - HOUR + 60 * (begins + number)
         fleet = fleets[number % len(fleets)]
-        history.record([host(one, name=name) for name, one in fleet.items()], now)  # type: ignore[arg-type]
+        history.record([host(usage, name=name) for name, usage in fleet.items()], now)  # type: ignore[arg-type]
         if number in rolls:
             history.roll_up(now, 9)
         if number in builders:
             sums.advance(now, 0)
             sums.save()
             sums = running(history)
-    told = history.read_daily_usage(date(2026, 3, 1), date(2026, 3, 31), now)
-    found = done(sums, now)
-    assert {name: round(one, 6) for name, one in minutes(found, 1).items()} == used(told)
-    assert found.windows[1].seen_minutes == 80
+    daily_usage = history.read_daily_usage(date(2026, 3, 1), date(2026, 3, 31), now)
+    rollups = done(sums, now)
+    assert {name: round(usage, 6) for name, usage in minutes(rollups, 1).items()} == used(daily_usage)
+    assert rollups.windows[1].seen_minutes == 80
     assert history.roll_up(now + HOUR, 9)
-    found = done(sums, now + HOUR)
-    assert {name: round(one, 6) for name, one in of_month(found.months[0]).items()} == used(told)
+    rollups = done(sums, now + HOUR)
+    assert {name: round(usage, 6) for name, usage in of_month(rollups.months[0]).items()} == used(daily_usage)
     history.close()
 
 
 @pytest.mark.slow
 def test_a_minute_of_a_thousand_hosts_is_added_in_a_moment(history: HistoryWriter) -> None:
-    several = [
+    hosts = [
         host(*(gpu("busy", [f"user{(n + g) % 300}"], index=g, key=f"GPU-{n}-{g}") for g in range(8)), name=f"gpu{n:04}")
         for n in range(1000)
     ]
-    record(history, NOON, 3, several)
+    record(history, NOON, 3, hosts)
     sums = running(history)
     done(sums, NOON + 120)
     for number in range(3, 6):
-        history.record(several, NOON + 60 * number)
+        history.record(hosts, NOON + 60 * number)
     check(took(lambda: done(sums, NOON + 300)) / 3, 0.03)

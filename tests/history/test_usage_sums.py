@@ -50,12 +50,12 @@ def test_a_fleet_that_was_added_up_by_hand(history: HistoryWriter, rolled: bool)
     record(history, NOON + 70 * 60, 20, last)
     if rolled:
         roll(history, LATE)
-    told = history.read_daily_usage(*MARCH, LATE)
-    assert used(told) == {"alice": 40 + 20 + 10, "bob": 20 + 30 + 10, "carol": 10 + 30}
-    assert used(told, "held") == {"alice": 20, "bob": 20}
-    assert used(told, "booked") == {"carol": 40 + 30 + 30, "dave": 30}
-    assert used(told, "unused") == {"carol": 40 + 30}
-    (row,) = told.seen
+    daily_usage = history.read_daily_usage(*MARCH, LATE)
+    assert used(daily_usage) == {"alice": 40 + 20 + 10, "bob": 20 + 30 + 10, "carol": 10 + 30}
+    assert used(daily_usage, "held") == {"alice": 20, "bob": 20}
+    assert used(daily_usage, "booked") == {"carol": 40 + 30 + 30, "dave": 30}
+    assert used(daily_usage, "unused") == {"carol": 40 + 30}
+    (row,) = daily_usage.seen
     assert row.seen._asdict() == {
         "seen": 160 + 120 + 40,
         "unknown": 20,
@@ -71,16 +71,18 @@ def test_a_fleet_that_was_added_up_by_hand(history: HistoryWriter, rolled: bool)
         "taken_told": 40 + 40 + 30 + 30 + 20,
         "taken_use": 2 * (40 * 80 + 30 * 60 + 30 * 50 + 20 * 10),
     }
-    assert {(one.day, one.host, one.model) for one in told.seen} == {(date(2026, 3, 10), "atlas", A100)}
+    assert {(seen_day.day, seen_day.host, seen_day.model) for seen_day in daily_usage.seen} == {
+        (date(2026, 3, 10), "atlas", A100)
+    }
 
 
 def test_minutes_of_a_gap_belong_to_nobody(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]))])
     record(history, NOON + 3000, 10, [host(gpu("busy", ["alice"]))])
     roll(history, LATE)
-    told = history.read_daily_usage(*MARCH, LATE)
-    assert used(told) == {"alice": 20}
-    assert minutes(told) == 20
+    daily_usage = history.read_daily_usage(*MARCH, LATE)
+    assert used(daily_usage) == {"alice": 20}
+    assert minutes(daily_usage) == 20
 
 
 def test_a_gpu_does_not_count_while_it_is_not_seen(history: HistoryWriter) -> None:
@@ -121,11 +123,11 @@ def test_midnight_may_be_at_half_past(state: Path) -> None:
     assert midnight % HOUR == 1800
     record(history, midnight - 600, 30, [host(gpu("busy", ["alice"]))])
     roll(history, midnight + DAY)
-    found = {
+    minutes_by_day = {
         row.day.day: row.share.used / UNITS_PER_MINUTE
         for row in history.read_daily_usage(*MARCH, midnight + DAY).shares
     }
-    assert found == {10: 10, 11: 20}
+    assert minutes_by_day == {10: 10, 11: 20}
     history.close()
 
 
@@ -133,8 +135,8 @@ def test_a_host_that_gets_another_name_is_billed_under_both_and_once(history: Hi
     record(history, NOON, 10, [host(gpu("busy", ["alice"]), name="old")])
     record(history, NOON + 600, 10, [host(gpu("busy", ["alice"]), name="new")])
     roll(history, LATE)
-    told = history.read_daily_usage(*MARCH, LATE)
-    assert {row.host: row.share.used / UNITS_PER_MINUTE for row in told.shares} == {"old": 10, "new": 10}
+    daily_usage = history.read_daily_usage(*MARCH, LATE)
+    assert {row.host: row.share.used / UNITS_PER_MINUTE for row in daily_usage.shares} == {"old": 10, "new": 10}
 
 
 def test_minutes_of_a_clock_that_ran_ahead_are_replaced_when_they_come(history: HistoryWriter) -> None:
@@ -148,21 +150,21 @@ def test_minutes_of_a_clock_that_ran_ahead_are_replaced_when_they_come(history: 
 def test_models_are_kept_apart(history: HistoryWriter) -> None:
     record(history, NOON, 10, [host(gpu("busy", ["alice"]), gpu("busy", ["alice"], index=1, model="H100"))])
     roll(history, LATE)
-    told = history.read_daily_usage(*MARCH, LATE)
-    assert {row.model: row.share.used / UNITS_PER_MINUTE for row in told.shares} == {A100: 10, "H100": 10}
+    daily_usage = history.read_daily_usage(*MARCH, LATE)
+    assert {row.model: row.share.used / UNITS_PER_MINUTE for row in daily_usage.shares} == {A100: 10, "H100": 10}
 
 
 def test_usage_by_the_hour_agrees_with_usage_by_day(history: HistoryWriter) -> None:
     record(history, NOON + 1800, 60, [host(gpu("busy", ["alice", "bob"], use=50)), host(gpu(), name="hydra")])
     for _ in range(2):
-        found = history.read_hourly_usage(NOON, NOON + 2 * HOUR)
+        hourly_usage = history.read_hourly_usage(NOON, NOON + 2 * HOUR)
         assert (
-            found.shares[NOON, A100, "alice"].used
-            == found.shares[NOON + HOUR, A100, "bob"].used
+            hourly_usage.shares[NOON, A100, "alice"].used
+            == hourly_usage.shares[NOON + HOUR, A100, "bob"].used
             == 15 * UNITS_PER_MINUTE
         )
-        assert found.seen[NOON, A100].seen == 60
-        assert found.seen[NOON, A100].use == 30 * 100
+        assert hourly_usage.seen[NOON, A100].seen == 60
+        assert hourly_usage.seen[NOON, A100].use == 30 * 100
         roll(history, NOON + HOUR)
         roll(history, NOON + 2 * HOUR)
 
@@ -201,9 +203,9 @@ def test_sums_are_the_minutes_that_were_recorded(
         for turn, start in enumerate(starts):
             for number, fleet in enumerate(fleets):
                 at = NOON + 60 * (start + number)
-                several: list[PackedSample] = [host(one, name=name) for name, one in fleet.items()]  # type: ignore[arg-type]
+                host_samples: list[PackedSample] = [host(gpu_sample, name=name) for name, gpu_sample in fleet.items()]  # type: ignore[arg-type]
                 recorded = history.recorded_at != at
-                history.record(several, at)
+                history.record(host_samples, at)
                 if not recorded:
                     continue
                 ahead |= {minute for minute in pending if minute > at + HOUR}
@@ -212,8 +214,8 @@ def test_sums_are_the_minutes_that_were_recorded(
                     kept = {key: state for key, state in kept.items() if key[0] != at}
                 pending.add(at)
                 # hosts of one part share a minute, and these three are in parts of their own
-                for name, one in fleet.items():
-                    kept.setdefault((at, name), one.occupancy.state)  # type: ignore[attr-defined]
+                for name, gpu_sample in fleet.items():
+                    kept.setdefault((at, name), gpu_sample.occupancy.state)  # type: ignore[attr-defined]
             if turn in rolls:
                 now = NOON + 60 * start + HOUR
                 history.roll_up(now, 9)
@@ -221,12 +223,15 @@ def test_sums_are_the_minutes_that_were_recorded(
                 ahead &= pending
         expected = Counter(kept.values())
         for _ in range(2):
-            told = history.read_daily_usage(*MARCH, LATE)
-            assert minutes(told) == len(kept)
-            assert {state: minutes(told, state) for state in GPU_STATES} == {
+            daily_usage = history.read_daily_usage(*MARCH, LATE)
+            assert minutes(daily_usage) == len(kept)
+            assert {state: minutes(daily_usage, state) for state in GPU_STATES} == {
                 state: expected[state] for state in GPU_STATES
             }
-            taken = sum(minutes(told, state) for state in ("conflict", "held", "busy"))
-            assert sum(row.share.used for row in told.shares) == (taken - minutes(told, "unowned")) * UNITS_PER_MINUTE
+            taken = sum(minutes(daily_usage, state) for state in ("conflict", "held", "busy"))
+            assert (
+                sum(row.share.used for row in daily_usage.shares)
+                == (taken - minutes(daily_usage, "unowned")) * UNITS_PER_MINUTE
+            )
             assert history.roll_up(LATE, 9)
         history.close()

@@ -23,8 +23,8 @@ NOON = epoch("2026-03-10T12:00")
 
 
 def only(samples: list[tuple[int, HostSample]]) -> HostSample:
-    ((_, found),) = samples
-    return found
+    ((_, sample),) = samples
+    return sample
 
 
 def test_a_build_records_what_the_board_says(tmp_path: Path) -> None:
@@ -32,13 +32,13 @@ def test_a_build_records_what_the_board_says(tmp_path: Path) -> None:
     lab.host("atlas", gpus=row(0, 7000, 55) + row(1), processes=process(), ps=person())
     report = lab.build()
     assert not report.problems
-    found = only(HistoryReader(lab.state, timezone.utc).read_minutes("atlas", 5, time.time()))
-    first, second = found.gpus
+    host_sample = only(HistoryReader(lab.state, timezone.utc).read_minutes("atlas", 5, time.time()))
+    first, second = host_sample.gpus
     assert (first.use, first.memory, first.temperature, first.power) == (55, 7000, 41, 61.5)
     assert first.series[:3] == ("GPU-0", 0, "A100 80 GB")
     assert (first.occupancy.state, first.occupancy.people.users) == ("busy", ("alice",))
     assert (second.occupancy.state, second.occupancy.people.users) == ("free", ())
-    assert (found.load, found.memory) == (38, 50)
+    assert (host_sample.load, host_sample.memory) == (38, 50)
 
 
 def test_logins_are_kept_where_the_page_must_not_name_them(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_unavailable_values_stay_unavailable(history: HistoryWriter) -> None:
     nothing = gpu("unknown", use=None, memory=None, temperature=None, power=None)
     record(history, NOON, 1, [host(nothing, load=None, memory=None)])
     roll(history, NOON + 3 * DAY)
-    found = history.read_host("atlas", NOON, NOON + 300, 300)
+    host_history = history.read_host("atlas", NOON, NOON + 300, 300)
     for column in ("use", "memory", "temperature", "power"):
-        assert found.gpus[0].list_values(column) == [None]
-    assert found.list_values("load") == found.list_values("own_memory") == [None]
-    assert list(found.gpus[0].columns["unknown"]) == [1]
+        assert host_history.gpus[0].list_values(column) == [None]
+    assert host_history.list_values("load") == host_history.list_values("own_memory") == [None]
+    assert list(host_history.gpus[0].columns["unknown"]) == [1]
 
 
 @pytest.mark.parametrize("wild", [float("inf"), float("nan"), -5.0, 1e300])
@@ -86,9 +86,9 @@ def test_a_number_that_no_gpu_can_have_harms_nothing(history: HistoryWriter, wil
 def test_a_minute_is_recorded_once_and_the_first_counts(history: HistoryWriter) -> None:
     history.record([host(gpu(use=10))], NOON + 2)
     history.record([host(gpu(use=90))], NOON + 32)
-    other = HistoryWriter(history.path.parent, timezone.utc)
-    other.record([host(gpu(use=95))], NOON + 42)
-    other.close()
+    second_writer = HistoryWriter(history.path.parent, timezone.utc)
+    second_writer.record([host(gpu(use=95))], NOON + 42)
+    second_writer.close()
     assert only(history.read_minutes("atlas", 9, NOON + 59)).gpus[0].use == 10
 
 
@@ -96,8 +96,8 @@ def test_minutes_that_a_slow_builder_cannot_see_are_like_the_last_one(history: H
     history.record([host(gpu(use=10))], NOON, reach=300)
     history.record([host(gpu(use=90))], NOON + 300, reach=300)
     history.record([host(gpu(use=90))], NOON + 1300, reach=300)
-    found = history.read_host("atlas", NOON, NOON + 1320, 60).gpus[0].list_values("use")
-    assert found == [10] * 5 + [90] + [None] * 15 + [90]
+    use_by_minute = history.read_host("atlas", NOON, NOON + 1320, 60).gpus[0].list_values("use")
+    assert use_by_minute == [10] * 5 + [90] + [None] * 15 + [90]
 
 
 def test_a_minute_without_fresh_hosts_is_recorded_as_seen(history: HistoryWriter) -> None:
@@ -127,19 +127,21 @@ def test_buckets_say_the_same_before_and_after_they_are_rolled_up(history: Histo
         roll(history, start + DAY + 600)
     for step in (60, 300, 3600):
         width = step // 60
-        found = history.read_host("atlas", start, start + DAY, step)
-        (one,) = found.gpus
-        assert found.bucket_count == 1440 // width
+        host_history = history.read_host("atlas", start, start + DAY, step)
+        (gpu_history,) = host_history.gpus
+        assert host_history.bucket_count == 1440 // width
         for column, less, turn in (("use", 0, 100), ("power", 100, 7)):
-            for slot, told in enumerate(one.list_values(column)):
-                several = [less + n % turn for n in range(slot * width, slot * width + width)]
-                assert told == pytest.approx(sum(several) / width, abs=0.51)
-        for slot, told in enumerate(one.list_values("temperature")):
-            assert told == max(30 + n % 50 for n in range(slot * width, slot * width + width))
-        busy = [sum(n % 120 < 90 for n in range(s * width, s * width + width)) for s in range(found.bucket_count)]
-        assert list(one.columns["busy"]) == busy
-        assert list(one.columns["seen"]) == [width] * found.bucket_count
-        owners = one.list_people("owner")
+            for slot, bucket_average in enumerate(gpu_history.list_values(column)):
+                minute_readings = [less + n % turn for n in range(slot * width, slot * width + width)]
+                assert bucket_average == pytest.approx(sum(minute_readings) / width, abs=0.51)
+        for slot, bucket_average in enumerate(gpu_history.list_values("temperature")):
+            assert bucket_average == max(30 + n % 50 for n in range(slot * width, slot * width + width))
+        busy = [
+            sum(n % 120 < 90 for n in range(s * width, s * width + width)) for s in range(host_history.bucket_count)
+        ]
+        assert list(gpu_history.columns["busy"]) == busy
+        assert list(gpu_history.columns["seen"]) == [width] * host_history.bucket_count
+        owners = gpu_history.list_people("owner")
         assert owners[0] == "alice"
         assert owners[70 * 60 // step if step < 3600 else 1] == "bob"
         assert (owners[100 * 60 // step] if step < 3600 else None) is None
@@ -151,10 +153,10 @@ def test_gaps_stay_gaps_at_every_step(history: HistoryWriter) -> None:
     record(history, start + 6 * HOUR, 10, [host(gpu(use=50))])
     roll(history, start + 40 * DAY)
     for step in (300, 3600):
-        found = history.read_host("atlas", start, start + DAY, step)
-        told = found.gpus[0].list_values("use")
-        seen = list(found.gpus[0].columns["seen"])
-        assert [one is None for one in told] == [not one for one in seen]
+        host_history = history.read_host("atlas", start, start + DAY, step)
+        use_by_bucket = host_history.gpus[0].list_values("use")
+        seen = list(host_history.gpus[0].columns["seen"])
+        assert [bucket is None for bucket in use_by_bucket] == [not bucket for bucket in seen]
         assert sum(seen) == 72
     assert history.read_host("atlas", start, start + DAY, 3600).gpus[0].list_values("use")[:7] == [
         50,
@@ -194,7 +196,10 @@ def test_a_roll_up_is_bounded_and_goes_on_where_it_stopped(history: HistoryWrite
     while not history.roll_up(NOON + HOUR, 0):
         rounds += 1
     assert rounds >= 16
-    assert sum(one.seen.seen for one in history.read_daily_usage(day(NOON), day(NOON), NOON + HOUR).seen) == 40 * 60
+    assert (
+        sum(seen_day.seen.seen for seen_day in history.read_daily_usage(day(NOON), day(NOON), NOON + HOUR).seen)
+        == 40 * 60
+    )
 
 
 def day(at: float) -> date:
@@ -204,9 +209,9 @@ def day(at: float) -> date:
 def test_the_last_minutes_are_reported_across_the_roll_up(history: HistoryWriter) -> None:
     record(history, NOON - 30 * 60, 60, lambda number: [host(gpu(use=number))])
     roll(history, NOON + 60)
-    found = history.read_minutes("atlas", 50, NOON + 30 * 60)
-    assert [one.gpus[0].use for _, one in found] == list(range(10, 60))
-    assert [at for at, _ in found] == [NOON - 30 * 60 + 60 * number for number in range(10, 60)]
+    minute_samples = history.read_minutes("atlas", 50, NOON + 30 * 60)
+    assert [host_sample.gpus[0].use for _, host_sample in minute_samples] == list(range(10, 60))
+    assert [at for at, _ in minute_samples] == [NOON - 30 * 60 + 60 * number for number in range(10, 60)]
     assert history.read_minutes("nobody", 5, NOON) == []
 
 
@@ -218,11 +223,14 @@ def test_a_gpu_that_moves_to_another_host_is_reported_by_both(history: HistoryWr
         roll(history, now)
         step = 60 if now < NOON + DAY else 300
         for name, half in (("atlas", slice(None, 10 * 60 // step)), ("hydra", slice(10 * 60 // step, None))):
-            found = {one.series.key: one for one in history.read_host(name, NOON, NOON + 1200, step).gpus}
-            assert len(found) == 2
-            told = found["GPU-moved"].list_values("use")
-            assert set(told[half]) == {70}
-            assert told.count(70) * 2 == len(told)
+            gpus_by_key = {
+                gpu_history.series.key: gpu_history
+                for gpu_history in history.read_host(name, NOON, NOON + 1200, step).gpus
+            }
+            assert len(gpus_by_key) == 2
+            use_by_bucket = gpus_by_key["GPU-moved"].list_values("use")
+            assert set(use_by_bucket[half]) == {70}
+            assert use_by_bucket.count(70) * 2 == len(use_by_bucket)
 
 
 def test_a_gpu_that_comes_later_has_no_past(history: HistoryWriter) -> None:
@@ -253,24 +261,28 @@ def test_names_in_odd_letters_come_back_as_they_were(history: HistoryWriter) -> 
     names = ["Łukasz", "张伟", "O'Brien; DROP TABLE", 'q"uote', "=cmd()", "é" * 40]
     record(history, NOON, 3, [host(gpu("busy", names, names[:1]))])
     roll(history, NOON + 3 * DAY)
-    told = history.read_daily_usage(day(NOON), day(NOON), NOON + 3 * DAY)
-    assert sorted({row.person for row in told.shares}) == sorted(names)
+    daily_usage = history.read_daily_usage(day(NOON), day(NOON), NOON + 3 * DAY)
+    assert sorted({row.person for row in daily_usage.shares}) == sorted(names)
 
 
 def test_a_thousand_gpus_on_one_host(history: HistoryWriter) -> None:
     gpus = [gpu("busy", [f"user{number}"], index=number, use=number % 100) for number in range(1000)]
     record(history, NOON, 3, [host(*gpus)])
     roll(history, NOON + 3 * DAY)
-    found = history.read_host("atlas", NOON, NOON + 300, 300)
-    assert [one.list_values("use") for one in found.gpus] == [[number % 100] for number in range(1000)]
-    assert [one.list_people("owner") for one in found.gpus] == [[f"user{number}"] for number in range(1000)]
+    host_history = history.read_host("atlas", NOON, NOON + 300, 300)
+    assert [gpu_history.list_values("use") for gpu_history in host_history.gpus] == [
+        [number % 100] for number in range(1000)
+    ]
+    assert [gpu_history.list_people("owner") for gpu_history in host_history.gpus] == [
+        [f"user{number}"] for number in range(1000)
+    ]
 
 
 def test_gpus_that_nothing_shows_apart_are_kept_apart() -> None:
     nameless = GpuStatus(Gpu(None, None, "A100"), "A100", "free", "")
-    found = sample_host(HostStatus("atlas", None, (), "fresh", "", gpus=(nameless, nameless)))
-    assert found
-    assert len({one.series.key for one in found.gpus}) == 2
+    host_sample = sample_host(HostStatus("atlas", None, (), "fresh", "", gpus=(nameless, nameless)))
+    assert host_sample
+    assert len({gpu_sample.series.key for gpu_sample in host_sample.gpus}) == 2
 
 
 def test_forgetting_a_host_keeps_its_history(tmp_path: Path) -> None:

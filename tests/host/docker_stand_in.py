@@ -45,17 +45,17 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        code, told = 404, json.dumps({"message": f"No such container: {self.path.split('/')[-2]}"})
+        code, body = 404, json.dumps({"message": f"No such container: {self.path.split('/')[-2]}"})
         if self.path.endswith("/_ping"):
-            code, told = 200, "OK"
+            code, body = 200, "OK"
         elif f"/containers/{ID[:12]}" in self.path:
-            code, told = 200, json.dumps(TOLD)
+            code, body = 200, json.dumps(TOLD)
         self.send_response(code)
         self.send_header("Api-Version", "1.41")
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(told.encode())
+            self.wfile.write(body.encode())
 
     def log_message(self, *_: object) -> None:
         pass

@@ -24,7 +24,7 @@ FORM = "acme-smi"
 
 
 def block(kind: str, which: int = 0) -> str:
-    return [one.text for one in blocks(kind) if one.page == "docs/adding-a-gpu.md"][which]
+    return [code_block.text for code_block in blocks(kind) if code_block.page == "docs/adding-a-gpu.md"][which]
 
 
 @pytest.fixture

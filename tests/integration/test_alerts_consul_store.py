@@ -42,9 +42,9 @@ class World:
         home = self.folder / name
         (home / "data").mkdir(parents=True)
         alerts = {"GPUBOARD_NOTIFY": f"lab={self.web.url}", "GPUBOARD_ALERTS": str(self.rules)}
-        told = {**SETTINGS, **alerts, **kv_fixtures.environment(self.server.address)}
+        builder_environment = {**SETTINGS, **alerts, **kv_fixtures.environment(self.server.address)}
         command = [sys.executable, "-m", "site_builder", "build", "--every", "1"]
-        self.builders[name] = subprocess.Popen(command, cwd=home, env=clean_environment(**told))
+        self.builders[name] = subprocess.Popen(command, cwd=home, env=clean_environment(**builder_environment))
 
     def push(self) -> None:
         self.hosts.push("atlas", gpu(uuid="GPU-atlas"), every=1)
@@ -60,9 +60,9 @@ class World:
 
     def leader(self) -> str:
         """Who leads."""
-        told = (self.hosts.get("leader") or b"").split()
+        leader_words = (self.hosts.get("leader") or b"").split()
         names = {self.name_of(name): name for name in self.builders}
-        return names.get(told[0], "") if told else ""
+        return names.get(leader_words[0], "") if leader_words else ""
 
     def name_of(self, name: str) -> bytes:
         path = self.folder / name / "state/builder"
@@ -72,33 +72,33 @@ class World:
         return self.alert_state.read()
 
     def end(self) -> None:
-        for one in self.builders.values():
-            one.kill()
-            one.wait()
+        for builder in self.builders.values():
+            builder.kill()
+            builder.wait()
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     server = ConsulServer(tmp_path / "consul")
     with run_receiver() as web:
-        found = World(tmp_path, server, web)
+        new_world = World(tmp_path, server, web)
         try:
-            yield found
+            yield new_world
         finally:
-            found.end()
+            new_world.end()
             server.stop()
 
 
 def senders(world: World) -> list[int]:
     """Processes that send, of the two builders here."""
-    found = []
+    process_ids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if b"post.main" in (path / "cmdline").read_bytes() and world.folder in (path / "cwd").readlink().parents:
-                found.append(int(path.name))
+                process_ids.append(int(path.name))
         except OSError:
             continue
-    return found
+    return process_ids
 
 
 @pytest.mark.slow

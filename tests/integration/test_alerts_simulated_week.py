@@ -162,7 +162,7 @@ NEAR_MISSES = {
 
 def told(week: Week) -> list[str]:
     """All that was told, in the form of the table."""
-    return [f"{one.at:10} {one.to:13} {one.title}" for one in week.sent]
+    return [f"{notification.at:10} {notification.to:13} {notification.title}" for notification in week.sent]
 
 
 def test_a_week_reports_what_it_must_and_nothing_else(week: Week) -> None:
@@ -172,40 +172,40 @@ def test_a_week_reports_what_it_must_and_nothing_else(week: Week) -> None:
 @pytest.mark.parametrize("promise", NEAR_MISSES)
 def test_near_misses_raise_no_alert(week: Week, promise: str) -> None:
     since, until, word = NEAR_MISSES[promise]
-    between = [one for one in week.sent if moment(since) <= moment(one.at) <= moment(until)]
-    assert [one.title for one in between if word in one.title] == []
+    between = [notification for notification in week.sent if moment(since) <= moment(notification.at) <= moment(until)]
+    assert [notification.title for notification in between if word in notification.title] == []
 
 
 def test_alerts_name_affected_people(week: Week) -> None:
-    affected = {one.at: one.notification.alerts[0].people for one in week.sent}
+    affected = {notification.at: notification.notification.alerts[0].people for notification in week.sent}
     assert affected["Mon 14:11"] == ("alice",)  # who was on it when it was heard last
     assert affected["Wed 11:02"] == ("bob",)  # who is on another GPU of that host
     assert affected["Wed 14:35"] == ("alice", "bob")
 
 
 def test_alerts_say_since_when_even_if_reported_later(week: Week) -> None:
-    since = {one.at: one.notification.alerts[0].since for one in week.sent}
+    since = {notification.at: notification.notification.alerts[0].since for notification in week.sent}
     assert since["Wed 07:00"] == moment("Wed 01:59")
     assert since["Wed 14:35"] == moment("Wed 14:30")
     assert since["Fri 18:02"] == moment("Fri 18:00")  # since somebody could see it
 
 
 def test_every_alert_of_a_host_links_its_page(week: Week) -> None:
-    alerts = [one for notification in week.sent for one in notification.notification.alerts]
-    assert {one.link for one in alerts} == {
-        f"https://gpus.example.org/hosts/{one.host}.html" if one.host else None for one in alerts
+    alerts = [alert for notification in week.sent for alert in notification.notification.alerts]
+    assert {alert.link for alert in alerts} == {
+        f"https://gpus.example.org/hosts/{alert.host}.html" if alert.host else None for alert in alerts
     }
 
 
 def test_nothing_is_reported_twice_after_a_restart(week: Week) -> None:
-    ids = [one.id for notification in week.sent for one in notification.notification.alerts]
+    ids = [alert.id for notification in week.sent for alert in notification.notification.alerts]
     assert len(ids) == len(set(ids)) == 43
 
 
 def test_conditions_left_at_the_end_still_exist(week: Week) -> None:
     assert week.builder.alert_engine
     book = week.builder.alert_engine.store.read()
-    assert sorted(one.condition.key for one in book.conditions.values()) == [
+    assert sorted(condition.condition.key for condition in book.conditions.values()) == [
         "gpu-lost boreas GPU-boreas-0",
         "host-down old ",
     ]

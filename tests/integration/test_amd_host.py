@@ -40,15 +40,15 @@ class AmdMachine:
             (bin_ / Path(name).name).symlink_to(STAND_INS / name)
         self.environment = {**self.own.environment, "PATH": f"{bin_}:{PLAIN}", "ROCM_PATH": str(folder / "none")}
 
-    def __call__(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return gpuboard(self.amd, *words, **{**self.environment, **more})
+    def __call__(self, *words: str, **extra_environment: str) -> subprocess.CompletedProcess[str]:
+        return gpuboard(self.amd, *words, **{**self.environment, **extra_environment})
 
 
 def amd_host(lab: Lab, name: str = "hip", nvidia: str = "", *processes: tuple[object, ...]) -> None:
     """A host with two GPUs of AMD, of which the second is HIP's first; with these of NVIDIA before them."""
     names = part("amd-smi/names", [listed(0, hip_id=1), listed(1, hip_id=0)])
-    told = names + part("amd-smi/static", [static(0), static(1)]) + part("amd-smi/metric", [metric(0), metric(1)])
-    idle = told.replace(b'"value": 8192', b'"value": 283')
+    snapshot = names + part("amd-smi/static", [static(0), static(1)]) + part("amd-smi/metric", [metric(0), metric(1)])
+    idle = snapshot.replace(b'"value": 8192', b'"value": 283')
     lab.host(name, nvidia)
     on = names + part("amd-smi/processes", [running(0, *processes), running(1)])
     for file, body in (("gpus.csv", idle), ("processes.csv", on)):
@@ -68,13 +68,13 @@ def test_on_this_machine_the_tools_of_amd_are_asked(tmp_path: Path, tool: str) -
     here.own.process(0, 71, "python train.py")
     (here.amd / "apps").write_text(f"0 71 {8 * 2**30} python\n")
     (here.amd / "memory").write_text("8192 283\n")
-    found = json.loads(here("list", "--json").stdout)["hosts"][0]["gpus"]
-    assert [(one["index"], one["vendor"], one["model"]) for one in found] == [
+    amd_gpus = json.loads(here("list", "--json").stdout)["hosts"][0]["gpus"]
+    assert [(one["index"], one["vendor"], one["model"]) for one in amd_gpus] == [
         (0, "amd", "MI300X 192 GB"),
         (1, "amd", "MI300X 192 GB"),
     ]
-    assert [one["state"] for one in found] == ["free", "busy"]  # HIP's 0 is the second of the tool
-    assert found[1]["processes"][0]["command"] == "python train.py"
+    assert [one["state"] for one in amd_gpus] == ["free", "busy"]  # HIP's 0 is the second of the tool
+    assert amd_gpus[1]["processes"][0]["command"] == "python train.py"
     assert here("available").stdout == "0\n"
     assert here("available", "--all").stdout.strip() == f"{HERE}:0"
 
@@ -97,14 +97,16 @@ def test_a_tool_of_amd_that_fails_says_why(tmp_path: Path) -> None:
     here = AmdMachine(tmp_path)
     (here.amd / "say").write_text("Driver not initialized (amdgpu not found in modules)\n")
     (here.amd / "rc").write_text("255")
-    found = here("available")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "amd-smi ended with exit code 255: Driver not initialized" in found.stderr
+    finished = here("available")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "amd-smi ended with exit code 255: Driver not initialized" in finished.stderr
 
 
 def test_no_line_of_a_tool_passes_for_one_of_ours() -> None:
-    said = subprocesses.LimitedProcess(("/bin/printf", "# a\\r# part x rc=0\\n# end\\r\\nb\\r\\n")).read_output()
-    assert said == (0, b" # a?# part x rc=0\n # end\nb\n")
+    code_and_output = subprocesses.LimitedProcess(
+        ("/bin/printf", "# a\\r# part x rc=0\\n# end\\r\\nb\\r\\n")
+    ).read_output()
+    assert code_and_output == (0, b" # a?# part x rc=0\n # end\nb\n")
 
 
 def test_no_second_one_is_started_while_one_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -132,8 +134,8 @@ def test_numbers_of_two_makers_are_never_mixed(tmp_path: Path) -> None:
     assert here("available").stdout == "0,1\n"
     assert here("available", "--vendor", "amd").stdout == "0,1\n"
     here.own.tell(row(0, 70000), row(1, 70000))
-    found = here("available")
-    assert (found.returncode, found.stdout) == (1, "")
+    finished = here("available")
+    assert (finished.returncode, finished.stdout) == (1, "")
     assert here("available", "--vendor", "amd", "-l", "1").stdout == "0\n"
     assert here("available", "--all").stdout.split() == [f"{HERE}:amd0", f"{HERE}:amd1"]
     refused = here("available", "--vendor", "intel")
@@ -141,9 +143,9 @@ def test_numbers_of_two_makers_are_never_mixed(tmp_path: Path) -> None:
 
 
 def test_a_missing_gpu_of_a_maker_is_reported(tmp_path: Path) -> None:
-    found = AmdMachine(tmp_path)("available", "--vendor", "nvidia")
-    assert (found.returncode, found.stdout) == (1, "")
-    assert "none of its 2 GPUs is of that maker" in found.stderr
+    finished = AmdMachine(tmp_path)("available", "--vendor", "nvidia")
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "none of its 2 GPUs is of that maker" in finished.stderr
 
 
 @pytest.mark.parametrize(
@@ -158,8 +160,8 @@ def test_a_run_sees_its_gpus_and_none_of_the_other_maker(
     tmp_path: Path, nvidia: bool, words: tuple[str, ...], shown: str
 ) -> None:
     here = AmdMachine(tmp_path, nvidia=nvidia)
-    found = here("run", *words, "--", "sh", "-c", SHOW, CUDA_VISIBLE_DEVICES="7", ROCR_VISIBLE_DEVICES="1")
-    assert found.stdout.rstrip("\n") == shown, found.stderr
+    finished = here("run", *words, "--", "sh", "-c", SHOW, CUDA_VISIBLE_DEVICES="7", ROCR_VISIBLE_DEVICES="1")
+    assert finished.stdout.rstrip("\n") == shown, finished.stderr
 
 
 def test_a_card_without_a_uuid_can_be_run_on_and_is_given_to_one_alone(tmp_path: Path) -> None:
@@ -168,9 +170,9 @@ def test_a_card_without_a_uuid_can_be_run_on_and_is_given_to_one_alone(tmp_path:
     moving = {"card0": {"GPU use (%)": "0", "VRAM Total Memory (B)": "21458059264", "VRAM Total Used Memory (B)": "27"}}
     (here.amd / "rocm-names").write_text(json.dumps(bare))
     (here.amd / "rocm-metric").write_text(json.dumps(moving))
-    found = here("run", "--", "sh", "-c", f"{SHOW}; {sys.executable} -m site_builder available")
-    assert found.stdout == "unset 0 unset\n"
-    assert "taken by another run" in found.stderr
+    finished = here("run", "--", "sh", "-c", f"{SHOW}; {sys.executable} -m site_builder available")
+    assert finished.stdout == "unset 0 unset\n"
+    assert "taken by another run" in finished.stderr
 
 
 def test_several_gpus_for_one_process_are_of_one_maker() -> None:
@@ -178,8 +180,8 @@ def test_several_gpus_for_one_process_are_of_one_maker() -> None:
         FleetGpu(n, f"{maker}-{n}", None, "x", "free", "", vendor=maker) for maker in ("nvidia", "amd") for n in (0, 1)
     ]
     host = FleetHost("a", None, (), "fresh", "", gpus=tuple(gpus))
-    choices = [GpuChoice(host, one) for one in (gpus[0], gpus[2], gpus[3], gpus[1])]
-    assert [one.gpu.uuid for one in picker.select_gpus_on_one_host(choices, 2, picker.GpuRequest())] == [
+    choices = [GpuChoice(host, candidate) for candidate in (gpus[0], gpus[2], gpus[3], gpus[1])]
+    assert [candidate.gpu.uuid for candidate in picker.select_gpus_on_one_host(choices, 2, picker.GpuRequest())] == [
         "amd-0",
         "amd-1",
     ]
@@ -251,8 +253,8 @@ def test_a_host_of_amd_that_does_not_answer_is_never_free(tmp_path: Path) -> Non
         head + b"\n" + part("amd-smi/names", [listed(0), listed(1)]) + b"# part amd-smi/processes rc=124\n# end\n"
     )
     lab.build()
-    told = {f"{one['state']}: {one['reason']}" for one in lab.host_status("hip")["gpus"]}
-    assert told == {"busy: 37 % used; the processes on it could not be read: amd-smi has no list of them"}
+    state_reasons = {f"{one['state']}: {one['reason']}" for one in lab.host_status("hip")["gpus"]}
+    assert state_reasons == {"busy: 37 % used; the processes on it could not be read: amd-smi has no list of them"}
     assert (lab.www / "available/hip.txt").read_text() == ""
 
 

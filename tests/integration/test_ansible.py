@@ -66,7 +66,10 @@ class Lab:
         }
         assert counts, self.said
         bad = ("unreachable", "failed")
-        return {name: next((word for word in bad if one[word] != "0"), one["changed"]) for name, one in counts.items()}
+        return {
+            name: next((word for word in bad if host_counts[word] != "0"), host_counts["changed"])
+            for name, host_counts in counts.items()
+        }
 
     def home(self, name: str) -> Path:
         """That of a host, by its name on the board."""
@@ -104,9 +107,9 @@ def test_check_reports_what_is_missing_and_changes_nothing(lab: Lab) -> None:
 def test_each_host_sends_by_a_key_of_its_own_and_one_that_cannot_is_named(lab: Lab) -> None:
     lab.machine.run(BOXES["trainer"], "mkdir -p ~/.ansible/tmp")  # Ansible's own, for which it needs no more room
     lab.home("trainer").chmod(0o555)
-    found = lab.play(BRING)
+    outcomes = lab.play(BRING)
     lab.home("trainer").chmod(0o755)
-    assert found == {"gpu01": "3", "gpu02.example.org": "3", "gpu04": "failed"}, lab.said
+    assert outcomes == {"gpu01": "3", "gpu02.example.org": "3", "gpu04": "failed"}, lab.said
     assert "Permission denied" in lab.said, lab.said
     assert sorted(lab.enrolled()) == ["gpu01", "gpu02"]
     for name in ("gpu01", "gpu02"):

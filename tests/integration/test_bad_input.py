@@ -51,9 +51,9 @@ def test_a_host_in_a_list_or_a_booking_that_would_lead_elsewhere(lab: Lab) -> No
     (lab.data / "hosts.txt").write_text("../../etc, evil\n")
     (lab.data / "hosts.json").write_text('{"../../etc": "x", "a b": "y"}')
     lab.book({"../../etc": [{"name": "x", "date": soon(900)}]})
-    told = words(build(lab))
-    assert "data/hosts.txt: line 1: '../../etc' is not a host name" in told
-    assert "data/comments.json: there is no host ../../etc" in told
+    problem_text = words(build(lab))
+    assert "data/hosts.txt: line 1: '../../etc' is not a host name" in problem_text
+    assert "data/comments.json: there is no host ../../etc" in problem_text
     assert len(lab.status()["hosts"]) == 1
 
 
@@ -166,9 +166,11 @@ def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
     told_as_xml(lab, "bomb", f'<!DOCTYPE x [<!ENTITY a "ha">]><x><gpu id="0000:01:00.0">{device}</gpu></x>')
     empty = device.replace("GPU-x", "GPU-y") + "<processes></processes>"
     told_as_xml(lab, "cut", f'<x><gpu id="0000:01:00.0">{empty}</gpu><gpu id="0000:02:00.0">')
-    told = words(build(lab))
-    assert "data/bomb/gpus.csv: it declares entities, which nvidia-smi never does: nothing of it is read" in told
-    assert "data/cut/gpus.csv: a row has no end, and is left out: the GPU 0000:02:00.0" in told
+    problem_text = words(build(lab))
+    assert (
+        "data/bomb/gpus.csv: it declares entities, which nvidia-smi never does: nothing of it is read" in problem_text
+    )
+    assert "data/cut/gpus.csv: a row has no end, and is left out: the GPU 0000:02:00.0" in problem_text
     assert (lab.states("odd"), lab.states("cut"), lab.host_status("bomb")["state"]) == (["busy"], ["unknown"], "failed")
     assert lab.host_status("odd")["gpus"][0]["name"] == SCRIPT
     assert lab.page().count("<script") == lab.page().count('<script src="assets/')
@@ -188,15 +190,15 @@ def test_the_same_uuid_on_two_hosts_is_a_problem(lab: Lab) -> None:
 
 def test_the_host_of_another_host(lab: Lab) -> None:
     shutil.copytree(lab.data / "good", lab.data / "liar")
-    told = words(build(lab))
-    assert "data/liar/gpus.csv: it says host=good, which is not its folder's name, and does not count" in told
+    problem_text = words(build(lab))
+    assert "data/liar/gpus.csv: it says host=good, which is not its folder's name, and does not count" in problem_text
     assert lab.host_status("liar")["gpus"] == []
 
 
 def test_a_clock_a_year_ahead(lab: Lab) -> None:
     lab.host("future", gpu(0, 7000, 97), process(42), person(42, elapsed=600), time=int(time.time()) + 31_536_000)
-    told = words(build(lab))
-    assert "future: the clock of this host is 365 d ahead" in told
+    problem_text = words(build(lab))
+    assert "future: the clock of this host is 365 d ahead" in problem_text
     assert (lab.states("future"), lab.host_status("future")["age"] < 60) == (["busy"], True)
     assert abs(lab.host_status("future")["gpus"][0]["processes"][0]["started"] - (time.time() - 600)) < 60
 
@@ -240,9 +242,9 @@ def test_a_file_that_cannot_be_read_leaves_the_last_good_bookings(lab: Lab, cont
     lab.book(LONG)
     lab.build()
     lab.book(content)
-    told = words(build(lab))
-    assert told.startswith(f"data/comments.json: {what}; its content of ")
-    assert "serves" in told
+    problem_text = words(build(lab))
+    assert problem_text.startswith(f"data/comments.json: {what}; its content of ")
+    assert "serves" in problem_text
     assert "ICML" in lab.page()
 
 
@@ -302,8 +304,8 @@ def test_a_date_in_cet_is_in_cet(lab: Lab) -> None:
 )
 def test_an_rrule_that_cannot_be_followed(lab: Lab, rule: str, what: str) -> None:
     lab.book({"good": [{"name": "bob", "from": "1970-01-01", "date": "2199-01-02", "rrule": rule}]})
-    told = f'the rrule "{rule}" {what}; the booking counts once'
-    assert words(build(lab)) == f"data/comments.json: line 1, good, GPU 0: {told}"
+    problem_text = f'the rrule "{rule}" {what}; the booking counts once'
+    assert words(build(lab)) == f"data/comments.json: line 1, good, GPU 0: {problem_text}"
     assert "<b>bob</b>" in lab.page()
 
 

@@ -72,7 +72,7 @@ def context_of(browser: Browser, **options: Any) -> Iterator[BrowserContext]:  #
     context.add_init_script("addEventListener('securitypolicyviolation', (e) => console.error(e.violatedDirective))")
     try:
         yield context
-        assert [one for one in wrong if not one.startswith(ITS_OWN)] == []
+        assert [message for message in wrong if not message.startswith(ITS_OWN)] == []
         assert asked <= {"127.0.0.1:"}
     finally:
         context.close()
@@ -88,15 +88,15 @@ def visit(context: BrowserContext, url: str) -> Page:
 def dialog(page: Page, host: str = "atlas") -> Locator:
     """The dialog of a host, opened by its link."""
     page.locator(f"[id='{host}'] a.book").click()
-    found = page.get_by_role("dialog")
-    expect(found).to_be_visible()
-    return found
+    opened_dialog = page.get_by_role("dialog")
+    expect(opened_dialog).to_be_visible()
+    return opened_dialog
 
 
 def choose(form: Locator, *gpus: str, until: datetime, **texts: str) -> None:
     """Fill it in; `gpus` are words of their labels."""
-    for one in gpus:
-        form.get_by_role("checkbox", name=re.compile(rf"^{one}\b")).check()
+    for gpu_label in gpus:
+        form.get_by_role("checkbox", name=re.compile(rf"^{gpu_label}\b")).check()
     form.get_by_label("Until when").fill(in_field(until))
     for name, text in texts.items():
         form.get_by_label({"comment": "What for"}.get(name, re.compile("ame$"))).fill(text)
@@ -149,9 +149,12 @@ def entries(form: Locator, folder: Path) -> list[tuple[str, str, str, datetime, 
     """The JSON, pasted into a file and read by our reader."""
     file = folder / "comments.json"
     file.write_text(form.get_by_label("the JSON", exact=True).inner_text())
-    found = booking_parser.parse_bookings(file.read_bytes(), timezone.utc)
-    assert found.problems == ()
-    return [(one.host, one.gpu, one.name, one.until, one.since, one.comment) for one in found.rows]
+    parsed_bookings = booking_parser.parse_bookings(file.read_bytes(), timezone.utc)
+    assert parsed_bookings.problems == ()
+    return [
+        (booking.host, booking.gpu, booking.name, booking.until, booking.since, booking.comment)
+        for booking in parsed_bookings.rows
+    ]
 
 
 def test_without_script_the_link_leads_to_the_calendar(browser: Browser, still: str) -> None:
@@ -166,13 +169,13 @@ def test_without_script_the_link_leads_to_the_calendar(browser: Browser, still: 
 def test_the_command_and_the_json_say_what_the_form_says(page: Page, tmp_path: Path) -> None:
     form, end = dialog(page), later(5)
     choose(form, "0", "1", until=end, comment=TRICKY, name="alice")
-    told = f"{end:%Y-%m-%d %H:%M}"
-    words = ["gpuboard", "book", "atlas:0,1", "--until", told, "--comment", TRICKY, "--name", "alice"]
+    end_text = f"{end:%Y-%m-%d %H:%M}"
+    words = ["gpuboard", "book", "atlas:0,1", "--until", end_text, "--comment", TRICKY, "--name", "alice"]
     assert command(form) == words
     assert (
         form.get_by_label("the command", exact=True)
         .inner_text()
-        .startswith(f"gpuboard book atlas:0,1 --until '{told}' --comment 'it'\\''s ")
+        .startswith(f"gpuboard book atlas:0,1 --until '{end_text}' --comment 'it'\\''s ")
     )
     both = [("atlas", number, "alice", end, None, TRICKY) for number in ("0", "1")]
     assert entries(form, tmp_path) == both
@@ -185,8 +188,8 @@ def test_the_command_books_what_the_dialog_says(page: Page, tmp_path: Path) -> N
     form.get_by_label("From when").fill(in_field(start))
     done = gpuboard(tmp_path, *command(form)[1:], "--yes", GPUBOARD_ZONE="UTC")
     assert done.returncode == 0, done.stderr
-    found = booking_parser.parse_bookings((lab.data / "comments.json").read_bytes(), timezone.utc).rows
-    assert [(one.gpu, one.name, one.since, one.until, one.comment) for one in found] == [
+    bookings = booking_parser.parse_bookings((lab.data / "comments.json").read_bytes(), timezone.utc).rows
+    assert [(booking.gpu, booking.name, booking.since, booking.until, booking.comment) for booking in bookings] == [
         (number, "alice", start, end, TRICKY) for number in ("2", "3")
     ]
     assert entries(form, tmp_path) == [("atlas", number, "alice", end, start, TRICKY) for number in ("2", "3")]
@@ -221,7 +224,7 @@ def test_a_host_that_reports_no_gpu_can_be_booked_whole(page: Page) -> None:
 
 def test_each_gpu_says_its_state_and_who_is_on_it(page: Page) -> None:
     labels = dialog(page).locator(".choose label")
-    assert [" ".join(one.split()) for one in labels.all_inner_texts()] == [
+    assert [" ".join(label_text.split()) for label_text in labels.all_inner_texts()] == [
         "All GPUs of atlas",
         "0 busy alice",
         "1 booked carol",
@@ -332,11 +335,13 @@ def test_only_ends_that_lie_ahead_are_offered(browser: Browser, still: str, hour
         page.clock.install(time=moment)
         page.goto(still)
         form = dialog(page)
-        found = {}
-        for one in form.locator(".ends button").all():
-            one.click()
-            found[one.inner_text()] = form.get_by_label("Until when").input_value().removeprefix("2026-11-")
-        assert found == {**ends, "+1 week": week}
+        ends_by_button = {}
+        for end_button in form.locator(".ends button").all():
+            end_button.click()
+            ends_by_button[end_button.inner_text()] = (
+                form.get_by_label("Until when").input_value().removeprefix("2026-11-")
+            )
+        assert ends_by_button == {**ends, "+1 week": week}
 
 
 def test_the_keyboard_alone_is_enough(page: Page) -> None:
@@ -376,9 +381,9 @@ def test_an_address_opens_it(browser: Browser, still: str) -> None:
 
 
 def test_a_click_with_a_key_opens_the_calendar_beside_it(page: Page) -> None:
-    with page.context.expect_page() as found:
+    with page.context.expect_page() as page_info:
         page.locator("#atlas a.book").click(modifiers=["Control"])
-    assert found.value.url.endswith("bookings.html#atlas")
+    assert page_info.value.url.endswith("bookings.html#atlas")
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
@@ -388,9 +393,11 @@ def test_nothing_is_fetched_for_it_before_it_is_wanted(browser: Browser, still: 
         context.on("request", lambda request: asked.append(request.url))
         page = visit(context, still)
         page.wait_for_load_state("networkidle")
-        assert [one for one in asked if "booking-dialog" in one or "dialog-parts" in one] == []
+        assert [asked_url for asked_url in asked if "booking-dialog" in asked_url or "dialog-parts" in asked_url] == []
         dialog(page)
-        assert len([one for one in asked if "booking-dialog" in one or "dialog-parts" in one]) == 2
+        assert (
+            len([asked_url for asked_url in asked if "booking-dialog" in asked_url or "dialog-parts" in asked_url]) == 2
+        )
 
 
 def test_where_it_cannot_be_fetched_the_link_leads_to_the_calendar(browser: Browser, still: str) -> None:
@@ -442,8 +449,8 @@ def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(
         form = dialog(page)
         choose(form, "0", "3", until=later(1), comment="a long comment " * 9, name="alice")
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run('dialog', { runOnly: rules })", RULES)
-        assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+        axe_report = page.evaluate("(rules) => axe.run('dialog', { runOnly: rules })", RULES)
+        assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
         assert page.evaluate(TOO_WIDE) == []
         assert page.evaluate(TOO_SMALL) == []
 
@@ -508,11 +515,11 @@ class Desk:
     def booked(self) -> list[tuple[str, str, str, datetime, str]]:
         """What stands in the file."""
         path = self.lab.data / "comments.json"
-        found = booking_parser.parse_bookings(path.read_bytes(), timezone.utc).rows if path.exists() else ()
+        bookings = booking_parser.parse_bookings(path.read_bytes(), timezone.utc).rows if path.exists() else ()
         return [
-            (one.host, one.gpu, one.name, one.until, one.comment)
-            for one in found
-            if one.until > datetime.now(timezone.utc)
+            (booking.host, booking.gpu, booking.name, booking.until, booking.comment)
+            for booking in bookings
+            if booking.until > datetime.now(timezone.utc)
         ]
 
 
@@ -523,24 +530,24 @@ def answers(port: int) -> bool:
 
 @contextlib.contextmanager
 def serve_bookings(folder: Path, shown: PrivacySettings | None = None, **environment: str) -> Iterator[Desk]:
-    one = Desk(folder, shown, **environment)
+    desk = Desk(folder, shown, **environment)
     try:
-        yield one
+        yield desk
     finally:
-        one.stop()
+        desk.stop()
 
 
 @pytest.fixture
 def free_for_all(tmp_path: Path) -> Iterator[Desk]:
     """A desk at which everybody is whom they say."""
-    with serve_bookings(tmp_path, GPUBOARD_BOOK_OPEN="yes") as one:
-        yield one
+    with serve_bookings(tmp_path, GPUBOARD_BOOK_OPEN="yes") as desk:
+        yield desk
 
 
 @pytest.fixture
 def by_token(tmp_path: Path) -> Iterator[Desk]:
-    with serve_bookings(tmp_path, GPUBOARD_ADMINS="root") as one:
-        yield one
+    with serve_bookings(tmp_path, GPUBOARD_ADMINS="root") as desk:
+        yield desk
 
 
 def keep_token(context: BrowserContext, token: str) -> None:
@@ -584,7 +591,7 @@ def test_what_overlaps_is_refused_in_the_words_of_the_booking_service(browser: B
         expect(said(form)).to_contain_text(re.compile(r"^atlas:2 is booked by carol until .* \(booking carols\)\.$"))
         press(form, "Book")
         expect(said(form)).to_have_class("bad")
-        assert [one[2] for one in free_for_all.booked()] == ["carol"]
+        assert [booking[2] for booking in free_for_all.booked()] == ["carol"]
         assert form.get_by_label("Until when").input_value() == in_field(end)
 
 
@@ -622,7 +629,7 @@ def test_one_changes_and_releases_what_is_ones_own(browser: Browser, free_for_al
         form.page.keyboard.press("Enter")
         expect(said(form)).to_contain_text("Released: atlas:3")
         expect(form.get_by_role("listitem")).to_have_count(1)
-        assert [one[2] for one in free_for_all.booked()] == ["carol"]
+        assert [booking[2] for booking in free_for_all.booked()] == ["carol"]
 
 
 def test_the_beginning_of_what_has_begun_stays_and_its_comment_can_go(browser: Browser, free_for_all: Desk) -> None:
@@ -650,9 +657,9 @@ def test_what_repeats_is_reported_in_words_as_far_as_the_booking_service_has_som
 
     def without_words(route: Route) -> None:
         answer = route.fetch()
-        told = answer.json()
-        told["bookings"][0]["repeats"] = None
-        route.fulfill(response=answer, json=told)
+        listing = answer.json()
+        listing["bookings"][0]["repeats"] = None
+        route.fulfill(response=answer, json=listing)
 
     words = r"every [A-Z][a-z][a-z] \d\d:\d\d to \d\d:\d\d" if worded else r"repeats \(FREQ=WEEKLY\)"
     with context_of(browser) as context:
@@ -672,11 +679,11 @@ def test_a_change_and_a_release_name_the_host(browser: Browser, free_for_all: De
         form.get_by_label("What for").fill("mine")
         press(form, "Change")
         expect(said(form)).to_contain_text("Changed: atlas:2 for bob")
-        assert [one[4] for one in free_for_all.booked()] == ["mine", ""]
+        assert [booking[4] for booking in free_for_all.booked()] == ["mine", ""]
         at_rest(form).get_by_role("button", name=re.compile("^Release atlas:2")).click()
         form.get_by_role("button", name="Yes, release").click()
         expect(said(form)).to_contain_text("Released: atlas:2")
-        assert [one[0] for one in free_for_all.booked()] == ["zeus"]
+        assert [booking[0] for booking in free_for_all.booked()] == ["zeus"]
 
 
 def test_a_repeating_booking_keeps_its_times(browser: Browser, free_for_all: Desk) -> None:
@@ -722,7 +729,7 @@ def test_a_double_click_books_once(browser: Browser, free_for_all: Desk) -> None
         form.page.wait_for_timeout(300)
         expect(said(form)).to_contain_text("Booked: atlas for bob")
         log = (free_for_all.lab.data / "bookings.log").read_text().splitlines()
-        assert (len(log), [one[1] for one in free_for_all.booked()]) == (1, ["*"])
+        assert (len(log), [booking[1] for booking in free_for_all.booked()]) == (1, ["*"])
 
 
 def test_the_second_of_two_tabs_is_told_who_was_first(browser: Browser, free_for_all: Desk) -> None:
@@ -735,7 +742,7 @@ def test_the_second_of_two_tabs_is_told_who_was_first(browser: Browser, free_for
             press(form, "Book")
         expect(said(forms[0])).to_contain_text("Booked: atlas:3 for ann")
         expect(said(forms[1])).to_contain_text("atlas:3 is booked by ann")
-        assert [one[2] for one in free_for_all.booked()] == ["ann"]
+        assert [booking[2] for booking in free_for_all.booked()] == ["ann"]
 
 
 def test_the_keyboard_alone_books(browser: Browser, free_for_all: Desk) -> None:
@@ -757,7 +764,7 @@ def test_the_keyboard_alone_books(browser: Browser, free_for_all: Desk) -> None:
         page.keyboard.type("gil")
         page.keyboard.press("Enter")
         expect(said(form)).to_contain_text("Booked: atlas for gil")
-        assert [one[:3] for one in free_for_all.booked()] == [("atlas", "*", "gil")]
+        assert [booking[:3] for booking in free_for_all.booked()] == [("atlas", "*", "gil")]
 
 
 def held_back(page: Page, address: str, method: str = "GET") -> list[Route]:
@@ -797,7 +804,7 @@ def test_a_user_who_is_faster_than_the_booking_service_books_too(browser: Browse
         let_go(page, waiting)
         let_go(page, waiting)
         expect(said(form)).to_contain_text("Booked: atlas:3 for gil")
-        assert [one[:3] for one in free_for_all.booked()] == [("atlas", "3", "gil")]
+        assert [booking[:3] for booking in free_for_all.booked()] == [("atlas", "3", "gil")]
 
 
 @pytest.mark.parametrize("how", ["by Book", "by a letter"])
@@ -838,7 +845,7 @@ def test_a_booking_under_way_leaves_the_form_of_the_next_host_alone(browser: Bro
         expect(said(form)).to_contain_text("What you asked for atlas is still under way")
         let_go(page, waiting)
         expect(said(form)).to_contain_text("zeus:0 for bob from now")
-        assert [one[:3] for one in free_for_all.booked()] == [("atlas", "3", "bob")]
+        assert [booking[:3] for booking in free_for_all.booked()] == [("atlas", "3", "bob")]
         expect(form.get_by_label("What for")).to_have_value("mine")
         expect(form.get_by_label("Until when")).to_have_value(in_field(end))
         expect(form.get_by_role("checkbox")).to_be_checked()
@@ -987,8 +994,8 @@ def test_with_a_booking_service_axe_finds_nothing_either(
         for _ in range(2):
             choose(form, "0", until=later(1))
             page.wait_for_timeout(600)
-            found = page.evaluate("(rules) => axe.run('dialog', { runOnly: rules })", RULES)
-            assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+            axe_report = page.evaluate("(rules) => axe.run('dialog', { runOnly: rules })", RULES)
+            assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
             assert page.evaluate(TOO_WIDE) == []
             assert page.evaluate(TOO_SMALL) == []
             if form.get_by_label("Token", exact=True).is_visible():

@@ -62,8 +62,8 @@ def desk(each: Served) -> Served:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with booking_servers.place() as one:
-        yield one
+    with booking_servers.place() as booking_place:
+        yield booking_place
 
 
 def test_alice_books_is_listed_and_releases_and_the_file_has_it(desk: Served) -> None:
@@ -73,7 +73,7 @@ def test_alice_books_is_listed_and_releases_and_the_file_has_it(desk: Served) ->
     assert desk.place.booked() == [("atlas", "0", "alice")]
     listed = desk.get()
     assert (listed.status, listed.said["who"], listed.said["zone"]) == (200, "alice", "Europe/Paris")
-    assert [one["mine"] for one in listed.said["bookings"]] == [True]
+    assert [booking["mine"] for booking in listed.said["bookings"]] == [True]
     assert desk.post({"do": "release", "id": made.said["bookings"][0]["id"]}).status == 200
     assert desk.place.booked() == []
 
@@ -189,19 +189,19 @@ def test_the_board_answers_while_many_wait_for_the_booking_service(place: Place)
         threads = [threading.Thread(target=lambda: answers.append(served.post(BOOK))) for _ in range(60)]
         with (place.lab.data / LOCK_FILE).open("rb") as lock:  # as somebody who books, and takes long
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for one in threads:
-                one.start()
+            for request in threads:
+                request.start()
             end = time.monotonic() + 5
             while not answers and time.monotonic() < end:
                 time.sleep(0.01)
             with within(2, wall):
                 assert served.ask("GET", path="/").status == 200
-        for one in threads:
-            one.join()
-    refused = [one for one in answers if one.status == 503]
+        for request in threads:
+            request.join()
+    refused = [request for request in answers if request.status == 503]
     assert refused[0].headers["Retry-After"] == "10"
     assert refused[0].said["error"] == "too many requests just now: try again in a moment"
-    assert [one.status for one in answers].count(200) == 1
+    assert [request.status for request in answers].count(200) == 1
     assert sorted(place.booked()) == [("atlas", "0", "alice"), ("atlas", "1", "alice")]
 
 
@@ -240,8 +240,8 @@ def test_in_the_simulated_lab_everybody_may_try_booking(tmp_path: Path) -> None:
         assert ' data-book="book">' in board.get()
         host = board.status()["hosts"][0]["name"]
         wish = {"gpus": [f"{host}:0"], "from": "2030-01-01 10:00"}
-        status, said = book_at(board, name="zoe", **wish)
-        assert (status, said["bookings"][0]["name"]) == (200, "zoe"), said
+        status, booking_answer = book_at(board, name="zoe", **wish)
+        assert (status, booking_answer["bookings"][0]["name"]) == (200, "zoe"), booking_answer
         assert book_at(board, name="bob", **wish)[0] == 409
         board.wait_for(lambda: "zoe" in board.get("status.json"), 60)
         assert "anybody who reaches it may book" not in board.said()
@@ -260,7 +260,7 @@ def test_here_takes_bookings_only_where_its_settings_say_so(tmp_path: Path) -> N
         assert board.stop() == 0
 
 
-def cgi(place: Place, content: object, script: Path = SCRIPT, **more: str) -> subprocess.Popen[bytes]:
+def cgi(place: Place, content: object, script: Path = SCRIPT, **extra_environment: str) -> subprocess.Popen[bytes]:
     """book.cgi as a web server starts it: with nothing but what the standard says."""
     body = json.dumps(content).encode()
     request = {
@@ -276,7 +276,7 @@ def cgi(place: Place, content: object, script: Path = SCRIPT, **more: str) -> su
         "SERVER_PORT": "80",
         "SERVER_PROTOCOL": "HTTP/1.1",
         "GPUBOARD_CONF": str(place.conf),
-        **more,
+        **extra_environment,
     }
     process = place.start(str(script), env=request, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
@@ -288,8 +288,8 @@ def cgi(place: Place, content: object, script: Path = SCRIPT, **more: str) -> su
 
 
 def answer(process: subprocess.Popen[bytes]) -> str:
-    said, _ = process.communicate(timeout=60)
-    return said.decode()
+    output, _ = process.communicate(timeout=60)
+    return output.decode()
 
 
 def test_a_cgi_that_is_killed_at_any_moment_leaves_the_file_whole_and_the_next_one_books(place: Place) -> None:
@@ -306,7 +306,7 @@ def test_a_cgi_that_is_killed_at_any_moment_leaves_the_file_whole_and_the_next_o
         assert content["zeus"] == {"0": {"name": "bob", "date": "2199-01-01"}}
     assert "Status: 200 OK" in answer(cgi(place, {**BOOK, "gpus": ["atlas:1"]}))
     assert json.loads((place.lab.data / "comments.json").read_text())["atlas"]["1"]["name"] == "alice"
-    assert [one.name for one in place.lab.data.iterdir() if ".new" in one.name] == []
+    assert [data_file.name for data_file in place.lab.data.iterdir() if ".new" in data_file.name] == []
 
 
 def test_the_cgi_of_an_installed_package_finds_its_own_python(place: Place) -> None:
@@ -335,9 +335,9 @@ def test_a_cgi_without_a_python_says_so_to_the_admin_and_answers(place: Place) -
     bare.mkdir()
     for name in ("readlink", "sh"):
         (bare / name).symlink_to(str(shutil.which(name)))
-    said = answer(cgi(place, BOOK, copy, PATH=str(bare)))
-    assert said.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
-    assert json.loads(said.partition("\r\n\r\n")[2])["error"].startswith("the booking service is not set up right")
+    response = answer(cgi(place, BOOK, copy, PATH=str(bare)))
+    assert response.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
+    assert json.loads(response.partition("\r\n\r\n")[2])["error"].startswith("the booking service is not set up right")
     assert f"{copy} finds no Python that has gpuboard" in place.words()
 
 

@@ -63,12 +63,12 @@ def opened(browser: Browser, url: str, width: int = LAPTOP, **options: Any) -> I
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
-        told: list[str] = []
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
+        console_messages: list[str] = []
+        page.on("console", lambda message: console_messages.append(message.text))
+        page.on("pageerror", lambda error: console_messages.append(str(error)))
         page.goto(url)
         yield page
-        assert told == []
+        assert console_messages == []
     finally:
         context.close()
 
@@ -95,8 +95,8 @@ def is_read(cell: Locator) -> bool:
     return str(cell.evaluate("(one) => getComputedStyle(one).opacity")) == "1"
 
 
-def texts(several: Locator) -> list[str]:
-    return [text.strip() for text in several.all_text_contents()]
+def texts(elements: Locator) -> list[str]:
+    return [text.strip() for text in elements.all_text_contents()]
 
 
 # Without JavaScript
@@ -112,7 +112,7 @@ def test_the_day_is_open_and_the_longer_windows_open_without_script(plain: Page)
 
 
 def test_a_line_is_drawn_where_its_values_are(plain: Page) -> None:
-    line, drawn = (plain.locator(f"#_day-0 {one}") for one in ("path.use", ".drawn > svg"))
+    line, drawn = (plain.locator(f"#_day-0 {selector}") for selector in ("path.use", ".drawn > svg"))
     inner, outer = line.bounding_box(), drawn.bounding_box()
     assert inner and outer
     assert outer["x"] - 2 <= inner["x"] and inner["x"] + inner["width"] <= outer["x"] + outer["width"] + 2
@@ -120,11 +120,11 @@ def test_a_line_is_drawn_where_its_values_are(plain: Page) -> None:
 
 
 def test_pointing_at_a_chart_shows_the_values_of_that_time_and_of_no_other(plain: Page) -> None:
-    one = row(plain, "_day-0", 12)
-    assert not is_read(one.locator("td").first)
+    table_row = row(plain, "_day-0", 12)
+    assert not is_read(table_row.locator("td").first)
     plain.locator("#_day-0").scroll_into_view_if_needed()
-    one.hover()
-    assert [is_read(cell) for cell in one.locator("th, td").all()] == [True] * 7
+    table_row.hover()
+    assert [is_read(cell) for cell in table_row.locator("th, td").all()] == [True] * 7
     assert not is_read(row(plain, "_day-0", 13).locator("td").first)
 
 
@@ -140,7 +140,7 @@ def test_focus_shows_the_newest_values_without_script(plain: Page) -> None:
 
 def test_a_row_of_the_table_lies_over_its_part_of_the_chart(plain: Page) -> None:
     rows = plain.locator("#_day-0 tbody tr").all()
-    boxes = [one.bounding_box() for one in rows]
+    boxes = [table_row.bounding_box() for table_row in rows]
     whole = plain.locator("#_day-0 .drawn > svg").bounding_box()
     assert whole and all(boxes)
     assert abs(sum(box["width"] for box in boxes if box) - whole["width"]) < 2
@@ -154,8 +154,8 @@ def test_charts_become_tables_without_script(plain: Page) -> None:
     heads = texts(plain.locator("#_day-0 thead th"))
     assert heads[:3] == ["When", "Use, mean", "Memory, mean"] and heads[-2:] == ["Used by", "Booked by"]
     cells = row(plain, "_day-0", 3).locator("th, td")
-    tops = {round(box["y"]) for one in cells.all() if (box := one.bounding_box())}
-    assert len(tops) == 1 and all(is_read(one) for one in cells.all())
+    tops = {round(box["y"]) for cell in cells.all() if (box := cell.bounding_box())}
+    assert len(tops) == 1 and all(is_read(cell) for cell in cells.all())
 
 
 def test_a_screen_reader_finds_a_table_for_each_chart(browser: Browser, past: Served) -> None:
@@ -250,7 +250,7 @@ def test_nothing_is_wider_than_its_place(browser: Browser, past: Served, width: 
         page.locator("#_day-tables > summary").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         cells = page.locator("#_day-0 tbody tr").first.locator("th, td:nth-child(-n + 5)").all()
-        assert {one.evaluate(LINES) for one in cells} == {1}  # and no time or number is broken in two
+        assert {cell.evaluate(LINES) for cell in cells} == {1}  # and no time or number is broken in two
         page.goto(past.site.url)
         assert page.evaluate(TOO_WIDE) == []
 
@@ -289,12 +289,12 @@ def test_axe_finds_no_accessibility_fault(browser: Browser, few: Served, scheme:
         for tables in (False, True):
             if tables:
                 page.locator("#_day-tables > summary").click()
-            found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
-            wrong += [(rule["id"], [one["html"][:200] for one in rule["nodes"]]) for rule in found["violations"]]
+            axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
+            wrong += [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in axe_report["violations"]]
         page.goto(few.site.url)
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
-        wrong += [(rule["id"], [one["html"][:200] for one in rule["nodes"]]) for rule in found["violations"]]
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
+        wrong += [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in axe_report["violations"]]
     assert wrong == []
 
 

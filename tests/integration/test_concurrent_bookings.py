@@ -90,8 +90,10 @@ def by_web(url: str, which: int, name: str) -> Heard:
             return heard(True, answer.read().decode(), "")
     except urllib.error.HTTPError as error:
         with error:
-            said = error.read().decode()
-            return heard(False, "", json.loads(said)["error"]) if error.code == 409 else Heard("?", said)
+            response_body = error.read().decode()
+            return (
+                heard(False, "", json.loads(response_body)["error"]) if error.code == 409 else Heard("?", response_body)
+            )
 
 
 def heard(accepted: bool, out: str, err: str) -> Heard:
@@ -116,21 +118,23 @@ def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reaso
 
     with ThreadPoolExecutor(BOOKERS) as crowd:
         answers = list(crowd.map(somebody, range(BOOKERS)))
-    assert [one.said for one in answers if one.answer == "?"] == []
+    assert [attempt.said for attempt in answers if attempt.answer == "?"] == []
     booked = entries(lab)
-    accepted = {one.said for one in answers if one.answer == "yes"}
-    ids = {one.id for one in booked}
+    accepted = {attempt.said for attempt in answers if attempt.answer == "yes"}
+    ids = {attempt.id for attempt in booked}
     assert accepted <= ids
-    assert len(ids - accepted) <= sum(one.answer == "nothing" for one in answers)  # written, but killed before the word
+    assert len(ids - accepted) <= sum(
+        attempt.answer == "nothing" for attempt in answers
+    )  # written, but killed before the word
     assert len(accepted) >= GPUS // 2
-    for one in answers:
-        if one.answer == "no":
-            assert "is booked by user" in one.said
+    for attempt in answers:
+        if attempt.answer == "no":
+            assert "is booked by user" in attempt.said
     spans: dict[str, list[tuple[float, float]]] = {}
-    for one in booked:
-        mine = [(one.since.timestamp(), one.until.timestamp())]
-        assert find_booking_span_overlap(mine, spans.get(one.gpu, [])) is None
-        spans.setdefault(one.gpu, []).extend(mine)
+    for attempt in booked:
+        mine = [(attempt.since.timestamp(), attempt.until.timestamp())]
+        assert find_booking_span_overlap(mine, spans.get(attempt.gpu, [])) is None
+        spans.setdefault(attempt.gpu, []).extend(mine)
     lines = [json.loads(line) for line in (lab.data / "bookings.log").read_text().splitlines()]
     assert ids <= {entry[2]["id"] for line in lines for entry in line["after"]}
     assert (lab.data / "comments.json").read_text().startswith("{")

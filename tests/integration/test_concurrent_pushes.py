@@ -88,24 +88,24 @@ class Cluster:
 
     def connections(self) -> Counter[str]:
         """How many ssh programs each host has."""
-        found: Counter[str] = Counter()
+        connection_counts: Counter[str] = Counter()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = path.read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
             if words[0] == "ssh":
-                found.update(Path(word).name for word in words if word.startswith(f"{self.keys}/"))
-        return found
+                connection_counts.update(Path(word).name for word in words if word.startswith(f"{self.keys}/"))
+        return connection_counts
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if not os.access("/usr/sbin/sshd", os.X_OK):
         missing("sshd is not here; ./install.sh test installs it")
-    one = Cluster(tmp_path)
-    yield one
-    one.script("gpu-check.sh", "kill")
+    new_cluster = Cluster(tmp_path)
+    yield new_cluster
+    new_cluster.script("gpu-check.sh", "kill")
 
 
 def test_all_arrive_though_sshd_takes_few_at_a_time_and_none_ever_has_two_connections(cluster: Cluster) -> None:

@@ -20,11 +20,11 @@ from tests.support.consul_server import ROOT
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulCluster]:
     folder = tmp_path_factory.mktemp("consul") / "three"
-    one = ConsulCluster(folder, performance={"raft_multiplier": 1, "rpc_hold_timeout": "200ms"})
+    consul_cluster = ConsulCluster(folder, performance={"raft_multiplier": 1, "rpc_hold_timeout": "200ms"})
     try:
-        yield one
+        yield consul_cluster
     finally:
-        one.end()
+        consul_cluster.end()
 
 
 class Host:
@@ -61,19 +61,19 @@ def listed(cluster: ConsulCluster, folder: Path) -> dict[str, DiscoveredHost]:
 def test_a_host_that_registered_is_found_and_its_stopped_collector_is_reported(
     cluster: ConsulCluster, tmp_path: Path
 ) -> None:
-    one, other = (Host(tmp_path, name, cluster.servers[0]) for name in ("atlas", "titan"))
+    first_host, second_host = (Host(tmp_path, name, cluster.servers[0]) for name in ("atlas", "titan"))
     try:
-        for host in (one, other):
+        for host in (first_host, second_host):
             assert host.run("gpu-check.sh", "--register", host.name) == (0, "")
 
         def states() -> dict[str, str | None]:
             return {name: host.consul_status for name, host in listed(cluster, tmp_path).items()}
 
         cluster.wait_until(lambda: states() == {"atlas": "passing", "titan": "passing"}, "not both pass")
-        assert other.run("gpu-check.sh", "kill", "titan")[0] == 0
+        assert second_host.run("gpu-check.sh", "kill", "titan")[0] == 0
         cluster.wait_until(lambda: states() == {"atlas": "passing", "titan": "critical"}, "nobody misses titan")
     finally:
-        for host in (one, other):
+        for host in (first_host, second_host):
             host.run("gpu-check.sh", "kill", host.name)
             assert host.run("gpu-check.sh", "--deregister", host.name) == (0, "")
 
@@ -97,9 +97,9 @@ def test_without_a_leader_the_old_snapshot_stays_and_the_next_tick_brings_the_ne
     cluster.wait_until(lambda: first_lines("stale") == before, "a follower lags behind")
     leader.kill()
     lost.kill()
-    code, said = host.run("gpu-run.sh", "once")
+    code, output = host.run("gpu-run.sh", "once")
     assert code == 1
-    assert f"Consul at {kept.address} has no leader just now (" in said or "no answer within 1 s" in said
+    assert f"Consul at {kept.address} has no leader just now (" in output or "no answer within 1 s" in output
     assert first_lines("stale") == before  # without a leader no other answer can be had
     leader.start()
     cluster.wait_for_leader()

@@ -74,30 +74,32 @@ class World:
     def board(self, name: str) -> dict[str, Any]:
         """What a builder tells, by host; and what is wrong."""
         try:
-            found = self.labs[name].status()
+            board_status = self.labs[name].status()
         except (OSError, ValueError):
             return {}
-        names = [host["name"] for host in found["hosts"]]
+        names = [host["name"] for host in board_status["hosts"]]
         assert len(names) == len(set(names)), names
-        return {host["name"]: host for host in found["hosts"]}
+        return {host["name"]: host for host in board_status["hosts"]}
 
     def used(self, name: str) -> dict[str, int]:
         """The number of the snapshot that is shown of each host; of one that is not fresh nothing."""
-        told = ((host, one["gpus"]) for host, one in self.board(name).items())
-        return {host: int(gpus[0]["memory.used"]) for host, gpus in told if gpus and gpus[0]["memory.used"] is not None}
+        host_gpus = ((host, host_status["gpus"]) for host, host_status in self.board(name).items())
+        return {
+            host: int(gpus[0]["memory.used"]) for host, gpus in host_gpus if gpus and gpus[0]["memory.used"] is not None
+        }
 
     def states(self, name: str) -> dict[str, str]:
-        return {host: one["state"] for host, one in self.board(name).items()}
+        return {host: host_status["state"] for host, host_status in self.board(name).items()}
 
     def leader(self) -> str:
         """The folder of who leads."""
         try:
-            told = (self.hosts.get("leader") or b"").split()
+            leader_words = (self.hosts.get("leader") or b"").split()
             (entry,) = self.hosts.call("GET", f"/v1/kv/{kv_fixtures.PREFIX}/leader") or [{}]
         except (OSError, AssertionError):
             return ""
         names = {(lab.state / "builder").read_bytes().strip(): name for name, lab in self.labs.items()}
-        return names.get(told[0], "") if told and entry.get("Session") else ""
+        return names.get(leader_words[0], "") if leader_words and entry.get("Session") else ""
 
     def log(self, name: str) -> str:
         path = self.labs[name].state / "build.log"
@@ -128,11 +130,11 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(tmp_path_factory.mktemp("world"))
+    new_world = World(tmp_path_factory.mktemp("world"))
     try:
-        yield found
+        yield new_world
     finally:
-        found.end()
+        new_world.end()
 
 
 pytestmark = pytest.mark.slow
@@ -171,27 +173,29 @@ def test_when_the_machine_of_the_leading_builder_dies_another_leads_within_15_se
 ) -> None:
     world.wait_until(world.leader)
     lost = world.leader()
-    (other,) = set(world.labs) - {lost}
+    (next_leader,) = set(world.labs) - {lost}
     world.kill(lost)
     world.cut.add("gpu3")  # meanwhile, since both take ten seconds
-    check(world.wait_until(lambda: world.leader() == other), 15, wall)
-    world.wait_until(lambda: "this builder leads now: " in world.log(other))
-    world.wait_until(lambda: world.states(other)["gpu3"] == "stale")
-    others = [host for host in NAMES if host != "gpu3"]
-    world.wait_until(lambda: [world.states(other)[host] for host in others] == ["fresh"] * len(others))
+    check(world.wait_until(lambda: world.leader() == next_leader), 15, wall)
+    world.wait_until(lambda: "this builder leads now: " in world.log(next_leader))
+    world.wait_until(lambda: world.states(next_leader)["gpu3"] == "stale")
+    connected_hosts = [host for host in NAMES if host != "gpu3"]
+    world.wait_until(
+        lambda: [world.states(next_leader)[host] for host in connected_hosts] == ["fresh"] * len(connected_hosts)
+    )
     world.cut.clear()
-    assert world.catches_up(other)
+    assert world.catches_up(next_leader)
     world.start(lost)
     assert world.catches_up(lost)
-    assert world.leader() == other
+    assert world.leader() == next_leader
 
 
 def test_a_builder_that_is_killed_alone_gives_the_lead_away_at_once(world: World) -> None:
     lost = world.leader()
-    (other,) = set(world.labs) - {lost}
+    (next_leader,) = set(world.labs) - {lost}
     world.builders[lost].kill()
     world.builders[lost].wait()
-    check(world.wait_until(lambda: world.leader() == other), 7, wall)
+    check(world.wait_until(lambda: world.leader() == next_leader), 7, wall)
     world.start(lost)
     assert world.catches_up(lost)
 
@@ -201,8 +205,10 @@ def test_without_a_leading_server_all_grows_old_the_page_says_why_and_it_comes_b
     for server in lost:
         server.kill()
     world.wait_until(lambda: set(world.states("one").values()) == {"stale"})
-    (told,) = (one["what"] for one in world.labs["one"].status()["problems"] if one["where"].startswith("Consul"))
-    assert "serves, and grows old" in told
+    (problem_text,) = (
+        problem["what"] for problem in world.labs["one"].status()["problems"] if problem["where"].startswith("Consul")
+    )
+    assert "serves, and grows old" in problem_text
     for server in lost:
         server.start()
     world.cluster.wait_for_leader()

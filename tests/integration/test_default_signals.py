@@ -36,12 +36,20 @@ print_help() { :; }
 """
 
 
-def run_ignoring(command: Sequence[str | Path], seconds: float = 120, **more: str) -> subprocess.CompletedProcess[str]:
+def run_ignoring(
+    command: Sequence[str | Path], seconds: float = 120, **extra_environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command as nohup and a shell's background do."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     words = [sys.executable, "-c", IGNORE, *map(str, command)]
     return subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=seconds, cwd=ROOT, env={**environment, **more}
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+        cwd=ROOT,
+        env={**environment, **extra_environment},
     )
 
 

@@ -27,7 +27,10 @@ FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
 
 
 def lab(hosts: int = len(scenario.MACHINES), seed: int = 1) -> dict[str, HostScenario]:
-    return {one.machine.name: one for one in build_scenarios(scenario.build_scenario_machines(hosts), seed)}
+    return {
+        simulated_host.machine.name: simulated_host
+        for simulated_host in build_scenarios(scenario.build_scenario_machines(hosts), seed)
+    }
 
 
 def taken(story: HostScenario, now: float) -> set[int]:
@@ -88,9 +91,12 @@ def test_a_job_takes_its_memory_step_by_step() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_deadline_fills_the_cluster(seed: int) -> None:
     shares = []
-    seen = [one for one in lab(60, seed).values() if one.machine.short_runs_per_hour]
+    seen = [simulated_host for simulated_host in lab(60, seed).values() if simulated_host.machine.short_runs_per_hour]
     for hour in (3, 15):
-        shares.append(sum(len(taken(one, hour * HOUR)) for one in seen) / sum(one.machine.gpu_count for one in seen))
+        shares.append(
+            sum(len(taken(simulated_host, hour * HOUR)) for simulated_host in seen)
+            / sum(simulated_host.machine.gpu_count for simulated_host in seen)
+        )
     assert shares[0] < 0.7
     assert shares[1] > 0.8
 
@@ -105,11 +111,13 @@ def test_no_gpu_has_two_jobs_but_where_two_share_one() -> None:
 def test_bookings_are_kept_and_broken() -> None:
     seen = lab()
     users = {
-        one.comment: {
-            job.person for job in seen[one.host].list_jobs_at(0) if one.gpus and set(job.gpus) & set(one.gpus)
+        booking.comment: {
+            job.person
+            for job in seen[booking.host].list_jobs_at(0)
+            if booking.gpus and set(job.gpus) & set(booking.gpus)
         }
-        for one in DEMO_BOOKINGS
-        if one.starts_at <= 0 < one.ends_at
+        for booking in DEMO_BOOKINGS
+        if booking.starts_at <= 0 < booking.ends_at
     }
     assert users == {"ICML run": {"alice"}, "demo for the visitors": set(), "evaluation": {"marek"}, "thesis": set()}
 
@@ -127,15 +135,15 @@ def test_a_host_goes_down_and_returns() -> None:
 
 
 def test_what_runs_on_several_gpus_runs_on_whole_ones_of_one_maker() -> None:
-    several = 0
+    multi_gpu_jobs = 0
     for story in lab(60).values():
         for now in range(0, 48 * HOUR, HOUR):
             for job in story.list_jobs_at(now):
                 units = [story.machine.units[gpu] for gpu in job.gpus]
                 assert len({unit.vendor for unit in units}) == 1
                 assert len(units) == 1 or all(unit.instance is None for unit in units)
-                several += len(units) > 1
-    assert several
+                multi_gpu_jobs += len(units) > 1
+    assert multi_gpu_jobs
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -148,7 +156,7 @@ def test_one_instance_is_free_and_one_is_booked_whatever_the_seed(seed: int) -> 
 
 def test_every_snapshot_is_by_the_real_scripts_and_whole(page: Path) -> None:
     folders = [path for path in (page / "data").iterdir() if path.is_dir()]
-    assert {path.name for path in folders} == {one.name for one in scenario.MACHINES} - {scenario.LEGACY_HOST}
+    assert {path.name for path in folders} == {machine.name for machine in scenario.MACHINES} - {scenario.LEGACY_HOST}
     for folder in folders:
         assert {path.name for path in folder.iterdir() if path.is_file()} == FILES
         for name in FILES:
@@ -177,17 +185,17 @@ def test_only_the_lost_gpu_is_a_problem(page: Path) -> None:
 
 
 def labels_of(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found = {}
+    gpus_by_label = {}
     for gpu in host["gpus"]:
-        for one in gpu.get("instances", [gpu]):
-            found[one.get("place", str(gpu["index"]))] = one
-    return found
+        for instance in gpu.get("instances", [gpu]):
+            gpus_by_label[instance.get("place", str(gpu["index"]))] = instance
+    return gpus_by_label
 
 
 def test_a_host_has_a_gpu_that_is_cut_into_instances(page: Path) -> None:
     gemini = hosts_of(page)["gemini"]
     instances = labels_of(gemini)
-    assert {name: one["state"] for name, one in instances.items()} == {
+    assert {name: json_entry["state"] for name, json_entry in instances.items()} == {
         "0:0": "busy",
         "0:1": "busy",
         "0:2": "booked",
@@ -200,7 +208,9 @@ def test_a_host_has_a_gpu_that_is_cut_into_instances(page: Path) -> None:
         "1g.10gb",
         "1g.10gb",
     ]
-    assert {name: [one["user"] for one in instances[name]["processes"]] for name in ("0:0", "0:1", "1")} == {
+    assert {
+        name: [json_entry["user"] for json_entry in instances[name]["processes"]] for name in ("0:0", "0:1", "1")
+    } == {
         "0:0": ["kavya"],
         "0:1": ["greta"],
         "1": ["dana"],
@@ -211,19 +221,21 @@ def test_a_host_has_a_gpu_that_is_cut_into_instances(page: Path) -> None:
 
 def test_a_host_has_gpus_of_amd(page: Path) -> None:
     gpus = labels_of(hosts_of(page)["aquila"])
-    assert {name: one["name"] for name, one in gpus.items()} == dict.fromkeys("0123", "AMD Instinct MI210")
-    assert [one["user"] for name in "01" for one in gpus[name]["processes"]] == ["hiro", "hiro"]
+    assert {name: json_entry["name"] for name, json_entry in gpus.items()} == dict.fromkeys(
+        "0123", "AMD Instinct MI210"
+    )
+    assert [json_entry["user"] for name in "01" for json_entry in gpus[name]["processes"]] == ["hiro", "hiro"]
     readings = ("memory.used", "memory.total", "utilization.gpu", "temperature.gpu", "power.draw", "power.limit")
-    assert all(one[name] for one in gpus.values() for name in readings)
+    assert all(json_entry[name] for json_entry in gpus.values() for name in readings)
 
 
 def test_a_host_has_gpus_of_both_makers(page: Path) -> None:
     gpus = labels_of(hosts_of(page)["centaurus"])
-    assert {name: one["name"] for name, one in gpus.items()} == {
+    assert {name: json_entry["name"] for name, json_entry in gpus.items()} == {
         **dict.fromkeys("01", "NVIDIA RTX A6000"),
         **dict.fromkeys(("amd0", "amd1"), "Radeon RX 7900 XTX"),
     }
-    assert [[one["user"] for one in gpus[name]["processes"]] for name in ("0", "amd0", "amd1")] == [
+    assert [[json_entry["user"] for json_entry in gpus[name]["processes"]] for name in ("0", "amd0", "amd1")] == [
         ["lena"],
         ["ines"],
         [],
@@ -237,12 +249,12 @@ def test_the_person_behind_a_container_of_root_is_reported(page: Path) -> None:
 
 
 def test_one_gpu_is_slowed_by_heat_and_one_is_lost(page: Path) -> None:
-    found = {
+    kinds_by_gpu = {
         (host["name"], gpu["index"]): [problem["kind"] for problem in gpu["problems"] if problem["severity"] != "info"]
         for host in hosts_of(page).values()
         for gpu in host["gpus"]
     }
-    assert {where: kinds for where, kinds in found.items() if kinds} == {
+    assert {where: kinds for where, kinds in kinds_by_gpu.items() if kinds} == {
         ("atlas", 2): ["heat"],
         ("hydra", 5): ["off-bus"],
     }
@@ -295,7 +307,7 @@ def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error_message"),
     [
         (["--once"], "--once needs --folder"),
         (["--after", "soon"], "'soon' is not a time"),
@@ -303,10 +315,10 @@ def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) 
         (["--hosts", "0"], "1<=x<=1000"),
     ],
 )
-def test_wrong_use_is_one_sentence(tmp_path: Path, words: list[str], told: str) -> None:
+def test_wrong_use_is_one_sentence(tmp_path: Path, words: list[str], error_message: str) -> None:
     result = gpuboard(tmp_path, "demo", *words)
     assert result.returncode == 2
-    assert told in result.stderr
+    assert error_message in result.stderr
 
 
 # While it runs
@@ -330,7 +342,7 @@ def test_an_open_board_lives(live: Live) -> None:
     first = live.status()
     assert len(first["hosts"]) == 4
     later = live.wait_for(lambda: (now := live.status())["built"] > first["built"] + 5 and now, 60)
-    power = [[gpu["power.draw"] for host in one["hosts"] for gpu in host["gpus"]] for one in (first, later)]
+    power = [[gpu["power.draw"] for host in snapshot["hosts"] for gpu in host["gpus"]] for snapshot in (first, later)]
     assert power[0] != power[1]
     assert {host["state"] for host in later["hosts"]} == {"fresh"}
 
@@ -449,7 +461,7 @@ def test_here_shows_this_machine_and_leaves_nothing_running(tmp_path: Path) -> N
         children = board.children()
         assert board.stop() == 0
     assert all(is_gone(pid) for pid in children)
-    assert {"data", "www", "state"} <= {one.name for one in tmp_path.iterdir()}
+    assert {"data", "www", "state"} <= {leftover_path.name for leftover_path in tmp_path.iterdir()}
 
 
 def test_here_reads_the_settings_file_that_is_given(tmp_path: Path) -> None:

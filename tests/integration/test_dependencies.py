@@ -57,14 +57,18 @@ def requirements() -> list[Requirement]:
 
 def lower_bounds(python: str) -> dict[str, Version]:
     """Return the lowest version of each package that this Python may get."""
-    found: dict[str, Version] = {}
+    bounds_by_name: dict[str, Version] = {}
     for requirement in requirements():
         if requirement.marker and not requirement.marker.evaluate({"python_version": python}):
             continue
-        (bound,) = (Version(one.version) for one in requirement.specifier if one.operator == ">=")
-        assert requirement.name not in found, requirement.name
-        found[requirement.name] = bound
-    return found
+        (bound,) = (
+            Version(version_clause.version)
+            for version_clause in requirement.specifier
+            if version_clause.operator == ">="
+        )
+        assert requirement.name not in bounds_by_name, requirement.name
+        bounds_by_name[requirement.name] = bound
+    return bounds_by_name
 
 
 @pytest.mark.parametrize("python", PYTHONS)

@@ -59,8 +59,8 @@ def in_their_way(lab: Lab) -> Iterator[None]:
     strange = f"Host strange\n  HostName web\n  User box08\n  HostKeyAlias strange\n  Port {machine.port}\n"
     (ssh / "config").write_text(strange + config)
     keygen(ssh / "other")
-    with (ssh / "known_hosts").open("a") as known:
-        known.write(f"strange {(ssh / 'other.pub').read_text()}")
+    with (ssh / "known_hosts").open("a") as known_hosts_file:
+        known_hosts_file.write(f"strange {(ssh / 'other.pub').read_text()}")
     keys = lab.home(8) / ".ssh/authorized_keys"
     keys.rename(keys.with_name("aside"))
     yield
@@ -72,10 +72,13 @@ def in_their_way(lab: Lab) -> Iterator[None]:
 
 def tree(home: Path) -> dict[str, object]:
     """All that deploy may change in a home, but for what the loops and sshd do."""
-    found: dict[str, object] = {}
+    entries_by_path: dict[str, object] = {}
     for path in sorted(home.rglob("*")):
-        found[str(path.relative_to(home))] = (oct(path.stat().st_mode), path.read_bytes() if path.is_file() else b"")
-    return found
+        entries_by_path[str(path.relative_to(home))] = (
+            oct(path.stat().st_mode),
+            path.read_bytes() if path.is_file() else b"",
+        )
+    return entries_by_path
 
 
 def test_all_hosts_are_on_the_board_within_a_minute(deployed: Runs) -> None:
@@ -94,9 +97,9 @@ def test_an_obstacle_is_reported_and_the_next_run_finishes(deployed: Runs) -> No
     assert why["gpu07"] == "the scripts cannot be unpacked in /home/box07: is its disk full, or your quota?"
     assert "strange has another key than known_hosts says" in why["gpu08"]
     assert "does not take your key, as box09: ssh-copy-id box09@web" in why["gpu09"]
-    found = re.findall(r"^(gpu\d\d) +(installed|up to date) +\d+$", deployed.second, re.MULTILINE)
-    assert sorted(name for name, result in found if result == "installed") == sorted(why)
-    assert sorted(name for name, _ in found) == deployed.lab.names[:COUNT]
+    host_outcomes = re.findall(r"^(gpu\d\d) +(installed|up to date) +\d+$", deployed.second, re.MULTILINE)
+    assert sorted(name for name, result in host_outcomes if result == "installed") == sorted(why)
+    assert sorted(name for name, _ in host_outcomes) == deployed.lab.names[:COUNT]
 
 
 def test_each_host_has_a_key_of_its_own_that_can_do_one_thing(deployed: Runs) -> None:
@@ -128,8 +131,8 @@ def test_again_changes_nothing_and_check_says_so(deployed: Runs) -> None:
     lab = deployed.lab
     homes = [tree(lab.home(number)) for number in range(3)]
     assert {row["result"] for row in lab.results(*lab.words[:3]).values()} == {"up to date"}
-    said = lab.deploy("--check", *lab.words[:3])
-    assert len(re.findall(r"^gpu0[123] +\d\S* +run +enrolled +\d+ s +up to date$", said, re.MULTILINE)) == 3
+    output = lab.deploy("--check", *lab.words[:3])
+    assert len(re.findall(r"^gpu0[123] +\d\S* +run +enrolled +\d+ s +up to date$", output, re.MULTILINE)) == 3
     assert [tree(lab.home(number)) for number in range(3)] == homes
 
 
@@ -143,14 +146,14 @@ def test_what_is_old_or_gone_is_mended_and_only_there(deployed: Runs) -> None:
     machine.run("box05", f"{SCRIPTS}/gpu-check.sh kill")
     machine.run("box04", "rm .config/gpuboard/keys/gpu04; : >.config/gpuboard/known_hosts")
     words = lab.words[:6]
-    told = lab.results("--check", *words, code=1)
-    assert "scripts" in told["gpu01"]["why"]
-    assert "crontab, loops" in told["gpu02"]["why"]
-    assert "key" in told["gpu03"]["why"]
-    assert "key, web host's key" in told["gpu04"]["why"]
+    check_results = lab.results("--check", *words, code=1)
+    assert "scripts" in check_results["gpu01"]["why"]
+    assert "crontab, loops" in check_results["gpu02"]["why"]
+    assert "key" in check_results["gpu03"]["why"]
+    assert "key, web host's key" in check_results["gpu04"]["why"]
     assert machine.crontab("box02") is None, "a check changes nothing"
-    found = lab.results(*words)
-    assert [found[name]["result"] for name in lab.names[:6]] == ["upgraded"] * 5 + ["up to date"]
+    deploy_results = lab.results(*words)
+    assert [deploy_results[name]["result"] for name in lab.names[:6]] == ["upgraded"] * 5 + ["up to date"]
     assert f"--data {DATA} gpu05" in lab.enrolled(), "and not the data folder of before"
     assert "# old" not in (lab.home(0) / f"{SCRIPTS}/lib/common.sh").read_text()
 
@@ -161,13 +164,13 @@ def test_two_hosts_of_one_name_are_reported_and_none_is_pushed_off_the_board(dep
     for box in ("box11", "box12"):
         machine.run(box, f"crontab -r; {SCRIPTS}/gpu-check.sh kill; rm -r .local .config")
     machine.run("gpuboard", "sed -i '/gpuboard gpu1[12]$/d' .ssh/authorized_keys")
-    found = lab.deploy("--check", "box11@web", "box12@web", code=1)
-    assert re.search(r"it is called gpu1, as box1[12]@web is: give one of them another name, with NAME=HOST", found)
+    output = lab.deploy("--check", "box11@web", "box12@web", code=1)
+    assert re.search(r"it is called gpu1, as box1[12]@web is: give one of them another name, with NAME=HOST", output)
     for box in QUICK:
         machine.run(box, f"mkdir -p {Path(CONF).parent}; echo GPUBOARD_PS_EVERY=2 >>{CONF}")
     enrolled = lab.enrolled()
-    found = lab.deploy("gpu01=box11@web", code=1)
-    assert "another host sends snapshots as gpu01: give this one another name, with NAME=HOST" in found
+    output = lab.deploy("gpu01=box11@web", code=1)
+    assert "another host sends snapshots as gpu01: give this one another name, with NAME=HOST" in output
     assert lab.enrolled() == enrolled
     assert machine.crontab("box11") is None
 
@@ -188,11 +191,11 @@ def test_behind_a_jump_host_the_web_host_is_named_and_ctrl_c_leaves_what_a_secon
     with lab.start("--dest", dest, "far11=far", "far12=box12@web") as started:
         wait_for((lab.home(10) / ".config/gpuboard/keys").exists, 30, every=0.01)
         lab.interrupt(started)
-        said, _ = started.communicate(timeout=60)
-    assert started.returncode == 1, said
-    assert re.search(r"^far11 +\w+ +stopped .*call it again to finish$", said, re.MULTILINE)
-    found = lab.results("--dest", dest, "far11=far", "far12=box12@web")
-    assert {row["result"] for row in found.values()} <= {"installed", "upgraded", "up to date"}
+        output, _ = started.communicate(timeout=60)
+    assert started.returncode == 1, output
+    assert re.search(r"^far11 +\w+ +stopped .*call it again to finish$", output, re.MULTILINE)
+    deploy_results = lab.results("--dest", dest, "far11=far", "far12=box12@web")
+    assert {row["result"] for row in deploy_results.values()} <= {"installed", "upgraded", "up to date"}
     assert f"GPUBOARD_DEST={dest}\n" in (lab.home(10) / CONF).read_text()
     wait_for(lambda: not list(lab.home(10).glob(".gpuboard-deploy.*")), 30)
     config.write_text(before)
@@ -202,20 +205,20 @@ def test_two_hosts_that_share_a_home_have_a_key_and_a_crontab_each(
     deployed: Runs, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     lab = deployed.lab
-    one = lab.machine
-    with Machine(tmp_path_factory.mktemp("two"), name="gpu2", home=one.path("/home"), boxes=COUNT + 1) as two:
-        ssh = one.path("/home/gpuboard/.ssh")
+    first_machine = lab.machine
+    with Machine(tmp_path_factory.mktemp("two"), name="gpu2", home=first_machine.path("/home"), boxes=COUNT + 1) as two:
+        ssh = first_machine.path("/home/gpuboard/.ssh")
         config = (ssh / "config").read_text()
         (ssh / "config").write_text(f"Host two\n  HostName 127.0.0.1\n  Port {two.port}\n  User box21\n{config}")
-        with (ssh / "known_hosts").open("a") as known:
-            known.write(f"[127.0.0.1]:{two.port} {two.path('/etc/ssh/machine.pub').read_text()}")
-        words = ("--dest", f"ssh://gpuboard@web:{one.port}", "box21@web", "two")
+        with (ssh / "known_hosts").open("a") as known_hosts_file:
+            known_hosts_file.write(f"[127.0.0.1]:{two.port} {two.path('/etc/ssh/machine.pub').read_text()}")
+        words = ("--dest", f"ssh://gpuboard@web:{first_machine.port}", "box21@web", "two")
         assert {row["result"] for row in lab.results(*words).values()} == {"installed"}
-        keys = one.path("/home/box21") / ".config/gpuboard/keys"
+        keys = first_machine.path("/home/box21") / ".config/gpuboard/keys"
         assert sorted(path.name for path in keys.iterdir()) == ["gpu1", "gpu1.pub", "gpu2", "gpu2.pub"]
         assert lab.results("--remove", "two")["gpu2"]["result"] == "removed"
         assert sorted(path.name for path in keys.iterdir()) == ["gpu1", "gpu1.pub"]
-        assert (one.crontab("box21") is None, two.crontab("box21")) == (False, None)
+        assert (first_machine.crontab("box21") is None, two.crontab("box21")) == (False, None)
         assert "gpuboard gpu2\n" not in lab.enrolled()
         (ssh / "config").write_text(config)
 
@@ -242,8 +245,8 @@ def test_remove_takes_all_of_it_back_and_leaves_the_data(deployed: Runs) -> None
     machine = lab.machine
     for box in QUICK:
         machine.run(box, f"sed -i /PS_EVERY/d {CONF}")
-    said = lab.deploy("--remove", *(f"{box}@web" for box in lab.boxes))
-    assert "what the hosts sent stays in data/" in said
+    output = lab.deploy("--remove", *(f"{box}@web" for box in lab.boxes))
+    assert "what the hosts sent stays in data/" in output
     assert machine.path(f"{DATA}/gpu01/gpus.csv").exists()
     assert "gpuboard" not in lab.enrolled()
     for number, box in enumerate(lab.boxes):

@@ -97,8 +97,8 @@ def test_every_block_is_of_a_kind_that_is_tested(block: Block) -> None:
 
 @pytest.mark.parametrize("block", blocks("text"), ids=block_id)
 def test_no_command_stands_where_no_test_runs_it(block: Block) -> None:
-    found = [line for line in block.text.splitlines() if COMMAND_LINE.match(line)]
-    assert found == [] or block.text.strip() in map(help_of, programs())
+    command_lines = [line for line in block.text.splitlines() if COMMAND_LINE.match(line)]
+    assert command_lines == [] or block.text.strip() in map(help_of, programs())
 
 
 # Words that people will type
@@ -136,14 +136,14 @@ def is_valid_command(words: list[str]) -> bool:
         return False
 
 
-def all_told(words: list[str], told: str) -> bool:
+def all_told(words: list[str], searched_text: str) -> bool:
     """Whether each option, and each plain word that follows none, is told."""
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
     plain = [
         word for before, word in zip(["", *words], words) if not word.startswith("-") and not before.startswith("-")
     ]
-    return all(re.search(rf"{flag}\b", told) for flag in flags) and all(
-        re.search(rf"\b{word}\b", told) for word in plain
+    return all(re.search(rf"{flag}\b", searched_text) for flag in flags) and all(
+        re.search(rf"\b{word}\b", searched_text) for word in plain
     )
 
 
@@ -177,8 +177,8 @@ def test_what_is_not_understood_would_be_noticed(text: str) -> None:
 
 def commands_page() -> str:
     """docs/commands.md as it should be."""
-    told = [name for name in programs() if not name.startswith("scripts/")]
-    parts = "\n".join(f"## {name}\n\n```text\n{help_of(name)}\n```\n" for name in told)
+    program_names = [name for name in programs() if not name.startswith("scripts/")]
+    parts = "\n".join(f"## {name}\n\n```text\n{help_of(name)}\n```\n" for name in program_names)
     about = (
         "What each prints with `--help`; `man gpuboard` has it too ([gpuboard.1](gpuboard.1)). Those of a GPU host are "
         "in [hosts.md](hosts.md#the-two-commands)."
@@ -212,17 +212,17 @@ def test_settings_of_the_docs_are_understood(block: Block, tmp_path: Path) -> No
     file = tmp_path / "gpuboard.conf"
     file.write_text(block.text)
     file.chmod(0o600)  # some have a token in them
-    found = load_conf_file(str(file), {})
-    assert (len(found.values), found.warnings) == (len(block.text.splitlines()), ())
-    for name, value in found.values.items():
+    parsed_settings = load_conf_file(str(file), {})
+    assert (len(parsed_settings.values), parsed_settings.warnings) == (len(block.text.splitlines()), ())
+    for name, value in parsed_settings.values.items():
         if name in SETTINGS:
             SETTINGS[name].value_type.parse(value.text)
 
 
 @pytest.mark.parametrize("block", blocks("hosts"), ids=block_id)
 def test_a_host_list_of_the_docs_is_understood(block: Block) -> None:
-    found = hosts.parse_hosts_txt(block.text.encode())
-    assert (len(found.rows), found.problems) == (len(block.text.splitlines()), ())
+    parsed_hosts = hosts.parse_hosts_txt(block.text.encode())
+    assert (len(parsed_hosts.rows), parsed_hosts.problems) == (len(block.text.splitlines()), ())
 
 
 @pytest.mark.parametrize("block", blocks("aliases", "gpu-names"), ids=block_id)
@@ -291,8 +291,8 @@ def test_every_file_of_ours_that_a_page_names_is_there(page: str) -> None:
 
 
 def test_the_headers_of_the_docs_are_those_that_are_sent() -> None:
-    told = [(row[0].strip("`"), row[1].strip("`")) for row in rows("docs/security.md", "header")]
-    assert told == [*SECURITY_HEADERS]
+    documented_headers = [(row[0].strip("`"), row[1].strip("`")) for row in rows("docs/security.md", "header")]
+    assert documented_headers == [*SECURITY_HEADERS]
 
 
 def test_the_settings_in_the_readme_have_their_defaults() -> None:
@@ -304,9 +304,9 @@ def test_the_settings_in_the_readme_have_their_defaults() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_that_a_page_names_is_one(page: str) -> None:
-    known = {*SETTINGS, *HOST_SETTINGS, *ENVIRONMENT_ONLY}
+    setting_names = {*SETTINGS, *HOST_SETTINGS, *ENVIRONMENT_ONLY}
     named = set(re.findall(r"\b(?:GPUBOARD|CONSUL)(?:_[A-Z]+)+\b", text_of(page)))
-    assert named - known - {"GPUBOARD_UPDATE_GOLDEN", "GPUBOARD_CONTACT"} == set()
+    assert named - setting_names - {"GPUBOARD_UPDATE_GOLDEN", "GPUBOARD_CONTACT"} == set()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -327,9 +327,9 @@ def test_the_readme_is_short() -> None:
 
 def test_the_workflow_tests_the_pythons_that_we_promise() -> None:
     workflow = text_of(".github/workflows/test.yml")
-    found = re.search(r"python: \[(.*)\]", workflow)
-    assert found
-    assert re.findall(r'"([\d.]+)"', found[1]) == VERSIONS
+    version_match = re.search(r"python: \[(.*)\]", workflow)
+    assert version_match
+    assert re.findall(r'"([\d.]+)"', version_match[1]) == VERSIONS
     assert f'requires-python = ">={VERSIONS[0]}"' in text_of("pyproject.toml")
     for page in ("README.md", "CONTRIBUTING.md"):
         assert f"{VERSIONS[0]} to {VERSIONS[-1]}" in text_of(page)

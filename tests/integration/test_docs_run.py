@@ -86,16 +86,16 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin"):
             missing(f"{program} is not here; ./install.sh test installs it")
     wheelhouse()  # while there is a network
-    with own_network(), Machine(tmp_path_factory.mktemp("docs")) as one:
-        one.add_wheels()
+    with own_network(), Machine(tmp_path_factory.mktemp("docs")) as docs_machine:
+        docs_machine.add_wheels()
         for user in ("lab", "gpuboard"):
-            one.copy_project(user)
-        let_in(one)
-        old = one.path("/srv/gpu-monitor/data")
+            docs_machine.copy_project(user)
+        let_in(docs_machine)
+        old = docs_machine.path("/srv/gpu-monitor/data")
         old.mkdir(parents=True)
         (old / "old1_gpus.csv").write_text(OLD_GPUS)
-        one.give("gpuboard", "/srv/gpu-monitor")
-        yield one
+        docs_machine.give("gpuboard", "/srv/gpu-monitor")
+        yield docs_machine
 
 
 def let_in(machine: Machine) -> None:
@@ -130,8 +130,8 @@ def settle(machine: Machine) -> None:
 
 def users_of(page: str, line: str) -> tuple[str, ...]:
     """Who types this line."""
-    found = next((users for pattern, users in WHO if re.match(pattern, line)), None)
-    return found or WHO_ELSE.get(page, ("gpuboard",))
+    matching_users = next((users for pattern, users in WHO if re.match(pattern, line)), None)
+    return matching_users or WHO_ELSE.get(page, ("gpuboard",))
 
 
 def type_line(machine: Machine, page: str, line: str) -> None:
@@ -169,8 +169,8 @@ def until_ctrl_c(command: list[str]) -> None:
         finally:
             if started.poll() is None:
                 os.kill(child_of(started.pid), signal.SIGINT)
-        told, _ = started.communicate(timeout=20)
-    assert started.returncode == 0, told
+        output, _ = started.communicate(timeout=20)
+    assert started.returncode == 0, output
     assert not board_answers()
 
 
@@ -187,8 +187,8 @@ def board_answers() -> bool:
 
 def child_of(pid: int) -> int:
     """What runs inside the machine: nsenter only waits for it."""
-    found = subprocess.run(["/usr/bin/ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, check=True)
-    return int(found.stdout.split()[0])
+    finished = subprocess.run(["/usr/bin/ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, check=True)
+    return int(finished.stdout.split()[0])
 
 
 # What must be true after a line, beside that it ended well
@@ -206,7 +206,7 @@ def fresh_host(machine: Machine, name: str = "gpu1") -> bool:
 def host_is_on_the_board(machine: Machine) -> None:
     """And the crontab has the line that the docs show."""
     wait_for(lambda: fresh_host(machine), 60, 0.5)
-    (line,) = (one for one in blocks("crontab") if one.page == "docs/hosts.md")
+    (line,) = (block for block in blocks("crontab") if block.page == "docs/hosts.md")
     assert line.text.encode() in (machine.crontab("lab") or b"")
 
 

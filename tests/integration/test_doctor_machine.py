@@ -38,13 +38,16 @@ class Host:
         for user in ("lab", "gpuboard"):
             self.machine.give(user, f"/home/{user}")
 
-    def looks(self, dest: str, **more: str) -> dict[str, tuple[str, str]]:
+    def looks(self, dest: str, **extra_environment: str) -> dict[str, tuple[str, str]]:
         """By id the status and the words."""
-        env = {"GPUBOARD_DEST": dest, "GPUBOARD_LIMIT": "5", **more}
+        env = {"GPUBOARD_DEST": dest, "GPUBOARD_LIMIT": "5", **extra_environment}
         done = self.machine.run("lab", "scripts/gpu-doctor.sh --json gpu1", check=False, env=env)
-        told = json.loads(done.stdout)
-        assert done.returncode == {"pass": 0, "warn": 1, "fail": 2}[told["worst"]]
-        return {one["id"]: (one["status"], f"{one['what']} -> {one['do']}") for one in told["checks"]}
+        report = json.loads(done.stdout)
+        assert done.returncode == {"pass": 0, "warn": 1, "fail": 2}[report["worst"]]
+        return {
+            doctor_check["id"]: (doctor_check["status"], f"{doctor_check['what']} -> {doctor_check['do']}")
+            for doctor_check in report["checks"]
+        }
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +57,18 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         yield Host(machine)
 
 
-def assert_finds(found: dict[str, tuple[str, str]], name: str, status: str, words: str = "") -> None:
-    assert found[name][0] == status, found[name]
-    assert re.search(words, found[name][1]), found[name]
+def assert_finds(checks_by_id: dict[str, tuple[str, str]], name: str, status: str, words: str = "") -> None:
+    assert checks_by_id[name][0] == status, checks_by_id[name]
+    assert re.search(words, checks_by_id[name][1]), checks_by_id[name]
 
 
 def test_a_key_is_followed_from_its_file_to_what_it_may_do_on_the_web_host(host: Host) -> None:
     dest = "ssh://gpuboard@web"
-    found = host.looks(dest)
-    assert_finds(found, "ssh-key", "pass", "/.ssh/id_ed25519")
-    assert_finds(found, "ssh", "warn", "it opens a shell there.*gpu-enrol.sh")
-    assert_finds(found, "clock", "pass", "within a minute of the web host's")
-    assert_finds(found, "consul", "skip")
+    checks_by_id = host.looks(dest)
+    assert_finds(checks_by_id, "ssh-key", "pass", "/.ssh/id_ed25519")
+    assert_finds(checks_by_id, "ssh", "warn", "it opens a shell there.*gpu-enrol.sh")
+    assert_finds(checks_by_id, "clock", "pass", "within a minute of the web host's")
+    assert_finds(checks_by_id, "consul", "skip")
     keys = host.machine.path("/home/gpuboard/.ssh/authorized_keys")
     before = keys.read_text()
     keys.write_text("")
@@ -77,10 +80,10 @@ def test_a_key_is_followed_from_its_file_to_what_it_may_do_on_the_web_host(host:
     host.settle()
     shutil.copy(host.path(f"/{KEY}.pub"), host.machine.path("/srv/gpu1.pub"))
     host.machine.run("gpuboard", "scripts/gpu-enrol.sh --data ~/data add gpu1 </srv/gpu1.pub")
-    found = host.looks(dest)
-    assert_finds(found, "ssh-key", "pass", KEY)
-    assert_finds(found, "ssh", "pass", "lets this host in")
-    assert found["clock"][0] != "fail"  # that key tells no time
+    checks_by_id = host.looks(dest)
+    assert_finds(checks_by_id, "ssh-key", "pass", KEY)
+    assert_finds(checks_by_id, "ssh", "pass", "lets this host in")
+    assert checks_by_id["clock"][0] != "fail"  # that key tells no time
     enrolled = keys.read_text()
     keys.write_text(enrolled.replace("data gpu1", "data gpu2"))
     assert_finds(host.looks(dest), "ssh", "fail", "takes this key for another host: .*gpu2.*gpu-enrol.sh add gpu1")
@@ -93,17 +96,17 @@ def test_a_key_is_followed_from_its_file_to_what_it_may_do_on_the_web_host(host:
 
 def test_a_key_that_nobody_can_use_and_a_web_host_that_nobody_knows(host: Host) -> None:
     dest = "ssh://gpuboard@web"
-    key, known = host.path("/odd"), host.path("/.ssh/known_hosts")
+    key, known_hosts_file = host.path("/odd"), host.path("/.ssh/known_hosts")
     host.machine.run("lab", "ssh-keygen -q -t ed25519 -N secret -f odd")
     assert_finds(host.looks(dest, GPUBOARD_SSH_KEY="/home/lab/odd"), "ssh-key", "fail", "needs a passphrase")
     key.chmod(0o644)
     assert_finds(host.looks(dest, GPUBOARD_SSH_KEY="/home/lab/odd"), "ssh-key", "fail", "chmod 600")
-    before = known.read_text()
-    known.write_text("")
+    before = known_hosts_file.read_text()
+    known_hosts_file.write_text("")
     assert_finds(host.looks(dest), "ssh", "fail", "the key of .*web is not known here -> log in there once")
-    known.write_text(f"[web]:{host.machine.port} {host.path('/odd.pub').read_text()}")
+    known_hosts_file.write_text(f"[web]:{host.machine.port} {host.path('/odd.pub').read_text()}")
     assert_finds(host.looks(dest), "ssh", "fail", "is another than the known one -> ask its admin")
-    known.write_text(before)
+    known_hosts_file.write_text(before)
     assert_finds(host.looks("ssh://gpuboard@web:1"), "ssh", "fail", "cannot be reached: .*refused")
 
 
@@ -113,10 +116,10 @@ def test_cron_is_asked_whether_it_runs_and_for_whom(host: Host) -> None:
     machine.set_crontab("lab", b"# a comment with gpu-check.sh\n")
     assert_finds(host.looks("/srv"), "crontab", "warn", "has no line")
     machine.set_crontab("lab", line)
-    found = host.looks("/srv")
-    assert_finds(found, "cron-daemon", "pass")
-    assert_finds(found, "cron-allowed", "pass")
-    assert_finds(found, "crontab", "pass", "gpu-check.sh gpu1")
+    checks_by_id = host.looks("/srv")
+    assert_finds(checks_by_id, "cron-daemon", "pass")
+    assert_finds(checks_by_id, "cron-allowed", "pass")
+    assert_finds(checks_by_id, "crontab", "pass", "gpu-check.sh gpu1")
     deny = machine.path("/etc/cron.deny")
     deny.write_text("lab\n")
     assert_finds(host.looks("/srv"), "cron-allowed", "fail", "not allowed to use this program")
@@ -127,10 +130,12 @@ def test_cron_is_asked_whether_it_runs_and_for_whom(host: Host) -> None:
     lab.build()
     command = f"cd /srv/board && PYTHONPATH={ROOT} {sys.executable} -m site_builder doctor --json"
     machine.set_crontab("root", b"* * * * * cd /srv/board && gpuboard build --every 10 --for 60 2>/dev/null >&2\n")
-    told = json.loads(machine.run("root", command, check=False).stdout)
-    found = {one["id"]: (one["status"], one["what"]) for one in told["checks"]}
+    report = json.loads(machine.run("root", command, check=False).stdout)
+    checks_by_id = {
+        doctor_check["id"]: (doctor_check["status"], doctor_check["what"]) for doctor_check in report["checks"]
+    }
     for name, words in (("cron-daemon", "runs"), ("cron-allowed", "may have"), ("crontab", "gpuboard build")):
-        assert_finds(found, name, "pass", words)
+        assert_finds(checks_by_id, name, "pass", words)
 
 
 def test_consul_is_asked_for_the_key_of_the_host_with_its_token(host: Host, tmp_path: Path) -> None:
@@ -138,23 +143,23 @@ def test_consul_is_asked_for_the_key_of_the_host_with_its_token(host: Host, tmp_
     try:
         dest = f"consul://{server.address}/lab"
         token = server.new_token('key "lab/data/gpu1" { policy = "write" }')
-        found = host.looks(dest, CONSUL_HTTP_TOKEN=token)
-        assert_finds(found, "dest", "pass")
-        assert_finds(found, "tools", "pass")
-        assert_finds(found, "consul", "pass", "no snapshot of this host yet")
-        assert_finds(found, "clock", "pass", "within a minute")
+        checks_by_id = host.looks(dest, CONSUL_HTTP_TOKEN=token)
+        assert_finds(checks_by_id, "dest", "pass")
+        assert_finds(checks_by_id, "tools", "pass")
+        assert_finds(checks_by_id, "consul", "pass", "no snapshot of this host yet")
+        assert_finds(checks_by_id, "clock", "pass", "within a minute")
         server.call("PUT", "/v1/kv/lab/data/gpu1", "x")
         assert_finds(host.looks(dest, CONSUL_HTTP_TOKEN=token), "consul", "pass", "has the last snapshot")
-        found = host.looks(dest)
-        assert_finds(found, "consul", "fail", "CONSUL_HTTP_TOKEN .none is set. needs")
-        assert token not in str(found)
+        checks_by_id = host.looks(dest)
+        assert_finds(checks_by_id, "consul", "fail", "CONSUL_HTTP_TOKEN .none is set. needs")
+        assert token not in str(checks_by_id)
         script = host.path("/scripts/lib/doctor_consul.sh")
         before = script.read_text()
         script.write_text(before.replace("command -v curl", "false"))  # as where there is none
-        found = host.looks(dest, CONSUL_HTTP_TOKEN=token)
+        checks_by_id = host.looks(dest, CONSUL_HTTP_TOKEN=token)
         script.write_text(before)
-        assert_finds(found, "consul", "pass", "has the last snapshot")
-        assert_finds(found, "clock", "pass", "within a minute")
+        assert_finds(checks_by_id, "consul", "pass", "has the last snapshot")
+        assert_finds(checks_by_id, "clock", "pass", "within a minute")
     finally:
         server.stop()
     assert_finds(host.looks(dest, CONSUL_HTTP_TOKEN=token), "consul", "fail", "cannot be reached")

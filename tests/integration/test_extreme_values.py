@@ -144,11 +144,11 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_a_number_that_cannot_be_costs_that_number_alone(tmp_path: Path, place: str) -> None:
     lab = Lab(tmp_path)
-    several = sum(1 for _ in PLACES[place](lab, "x"))
+    min_host_count = sum(1 for _ in PLACES[place](lab, "x"))
     report = lab.build()
-    assert report.host_count >= several
+    assert report.host_count >= min_host_count
     assert FAULT_NOTE not in words(report)
-    assert {f"hosts/{one['name']}.html" for one in lab.status()["hosts"]} <= set(report.written_files)
+    assert {f"hosts/{host['name']}.html" for host in lab.status()["hosts"]} <= set(report.written_files)
 
 
 @pytest.mark.parametrize("moment", [-(2**40), -1, 2**40])
@@ -175,7 +175,7 @@ def test_an_original_file_with_an_odd_time_is_a_host_like_another(tmp_path: Path
     ],
 )
 def test_an_impossible_value_is_ignored_and_reported(line: str, why: str) -> None:
-    told = f"# gpuboard 1 task=host host=a time=1 every=20 took_ms=1 rc=0\n{line}\n# end\n"
-    found = host_and_ps_txt.parse_host_txt(told.encode())
-    assert found.problems == (why,)
-    assert found.rows[0] == HostFacts()
+    host_txt = f"# gpuboard 1 task=host host=a time=1 every=20 took_ms=1 rc=0\n{line}\n# end\n"
+    parsed_file = host_and_ps_txt.parse_host_txt(host_txt.encode())
+    assert parsed_file.problems == (why,)
+    assert parsed_file.rows[0] == HostFacts()

@@ -68,9 +68,9 @@ def lab(tmp_path: Path) -> Lab:
     return made
 
 
-def fill(lab: Lab, used: object = 7000, *more: str) -> None:
+def fill(lab: Lab, used: object = 7000, *extra_hosts: str) -> None:
     """Two hosts with a busy and a free GPU each, and a booking."""
-    for name in ("good", EVIL, *more):
+    for name in ("good", EVIL, *extra_hosts):
         lab.host(
             name,
             gpu(0, used, 97, uuid=f"GPU-{name}-0") + gpu(1, uuid=f"GPU-{name}-1"),
@@ -111,14 +111,14 @@ def break_function(
 
 def is_evil(*arguments: object, **_: object) -> bool:
     """Whether a call is about that host, by whatever names it."""
-    return any(name_of(one) == EVIL for one in arguments)
+    return any(name_of(argument) == EVIL for argument in arguments)
 
 
-def name_of(one: object) -> object:
-    if isinstance(one, (str, bytes)):
-        return EVIL if f"host={EVIL} ".encode() in os.fsencode(one)[:200] else one
-    known = getattr(one, "discovered", one)
-    return getattr(known, "name", None) or getattr(known, "host", None)
+def name_of(argument: object) -> object:
+    if isinstance(argument, (str, bytes)):
+        return EVIL if f"host={EVIL} ".encode() in os.fsencode(argument)[:200] else argument
+    discovered_host = getattr(argument, "discovered", argument)
+    return getattr(discovered_host, "name", None) or getattr(discovered_host, "host", None)
 
 
 def log_of(lab: Lab) -> str:
@@ -141,13 +141,13 @@ def test_a_file_that_cannot_be_made_costs_no_other(lab: Lab, monkeypatch: pytest
     for name in ALL.intersection(failing):
         kept = b"" if name in EMPTIED else before[name]
         assert (lab.www / name).read_bytes() == kept
-    told = words(report)
-    assert f"www/{failing[0]}: it could not be made anew, {FAULT_NOTE} (" in told
-    assert "Error in " in told or "StopIteration in " in told
-    assert str(lab.www) not in told
-    assert "nobody foresaw" not in told
+    problem_text = words(report)
+    assert f"www/{failing[0]}: it could not be made anew, {FAULT_NOTE} (" in problem_text
+    assert "Error in " in problem_text or "StopIteration in " in problem_text
+    assert str(lab.www) not in problem_text
+    assert "nobody foresaw" not in problem_text
     if "status.json" not in failing:
-        assert f"www/{failing[0]}" in [one["where"] for one in lab.status()["problems"]]
+        assert f"www/{failing[0]}" in [problem["where"] for problem in lab.status()["problems"]]
     if "index.html" not in failing:
         assert f"www/{failing[0]}" in lab.page()
     assert AlertStore(lab.state).read().started_at
@@ -156,8 +156,8 @@ def test_a_file_that_cannot_be_made_costs_no_other(lab: Lab, monkeypatch: pytest
 
 
 def orjson_of(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found
+    parsed_json: dict[str, Any] = json.loads(path.read_bytes())
+    return parsed_json
 
 
 def test_a_file_that_can_be_made_again_is_no_longer_a_problem(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +202,10 @@ def test_a_full_disk_ends_the_build_with_its_own_message(lab: Lab, monkeypatch: 
 
 
 def test_a_number_that_the_system_refuses_is_no_full_disk() -> None:
-    found = FaultLog()
-    with found.catch("www/x"):
+    fault_log = FaultLog()
+    with fault_log.catch("www/x"):
         raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
-    assert [one.where for one in found.problems] == ["www/x"]
+    assert [problem.where for problem in fault_log.problems] == ["www/x"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -248,7 +248,7 @@ def is_evil_file(*arguments: object, **_: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("function", "others"),
+    ("function", "extra_host_count"),
     [
         *((function, 0) for function in HOST_PARTS),
         # of which a child process makes some
@@ -257,20 +257,20 @@ def is_evil_file(*arguments: object, **_: object) -> bool:
     ],
 )
 def test_a_host_at_which_we_fail_is_shown_with_that_problem_and_hands_out_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str, others: int
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str, extra_host_count: int
 ) -> None:
-    more = [f"gpu{number}" for number in range(others)]
-    fill(lab, 7000, *more)
+    extra_hosts = [f"gpu{number}" for number in range(extra_host_count)]
+    fill(lab, 7000, *extra_hosts)
     lab.build()
     assert f"{EVIL}:1" in (lab.www / "available.txt").read_text()
-    fill(lab, 9000, *more)
+    fill(lab, 9000, *extra_hosts)
     break_function(monkeypatch, function, is_evil_file if function.endswith("update_stored_snapshot_file") else is_evil)
     report = lab.build(70, alerts=CHANNEL)
     status = lab.host_status(EVIL)
     assert status["state"] in {"failed", "unseen"}
-    assert {one["state"] for one in status["gpus"]} <= {"unknown"}
+    assert {entry["state"] for entry in status["gpus"]} <= {"unknown"}
     assert lab.states("good") == ["busy", "free"]
-    (what,) = (one.what for one in report.problems if one.where == f"data/{EVIL}")
+    (what,) = (entry.what for entry in report.problems if entry.where == f"data/{EVIL}")
     assert FAULT_NOTE in what
     assert "RuntimeError in " in what
     assert str(ROOT) not in what
@@ -297,7 +297,9 @@ def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_
     lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     with monkeypatch.context() as broken:
-        break_function(broken, function, lambda one, *_: is_evil(one) and getattr(one, "state", "fresh") == "fresh")
+        break_function(
+            broken, function, lambda argument, *_: is_evil(argument) and getattr(argument, "state", "fresh") == "fresh"
+        )
         lab.build()
         assert lab.host_status(EVIL)["state"] == "failed"
         assert lab.states(EVIL) == ["unknown", "unknown"]
@@ -325,9 +327,9 @@ def test_a_page_of_a_host_that_cannot_be_made_says_so(
     evil = iter([True])  # the first that is asked
     break_function(monkeypatch, function, lambda *arguments, **_: is_evil(*arguments) or asks_for(arguments, evil))
     report = lab.build(70)
-    told = words(report)
-    assert "www/hosts/" in told
-    assert FAULT_NOTE in told
+    problem_text = words(report)
+    assert "www/hosts/" in problem_text
+    assert FAULT_NOTE in problem_text
     assert lab.states(EVIL) == lab.states("good") == ["busy", "free"]  # which is so, and costs nobody anything
     if still:
         assert all(still in (lab.www / f"hosts/{name}.html").read_text() for name in (EVIL, "good"))
@@ -338,7 +340,7 @@ def test_a_page_of_a_host_that_cannot_be_made_says_so(
 
 def asks_for(arguments: Sequence[object], first: Any) -> bool:  # noqa: ANN401
     """Whether a call without the name of a host is the first of its kind."""
-    return not any(isinstance(name_of(one), str) for one in arguments) and next(first, False)
+    return not any(isinstance(name_of(argument), str) for argument in arguments) and next(first, False)
 
 
 @pytest.mark.parametrize(
@@ -374,8 +376,8 @@ def test_an_available_file_that_cannot_be_made_hands_out_nothing(lab: Lab, monke
 def test_lines_that_cannot_be_drawn_cost_the_lines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.build()
     break_function(monkeypatch, "charts.cache.SparklineCache.render_host", is_evil)
-    told = words(lab.build(70))
-    assert f"www/cards/{EVIL}.html: the lines of its GPUs could not be drawn" in told
+    problem_text = words(lab.build(70))
+    assert f"www/cards/{EVIL}.html: the lines of its GPUs could not be drawn" in problem_text
     assert lab.states(EVIL) == ["busy", "free"]
 
 
@@ -407,16 +409,16 @@ def test_a_booking_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest
     lab.book({"good": entries, EVIL: {"0": {"name": "carol", "date": soon(9000)}}})
     break_function(monkeypatch, function, lambda *arguments, **_: "mallory" in repr(arguments))
     report = lab.build()
-    told = words(report)
+    problem_text = words(report)
     page = lab.page()
     assert lab.host_status("good")["state"] == "fresh"
     assert "alice" in (lab.www / "bookings.ics").read_text()
     assert "carol" in (lab.www / "bookings.html").read_text()
     assert "<b>alice</b>" in page
     if function != "board.host_pipeline.list_pipeline_booking_facts":
-        assert "data/comments.json: " in told
-        assert "mallory" in told or "good, GPU 1" in told
-        assert FAULT_NOTE in told
+        assert "data/comments.json: " in problem_text
+        assert "mallory" in problem_text or "good, GPU 1" in problem_text
+        assert FAULT_NOTE in problem_text
 
 
 def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,9 +431,9 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
     break_function(monkeypatch, "watches.build.WatchFreeGpuIndex.find_gpus", lambda _, request: request.gpu_count == 2)
     builder = Builder(lab.settings(alerts=CHANNEL), 10)
     builder.build(time.time())
-    told = words(builder.build(time.time() + 10))
+    problem_text = words(builder.build(time.time() + 10))
     builder.close()
-    assert f"data/watches.json: watch w1 of mallory does not count, {FAULT_NOTE}" in told
+    assert f"data/watches.json: watch w1 of mallory does not count, {FAULT_NOTE}" in problem_text
     assert json.loads((lab.state / "watches.json").read_text()).keys() == {"w2"}
 
 
@@ -505,11 +507,11 @@ def test_a_fault_at_one_host_does_not_stop_alerts_of_another(lab: Lab, monkeypat
     break_function(
         monkeypatch,
         "alerts.build.apply_alert_rules",
-        lambda _, matters, *__: any(one.host == EVIL for one in matters),
+        lambda _, matters, *__: any(condition.host == EVIL for condition in matters),
     )
     builder = Builder(lab.settings(alerts=CHANNEL), 10)
     builder.build(time.time())
-    assert {one.condition.host for one in AlertStore(lab.state).read().conditions.values()} == {"good"}
+    assert {condition.condition.host for condition in AlertStore(lab.state).read().conditions.values()} == {"good"}
     assert f"alerts: a fault of gpuboard's own at {EVIL} (RuntimeError in " in words(builder.build(time.time() + 1))
     builder.close()
 
@@ -572,10 +574,10 @@ def test_a_host_that_claims_to_run_for_3000_years_stops_no_build(lab: Lab) -> No
     down_for_long(lab)
     result = run(lab, "build")
     assert (result.returncode, result.stderr) == (0, "")
-    (problem,) = (one for one in lab.status()["problems"] if one["where"] == f"data/{EVIL}/host.txt")
+    (problem,) = (issue for issue in lab.status()["problems"] if issue["where"] == f"data/{EVIL}/host.txt")
     assert problem["what"] == "uptime is 99999999999, which cannot be: it is not used"
     assert all((lab.www / f"hosts/{name}.html").exists() for name in ("good", EVIL, "third"))
-    assert {one.condition.host for one in AlertStore(lab.state).read().conditions.values()} >= {"third"}
+    assert {issue.condition.host for issue in AlertStore(lab.state).read().conditions.values()} >= {"third"}
 
 
 @pytest.mark.parametrize("arguments", [("build",), ("build", "--every", "1", "--for", "3")])
@@ -585,9 +587,9 @@ def test_the_command_ends_well_and_alerts_are_evaluated_whatever_we_fail_at(lab:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert lab.host_status(EVIL)["state"] == "failed"
     assert lab.states("good") == ["busy", "free"]
-    told = {one["where"] for one in lab.status()["problems"]}
-    assert {f"data/{EVIL}", "www/metrics"} <= told
-    assert {one.condition.host for one in AlertStore(lab.state).read().conditions.values()} >= {EVIL, "third"}
+    problem_places = {issue["where"] for issue in lab.status()["problems"]}
+    assert {f"data/{EVIL}", "www/metrics"} <= problem_places
+    assert {issue.condition.host for issue in AlertStore(lab.state).read().conditions.values()} >= {EVIL, "third"}
     assert log_of(lab).count("www/metrics") == log_of(lab).count(f"data/{EVIL}:") == 1
     assert not (lab.www / "metrics").exists()
 

@@ -34,20 +34,20 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    found = make(tmp_path_factory.mktemp("problems"))
-    found.build()
-    return found
+    problem_lab = make(tmp_path_factory.mktemp("problems"))
+    problem_lab.build()
+    return problem_lab
 
 
 @pytest.fixture(scope="module")
 def fleet(lab: Lab) -> Fleet:
-    found, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
-    assert found, wrong
-    return found
+    parsed_fleet, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
+    assert parsed_fleet, wrong
+    return parsed_fleet
 
 
 def kinds(lab: Lab, host: str = "atlas") -> list[list[str]]:
-    return [[one["kind"] for one in gpu["problems"]] for gpu in lab.host_status(host)["gpus"]]
+    return [[problem["kind"] for problem in gpu["problems"]] for gpu in lab.host_status(host)["gpus"]]
 
 
 def test_status_json_has_the_problems_of_each_gpu(lab: Lab) -> None:
@@ -63,10 +63,10 @@ def test_status_json_has_the_problems_of_each_gpu(lab: Lab) -> None:
     ]
     assert kinds(lab, "hydra") == [["persistence"]] * 4
     assert kinds(lab, "lyra") == [[], []]
-    one = lab.host_status()["gpus"][1]["problems"][0]
-    assert (one["severity"], one["avoid"]) == ("critical", True)
-    assert one["what"] == "2 uncorrected ECC errors since the driver was loaded"
-    assert "nvidia-smi --gpu-reset -i 1" in one["advice"]
+    problem = lab.host_status()["gpus"][1]["problems"][0]
+    assert (problem["severity"], problem["avoid"]) == ("critical", True)
+    assert problem["what"] == "2 uncorrected ECC errors since the driver was loaded"
+    assert "nvidia-smi --gpu-reset -i 1" in problem["advice"]
     schema = json.loads((ROOT / "docs/status.schema.json").read_text())
     jsonschema.validate(lab.status(), schema)
 
@@ -107,8 +107,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 def test_an_error_in_one_cell_is_reported_wherever_states_are(failing: Lab) -> None:
     states = ["free", "unknown", "lost", "lost", "unknown", "unknown"]
     assert failing.states() == states
-    told = [one["reason"] for one in failing.host_status()["gpus"][1:]]
-    assert told == [
+    reasons = [gpu["reason"] for gpu in failing.host_status()["gpus"][1:]]
+    assert reasons == [
         "its memory cannot be read: Unknown Error",
         "the driver cannot reach it: GPU requires reset",
         "the driver says that it needs to be recovered: Reboot",
@@ -117,7 +117,7 @@ def test_an_error_in_one_cell_is_reported_wherever_states_are(failing: Lab) -> N
     ]
     assert failing.host_status()["gpus"][5]["processes"] == []
     page = failing.page().lower()
-    for reason in told:
+    for reason in reasons:
         assert page.count(reason.lower()) == 1, reason
     metrics = (failing.www / "metrics").read_text()
     for index, state in enumerate(states):
@@ -143,7 +143,7 @@ def test_a_gpu_that_was_lost_stays_lost_for_programs_while_its_host_is_down(tmp_
     fleet, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
     host = fleet.find_host("atlas") if fleet else None
     assert host, wrong
-    assert [one.state for one in host.gpus] == ["unknown", "lost"]
+    assert [gpu.state for gpu in host.gpus] == ["unknown", "lost"]
 
 
 # Who is given a GPU
@@ -155,8 +155,8 @@ def asker() -> picker.GpuRequester:
 
 def test_nobody_is_given_a_gpu_that_is_in_trouble(lab: Lab, fleet: Fleet) -> None:
     assert (lab.www / "available/atlas.txt").read_text().strip() == "0,6,7"
-    found = picker.pick_available_gpus(fleet.hosts, picker.GpuRequest(), asker())
-    assert [one.gpu.index for one in found if one.host.name == "atlas"] == [0, 6, 7]
+    choices = picker.pick_available_gpus(fleet.hosts, picker.GpuRequest(), asker())
+    assert [choice.gpu.index for choice in choices if choice.host.name == "atlas"] == [0, 6, 7]
 
 
 def test_a_refused_gpu_has_its_reason(fleet: Fleet) -> None:
@@ -194,18 +194,18 @@ def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> N
 )
 def test_an_older_board_is_read_with_its_own_words_for_states_and_severities(old: str, new: str) -> None:
     problems = [{"kind": "fan", "weight": old, "what": "its fan stands still", "advice": "", "avoid": False}]
-    told = {"index": 0, "state": "violated", "reason": "booked by alice, used by bob", "problems": problems}
-    gpu = loader.parse_fleet_gpu(told, as_clean_text, "fresh")
+    gpu_fields = {"index": 0, "state": "violated", "reason": "booked by alice, used by bob", "problems": problems}
+    gpu = loader.parse_fleet_gpu(gpu_fields, as_clean_text, "fresh")
     assert (gpu.state, gpu.reason) == ("conflict", "booked by alice, used by bob")
     assert gpu.problems == (GpuProblem("fan", new, "its fan stands still", ""),)
 
 
 def test_a_board_that_reports_odd_problems_is_read_all_the_same() -> None:
-    told = {"problems": [{"kind": 7, "severity": ["critical"], "what": None, "avoid": "yes"}, 3, None]}
-    gpu = loader.parse_fleet_gpu({"index": 0, "state": "free", **told}, as_clean_text, "fresh")
+    gpu_fields = {"problems": [{"kind": 7, "severity": ["critical"], "what": None, "avoid": "yes"}, 3, None]}
+    gpu = loader.parse_fleet_gpu({"index": 0, "state": "free", **gpu_fields}, as_clean_text, "fresh")
     assert gpu.problems == (GpuProblem("", "info", "?", ""),)
-    several: tuple[object, ...] = (None, {}, "x", 3)
-    for odd in several:
+    malformed_problems: tuple[object, ...] = (None, {}, "x", 3)
+    for odd in malformed_problems:
         assert (
             loader.parse_fleet_gpu({"index": 0, "state": "free", "problems": odd}, as_clean_text, "fresh").problems
             == ()
@@ -218,9 +218,9 @@ def test_a_board_that_reports_odd_problems_is_read_all_the_same() -> None:
 def row_of(lab: Lab, index: int) -> str:
     """A GPU in the card of atlas."""
     card = (lab.www / "cards/atlas.html").read_text()
-    found = re.search(rf"<tr class=\w+><th scope=row>{index}<td(.*?)(?=\n<tr|</tbody>)", card, re.DOTALL)
-    assert found
-    return found[1]
+    row_match = re.search(rf"<tr class=\w+><th scope=row>{index}<td(.*?)(?=\n<tr|</tbody>)", card, re.DOTALL)
+    assert row_match
+    return row_match[1]
 
 
 def test_the_row_of_a_gpu_says_what_is_wrong_in_words_and_what_to_do(lab: Lab) -> None:
@@ -298,8 +298,8 @@ def test_what_a_driver_says_is_shown_and_not_believed(tmp_path: Path) -> None:
 
 
 def test_the_table_says_what_is_wrong(fleet: Fleet) -> None:
-    found = fleet._replace(hosts=tuple(one for one in fleet.hosts if one.name == "atlas"))
-    lines = client_render.format_gpu_table(found, Now(fleet.built, a_moment().zone), 80, heads=False)
+    atlas_fleet = fleet._replace(hosts=tuple(host for host in fleet.hosts if host.name == "atlas"))
+    lines = client_render.format_gpu_table(atlas_fleet, Now(fleet.built, a_moment().zone), 80, heads=False)
     assert all(len(line) <= 80 for line in lines)
     text = "\n".join(lines)
     assert re.search(r"^ 0 \[ \]", text, re.MULTILINE)
@@ -313,8 +313,8 @@ def test_the_table_says_what_is_wrong(fleet: Fleet) -> None:
     ("word", "expected"), [("ecc", [1]), ("inforom", [2]), ("heat", [3]), ("gpu-reset", [4]), ("lanes", [6])]
 )
 def test_a_search_finds_what_the_rows_say(fleet: Fleet, word: str, expected: list[int]) -> None:
-    found = search.search_fleet(fleet, [word])
-    assert [gpu.index for host in found.hosts for gpu in host.gpus] == expected
+    matching_fleet = search.search_fleet(fleet, [word])
+    assert [gpu.index for host in matching_fleet.hosts for gpu in host.gpus] == expected
 
 
 def test_texts_for_curl_say_it_too(lab: Lab) -> None:
@@ -339,8 +339,8 @@ def test_metrics_have_a_line_for_each_problem(lab: Lab) -> None:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(lab, tmp_path_factory.mktemp("server")) as found:
-        yield found
+    with serving(lab, tmp_path_factory.mktemp("server")) as running_site:
+        yield running_site
 
 
 @pytest.mark.parametrize("path", ["", "hosts/atlas.html"])
@@ -356,9 +356,9 @@ def test_axe_finds_nothing_and_nothing_is_too_wide(
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     with opened(browser, f"{site.site.url}{path}", width, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
         assert page.evaluate(TOO_WIDE) == []
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
 
 
 def test_what_nobody_should_be_given_cannot_be_copied(browser: Browser, site: Served) -> None:

@@ -31,8 +31,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 
 def test_a_clock_that_does_not_jump_counts_each_minute_once(machine: Machine) -> None:
     machine.minutes(SOME, LATE)
-    told = machine.tallies()
-    assert (minutes(told), used(told)) == (SOME, {"alice": SOME})
+    daily_usage = machine.tallies()
+    assert (minutes(daily_usage), used(daily_usage)) == (SOME, {"alice": SOME})
     assert machine.problems() == []
 
 
@@ -67,9 +67,9 @@ def test_a_clock_a_year_ahead_and_back_costs_no_minute_and_adds_none(machine: Ma
     machine.minutes(SOME, LATE + SOME * MINUTE)
     assert used(machine.tallies()) == {"alice": 2 * SOME}
     past = HistoryReader(machine.lab.state, timezone.utc)
-    (one,) = past.read_host("atlas", LATE, machine.now, 60).gpus
-    assert list(one.columns["seen"]) == [1] * (2 * SOME)
-    assert {*one.list_people("owner")} == {"alice"}
+    (gpu_history,) = past.read_host("atlas", LATE, machine.now, 60).gpus
+    assert list(gpu_history.columns["seen"]) == [1] * (2 * SOME)
+    assert {*gpu_history.list_people("owner")} == {"alice"}
     past.close()
     assert machine.problems() == []
 
@@ -81,8 +81,8 @@ def test_a_clock_a_year_ahead_deletes_nothing(machine: Machine) -> None:
     machine.minutes(2, NOON + 3 * DAY)
     past = HistoryReader(machine.lab.state, timezone.utc)
     for step in (60, 300, 3600):
-        (one,) = past.read_host("atlas", NOON, machine.now, step).gpus
-        assert sum(one.columns["seen"]) == 8
+        (gpu_history,) = past.read_host("atlas", NOON, machine.now, step).gpus
+        assert sum(gpu_history.columns["seen"]) == 8
     past.close()
 
 
@@ -91,8 +91,8 @@ def test_a_clock_that_shows_any_time_costs_neither_page_nor_history(machine: Mac
     machine.minutes(3)
     machine.minutes(2, moment)
     machine.minutes(3, NOON + 3 * MINUTE)
-    told = machine.tallies()
-    assert used(told)["alice"] - 6 in (0, 2)  # what is told of 1970 is long over
+    daily_usage = machine.tallies()
+    assert used(daily_usage)["alice"] - 6 in (0, 2)  # what is told of 1970 is long over
     assert machine.report
     assert machine.report.host_count == 1
 
@@ -107,20 +107,20 @@ def test_a_gpu_that_moves_to_another_host_counts_once_and_on_both(machine: Machi
     machine.use("hydra", "bob", "GPU-0")
     machine.minutes(10)
     machine.minutes(1, NOON + 2 * DAY)
-    told = machine.tallies()
-    assert used(told) == {"alice": 21, "bob": 21}
-    assert minutes(told) == 42
+    daily_usage = machine.tallies()
+    assert used(daily_usage) == {"alice": 21, "bob": 21}
+    assert minutes(daily_usage) == 42
     past = HistoryReader(machine.lab.state, timezone.utc)
-    found = {
+    seen_by_host = {
         name: [
-            sum(one.columns["seen"])
-            for one in past.read_host(name, NOON, NOON + HOUR, 300).gpus
-            if one.series.key == key
+            sum(gpu_history.columns["seen"])
+            for gpu_history in past.read_host(name, NOON, NOON + HOUR, 300).gpus
+            if gpu_history.series.key == key
         ]
         for name, key in (("atlas", "GPU-0"), ("hydra", "GPU-0"))
     }
     past.close()
-    assert found == {"atlas": [10], "hydra": [10]}
+    assert seen_by_host == {"atlas": [10], "hydra": [10]}
 
 
 def test_a_host_that_is_renamed_counts_once_also_while_its_old_name_looks_fresh(machine: Machine) -> None:
@@ -128,9 +128,9 @@ def test_a_host_that_is_renamed_counts_once_also_while_its_old_name_looks_fresh(
     del machine.hosts["atlas"]
     machine.use("zeus")
     machine.minutes(10)
-    told = machine.tallies()
-    assert used(told) == {"alice": 20}
-    assert {(row.host, row.seen.seen) for row in told.seen} == {("atlas", 10), ("zeus", 10)}
+    daily_usage = machine.tallies()
+    assert used(daily_usage) == {"alice": 20}
+    assert {(row.host, row.seen.seen) for row in daily_usage.seen} == {("atlas", 10), ("zeus", 10)}
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_five_spellings_of_one_user_are_one_person(machine: Machine) -> None:
     for name in spellings:
         machine.use("atlas", name)
         machine.minutes(2)
-    told = machine.tallies()
+    daily_usage = machine.tallies()
     people = PeopleDirectory(NameFiles(machine.lab.data, None).read_names()[0])
-    called = PeopleNames(people, {row.person for row in told.shares})
+    called = PeopleNames(people, {row.person for row in daily_usage.shares})
     for what, expected in (("used", 10), ("booked", 10), ("unused", 0)):
         sums: dict[str, float] = {}
-        for name, count in used(told, what).items():
+        for name, count in used(daily_usage, what).items():
             sums[called.find_display_name(name)] = sums.get(called.find_display_name(name), 0) + count
         assert sums == ({"Alice Smith": expected} if expected else {})
 
@@ -197,10 +197,10 @@ while not history.roll_up(at + 3 * 86400, 60):
 
 def test_two_processes_at_the_same_time_count_each_minute_once(machine: Machine) -> None:
     command = [sys.executable, "-c", RECORDS, str(machine.lab.state), str(NOON)]
-    several = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
-    assert [one.wait(300) for one in several] == [0, 0]
-    told = machine.tallies(NOON + 3 * DAY)
-    assert (minutes(told), used(told)) == (8 * 150, {"alice": 8 * 150})
+    processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    daily_usage = machine.tallies(NOON + 3 * DAY)
+    assert (minutes(daily_usage), used(daily_usage)) == (8 * 150, {"alice": 8 * 150})
 
 
 def test_another_builder_takes_up_where_the_last_one_was_killed(machine: Machine) -> None:

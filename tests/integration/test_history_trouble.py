@@ -71,19 +71,19 @@ def killed(program: str, state: Path, moment: int, lines: int) -> list[str]:
     command = [sys.executable, "-c", program, str(state), str(moment)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        said = [process.stdout.readline() for _ in range(lines)]
+        output_lines = [process.stdout.readline() for _ in range(lines)]
         process.send_signal(signal.SIGKILL)
-        said += process.stdout.read().splitlines()
-    return [one.strip() for one in said]
+        output_lines += process.stdout.read().splitlines()
+    return [line.strip() for line in output_lines]
 
 
 @pytest.mark.parametrize("lines", [2, 9, 30])
 def test_a_builder_that_is_killed_while_it_records_loses_nothing_that_it_had_recorded(state: Path, lines: int) -> None:
-    told = [int(one) for one in killed(RECORDS, state, NOON, lines) if one.isdigit()]
+    printed_numbers = [int(line) for line in killed(RECORDS, state, NOON, lines) if line.isdigit()]
     whole(state)
     past = HistoryReader(state, timezone.utc)
-    found = minutes(past.read_daily_usage(*EVER, NOON + DAY))
-    assert found in {40 * (told[-1] + 1), 40 * (told[-1] + 2)}
+    seen_minutes = minutes(past.read_daily_usage(*EVER, NOON + DAY))
+    assert seen_minutes in {40 * (printed_numbers[-1] + 1), 40 * (printed_numbers[-1] + 2)}
 
 
 @pytest.mark.parametrize("lines", [1, 2, 8, 20, 45])
@@ -96,9 +96,9 @@ def test_a_builder_that_is_killed_while_it_rolls_up_counts_nothing_twice(state: 
     whole(state)
     history = HistoryWriter(state, timezone.utc)
     for _ in range(2):
-        told = history.read_daily_usage(*EVER, NOON + 2 * DAY)
-        assert minutes(told) == 40 * 70
-        assert used(told) == {"alice": 1400, "bob": 1400}
+        daily_usage = history.read_daily_usage(*EVER, NOON + 2 * DAY)
+        assert minutes(daily_usage) == 40 * 70
+        assert used(daily_usage) == {"alice": 1400, "bob": 1400}
         assert sum(history.read_host("gpu7", NOON, NOON + 2 * HOUR, 300).gpus[0].columns["seen"]) == 70
         roll(history, NOON + 2 * DAY)
     history.close()
@@ -125,9 +125,9 @@ def test_a_full_disk_costs_the_minute_and_not_the_file(state: Path, history: His
     history.record(HERE, NOON + 6000)
     assert not history.problems
     whole(state)
-    told = history.read_minutes("atlas", 99, NOON + 7000)
-    assert [at for at, _ in told][:5] == [NOON + 60 * number for number in range(5)]
-    assert told[-1][0] == NOON + 6000
+    minute_samples = history.read_minutes("atlas", 99, NOON + 7000)
+    assert [at for at, _ in minute_samples][:5] == [NOON + 60 * number for number in range(5)]
+    assert minute_samples[-1][0] == NOON + 6000
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
@@ -189,7 +189,7 @@ def test_a_disk_that_breaks_each_file_is_not_filled_with_them(state: Path, histo
         text(state / "history.db")
         history.record(HERE, NOON + 60 * number)
     assert len(database.list_broken_databases(state)) == 3
-    assert any("again and again" in one.what for one in history.problems)
+    assert any("again and again" in problem.what for problem in history.problems)
     assert len(history.problems) == 2
 
 
@@ -261,13 +261,13 @@ def test_a_step_to_a_new_version_that_fails_leaves_the_file_as_it_was(
 
 
 def test_two_builders_on_one_history_count_nothing_twice(state: Path) -> None:
-    one, two = HistoryWriter(state, timezone.utc), HistoryWriter(state, timezone.utc)
+    first_writer, two = HistoryWriter(state, timezone.utc), HistoryWriter(state, timezone.utc)
     for number in range(130):
-        for history in (one, two) if number % 2 else (two, one):
+        for history in (first_writer, two) if number % 2 else (two, first_writer):
             history.record(HERE, NOON + 60 * number)
             history.roll_up(NOON + 60 * number, 0.001)
             assert not history.problems
-    for history in (one, two):
+    for history in (first_writer, two):
         assert used(history.read_daily_usage(*EVER, NOON + 130 * 60)) == {"alice": 130}
         history.close()
 
@@ -276,13 +276,13 @@ def test_a_file_that_another_program_keeps_locked_costs_the_minute_and_little_ti
     state: Path, history: HistoryWriter
 ) -> None:
     record(history, NOON, 1, HERE)
-    other = sqlite3.connect(state / "history.db", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
+    locking_connection = sqlite3.connect(state / "history.db", isolation_level=None)
+    locking_connection.execute("BEGIN EXCLUSIVE")
     with within(2, wall):
         history.record(HERE, NOON + 60)
     assert "locked" in history.problems[0].what
-    other.execute("ROLLBACK")
-    other.close()
+    locking_connection.execute("ROLLBACK")
+    locking_connection.close()
     history.record(HERE, NOON + 60)
     assert not history.problems
     assert len(history.read_minutes("atlas", 9, NOON + 60)) == 2

@@ -56,8 +56,8 @@ def grown(head: str, row: Callable[[int], str], tail: str = "", size: int = MIB 
     rows = [head]
     left = size - len(head) - len(tail)
     number = 0
-    while (left := left - len(one := row(number))) > 0:
-        rows.append(one)
+    while (left := left - len(new_row := row(number))) > 0:
+        rows.append(new_row)
         number += 1
     return "".join([*rows, tail])
 
@@ -155,8 +155,8 @@ def test_the_last_good_file_replaces_one_that_is_too_large_and_the_setting_is_na
     content = grown(f"{GPU_COLUMNS}\n{gpu(0)}", lambda n: f"# {n}\n", size=MIB)
     path = lab.write("large", "gpus.csv", content)
     size = path.stat().st_size
-    told = words(lab.build())
-    assert told == (
+    message = words(lab.build())
+    assert message == (
         f"data/large/gpus.csv: not read: it has {size} bytes, more than the {MIB} that are read; "
         "GPUBOARD_SNAPSHOT_KIB allows more"
     )

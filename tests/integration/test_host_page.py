@@ -75,12 +75,12 @@ def opened(browser: Browser, url: str, width: int = LAPTOP, **options: Any) -> I
         context.add_init_script("window.alerts = 0; window.alert = () => { window.alerts += 1 }")
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
-        told: list[str] = []
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
+        console_messages: list[str] = []
+        page.on("console", lambda message: console_messages.append(message.text))
+        page.on("pageerror", lambda error: console_messages.append(str(error)))
         page.goto(url)
         yield page
-        assert told == []
+        assert console_messages == []
     finally:
         context.close()
 
@@ -109,8 +109,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     lab.book({"full": {"0": [{**booking, "date": soon(5 * 3600)}, {"name": "ivan", "date": soon(-3600)}]}})
     (lab.data / "hosts.txt").write_text("full, In the basement, vision\n")
     lab.build()
-    with serving(lab, folder) as one:
-        yield one
+    with serving(lab, folder) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +123,8 @@ def plain(browser: Browser, full: Served) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("states")
-    with serving(make_lab(folder), folder) as one:
-        yield one
+    with serving(make_lab(folder), folder) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (lab.data / "hosts.txt").write_text("\n".join(listed))
     lab.book(bookings)
     lab.build()
-    with serving(lab, folder) as one:
-        yield one
+    with serving(lab, folder) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +163,8 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     lab.host("crowd", gpu(0, 80000, 99), "".join(process(n, memory=900) for n in many), "".join(map(person, many)))
     (lab.data / "hosts.txt").write_text(f'quotes, "It\'s" <b>{"long" * 50}\nsixteen, {"w " * 100}, {"tag" * 60}\n')
     lab.build()
-    with serving(lab, folder) as one:
-        yield one
+    with serving(lab, folder) as server:
+        yield server
 
 
 def one_word(text: str) -> str:
@@ -208,13 +208,13 @@ def test_each_field_of_nvidia_smi_is_there_under_its_name(plain: Page) -> None:
     fields = plain.locator(".fields tbody tr").evaluate_all(
         "(rows) => rows.map((r) => [...r.cells].map((c) => c.textContent.trim()))"
     )
-    told = {name: values for name, *values in fields}
-    assert told["fan.speed"] == ["37", "37"]
-    assert told["clocks.current.sm"] == ["1410", "1410"]
-    assert told["ecc.errors.corrected.volatile.total"] == ["3", "3"]
-    assert told["clocks_event_reasons.active"] == ["power limit, too warm"] * 2
-    assert told["memory.used"] == ["9000", "9000"]
-    assert "serial" not in told  # which no GPU tells
+    values_by_field = {name: values for name, *values in fields}
+    assert values_by_field["fan.speed"] == ["37", "37"]
+    assert values_by_field["clocks.current.sm"] == ["1410", "1410"]
+    assert values_by_field["ecc.errors.corrected.volatile.total"] == ["3", "3"]
+    assert values_by_field["clocks_event_reasons.active"] == ["power limit, too warm"] * 2
+    assert values_by_field["memory.used"] == ["9000", "9000"]
+    assert "serial" not in values_by_field  # which no GPU tells
 
 
 def test_problems_of_the_host_are_there(plain: Page) -> None:
@@ -270,7 +270,7 @@ def test_what_is_not_to_be_shown_of_people_is_not_there(tmp_path: Path) -> None:
     lab.build(privacy=PrivacySettings("none", users=False))
     text = (lab.www / "hosts/full.html").read_text()
     secrets = ("alice", "grace", "zoe", "carol", "dora", "erin", "bob", "--flag", ".py", "python", "3fb1c2a97de4")
-    assert [one for one in secrets if one in text] == []
+    assert [secret for secret in secrets if secret in text] == []
     assert "6.1.0-18-amd64" in text
 
 
@@ -298,7 +298,7 @@ def test_a_host_that_is_gone_has_no_page(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_shown_as_text(browser: Browser, hostile: Served, name: str) -> None:
-    told = HOSTILE[name]
+    hostile_text = HOSTILE[name]
     with opened(browser, hostile.url(name), bypass_csp=True) as page:
         cells = page.locator("#_processes tbody td").all_text_contents()
         machine = dict(
@@ -306,21 +306,21 @@ def test_hostile_text_is_shown_as_text(browser: Browser, hostile: Served, name: 
         )
         field = page.locator(".fields tr").filter(has_text="vbios_version").locator("td")
         shown = {
-            "user": (cells[1], told),
-            "container": (cells[4], told),
-            "command": (cells[5], told),
-            "kernel": (machine.get("Kernel"), told),
-            "address": (machine.get("eth0"), one_word(told)),
-            "booking": (page.locator("#_bookings td").nth(0).text_content(), told),
-            "comment": (page.locator("#_bookings td").nth(2).text_content(), told),
-            "field": (field.text_content(), told),
+            "user": (cells[1], hostile_text),
+            "container": (cells[4], hostile_text),
+            "command": (cells[5], hostile_text),
+            "kernel": (machine.get("Kernel"), hostile_text),
+            "address": (machine.get("eth0"), one_word(hostile_text)),
+            "booking": (page.locator("#_bookings td").nth(0).text_content(), hostile_text),
+            "comment": (page.locator("#_bookings td").nth(2).text_content(), hostile_text),
+            "field": (field.text_content(), hostile_text),
         }
         assert page.evaluate("window.alerts") == 0
         assert page.locator("script").count() == 5
         assert page.locator("img, iframe, object, embed, form, base, [style], [onerror]").count() == 0
         assert page.locator("main a:not(.book, [href='../index.html'])").count() == 0
         assert page.locator("a.book").get_attribute("href") == f"../bookings.html#{name}"
-    assert {key: found for key, (found, text) in shown.items() if not is_shown(found, text)} == {}
+    assert {key: shown_text for key, (shown_text, text) in shown.items() if not is_shown(shown_text, text)} == {}
 
 
 @pytest.mark.parametrize("width", [320, PHONE, LAPTOP])
@@ -365,7 +365,7 @@ def test_an_open_host_page_follows_the_board(browser: Browser, tmp_path: Path) -
     lab = Lab(tmp_path)
     write_full(lab)
     lab.build()
-    with serving(lab, tmp_path) as one, opened(browser, one.url("full")) as page:
+    with serving(lab, tmp_path) as server, opened(browser, server.url("full")) as page:
         use = page.locator("#full .gpus td:nth-child(3)").first
         expect(use).to_contain_text("80 %")
         write_full(lab, 33)
@@ -385,10 +385,10 @@ def test_within_a_minute_all_of_it_is_new(browser: Browser, tmp_path: Path) -> N
     write_full(lab)
     lab.build()
     context = browser.new_context()
-    with serving(lab, tmp_path) as one:
+    with serving(lab, tmp_path) as server:
         page = context.new_page()
         page.clock.install(time=time.time())
-        page.goto(one.url("full"))
+        page.goto(server.url("full"))
         fan = page.locator(".fields tr").filter(has_text="fan.speed").locator("td").first
         expect(fan).to_have_text("37")
         page.locator("#full summary").click()
@@ -409,10 +409,10 @@ def test_a_page_whose_host_is_gone_stays_and_says_that_it_does_not_follow(browse
     lab.host("other")
     lab.build()
     context = browser.new_context()
-    with serving(lab, tmp_path) as one:
+    with serving(lab, tmp_path) as server:
         page = context.new_page()
         page.clock.install(time=time.time())
-        page.goto(one.url("full"))
+        page.goto(server.url("full"))
         (lab.data / "hosts.txt").write_text("full, , , hidden\n")
         lab.build()
         for _ in range(8):
@@ -447,18 +447,18 @@ def test_axe_finds_no_accessibility_fault(
         with opened(browser, url, width, bypass_csp=True, color_scheme=scheme) as page:
             page.locator("button.copy").first.wait_for()
             page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-            found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
-            wrong += [(url, rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]]
+            axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+            wrong += [(url, rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]]
     assert wrong == []
 
 
 def test_the_html_is_valid(browser: Browser, full: Served, states: Served, hostile: Served, tmp_path: Path) -> None:
     pages = {"full": full, "tiber": states, "volga": states, "nile": states, **dict.fromkeys(HOSTILE, hostile)}
-    for name, one in pages.items():
+    for name, server in pages.items():
         parser = html5lib.HTMLParser()
-        parser.parse(one.html(name))
+        parser.parse(server.html(name))
         assert parser.errors == []
-        with opened(browser, one.url(name), java_script_enabled=False) as page:
+        with opened(browser, server.url(name), java_script_enabled=False) as page:
             (tmp_path / f"{name}.html").write_text(page.content())  # with the end tags that we leave out
     (tmp_path / "rules.json").write_text('{"extends": ["html-validate:standard"], "elements": ["html5"]}')
     program = node_module("html-validate/bin/html-validate.mjs")

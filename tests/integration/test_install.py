@@ -24,8 +24,8 @@ BLOCK = (
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     need_machine()
-    with Machine(tmp_path_factory.mktemp("machine")) as one:
-        yield one
+    with Machine(tmp_path_factory.mktemp("machine")) as fresh_machine:
+        yield fresh_machine
 
 
 @pytest.fixture(scope="module")
@@ -290,15 +290,15 @@ def test_a_block_that_somebody_edited_becomes_ours_again_and_no_line_of_theirs_i
 def test_machines_that_share_a_home_share_scripts_and_settings(lab: Person, tmp_path: Path) -> None:
     with Machine(tmp_path / "second", "gpu2", home=lab.machine.path("/home")) as second:
         lab.install("host", "--dest", "data")
-        other = [str(lab.clone / "install.sh")]
-        second.run("lab", [*other, "host"])
+        install_command = [str(lab.clone / "install.sh")]
+        second.run("lab", [*install_command, "host"])
         assert sorted(path.name for path in lab.path(".local/share/gpuboard/installed").iterdir()) == ["gpu1", "gpu2"]
         assert lab.path("data/gpu2/gpus.csv").exists()
         assert "stay for: gpu2" in lab.install("remove").stdout
         assert lab.machine.processes() == []
         assert second.crontab("lab") == BLOCK % b""
         assert "runs" in second.run("lab", ".local/share/gpuboard/scripts/gpu-check.sh status", check=False).stdout
-        second.run("lab", [*other, "remove"])
+        second.run("lab", [*install_command, "remove"])
         assert second.crontab("lab") is None
         assert not lab.path(".local").exists()
 

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     need_machine()
-    with Machine(tmp_path_factory.mktemp("machine")) as one:
-        yield one
+    with Machine(tmp_path_factory.mktemp("machine")) as fresh_machine:
+        yield fresh_machine
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,12 @@ FRONT = f"{HOMES['lab']}/my lab/gpuboard"
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One without GPUs."""
     need_machine()
-    one = Machine(tmp_path_factory.mktemp("machine"))
-    one.add_wheels()
-    one.path("/usr/local/sbin/nvidia-smi").unlink()
-    one.copy_project("lab", "my lab/gpuboard")
-    with one:
-        yield one
+    prepared_machine = Machine(tmp_path_factory.mktemp("machine"))
+    prepared_machine.add_wheels()
+    prepared_machine.path("/usr/local/sbin/nvidia-smi").unlink()
+    prepared_machine.copy_project("lab", "my lab/gpuboard")
+    with prepared_machine:
+        yield prepared_machine
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,9 @@ def test_a_second_run_installs_nothing_and_takes_the_gpus_where_there_are_some(m
     assert words.startswith("Usage: gpuboard here [OPTIONS]\n")
 
 
-@pytest.mark.parametrize(("tool", "told"), [("amd-smi", '[{"gpu": 0}]'), ("rocm-smi", '{"card0": {}}')])
-def test_gpus_of_amd_are_gpus_too(machine: Machine, tool: str, told: str) -> None:
-    path = stand_ins(machine, tool, rule=f"echo '{told}'")
+@pytest.mark.parametrize(("tool", "tool_output"), [("amd-smi", '[{"gpu": 0}]'), ("rocm-smi", '{"card0": {}}')])
+def test_gpus_of_amd_are_gpus_too(machine: Machine, tool: str, tool_output: str) -> None:
+    path = stand_ins(machine, tool, rule=f"echo '{tool_output}'")
     words = run_here(machine, "--nonsense", PATH=path)[1]
     shutil.rmtree(machine.path("/home/lab/bin"))
     assert words.startswith("Usage: gpuboard here [OPTIONS]\n")

@@ -32,11 +32,11 @@ def block(lines: str) -> bytes:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     need_machine()
-    one = Machine(tmp_path_factory.mktemp("machine"))
-    one.add_wheels()
-    one.path("/usr/local/sbin/nvidia-smi").rename(one.path("/usr/local/sbin/aside"))
-    with one:
-        yield one
+    prepared_machine = Machine(tmp_path_factory.mktemp("machine"))
+    prepared_machine.add_wheels()
+    prepared_machine.path("/usr/local/sbin/nvidia-smi").rename(prepared_machine.path("/usr/local/sbin/aside"))
+    with prepared_machine:
+        yield prepared_machine
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def web(machine: Machine) -> Person:
 
 def status(person: Person, folder: str = "gpuboard") -> dict[str, Any]:
     """What the board says."""
-    found: dict[str, Any] = json.loads(person.path(f"{folder}/www/status.json").read_text())
-    return found
+    board_status: dict[str, Any] = json.loads(person.path(f"{folder}/www/status.json").read_text())
+    return board_status
 
 
 def host(person: Person, name: str, folder: str = "gpuboard") -> dict[str, Any]:
     """What it says of a host, or nothing."""
-    return next((one for one in status(person, folder)["hosts"] if one["name"] == name), {})
+    return next((host_entry for host_entry in status(person, folder)["hosts"] if host_entry["name"] == name), {})
 
 
 def answers(port: int) -> bool:
@@ -133,14 +133,14 @@ def test_listen_serves_the_board_until_the_setting_goes(web: Person) -> None:
     wait_for(lambda: answers(port), 20)
     web.install("web")
     assert web.machine.crontab("gpuboard") == block(BUILD + SERVE)
-    other = free_port()
-    web.install("web", "--listen", str(other))
-    wait_for(lambda: answers(other), 20)
+    second_port = free_port()
+    web.install("web", "--listen", str(second_port))
+    wait_for(lambda: answers(second_port), 20)
     assert not answers(port)
     web.sh("sed -i /LISTEN/d .config/gpuboard/gpuboard.conf")
     web.install("web")
     assert web.machine.crontab("gpuboard") == block(BUILD)
-    assert not answers(other)
+    assert not answers(second_port)
 
 
 def test_the_bot_is_kept_alive_where_it_has_tokens_and_ended_where_it_has_none(web: Person) -> None:
@@ -192,7 +192,7 @@ def test_a_port_and_passwords_that_were_set_by_hand_count_at_the_next_call(web: 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected_refusal"),
     [
         (["--listen", "web:eighty"], "must be address:port or a port"),
         (["--data", "nowhere"], "there is no such folder"),
@@ -201,11 +201,11 @@ def test_a_port_and_passwords_that_were_set_by_hand_count_at_the_next_call(web: 
         (["--folder"], "needs a word"),
     ],
 )
-def test_what_cannot_work_is_refused_and_nothing_changed(web: Person, words: list[str], told: str) -> None:
+def test_what_cannot_work_is_refused_and_nothing_changed(web: Person, words: list[str], expected_refusal: str) -> None:
     before = web.tree()
     done = web.install("web", *words, check=False)
     assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
-    assert told in done.stdout
+    assert expected_refusal in done.stdout
     assert web.tree() == before
 
 
@@ -248,9 +248,9 @@ def test_a_lab_that_runs_the_original_scripts_sees_its_hosts(web: Person) -> Non
     old.original("atlas", gpus=f"0, GPU-a, Tesla T4, 3, 15360, 41, 5, 40, {STAMP}\n")
     web.machine.give("gpuboard", f"{web.home}/gpuboard/old")
     web.install("web", "--data", "gpuboard/old/data")
-    found = host(web, "atlas")
-    assert found["state"] == "fresh"
-    assert [(gpu["name"], gpu["utilization.gpu"]) for gpu in found["gpus"]] == [("Tesla T4", 41)]
+    atlas_status = host(web, "atlas")
+    assert atlas_status["state"] == "fresh"
+    assert [(gpu["name"], gpu["utilization.gpu"]) for gpu in atlas_status["gpus"]] == [("Tesla T4", 41)]
     assert "  data      /home/gpuboard/gpuboard/old/data\n" in web.install("web").stdout  # it stays
     web.install("web", "--data", "gpuboard/data")
 
@@ -262,9 +262,9 @@ def end_builder(person: Person, folder: str = "gpuboard") -> None:
 
 def right(person: Person, gpus: int, after: float) -> bool:
     """The board was built after that moment, and is right about the host."""
-    found = host(person, "gpu1")
-    numbers = [(gpu["memory.used"], gpu["memory.total"], gpu["utilization.gpu"]) for gpu in found.get("gpus", [])]
-    seen = found.get("state") == "fresh" and found["seen"] > after
+    host_status = host(person, "gpu1")
+    numbers = [(gpu["memory.used"], gpu["memory.total"], gpu["utilization.gpu"]) for gpu in host_status.get("gpus", [])]
+    seen = host_status.get("state") == "fresh" and host_status["seen"] > after
     return seen and status(person)["built"] > after and numbers == [(1024, 81920, 37)] * gpus
 
 

@@ -21,15 +21,15 @@ HOUR = 3600
 @pytest.fixture
 def board(browser: Browser, tmp_path: Path) -> Iterator[Board]:
     """Three hosts on an open page."""
-    with opened(browser, Board(tmp_path), tmp_path) as one:
-        yield one
+    with opened(browser, Board(tmp_path), tmp_path) as opened_board:
+        yield opened_board
 
 
 @pytest.fixture
 def clocked(browser: Browser, tmp_path: Path) -> Iterator[Board]:
     """The same, where the test lets time pass."""
-    with opened(browser, Board(tmp_path), tmp_path, datetime.now(timezone.utc)) as one:
-        yield one
+    with opened(browser, Board(tmp_path), tmp_path, datetime.now(timezone.utc)) as opened_board:
+        yield opened_board
 
 
 # Numbers and cards
@@ -306,9 +306,9 @@ def test_a_hidden_page_requests_nothing_until_it_is_visible(clocked: Board) -> N
 
 
 def age_of(text: str) -> int:
-    found = re.search(r"(\d+) s ago", text)
-    assert found, text
-    return int(found[1])
+    age_match = re.search(r"(\d+) s ago", text)
+    assert age_match, text
+    return int(age_match[1])
 
 
 def test_the_age_of_each_host_counts_up_and_falls_when_it_is_seen_again(clocked: Board) -> None:
@@ -351,9 +351,10 @@ class Passing:
 
     def answer(self, route: Route) -> None:
         """What the server says, at a later time."""
-        found = route.fetch()
+        server_response = route.fetch()
         route.fulfill(
-            response=found, headers={**found.headers, "date": formatdate(time.time() + self.seconds, usegmt=True)}
+            response=server_response,
+            headers={**server_response.headers, "date": formatdate(time.time() + self.seconds, usegmt=True)},
         )
 
     def by(self, seconds: int) -> None:

@@ -24,8 +24,8 @@ TOKYO = "Asia/Tokyo"
 @pytest.fixture
 def board(browser: Browser, tmp_path: Path) -> Iterator[Board]:
     """Three hosts on an open page."""
-    with opened(browser, Board(tmp_path), tmp_path) as one:
-        yield one
+    with opened(browser, Board(tmp_path), tmp_path) as opened_board:
+        yield opened_board
 
 
 # Bad input
@@ -206,7 +206,7 @@ def test_sixty_refreshes_of_fifty_hosts_leave_the_page_as_large_as_it_was(
 
         def size() -> tuple[int, float]:
             session.send("HeapProfiler.collectGarbage")
-            metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+            metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
             return fifty.page.evaluate("document.querySelectorAll('*').length"), metrics["JSHeapUsedSize"]
 
         def refreshed(times: int) -> None:
@@ -280,8 +280,8 @@ def test_ages_name_their_moment_in_both_zones_also_after_an_update(browser: Brow
         board.page.wait_for_timeout(1000)
         board.host("juno", use=83)
         board.next()
-        for one in (board.page.locator("#juno header time"), board.page.locator(".age time")):
-            moment = datetime.fromisoformat(one.get_attribute("datetime") or "")
+        for time_element in (board.page.locator("#juno header time"), board.page.locator(".age time")):
+            moment = datetime.fromisoformat(time_element.get_attribute("datetime") or "")
             assert moment.utcoffset() == timedelta(0)
             here = moment + timedelta(hours=9)
-            assert one.get_attribute("title") == f"{here:%H:%M} here, {moment.isoformat(' ')}"
+            assert time_element.get_attribute("title") == f"{here:%H:%M} here, {moment.isoformat(' ')}"

@@ -42,12 +42,12 @@ HARMLESS = list(read_corpus("harmless.txt"))
 
 def given(arguments: list[str]) -> list[str]:
     """The command as a process has it."""
-    return [SECRET.sub(r"\1", one) for one in arguments]
+    return [SECRET.sub(r"\1", argument) for argument in arguments]
 
 
 def expected(arguments: list[str]) -> str:
     """The command as it may be shown."""
-    return " ".join(SECRET.sub(HIDDEN, one) for one in arguments)
+    return " ".join(SECRET.sub(HIDDEN, argument) for argument in arguments)
 
 
 class Host:
@@ -55,14 +55,14 @@ class Host:
 
     def __init__(self, folder: Path, awk: str) -> None:
         """Without processes."""
-        found = shutil.which(awk)
-        need("" if found else f"{awk} is not installed")
+        awk_path = shutil.which(awk)
+        need("" if awk_path else f"{awk} is not installed")
         self.proc = folder / "proc"
         self.spool = folder / "spool"
         for name in ("bin", "smi", "spool", "proc"):
             (folder / name).mkdir()
         (self.proc / "uptime").write_text("10000.00 1.0\n")
-        (folder / "bin/awk").symlink_to(found or "")
+        (folder / "bin/awk").symlink_to(awk_path or "")
         self.apps = folder / "smi/apps"
         self.environment = {
             **os.environ,
@@ -84,7 +84,7 @@ class Host:
             (folder / "stat").write_text(f"{pid} (python) S 1 {pid} {pid} {'0 ' * 15}0 900000 0 0\n")
             (folder / "status").write_text("Uid:\t0\t0\t0\t0\nVmRSS:\t  2048 kB\n")
             (folder / "cgroup").write_text("0::/\n")
-            (folder / "cmdline").write_bytes(b"".join(one.encode() + b"\0" for one in arguments))
+            (folder / "cmdline").write_bytes(b"".join(argument.encode() + b"\0" for argument in arguments))
         self.apps.write_text("".join(f"GPU-00000000-1111, {pid}, 512, python\n" for pid in pids))
         for task in "23":
             script = [str(ROOT / "scripts/gpu-run.sh"), "tick", task]
@@ -98,22 +98,22 @@ class Host:
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """All commands of both files, as the host shows them with this awk."""
     host = Host(tmp_path_factory.mktemp("host"), request.param)
-    return host.shown([*(given(one) for one in SECRETS), *HARMLESS])
+    return host.shown([*(given(command_line) for command_line in SECRETS), *HARMLESS])
 
 
 def test_the_corpus_is_large_and_has_no_line_twice() -> None:
-    assert len({tuple(one) for one in SECRETS}) == len(SECRETS) >= 250
-    assert len({tuple(one) for one in HARMLESS}) == len(HARMLESS) >= 150
-    assert all(SECRET.search(" ".join(one)) for one in SECRETS)
-    assert not any(SECRET.search(" ".join(one)) for one in HARMLESS)
+    assert len({tuple(command_line) for command_line in SECRETS}) == len(SECRETS) >= 250
+    assert len({tuple(command_line) for command_line in HARMLESS}) == len(HARMLESS) >= 150
+    assert all(SECRET.search(" ".join(command_line)) for command_line in SECRETS)
+    assert not any(SECRET.search(" ".join(command_line)) for command_line in HARMLESS)
 
 
 def test_secrets_become_dots_and_the_rest_stays(shown: list[str]) -> None:
-    assert shown[: len(SECRETS)] == [expected(one) for one in SECRETS]
+    assert shown[: len(SECRETS)] == [expected(command_line) for command_line in SECRETS]
 
 
 def test_harmless_commands_stay_as_they_are(shown: list[str]) -> None:
-    assert shown[len(SECRETS) :] == [" ".join(one) for one in HARMLESS]
+    assert shown[len(SECRETS) :] == [" ".join(command_line) for command_line in HARMLESS]
 
 
 @pytest.mark.parametrize("awk", AWKS)
@@ -138,19 +138,21 @@ def own(tmp_path: Path) -> OwnGpus:
     return OwnGpus(tmp_path / "own")
 
 
-def list_commands(own: OwnGpus, **more: str) -> dict[int, str | None]:
+def list_commands(own: OwnGpus, **extra_variables: str) -> dict[int, str | None]:
     """The command of each process, as `gpuboard list --json` has it."""
-    done = gpuboard(own.smi.parent, "list", "--json", **{**own.environment, **more})
+    done = gpuboard(own.smi.parent, "list", "--json", **{**own.environment, **extra_variables})
     assert (done.returncode, done.stderr) == (0, "")
     gpus = [gpu for host in json.loads(done.stdout)["hosts"] for gpu in host["gpus"]]
-    return {one["pid"]: one["command"] for gpu in gpus for one in gpu["processes"]}
+    return {process["pid"]: process["command"] for gpu in gpus for process in gpu["processes"]}
 
 
 def test_list_masks_the_commands_of_this_machine_by_the_same_rules(own: OwnGpus) -> None:
     commands = dict(enumerate([*SECRETS, *HARMLESS], 1000))
     for pid, arguments in commands.items():
         own.process(0, pid, "python")
-        (own.proc / str(pid) / "cmdline").write_bytes(b"".join(one.encode() + b"\0" for one in given(arguments)))
+        (own.proc / str(pid) / "cmdline").write_bytes(
+            b"".join(argument.encode() + b"\0" for argument in given(arguments))
+        )
     assert list_commands(own) == {pid: expected(arguments) for pid, arguments in commands.items()}
 
 

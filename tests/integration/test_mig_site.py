@@ -37,9 +37,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def fleet_of(lab: Lab) -> Fleet:
-    found, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
-    assert found, wrong
-    return found
+    fleet, wrong = loader.parse_status((lab.www / "status.json").read_bytes())
+    assert fleet, wrong
+    return fleet
 
 
 def text(lab: Lab, name: str) -> str:
@@ -62,8 +62,11 @@ def test_a_gpu_appears_once_with_its_instances(lab: Lab) -> None:
     cut, plain = lab.host_status()["gpus"]
     assert (cut["index"], cut["uuid"], cut["state"]) == (0, "GPU-0", "busy")
     assert cut["reason"] == "3 of 4 instances are free: 0:0, 0:2, 0:3"
-    assert [one["user"] for one in cut["processes"]] == ["alice"]
-    assert [(one["place"], one["profile"], one["state"]) for one in cut["instances"]] == [
+    assert [process_or_instance["user"] for process_or_instance in cut["processes"]] == ["alice"]
+    assert [
+        (process_or_instance["place"], process_or_instance["profile"], process_or_instance["state"])
+        for process_or_instance in cut["instances"]
+    ] == [
         ("0:0", "3g.40gb", "free"),
         ("0:1", "2g.20gb", "busy"),
         ("0:2", "1g.10gb", "free"),
@@ -76,46 +79,46 @@ def test_a_gpu_appears_once_with_its_instances(lab: Lab) -> None:
 def test_use_is_never_zero_where_it_is_not_available(lab: Lab) -> None:
     lab.build()
     cut = lab.host_status()["gpus"][0]
-    for one in (cut, *cut["instances"]):
-        assert one["utilization.gpu"] is None
-        assert one["utilization.memory"] is None
+    for device in (cut, *cut["instances"]):
+        assert device["utilization.gpu"] is None
+        assert device["utilization.memory"] is None
     assert cut["temperature.gpu"] == 44
-    assert [one["temperature.gpu"] for one in cut["instances"]] == [None] * 4
+    assert [device["temperature.gpu"] for device in cut["instances"]] == [None] * 4
 
 
 def test_whoever_reads_it_has_instances_as_what_can_be_had(lab: Lab) -> None:
     lab.build()
     (host,) = fleet_of(lab).hosts
-    assert [one.label for one in host.gpus] == ["0:0", "0:1", "0:2", "0:3", "1"]
+    assert [device.label for device in host.gpus] == ["0:0", "0:1", "0:2", "0:3", "1"]
     assert host.gpus[0].parent_keys == ("0", "gpu-0")
-    assert [one.label for one in host.mig_gpus] == ["0"]
+    assert [device.label for device in host.mig_gpus] == ["0"]
 
 
 @pytest.mark.parametrize("odd", [[7], [{}], [{"state": "free"}], "all", {"0:1": {}}])
 def test_instances_that_cannot_be_understood_make_no_gpu_free(lab: Lab, odd: object) -> None:
     lab.build()
-    told = lab.status()
-    told["hosts"][0]["gpus"][0].update(instances=odd, state="free")
-    found, _ = loader.parse_status(json.dumps(told).encode())
-    assert found
-    assert found.hosts[0].gpus[0].state == "unknown"
+    board_status = lab.status()
+    board_status["hosts"][0]["gpus"][0].update(instances=odd, state="free")
+    fleet, _ = loader.parse_status(json.dumps(board_status).encode())
+    assert fleet
+    assert fleet.hosts[0].gpus[0].state == "unknown"
 
 
 def test_a_gpu_without_a_number_has_its_instances_too(lab: Lab) -> None:
     lab.build()
-    told = lab.status()
-    told["hosts"][0]["gpus"][0]["index"] = None
-    found, _ = loader.parse_status(json.dumps(told).encode())
-    assert found
-    (host,) = found.hosts
-    assert [len(one.get("instances", ())) for one in client_render.client_gpus_to_json(host)] == [4, 0]
+    board_status = lab.status()
+    board_status["hosts"][0]["gpus"][0]["index"] = None
+    fleet, _ = loader.parse_status(json.dumps(board_status).encode())
+    assert fleet
+    (host,) = fleet.hosts
+    assert [len(gpu_json.get("instances", ())) for gpu_json in client_render.client_gpus_to_json(host)] == [4, 0]
     assert search.describe_searched_models(host).startswith("1 × H100 80 GB (3g.40gb, 2g.20gb, 2 × 1g.10gb)")
 
 
 def test_list_agrees_with_status_json(lab: Lab, tmp_path: Path) -> None:
     lab.build()
-    found = json.loads(gpuboard(tmp_path, "list", "--json", "--data", "data").stdout)
-    assert found["hosts"][0]["gpus"] == lab.host_status()["gpus"]
+    listing = json.loads(gpuboard(tmp_path, "list", "--json", "--data", "data").stdout)
+    assert listing["hosts"][0]["gpus"] == lab.host_status()["gpus"]
 
 
 def test_list_shows_instances_below_their_gpu(lab: Lab, tmp_path: Path) -> None:  # noqa: ARG001
@@ -133,10 +136,10 @@ def test_list_shows_instances_below_their_gpu(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("words", "labels"), [("1g.10gb", "0:2,0:3"), ("state:busy", "0:1"), ("alice", "0:1")])
 def test_a_search_finds_instances(lab: Lab, tmp_path: Path, words: str, labels: str) -> None:  # noqa: ARG001
-    found = json.loads(gpuboard(tmp_path, "list", "--json", "--data", "data", words).stdout)
-    several = [one["place"] for cut in found["hosts"][0]["gpus"] for one in cut.get("instances", ())]
+    listing = json.loads(gpuboard(tmp_path, "list", "--json", "--data", "data", words).stdout)
+    places = [instance["place"] for cut in listing["hosts"][0]["gpus"] for instance in cut.get("instances", ())]
     # a model that stands in the head of a host fits all that it has
-    assert set(labels.split(",")) <= set(several)
+    assert set(labels.split(",")) <= set(places)
 
 
 # Texts
@@ -205,22 +208,24 @@ def test_memory_and_states_are_those_of_instances_and_the_rest_is_the_gpus(lab: 
 
 
 def test_the_health_of_a_gpu_appears_once() -> None:
-    found = gpu_health.build_host_health_metrics(decide(host_data([*instances(), gpu(1)])))
-    assert found
-    assert [(one.key, one.index) for one in found.gpus] == [("GPU-0", 0), ("GPU-1", 1)]
+    health_metrics = gpu_health.build_host_health_metrics(decide(host_data([*instances(), gpu(1)])))
+    assert health_metrics
+    assert [(gpu_metrics.key, gpu_metrics.index) for gpu_metrics in health_metrics.gpus] == [("GPU-0", 0), ("GPU-1", 1)]
 
 
 def test_history_keeps_memory_and_state_of_instances_and_no_use() -> None:
-    found = sample_host(decide(host_data(instances())))
-    assert found
-    kept = block_format.unpack_minute_block(block_format.pack_minute_block([block_format.pack_sample(found)]))
-    packed_up = block_format.pack_sample(found)
+    host_sample = sample_host(decide(host_data(instances())))
+    assert host_sample
+    kept = block_format.unpack_minute_block(block_format.pack_minute_block([block_format.pack_sample(host_sample)]))
+    packed_up = block_format.pack_sample(host_sample)
     hour = block_format.build_hour_block(packed_up.gpu_set_id, {0: kept})
     again = hour.build_sample(0, "atlas", block_format.unpack_gpu_series(packed_up.packed_series))
     assert again
-    assert [(one.series.index, one.series.key) for one in again.gpus] == [(f"0:{n}", f"MIG-0-{n}") for n in range(4)]
-    assert {one.use for one in again.gpus} == {None}
-    assert [one.memory for one in again.gpus] == [14.0] * 4
+    assert [(gpu_sample.series.index, gpu_sample.series.key) for gpu_sample in again.gpus] == [
+        (f"0:{n}", f"MIG-0-{n}") for n in range(4)
+    ]
+    assert {gpu_sample.use for gpu_sample in again.gpus} == {None}
+    assert [gpu_sample.memory for gpu_sample in again.gpus] == [14.0] * 4
 
 
 def test_what_older_versions_kept_is_read_on(lab: Lab, tmp_path: Path) -> None:
@@ -232,12 +237,12 @@ def test_what_older_versions_kept_is_read_on(lab: Lab, tmp_path: Path) -> None:
     push(lab)
     lab.build(60)
     minutes = HistoryReader(lab.state, timezone.utc).read_minutes("atlas", 5, time.time() + 60)
-    assert [[one.series.index for one in sample.gpus] for _, sample in minutes] == [
+    assert [[gpu_sample.series.index for gpu_sample in sample.gpus] for _, sample in minutes] == [
         [0, 1],
         ["0:0", "0:1", "0:2", "0:3", 1],
     ]
-    found = gpuboard(tmp_path, "export", "--csv", "--data", "data", "--state", "state", "--since", "1h")
-    assert [row.split(",")[2] for row in found.stdout.splitlines()[1:]] == ["0", "1"]
+    finished = gpuboard(tmp_path, "export", "--csv", "--data", "data", "--state", "state", "--since", "1h")
+    assert [row.split(",")[2] for row in finished.stdout.splitlines()[1:]] == ["0", "1"]
 
 
 # Bookings
@@ -245,25 +250,25 @@ def test_what_older_versions_kept_is_read_on(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("written", "key"), [("0:1", "0:1"), ("MIG-0-1", "MIG-0-1"), ("0", "0"), ("GPU-0", "GPU-0")])
 def test_an_instance_and_a_gpu_in_mig_mode_can_be_booked(lab: Lab, tmp_path: Path, written: str, key: str) -> None:
-    found = gpuboard(tmp_path, "book", f"atlas:{written}", "--for", "2h")
-    assert found.returncode == 0, found.stderr
-    assert f"atlas:{key} for {ME} from now until" in found.stderr
+    finished = gpuboard(tmp_path, "book", f"atlas:{written}", "--for", "2h")
+    assert finished.returncode == 0, finished.stderr
+    assert f"atlas:{key} for {ME} from now until" in finished.stderr
     assert list(entries(lab)["atlas"]) == [key]
 
 
 @pytest.mark.parametrize(("first", "second"), [("0:1", "0"), ("0", "0:1"), ("0:1", "MIG-0-1"), ("GPU-0", "0:3")])
 def test_a_booking_of_the_gpu_books_its_instances(lab: Lab, tmp_path: Path, first: str, second: str) -> None:  # noqa: ARG001
     assert gpuboard(tmp_path, "book", f"atlas:{first}", "--for", "2h").returncode == 0
-    found = gpuboard(tmp_path, "book", f"atlas:{second}", "--for", "2h", "--name", "bob")
-    assert found.returncode == 1
-    assert "is booked by" in found.stderr
+    finished = gpuboard(tmp_path, "book", f"atlas:{second}", "--for", "2h", "--name", "bob")
+    assert finished.returncode == 1
+    assert "is booked by" in finished.stderr
 
 
 def test_two_instances_can_be_two_persons(lab: Lab, tmp_path: Path) -> None:
     assert gpuboard(tmp_path, "book", "atlas:0:0,0:2", "--for", "2h").returncode == 0
     assert gpuboard(tmp_path, "book", "atlas:0:3", "--for", "2h", "--name", "bob").returncode == 0
     lab.build()
-    states = {one["place"]: one["state"] for one in lab.host_status()["gpus"][0]["instances"]}
+    states = {instance["place"]: instance["state"] for instance in lab.host_status()["gpus"][0]["instances"]}
     assert states == {"0:0": "booked", "0:1": "busy", "0:2": "booked", "0:3": "booked"}
 
 
@@ -273,16 +278,16 @@ def test_who_names_the_gpu_and_an_instance_books_the_gpu(lab: Lab, tmp_path: Pat
 
 
 def test_an_instance_that_there_is_not_is_refused(lab: Lab, tmp_path: Path) -> None:  # noqa: ARG001
-    found = gpuboard(tmp_path, "book", "atlas:0:7", "--for", "2h")
-    assert found.returncode == 1
-    assert "atlas has no GPU 0:7, only GPUs 0:0, 0:1, 0:2, 0:3, 1" in found.stderr
+    finished = gpuboard(tmp_path, "book", "atlas:0:7", "--for", "2h")
+    assert finished.returncode == 1
+    assert "atlas has no GPU 0:7, only GPUs 0:0, 0:1, 0:2, 0:3, 1" in finished.stderr
 
 
 def test_an_instance_is_released_by_its_name(lab: Lab, tmp_path: Path) -> None:
     assert gpuboard(tmp_path, "book", "atlas:0:2", "--for", "2h").returncode == 0
-    found = gpuboard(tmp_path, "release", "atlas:0:2")
-    assert found.returncode == 0, found.stderr
-    assert "atlas:0:2" in found.stderr
+    finished = gpuboard(tmp_path, "release", "atlas:0:2")
+    assert finished.returncode == 0, finished.stderr
+    assert "atlas:0:2" in finished.stderr
     lab.build()
     assert lab.host_status()["gpus"][0]["instances"][2]["state"] == "free"
 
@@ -291,8 +296,8 @@ def test_any_takes_whole_gpus_first_and_instances_by_their_profile(lab: Lab, tmp
     for _ in range(2):
         assert gpuboard(tmp_path, "book", "--any", "1", "--for", "2h").returncode == 0
     assert list(entries(lab)["atlas"]) == ["1", "0:0"]
-    found = gpuboard(tmp_path, "book", "--any", "2", "--for", "2h")
-    assert (found.returncode, "no host has 2 free GPUs" in found.stderr) == (1, True)
+    finished = gpuboard(tmp_path, "book", "--any", "2", "--for", "2h")
+    assert (finished.returncode, "no host has 2 free GPUs" in finished.stderr) == (1, True)
     assert gpuboard(tmp_path, "book", "--any", "2", "--model", "1g.10gb", "--for", "2h").returncode == 0
     assert list(entries(lab)["atlas"]) == ["1", "0:0", "0:2", "0:3"]
 
@@ -334,7 +339,7 @@ def test_beside_a_mig_gpu_without_instances_indexes_are_not_those_of_cuda(
     cut = lab.status()["hosts"][0]["gpus"][0]
     assert (cut["state"], cut["instances"]) == (state, [])
     listed = json.loads(gpuboard(tmp_path, "list", "--json", "--data", "data").stdout)
-    assert [one.get("instances") for one in listed["hosts"][0]["gpus"]] == [[], None]
+    assert [gpu_entry.get("instances") for gpu_entry in listed["hosts"][0]["gpus"]] == [[], None]
 
 
 def test_who_asks_for_a_profile_gets_all_of_it(lab: Lab, tmp_path: Path) -> None:  # noqa: ARG001
@@ -345,11 +350,11 @@ def test_who_asks_for_a_profile_gets_all_of_it(lab: Lab, tmp_path: Path) -> None
 
 def test_two_gpus_are_never_two_instances(lab: Lab, tmp_path: Path) -> None:
     push(lab, gpus=gpu_row(1, 70000, 99))
-    found = gpuboard(tmp_path, "available", "--host", "atlas", "--data", "data", "--at-least", "2")
-    assert (found.returncode, found.stdout) == (1, "")
-    assert "a process can use one instance, and no other GPU with it" in found.stderr
+    finished = gpuboard(tmp_path, "available", "--host", "atlas", "--data", "data", "--at-least", "2")
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "a process can use one instance, and no other GPU with it" in finished.stderr
 
 
 def test_all_names_instances_by_their_place(lab: Lab, tmp_path: Path) -> None:  # noqa: ARG001
-    found = gpuboard(tmp_path, "available", "--all", "--data", "data", "--model", "1g.10gb")
-    assert found.stdout == "atlas:0:2 atlas:0:3\n"
+    finished = gpuboard(tmp_path, "available", "--all", "--data", "data", "--model", "1g.10gb")
+    assert finished.stdout == "atlas:0:2 atlas:0:3\n"

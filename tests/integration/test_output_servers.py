@@ -118,8 +118,8 @@ def web(request: pytest.FixtureRequest) -> Iterator[Web]:
                 yield Web("serve", place, served.port)
         else:
             start = {"nginx": web_servers.nginx_files, "apache": web_servers.apache_files}[request.param]
-            with start(Stage(place), False, f"{request.param}-outputs") as found:
-                yield Web(request.param, place, found.port)
+            with start(Stage(place), False, f"{request.param}-outputs") as server:
+                yield Web(request.param, place, server.port)
 
 
 @pytest.mark.parametrize(("path", "name"), FILES.items(), ids=[path[:40] for path in FILES])
@@ -144,15 +144,15 @@ def test_all_that_the_docs_give_for_a_server_over_www_can_stand_in_one(server: s
     with booking_servers.place() as place:
         web_servers.certificate(place)
         docs, port = web_servers.Docs(Stage(place)), free_port()
-        more = tuple(f"{server}-{part}" for part in ("outputs", "cgi", "gpus"))
+        block_kinds = tuple(f"{server}-{part}" for part in ("outputs", "cgi", "gpus"))
         if server == "nginx":
             conf = place.folder / "nginx.conf"
             conf.write_text(
-                booking_servers.NGINX.format(folder=place.folder, content=docs.nginx("nginx", port, *more)[0])
+                booking_servers.NGINX.format(folder=place.folder, content=docs.nginx("nginx", port, *block_kinds)[0])
             )
             command = [booking_servers.program("nginx"), "-e", str(place.folder / "error.log"), "-c", str(conf), "-t"]
         else:
-            conf = web_servers.apache_conf(place, port, docs.apache(port, *more)[0])
+            conf = web_servers.apache_conf(place, port, docs.apache(port, *block_kinds)[0])
             command = [booking_servers.program("apache2"), "-f", str(conf), "-t"]
         done = subprocess.run([*place.become, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -180,7 +180,7 @@ def test_a_number_of_entries_that_is_none_is_refused(web: Web, number: str) -> N
 def test_get_status_takes_the_password_of_old_scripts_and_ignores_it(web: Web, body: bytes) -> None:
     got = web.ask("/get-status", "POST", body, Content_Type="application/json")
     assert (got.status, got.body) == (200, web.file("nodes/index.json"))
-    assert [one["hostname"] for one in json.loads(got.body)["Nodes"]] == ["gpu01", "hydra"]
+    assert [node["hostname"] for node in json.loads(got.body)["Nodes"]] == ["gpu01", "hydra"]
 
 
 def test_a_host_that_is_not_there_has_no_file(web: Web) -> None:
@@ -190,19 +190,19 @@ def test_a_host_that_is_not_there_has_no_file(web: Web) -> None:
 
 
 def test_a_host_with_the_name_of_the_file_of_all_is_where_the_docs_say() -> None:
-    told = text_of(PAGE)
-    assert f"`{host_json.build_host_json_node_path('index')}`" in told
-    assert f"`{host_json.build_host_json_states_path('index.json').removesuffix('index.json')}`" in told
+    docs_text = text_of(PAGE)
+    assert f"`{host_json.build_host_json_node_path('index')}`" in docs_text
+    assert f"`{host_json.build_host_json_states_path('index.json').removesuffix('index.json')}`" in docs_text
 
 
 def test_every_line_of_the_docs_for_curl_prints_what_it_says(web: Web) -> None:
     booking_servers.program("curl")
-    told = {}
-    for one in blocks("curl"):
-        for line in filter(None, one.text.splitlines()):
-            told[line.partition("  #")[0].strip()] = web.shell(line)
-    assert len(told) == 12
-    lines = iter(told.values())
+    outputs_by_line = {}
+    for block in blocks("curl"):
+        for line in filter(None, block.text.splitlines()):
+            outputs_by_line[line.partition("  #")[0].strip()] = web.shell(line)
+    assert len(outputs_by_line) == 12
+    lines = iter(outputs_by_line.values())
     for name in ("term.txt", "detail.txt", "term-ansi.txt"):
         assert next(lines).encode() == web.file(name)
     assert [next(lines) for _ in range(4)] == ["", "", "gpu01:0\n", "0,2\n"]
@@ -211,14 +211,14 @@ def test_every_line_of_the_docs_for_curl_prints_what_it_says(web: Web) -> None:
 
 
 def test_cuda_visible_devices_is_set_by_the_line_of_the_docs(web: Web) -> None:
-    (line,) = (line for one in blocks("curl") for line in one.text.splitlines() if line.startswith("export CUDA"))
+    (line,) = (line for block in blocks("curl") for line in block.text.splitlines() if line.startswith("export CUDA"))
     for host, devices in (("gpu01", "0,2"), ("hydra", ""), ("nobody", "")):
-        told = f'{line.replace("gpu01", host)} || :; echo "<$CUDA_VISIBLE_DEVICES>"'
-        assert web.shell(told) == f"<{devices}>\n"
+        script = f'{line.replace("gpu01", host)} || :; echo "<$CUDA_VISIBLE_DEVICES>"'
+        assert web.shell(script) == f"<{devices}>\n"
 
 
 def test_a_careful_script_takes_no_gpu_from_a_board_that_stands(web: Web) -> None:
-    (line,) = (line for one in blocks("curl") for line in one.text.splitlines() if " -z " in line)
+    (line,) = (line for block in blocks("curl") for line in block.text.splitlines() if " -z " in line)
     path = web.place.lab.www / "available/gpu01.txt"
     assert web.shell(line) == "0,2\n"
     try:

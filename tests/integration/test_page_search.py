@@ -36,12 +36,12 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:  # noq
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
-        told: list[str] = []
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
+        console_messages: list[str] = []
+        page.on("console", lambda message: console_messages.append(message.text))
+        page.on("pageerror", lambda error: console_messages.append(str(error)))
         page.goto(url)
         yield page
-        assert told == []
+        assert console_messages == []
     finally:
         context.close()
 
@@ -111,13 +111,13 @@ def search(page: Page, words: str) -> dict[str, str]:
 
 
 def shown(page: Page) -> dict[str, str]:
-    found: dict[str, str] = page.evaluate(SHOWN)
-    return found
+    visible_gpus: dict[str, str] = page.evaluate(SHOWN)
+    return visible_gpus
 
 
 def order(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(ORDER)
-    return found
+    host_order: list[str] = page.evaluate(ORDER)
+    return host_order
 
 
 def said(page: Page) -> str:
@@ -127,12 +127,12 @@ def said(page: Page) -> str:
 # Search
 
 
-@pytest.mark.parametrize(("words", "found"), [*FOUND, *FOUND_IN_THE_PAGE])
+@pytest.mark.parametrize(("words", "expected_gpus"), [*FOUND, *FOUND_IN_THE_PAGE])
 def test_a_search_shows_the_hosts_and_gpus_that_fit_and_no_others(
-    one_board: Page, words: str, found: dict[str, str]
+    one_board: Page, words: str, expected_gpus: dict[str, str]
 ) -> None:
-    assert search(one_board, words) == found
-    count, hosts = sum(map(len, found.values())), len(found)
+    assert search(one_board, words) == expected_gpus
+    count, hosts = sum(map(len, expected_gpus.values())), len(expected_gpus)
     assert said(one_board) == f"{count} GPU{'s' * (count != 1)} on {hosts} host{'s' * (hosts != 1)}"
 
 
@@ -295,11 +295,11 @@ def test_all_cards_fold_and_open_also_those_that_come_later(moving: Moving) -> N
     page.get_by_role("button", name="Fold all").click()
     fill(moving.lab, "gpu3", [0])
     moving.builds()
-    assert [one.is_visible() for one in page.locator(".gpus").all()] == [False] * 4
+    assert [gpu_section.is_visible() for gpu_section in page.locator(".gpus").all()] == [False] * 4
     page.locator("#gpu3 button.fold").click()
     expect(page.locator("#gpu3 .gpus")).to_be_visible()
     page.get_by_role("button", name="Open all").click()
-    assert [one.is_visible() for one in page.locator(".gpus").all()] == [True] * 4
+    assert [gpu_section.is_visible() for gpu_section in page.locator(".gpus").all()] == [True] * 4
 
 
 def test_a_host_without_gpus_says_why_also_when_all_are_folded(moving: Moving) -> None:
@@ -367,7 +367,7 @@ def test_a_wall_screen_has_no_controls_and_large_letters(board: Page) -> None:
     before = board.evaluate(size)
     board.goto(f"{board.url}?wall&q=state:free")
     assert shown(board) == {"atlas": "2", "hydra": "3", "nile": "0"}
-    assert [one for one in board.locator("button, input, select").all() if one.is_visible()] == []
+    assert [control for control in board.locator("button, input, select").all() if control.is_visible()] == []
     assert board.evaluate(size) > before
 
 
@@ -451,7 +451,7 @@ def test_enter_and_space_press_what_has_the_focus(board: Page) -> None:
 
 
 def test_every_control_has_a_name(board: Page) -> None:
-    names = [one.aria_snapshot() for one in board.locator("button, select, input, summary").all()]
+    names = [control.aria_snapshot() for control in board.locator("button, select, input, summary").all()]
     assert len(names) > 20
     assert [name for name in names if '"' not in name and ":" not in name] == []
 
@@ -465,8 +465,8 @@ def test_axe_finds_nothing_on_a_board_with_choices(browser: Browser, states: Sit
         assert order(page)[0].startswith("# ")
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
         rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
 
 
 # Copying
@@ -551,6 +551,8 @@ def test_a_thousand_hosts_are_searched_within_100_ms_at_best_and_once_warm(brows
         rounds = [page.evaluate(TYPE) for _ in range(3)]
         search(page, "state:free")
         wait_until(page, ROWS_ARE_AS_TOLD)  # also those that are out of sight
-    took = {words: min(one[words] for one in rounds) for words in rounds[0]}  # others work on this machine too
+    took = {
+        words: min(round_time[words] for round_time in rounds) for words in rounds[0]
+    }  # others work on this machine too
     assert loaded < 3000
     assert {words: ms for words, ms in took.items() if ms > 100} == {}

@@ -79,7 +79,7 @@ class Board:
 
     def problems(self) -> list[str]:
         """What the page says is wrong."""
-        return [f"{one['where']}: {one['what']}" for one in self.lab.status()["problems"]]
+        return [f"{problem['where']}: {problem['what']}" for problem in self.lab.status()["problems"]]
 
     def assert_hidden(self) -> None:
         """No file of the site names a folder of this machine, however it is written."""
@@ -158,7 +158,7 @@ def test_folders_of_hooks_that_others_may_write_are_not_named_by_their_path(tmp_
     board = Board(tmp_path)
     tmp_path.chmod(mode)
     board.build()
-    assert [one for one in board.problems() if "in which it lies, can be written by others" in one]
+    assert [problem for problem in board.problems() if "in which it lies, can be written by others" in problem]
     board.assert_hidden()
 
 

@@ -34,8 +34,8 @@ EMPTY_WHERE_ALL_IS_WELL = {"Errors in the memory of GPUs"}
 
 def block(kind: str) -> str:
     """The one block of that kind."""
-    (found,) = blocks(kind)
-    return found.text
+    (doc_block,) = blocks(kind)
+    return doc_block.text
 
 
 def get(port: int, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
@@ -68,7 +68,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     lab.write("full", "gpus.csv", "\n".join(", ".join(row) for row in (full_gpu().columns, full_gpu().cells)) + "\n")
     for _ in range(2):  # the second tells how long the first took
         lab.build()
-    content, several = (lab.www / "metrics").read_bytes(), boards(lab)
+    content, lab_boards = (lab.www / "metrics").read_bytes(), boards(lab)
     with booking_servers.place() as place:
         port = free_port()
         server = f"server {{ listen 127.0.0.1:{port}; root {lab.www};\n{block('nginx-files')} }}"
@@ -76,9 +76,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         conf = conf.replace("/etc/prometheus/gpuboard-alerts.yml", str(ALERTS))
         with (
             booking_servers.nginx(place, block("nginx-maps") + server, port),
-            prometheus(folder / "prometheus", conf) as one,
+            prometheus(folder / "prometheus", conf) as prometheus_server,
         ):
-            yield Scraped(port, lab, content, several, one)
+            yield Scraped(port, lab, content, lab_boards, prometheus_server)
 
 
 # The file, from the web server to Prometheus
@@ -101,17 +101,17 @@ def test_prometheus_takes_every_sample(scraped: Scraped) -> None:
 def test_prometheus_answers_with_the_values_of_the_board(scraped: Scraped) -> None:
     for family, (field, multiplier, divisor) in metrics.READING_FAMILIES.items():
         expected = {
-            (one.name, str(row.gpu.index)): getattr(row.gpu, field) * multiplier / divisor
-            for one in scraped.boards
-            for row in one.gpus
+            (board.name, str(row.gpu.index)): getattr(row.gpu, field) * multiplier / divisor
+            for board in scraped.boards
+            for row in board.gpus
             if getattr(row.gpu, field) is not None
         }
-        found = scraped.prometheus.query(family.name)
-        assert {(labels["host"], labels["gpu"]): value for labels, value in found} == expected
+        samples = scraped.prometheus.query(family.name)
+        assert {(labels["host"], labels["gpu"]): value for labels, value in samples} == expected
     assert scraped.prometheus.query("gpuboard_problems")[0][1] == len(scraped.lab.status()["problems"]) > 0
     states = scraped.prometheus.query("gpuboard_gpu_state")
     assert {(labels["host"], labels["gpu"]): labels["state"] for labels, _ in states} == {
-        (one.name, str(row.gpu.index)): row.state for one in scraped.boards for row in one.gpus
+        (board.name, str(row.gpu.index)): row.state for board in scraped.boards for row in board.gpus
     }
 
 
@@ -121,23 +121,28 @@ def test_prometheus_reads_an_odd_name_as_it_is(scraped: Scraped) -> None:
 
 
 def test_prometheus_has_every_metric_that_there_is(scraped: Scraped) -> None:
-    told = {labels["__name__"] for labels, _ in scraped.prometheus.query('{__name__=~"gpuboard_.*"}')}
-    assert told == NAMES
+    metric_names = {labels["__name__"] for labels, _ in scraped.prometheus.query('{__name__=~"gpuboard_.*"}')}
+    assert metric_names == NAMES
 
 
 def test_prometheus_knows_the_type_and_the_help_of_every_metric(scraped: Scraped) -> None:
     (target,) = scraped.prometheus.ask("targets")["activeTargets"]
     assert (target["health"], target["lastError"]) == ("up", "")
-    told = {one["metric"]: (one["type"], one["help"]) for one in scraped.prometheus.ask("targets/metadata")}
-    assert told == {family.name: (family.metric_type, family.help_text) for family in metrics.ALL_FAMILIES}
+    metric_descriptions = {
+        metadata_entry["metric"]: (metadata_entry["type"], metadata_entry["help"])
+        for metadata_entry in scraped.prometheus.ask("targets/metadata")
+    }
+    assert metric_descriptions == {
+        family.name: (family.metric_type, family.help_text) for family in metrics.ALL_FAMILIES
+    }
 
 
 # What the docs say
 
 
 def test_the_docs_list_every_metric_and_no_other() -> None:
-    told = [(row[0].strip("`"), row[1], row[2]) for row in rows("docs/prometheus.md", "metric")]
-    assert told == [(family.name, family.labels, family.help_text) for family in metrics.ALL_FAMILIES]
+    documented_metrics = [(row[0].strip("`"), row[1], row[2]) for row in rows("docs/prometheus.md", "metric")]
+    assert documented_metrics == [(family.name, family.labels, family.help_text) for family in metrics.ALL_FAMILIES]
 
 
 def test_every_label_is_one_that_the_docs_name(scraped: Scraped) -> None:
@@ -154,7 +159,7 @@ def test_the_settings_of_the_docs_are_understood(tmp_path: Path) -> None:
     subprocess.run([program("promtool"), "check", "config", str(conf)], check=True)
 
 
-@pytest.mark.parametrize("words", [one.text for one in blocks("promql")])
+@pytest.mark.parametrize("words", [query_block.text for query_block in blocks("promql")])
 def test_the_queries_of_the_docs_find_something(scraped: Scraped, words: str) -> None:
     assert set(re.findall(r"gpuboard_\w+", words)) <= NAMES
     assert scraped.prometheus.query(words)
@@ -165,8 +170,8 @@ def test_the_queries_of_the_docs_find_something(scraped: Scraped, words: str) ->
 
 def expressions() -> list[tuple[str, str]]:
     """Each query of the dashboard, with the title of its panel, as Grafana sends it where nothing is chosen."""
-    found = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
-    return [(title, re.sub(r"\$(host|model)\b", ".*", words)) for title, words in found]
+    titled_queries = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+    return [(title, re.sub(r"\$(host|model)\b", ".*", words)) for title, words in titled_queries]
 
 
 @pytest.mark.parametrize(("title", "words"), expressions())
@@ -183,17 +188,17 @@ def shown(folder: Path, series: Mapping[str, str], minute: int) -> dict[str, str
     """What each panel that shows something does in that minute, by promtool: it is told that none does, and objects."""
     queries = [{"expr": words, "eval_time": f"{minute}m"} for _, words in expressions()]
     tests = [{"interval": "1m", "input_series": series_of(series), "promql_expr_test": queries}]
-    said = promtool(folder, {"tests": tests})
-    told = {json.loads(words): got for words, got in GOT.findall(said)}
-    assert said.count("expr: ") == len(told), said
-    return {title: told[words] for title, words in expressions() if words in told}
+    promtool_output = promtool(folder, {"tests": tests})
+    panel_outputs = {json.loads(words): got for words, got in GOT.findall(promtool_output)}
+    assert promtool_output.count("expr: ") == len(panel_outputs), promtool_output
+    return {title: panel_outputs[words] for title, words in expressions() if words in panel_outputs}
 
 
 def scrapes(content: bytes) -> dict[str, str]:
     """A file of metrics that is scraped again and again, and was built in minute 0."""
     lines = [line.rpartition(" ") for line in content.decode().splitlines() if not line.startswith("#")]
-    found = {name: f"{value}+0x60" for name, _, value in lines}
-    return {**found, "gpuboard_build_last_success_timestamp_seconds": "0+0x60"}
+    series_by_name = {name: f"{value}+0x60" for name, _, value in lines}
+    return {**series_by_name, "gpuboard_build_last_success_timestamp_seconds": "0+0x60"}
 
 
 def test_with_no_metrics_no_panel_shows_a_number(tmp_path: Path) -> None:
@@ -210,9 +215,9 @@ def test_the_numbers_of_a_board_that_stands_are_not_shown(scraped: Scraped, tmp_
 def test_a_board_with_no_hosts_has_none_in_any_state(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab")
     lab.build()
-    found = shown(tmp_path, scrapes((lab.www / "metrics").read_bytes()), 1)
+    panel_outputs = shown(tmp_path, scrapes((lab.www / "metrics").read_bytes()), 1)
     titles = {"Free GPUs", "In use", "Booked, unused", "In trouble", "Hosts not fresh"}
-    assert {title: found.get(title) for title in titles} == dict.fromkeys(titles, "{} 0E+00")
+    assert {title: panel_outputs.get(title) for title in titles} == dict.fromkeys(titles, "{} 0E+00")
 
 
 def test_free_gpus_by_model_are_those_of_the_board(scraped: Scraped) -> None:
@@ -226,7 +231,7 @@ def test_free_gpus_by_model_are_those_of_the_board(scraped: Scraped) -> None:
 
 
 def test_a_choice_of_the_dashboard_offers_what_there_is(scraped: Scraped) -> None:
-    choices = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+    choices = {template_variable["name"]: template_variable for template_variable in DASHBOARD["templating"]["list"]}
     for name in ("host", "model"):
         match = re.fullmatch(r"label_values\((\w+), (\w+)\)", choices[name]["definition"])
         assert match and match[1] in NAMES

@@ -205,7 +205,7 @@ def severities() -> dict[str, str]:
     return dict(re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", ALERTS.read_text(), re.DOTALL))
 
 
-def group(case: Alert, *more: int) -> dict[str, Any]:
+def group(case: Alert, *extra_minutes: int) -> dict[str, Any]:
     """A case as promtool reads it; it may fire in more minutes than one."""
     firing = {
         "exp_labels": {**case.labels, "severity": severities()[case.name]},
@@ -216,7 +216,10 @@ def group(case: Alert, *more: int) -> dict[str, Any]:
         "input_series": series_of(case.series),
         "alert_rule_test": [
             {"eval_time": f"{case.quiet}m", "alertname": case.name, "exp_alerts": []},
-            *({"eval_time": f"{at}m", "alertname": case.name, "exp_alerts": [firing]} for at in (case.fires, *more)),
+            *(
+                {"eval_time": f"{at}m", "alertname": case.name, "exp_alerts": [firing]}
+                for at in (case.fires, *extra_minutes)
+            ),
         ],
     }
 

@@ -22,8 +22,8 @@ def found() -> dict[str, str]:
     for minor in MINORS:
         kept = [str(path) for path in PYENV.glob(f"3.{minor}.*/bin/python3")]
         for path in filter(None, [*kept, shutil.which(f"python3.{minor}")]):
-            told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-            if told.startswith(f"Python 3.{minor}."):
+            version_output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+            if version_output.startswith(f"Python 3.{minor}."):
                 pythons[f"3.{minor}"] = path
     return pythons
 

@@ -74,16 +74,16 @@ def html(week: CollectedReport) -> str:
 
 
 def message_of(settings: Settings) -> AlertMessage:
-    found = weekly_report.build_report_message(settings, FIRST, MORNING)
-    assert found
-    return found
+    report_message = weekly_report.build_report_message(settings, FIRST, MORNING)
+    assert report_message
+    return report_message
 
 
 def cells(html: str, name: str) -> list[str]:
     """The cells of the first row of that name, as text."""
-    found = re.search(rf'<th scope="row"[^>]*>{re.escape(name)}</th>(.*?)</tr>', html)
-    assert found, name
-    return re.findall("<td[^>]*>(?:<b>)?([^<]*)", found[1])
+    row_match = re.search(rf'<th scope="row"[^>]*>{re.escape(name)}</th>(.*?)</tr>', html)
+    assert row_match, name
+    return re.findall("<td[^>]*>(?:<b>)?([^<]*)", row_match[1])
 
 
 # When it is due
@@ -109,15 +109,17 @@ def cells(html: str, name: str) -> list[str]:
 def test_a_report_is_due_from_its_hour_on_and_for_two_days(
     settings: Settings, moment: str, rule: AlertRule, about: str | None
 ) -> None:
-    found = weekly_report.find_due_report(settings, epoch(moment, PARIS), rule)
-    assert (found.about if found else None) == about
+    due_report = weekly_report.find_due_report(settings, epoch(moment, PARIS), rule)
+    assert (due_report.about if due_report else None) == about
 
 
 def test_a_due_report_is_the_same_condition_at_every_check(settings: Settings) -> None:
     at = epoch("2026-11-16T08:00", PARIS)
-    found = {weekly_report.find_due_report(settings, at + later, RULE) for later in (0, 1.5, 7 * HOUR, 2 * DAY - 1)}
+    due_reports = {
+        weekly_report.find_due_report(settings, at + later, RULE) for later in (0, 1.5, 7 * HOUR, 2 * DAY - 1)
+    }
     what = "week 46 of 2026 is over"
-    assert found == {Condition("weekly-report", about="2026-W46", what=what, since=at, is_lasting=False)}
+    assert due_reports == {Condition("weekly-report", about="2026-W46", what=what, since=at, is_lasting=False)}
 
 
 def test_without_history_none_is_due_and_one_that_cannot_be_read_is_tried_when_it_is_sent(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_a_bar_has_the_parts_that_its_numbers_tell(html: str) -> None:
     parts = re.findall(r'<td class="([a-z]+)" bgcolor="#[0-9a-f]{6}" width="([0-9]+)%"', use)
     assert parts[:3] == [("working", "50"), ("held", "7"), ("track", "43")]
     of = re.findall(r'aria-hidden="true".*?</table>', html)
-    assert {sum(map(int, re.findall(r'width="([0-9]+)%" height', one))) for one in of} == {100}
+    assert {sum(map(int, re.findall(r'width="([0-9]+)%" height', number))) for number in of} == {100}
 
 
 def test_the_heat_map_has_a_column_for_each_day_and_a_row_for_each_hour(html: str) -> None:
@@ -171,10 +173,10 @@ def test_the_heat_map_has_a_column_for_each_day_and_a_row_for_each_hour(html: st
 
 
 def test_subject_text_and_what_a_chat_gets(settings: Settings) -> None:
-    found = message_of(settings)
-    assert found.title == "gpuboard: week 46 of 2026, 120.0 GPU-hours used"
-    assert found.text.startswith("gpuboard: week 46 of 2026\nMon 9 Nov to Sun 15 Nov 2026, Europe/Paris\n")
-    assert found.short_text.splitlines() == [
+    report_message = message_of(settings)
+    assert report_message.title == "gpuboard: week 46 of 2026, 120.0 GPU-hours used"
+    assert report_message.text.startswith("gpuboard: week 46 of 2026\nMon 9 Nov to Sun 15 Nov 2026, Europe/Paris\n")
+    assert report_message.short_text.splitlines() == [
         "Mon 9 Nov to Sun 15 Nov 2026, Europe/Paris",
         "120.0 GPU-hours used: 186 % more than before (42.0)",
         "23 % taken, of all that was seen: 8 % before",
@@ -188,22 +190,22 @@ def test_the_mail_links_the_page_if_there_is_one(settings: Settings, tmp_path: P
     (tmp_path / "reports/2026-W46.html").write_text("")
     there = Settings(**{**vars(settings), "www": tmp_path})
     address = "https://gpus.lab.org/board/reports/2026-W46.html"
-    found = message_of(there)
-    assert address in found.text and f"\nAll of it: {address}" in found.short_text
-    assert re.findall('href="([^"]*)"', found.html) == [address, "https://gpus.lab.org/board/"]
+    report_message = message_of(there)
+    assert address in report_message.text and f"\nAll of it: {address}" in report_message.short_text
+    assert re.findall('href="([^"]*)"', report_message.html) == [address, "https://gpus.lab.org/board/"]
     assert address not in message_of(settings).html
 
 
 def test_where_users_are_not_shown_nobody_is_named(settings: Settings) -> None:
-    found = message_of(Settings(**{**vars(settings), "privacy": PrivacySettings(users=False)}))
-    assert "People are not shown" in found.html
-    assert not re.search("alice|bob|carol", "".join(map(str, found)))
+    report_message = message_of(Settings(**{**vars(settings), "privacy": PrivacySettings(users=False)}))
+    assert "People are not shown" in report_message.html
+    assert not re.search("alice|bob|carol", "".join(map(str, report_message)))
 
 
 def test_a_week_that_is_not_over_says_so(settings: Settings) -> None:
-    found = weekly_report.build_report_message(settings, FIRST, MONDAY + 2 * DAY + 90 * 60)
-    assert found
-    assert "This week is not over: it is told up to Wed 11 Nov 01:30" in found.html
+    report_message = weekly_report.build_report_message(settings, FIRST, MONDAY + 2 * DAY + 90 * 60)
+    assert report_message
+    assert "This week is not over: it is told up to Wed 11 Nov 01:30" in report_message.html
 
 
 # What mail programs make of it
@@ -229,7 +231,7 @@ def test_gmail_shows_all_of_the_longest_report(week: CollectedReport) -> None:
     wide = [CollectedWastedGpu(odd, 7, odd, odd, 999_999)] * 500
     model = next(iter(week.usage.models.values()))
     models = {f"{number}{odd}": model for number in range(40)}
-    row = next(one for one in week.usage.people.rows if one.sums.used)
+    row = next(person_row for person_row in week.usage.people.rows if person_row.sums.used)
     people = week.usage.people._replace(rows=tuple(row._replace(name=odd, key=str(number)) for number in range(500)))
     hosts = week.usage.hosts
     gaps = hosts._replace(rows=tuple(hosts.rows[-1]._replace(name=odd, key=str(number)) for number in range(500)))
@@ -243,14 +245,14 @@ def test_gmail_shows_all_of_the_longest_report(week: CollectedReport) -> None:
     )
     body = render_report_mail(longest, Now(MORNING, PARIS), "https://gpus.lab.org/board/", "")
     assert len(body.encode()) < GMAIL
-    for more in (
+    for omission_note in (
         "and 20 more models",
         "and 475 more with",
         "and 492 more with",
         "and 492 more: gpuboard waste",
         "and 480 more",
     ):
-        assert more in body
+        assert omission_note in body
 
 
 @contextmanager
@@ -271,9 +273,9 @@ def test_the_mail_is_readable_on_a_phone_and_in_dark_mode(
     (tmp_path / "mail.html").write_text(html)
     with opened(browser, tmp_path / "mail.html", size, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
 
 
 def test_without_any_style_each_bar_has_its_numbers_beside_it(browser: Browser, html: str, tmp_path: Path) -> None:
@@ -281,9 +283,9 @@ def test_without_any_style_each_bar_has_its_numbers_beside_it(browser: Browser, 
         re.sub(r' (?:style|class|bgcolor|width|align)="[^"]*"|<style>.*?</style>', "", html, flags=re.S)
     )
     with opened(browser, tmp_path / "mail.html", LAPTOP) as page:
-        told = page.inner_text("body")
-    assert re.search(r"Mon 9 Nov\s+48\.0\s+50 %\s+0 %\s+25 %", told)
-    assert re.search(r"\n00\s+50\s", told)
+        page_text = page.inner_text("body")
+    assert re.search(r"Mon 9 Nov\s+48\.0\s+50 %\s+0 %\s+25 %", page_text)
+    assert re.search(r"\n00\s+50\s", page_text)
 
 
 # By hand, to real receivers
@@ -321,9 +323,9 @@ def inbox() -> Iterator[Inbox]:
 
     chat = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
     threading.Thread(target=chat.serve_forever, daemon=True).start()
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    with socket.socket() as probe_socket:
+        probe_socket.bind(("127.0.0.1", 0))
+        port = probe_socket.getsockname()[1]
     smtp = Controller(Post(), hostname="127.0.0.1", port=port)
     smtp.start()
     yield Inbox(
@@ -349,13 +351,13 @@ def test_a_mail_has_the_text_and_the_charts_and_a_chat_the_sums(run: Report, inb
     assert (mail["From"].addresses[0].addr_spec, mail["To"]) == ("gpus@lab.org", "all@lab.org")
     assert mail.get_content_type() == "multipart/alternative"
     parts = list(mail.iter_parts())
-    assert [(one.get_content_type(), one.get_content_charset()) for one in parts] == [
+    assert [(mail_part.get_content_type(), mail_part.get_content_charset()) for mail_part in parts] == [
         ("text/plain", "utf-8"),
         ("text/html", "utf-8"),
     ]
-    plain, body = (one.get_content().replace("\r\n", "\n") for one in parts)
-    found = message_of(Settings(**{**vars(settings), "url": None}))
-    assert (plain.strip(), body.strip()) == (found.text.strip(), found.html.strip())
+    plain, body = (mail_part.get_content().replace("\r\n", "\n") for mail_part in parts)
+    report_message = message_of(Settings(**{**vars(settings), "url": None}))
+    assert (plain.strip(), body.strip()) == (report_message.text.strip(), report_message.html.strip())
     assert all(len(line) <= 998 for line in mail.as_bytes().splitlines())
     assert "120.0 GPU-hours used: 186 % more than before (42.0)" in post["message"]
     assert "alice" not in post["message"]
@@ -364,8 +366,8 @@ def test_a_mail_has_the_text_and_the_charts_and_a_chat_the_sums(run: Report, inb
 def test_a_person_gets_it_by_their_mail_address(run: Report, inbox: Inbox) -> None:
     before = len(inbox.mails)
     server = inbox.notify.split()[0].partition("=")[2].partition("&")[0]
-    told = run("--mail", "--to", "person:alice", GPUBOARD_MAIL=server, GPUBOARD_MAIL_DOMAIN="lab.org")
-    assert told == (0, "alice: sent\n", "")
+    finished = run("--mail", "--to", "person:alice", GPUBOARD_MAIL=server, GPUBOARD_MAIL_DOMAIN="lab.org")
+    assert finished == (0, "alice: sent\n", "")
     assert [mail["To"] for mail in inbox.mails[before:]] == ["alice@lab.org"]
 
 
@@ -399,9 +401,9 @@ def test_to_is_refused_without_mail(run: Report) -> None:
 def machine_zone() -> tzinfo:
     """Paris as a machine's own zone is read, from a file: another process cannot be given it as it is."""
     (path, *_) = (path for folder in TZPATH if (path := Path(folder, "Europe/Paris")).exists())
-    found = read_localtime_zone(path)
-    assert found
-    return found
+    local_zone = read_localtime_zone(path)
+    assert local_zone
+    return local_zone
 
 
 def test_the_builder_sends_it_once_when_it_is_due(tmp_path: Path, inbox: Inbox) -> None:
@@ -431,4 +433,4 @@ def test_the_builder_sends_it_once_when_it_is_due(tmp_path: Path, inbox: Inbox) 
     year, number, _ = first.isocalendar()
     assert mail["Subject"] == f"gpuboard: week {number} of {year}, 2.0 GPU-hours used"
     book = open_alert_store(lab.state, None).read()
-    assert ([one.status for one in book.history], book.notifications) == (["sent"], ())
+    assert ([history_entry.status for history_entry in book.history], book.notifications) == (["sent"], ())

@@ -21,23 +21,23 @@ SECRET = re.compile(r"^SecretID: +(\S+)$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    one = ConsulServer(tmp_path_factory.mktemp("consul") / "locked", acl=True)
+    consul_server = ConsulServer(tmp_path_factory.mktemp("consul") / "locked", acl=True)
     try:
-        yield one
+        yield consul_server
     finally:
-        one.stop()
+        consul_server.stop()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where somebody has made the files that the page shows."""
-    found = tmp_path_factory.mktemp("scaling")
+    scaling_folder = tmp_path_factory.mktemp("scaling")
     for block in blocks("hcl"):
         name = block.text.split("\n", 1)[0].removeprefix("# ")
-        (found / name).write_text(block.text)
-    (found / "comments.json").write_text("{}")
-    (found / "hosts.txt").write_text("gpu1\n")
-    return found
+        (scaling_folder / name).write_text(block.text)
+    (scaling_folder / "comments.json").write_text("{}")
+    (scaling_folder / "hosts.txt").write_text("gpu1\n")
+    return scaling_folder
 
 
 def typed(text: str, folder: Path, server: ConsulServer) -> str:

@@ -104,24 +104,24 @@ def minutes(hours: dict[str, Any]) -> dict[str, float]:
 
 
 def of_stats(run: Command, first: object, last: object, by: str = "host") -> dict[str, dict[str, float]]:
-    told = json.loads(run("stats", "--since", str(first), "--until", str(last), "--by", by, "--json"))
-    return {"": minutes(told["total"]), **{row["name"]: minutes(row) for row in told["rows"]}}
+    stats = json.loads(run("stats", "--since", str(first), "--until", str(last), "--by", by, "--json"))
+    return {"": minutes(stats["total"]), **{row["name"]: minutes(row) for row in stats["rows"]}}
 
 
 def of_export(run: Command, step: int, since: str, until: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(
+    export_rows: list[dict[str, Any]] = json.loads(
         run("export", "--since", since, "--until", until, "--step", str(step), "--json")
     )
-    return found
+    return export_rows
 
 
 def added(rows: Sequence[dict[str, Any]], by: str) -> dict[str, dict[str, int]]:
     """Minutes of an export, by one of its columns."""
-    found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("seen", "taken", "held", "booked"), 0))
+    sums_by_name: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("seen", "taken", "held", "booked"), 0))
     for row in rows:
         for name in ("seen", "taken", "held", "booked"):
-            found[row[by]][name] += row[name]
-    return found
+            sums_by_name[row[by]][name] += row[name]
+    return sums_by_name
 
 
 def taken(sums: dict[str, float]) -> dict[str, float]:
@@ -141,24 +141,24 @@ def taken(sums: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize("by", ["host", "model"])
 def test_an_export_has_the_sums_of_stats(run: Command, step: int, by: str) -> None:
     rows = of_export(run, step, "2026-10-19", "2026-11-02 10:00")
-    told = of_stats(run, "2026-10-19", "2026-11-02", by)
-    assert dict(added(rows, by)) == {name: taken(sums) for name, sums in told.items() if name}
+    stats_sums = of_stats(run, "2026-10-19", "2026-11-02", by)
+    assert dict(added(rows, by)) == {name: taken(sums) for name, sums in stats_sums.items() if name}
 
 
 @pytest.mark.parametrize(("month", "last"), [("2026-10", "2026-10-31"), ("2026-11", "2026-11-02")])
 def test_an_export_of_a_month_comes_to_what_stats_shows_of_it(run: Command, month: str, last: str) -> None:
     rows = of_export(run, 3600, "2026-10-19", "2026-11-02 10:00")
-    found = added([{**row, "month": row["time"][:7]} for row in rows], "month")[month]
-    assert found == taken(of_stats(run, f"{month}-01", last)[""])
+    month_sums = added([{**row, "month": row["time"][:7]} for row in rows], "month")[month]
+    assert month_sums == taken(of_stats(run, f"{month}-01", last)[""])
 
 
 def test_an_export_of_minutes_has_the_sums_of_stats_for_each_person(run: Command) -> None:
-    found: dict[str, float] = defaultdict(float)
+    minutes_by_person: dict[str, float] = defaultdict(float)
     for row in of_export(run, 60, "2026-11-01", "2026-11-02 00:00"):
         for name in row["users"]:
-            found[name] += row["taken"] / len(row["users"])
-    told = json.loads(run("stats", "--since", "2026-11-01", "--until", "2026-11-01", "--json"))
-    assert found == {row["name"]: pytest.approx(row["used"] * 60) for row in told["rows"] if row["used"]}
+            minutes_by_person[name] += row["taken"] / len(row["users"])
+    stats = json.loads(run("stats", "--since", "2026-11-01", "--until", "2026-11-01", "--json"))
+    assert minutes_by_person == {row["name"]: pytest.approx(row["used"] * 60) for row in stats["rows"] if row["used"]}
 
 
 # The report
@@ -166,20 +166,24 @@ def test_an_export_of_minutes_has_the_sums_of_stats_for_each_person(run: Command
 
 @pytest.mark.parametrize("first", WEEKS, ids=str)
 def test_a_report_has_the_sums_of_stats_for_its_week(lab: Lab, run: Command, first: date) -> None:
-    told = of_stats(run, first, first + timedelta(days=6))[""]
+    week_sums = of_stats(run, first, first + timedelta(days=6))[""]
     past = HistoryReader(lab.state, BERLIN)
     week = collect.collect_report(lab.settings(zone=BERLIN), past, first, NOW)
     past.close()
     assert week
     days, total = week.usage.days.values(), week.usage.total
-    assert [sum(getattr(one, name) for one in days) for name in ("seen", "taken", "held")] == [
+    assert [sum(getattr(day, name) for day in days) for name in ("seen", "taken", "held")] == [
         total.seen,
         total.taken,
         total.held,
     ]
     names = ("seen", "taken", "held")
-    assert {name: getattr(total, name) for name in names} == {name: taken(told)[name] for name in names}
-    assert (total.booked, total.free, total.unclear) == (told["booked_idle"], told["free"], told["unclear"])
+    assert {name: getattr(total, name) for name in names} == {name: taken(week_sums)[name] for name in names}
+    assert (total.booked, total.free, total.unclear) == (
+        week_sums["booked_idle"],
+        week_sums["free"],
+        week_sums["unclear"],
+    )
     heat = [cell for row in week.cells for cell in row]
     assert (sum(cell.seen for cell in heat), sum(cell.taken for cell in heat)) == (total.seen, total.taken)
 
@@ -188,11 +192,11 @@ def test_a_report_has_the_sums_of_stats_for_its_week(lab: Lab, run: Command, fir
 def test_a_text_report_has_the_sums_of_stats_for_each_person(run: Command, first: date) -> None:
     text = run("report", "--week", f"{first:%G-W%V}", "--text").partition("\nPeople\n")[2].partition("\nWaste\n")[0]
     rows = {line[:26].strip(): line[26:].split() for line in text.splitlines() if line[:26].strip()}
-    told = json.loads(run("stats", "--since", str(first), "--until", str(first + timedelta(days=6)), "--json"))
-    for row in told["rows"]:
-        found = [float(one.replace(",", "")) for one in (rows[row["name"]][0], *rows[row["name"]][-3:])]
-        assert found == pytest.approx([row[name] for name in ("used", "held", "booked", "unused")], abs=0.051)
-    assert len(told["rows"]) == len(rows) - 3 - ("owner not known" in rows)
+    stats = json.loads(run("stats", "--since", str(first), "--until", str(first + timedelta(days=6)), "--json"))
+    for row in stats["rows"]:
+        report_hours = [float(cell.replace(",", "")) for cell in (rows[row["name"]][0], *rows[row["name"]][-3:])]
+        assert report_hours == pytest.approx([row[name] for name in ("used", "held", "booked", "unused")], abs=0.051)
+    assert len(stats["rows"]) == len(rows) - 3 - ("owner not known" in rows)
 
 
 # The pages
@@ -213,30 +217,32 @@ def www(lab: Lab) -> Path:
 def tables(path: Path) -> list[dict[str, list[str]]]:
     """Of each table the cells of each row by its name."""
     tree = html5lib.parse(path.read_text(), namespaceHTMLElements=False)
-    found = []
+    parsed_tables = []
     for table in tree.iter("table"):
         rows = [[" ".join("".join(cell.itertext()).split()) for cell in row] for row in table.iter("tr")]
-        found.append({name: cells for name, *cells in rows})
-    return found
+        parsed_tables.append({name: cells for name, *cells in rows})
+    return parsed_tables
 
 
 def near(cells: Sequence[str], hours: Sequence[float]) -> bool:
     """Whether cells tell these, rounded."""
-    return [float(one.replace(",", "")) for one in cells] == pytest.approx(hours, abs=0.051)
+    return [float(cell.replace(",", "")) for cell in cells] == pytest.approx(hours, abs=0.051)
 
 
 @pytest.mark.parametrize(("month", "place"), [("2026-11", 0), ("2026-10", 1)])
 def test_users_html_has_the_sums_of_stats_for_each_month(run: Command, www: Path, month: str, place: int) -> None:
     _, people, closed, models, hosts, months = tables(www / "users.html")
-    told = {by: json.loads(run("stats", "--month", month, "--by", by, "--json")) for by in ("person", "model", "host")}
-    for row in told["person"]["rows"]:
+    stats_by_group = {
+        by: json.loads(run("stats", "--month", month, "--by", by, "--json")) for by in ("person", "model", "host")
+    }
+    for row in stats_by_group["person"]["rows"]:
         cells = people[row["name"]][4 * place : 4 * place + 4]
         assert near(cells, [row[name] for name in ("used", "held", "booked", "unused")])
     for table, by in ((models, "model"), (hosts, "host")):
-        for row in told[by]["rows"]:
+        for row in stats_by_group[by]["rows"]:
             cells = table[row["name"]][6 * place : 6 * place + 5]
             assert near(cells, [row[name] for name in ("used", "held", "booked", "unused", "free")])
-    total = told["person"]["total"]
+    total = stats_by_group["person"]["total"]
     rows = {
         **{
             "Used by people": "used",
@@ -258,7 +264,7 @@ def test_users_html_shows_nothing_of_a_host_in_a_month_in_which_it_was_not_seen(
 
 def test_fleet_html_has_the_sums_of_stats(run: Command, www: Path) -> None:
     month = tables(www / "fleet.html")[3]
-    told = of_stats(run, "2026-10-03", "2026-11-02", "model")
-    for name, sums in told.items():
+    model_sums = of_stats(run, "2026-10-03", "2026-11-02", "model")
+    for name, sums in model_sums.items():
         assert near([month[name or "All GPUs"][2]], [taken(sums)["taken"] / 60])
-    assert len(told) == len(month) - 1
+    assert len(model_sums) == len(month) - 1

@@ -97,9 +97,9 @@ def test_the_loops_of_a_host_live_and_end_with_their_service(home: Path, place: 
         dies_and_comes_back(manager, "gpuboard-host.service")
         wait_for(all_well, 60)
         assert len(list(data.iterdir())) == 1
-        told = json.loads(manager.run("sh", "-c", f"{scripts}/gpu-doctor.sh --json || :"))
-        found = {one["id"]: one["status"] for one in told["checks"]}
-        assert (found["crontab"], found["loops"], found["push"]) == ("pass", "pass", "pass")
+        doctor_report = json.loads(manager.run("sh", "-c", f"{scripts}/gpu-doctor.sh --json || :"))
+        check_statuses = {check["id"]: check["status"] for check in doctor_report["checks"]}
+        assert (check_statuses["crontab"], check_statuses["loops"], check_statuses["push"]) == ("pass", "pass", "pass")
         manager.call("stop", "gpuboard-host.service")
         assert "gpu-run.sh" not in manager.run("ps", "-eo", "args=")
 

@@ -62,12 +62,12 @@ while [ ! -e /tmp/enough ]; do try 2>/dev/null; : >/tmp/tried.$(id -un).$n; done
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     need_machine()
-    one = Machine(tmp_path_factory.mktemp("machine"), boxes=1)
-    with one.path("/etc/group").open("a") as group:
+    prepared_machine = Machine(tmp_path_factory.mktemp("machine"), boxes=1)
+    with prepared_machine.path("/etc/group").open("a") as group:
         group.write(f"gpulab:x:{GROUP}:gpuboard,{MEMBER},{SERVER}\n")
-    one.add_wheels()
-    with one:
-        yield one
+    prepared_machine.add_wheels()
+    with prepared_machine:
+        yield prepared_machine
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_nobody_redirects_what_the_receiver_writes(machine: Machine, said: str, 
         assert machine.path(f"{DATA}/gpu1/ps.txt").read_text() == snapshot("ps.txt", 23)
     elif mode == 0o3770:  # there others can take the name of a host that has no folder yet, and are refused
         assert set(answers.split("\n")) - {"", "ok"} == {
-            one for one in answers.split("\n") if one.startswith("refused")
+            answer_line for answer_line in answers.split("\n") if answer_line.startswith("refused")
         }
     else:
         assert answers.count("refused other accounts can write to data on the web host") == 3
@@ -301,10 +301,10 @@ def test_the_page_and_the_doctor_name_the_command_for_a_data_folder_that_is_open
     set_layout(machine, 0o2770)
     machine.run("gpuboard", [GPUBOARD, "build"])
     page = machine.path(f"{HOME}/gpuboard/www/index.html").read_text()
-    told = "the group gpulab can put links into it, and so redirect what is written there: call `./install.sh web`"
-    assert told in page.replace("&#39;", "'")
-    found = machine.run("gpuboard", [GPUBOARD, "doctor"], check=False).stdout
-    assert "call `./install.sh web` on the web host" in found
+    warning = "the group gpulab can put links into it, and so redirect what is written there: call `./install.sh web`"
+    assert warning in page.replace("&#39;", "'")
+    doctor_output = machine.run("gpuboard", [GPUBOARD, "doctor"], check=False).stdout
+    assert "call `./install.sh web` on the web host" in doctor_output
     again = machine.run("gpuboard", [f"{HOME}/the clone/install.sh", "web"]).stdout
     assert f"{DATA} itself: only this user can write to it.\n" in again
     assert mode_of(machine, DATA) == 0o2750

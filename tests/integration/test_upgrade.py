@@ -95,7 +95,7 @@ class Board:
         subprocess.run(["/bin/sh", "-c", command], cwd=self.folder, check=True)
 
     def problems(self) -> list[tuple[str, str]]:
-        return [(one["where"], one["what"]) for one in self.lab.status()["problems"]]
+        return [(problem["where"], problem["what"]) for problem in self.lab.status()["problems"]]
 
 
 @pytest.fixture
@@ -182,17 +182,25 @@ def test_the_token_still_books(board: Board) -> None:
 
 def test_the_state_of_alerts_is_the_same(board: Board) -> None:
     old, new = ANSWERS["alerts"], board.json(BUILT_AT + 30, "alerts", "list")
-    assert [(one["rule"], one["about"], one["state"], one["reported"]) for one in new["conditions"]] == [
-        (one["rule"], one["about"], NEW_STATES[one["state"]], one["told"]) for one in old["matters"]
+    assert [
+        (alert_record["rule"], alert_record["about"], alert_record["state"], alert_record["reported"])
+        for alert_record in new["conditions"]
+    ] == [
+        (alert_record["rule"], alert_record["about"], NEW_STATES[alert_record["state"]], alert_record["told"])
+        for alert_record in old["matters"]
     ]
-    assert {one["state"] for one in new["conditions"]} == {*NEW_STATES.values()}
-    assert [(one["to"], one["due"], one["alerts"]) for one in new["notifications"]] == [
-        (one["to"], one["leaves"], one["alerts"]) for one in old["letters"]
-    ]
-    assert [one["to"] for one in new["notifications"]] == ["person:bob"]
+    assert {alert_record["state"] for alert_record in new["conditions"]} == {*NEW_STATES.values()}
+    assert [
+        (alert_record["to"], alert_record["due"], alert_record["alerts"]) for alert_record in new["notifications"]
+    ] == [(alert_record["to"], alert_record["leaves"], alert_record["alerts"]) for alert_record in old["letters"]]
+    assert [alert_record["to"] for alert_record in new["notifications"]] == ["person:bob"]
     history = board.json(BUILT_AT + 30, "alerts", "history")["history"]
-    assert [(one["at"], one["to"], one["status"], one["alerts"]) for one in history] == [
-        (one["at"], one["to"], one["how"], one["alerts"]) for one in ANSWERS["alert_history"]["history"]
+    assert [
+        (alert_record["at"], alert_record["to"], alert_record["status"], alert_record["alerts"])
+        for alert_record in history
+    ] == [
+        (alert_record["at"], alert_record["to"], alert_record["how"], alert_record["alerts"])
+        for alert_record in ANSWERS["alert_history"]["history"]
     ]
 
 
@@ -215,8 +223,10 @@ def test_the_health_timeline_is_the_same(board: Board) -> None:
         events = StoredEventReader(history).read_events(BUILT_AT - 2 * 86400, BUILT_AT + 86400)
     finally:
         history.close()
-    found = [[one.host, one.gpu_key, one.kind, one.began_at, one.began_after, one.ended_at] for one in events]
-    assert found == ANSWERS["health_events"] != []
+    event_rows = [
+        [event.host, event.gpu_key, event.kind, event.began_at, event.began_after, event.ended_at] for event in events
+    ]
+    assert event_rows == ANSWERS["health_events"] != []
 
 
 def test_old_keys_of_alerts_conf_are_refused_with_the_new_name(board: Board) -> None:

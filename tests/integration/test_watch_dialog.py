@@ -43,9 +43,9 @@ def watched(folder: Path, **environment: str) -> Desk:
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """One at which everybody is whom they say."""
-    one = watched(tmp_path_factory.mktemp("open"), GPUBOARD_BOOK_OPEN="yes")
-    yield one
-    one.stop()
+    watch_desk = watched(tmp_path_factory.mktemp("open"), GPUBOARD_BOOK_OPEN="yes")
+    yield watch_desk
+    watch_desk.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -55,15 +55,15 @@ def nobody_waits(desk: Desk) -> None:
 
 def waiting(desk: Desk) -> list[tuple[str, str, str | None]]:
     path = desk.lab.data / "watches.json"
-    found: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
-    return [(one["name"], one["when"], one.get("via")) for one in found]
+    watches: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
+    return [(watch["name"], watch["when"], watch.get("via")) for watch in watches]
 
 
 def dialog(page: Page) -> Locator:
     page.get_by_role("button", name="Tell me when …").click()
-    found = page.get_by_role("dialog", name="Tell me when GPUs are free")
-    expect(found).to_be_visible()
-    return found
+    watch_dialog = page.get_by_role("dialog", name="Tell me when GPUs are free")
+    expect(watch_dialog).to_be_visible()
+    return watch_dialog
 
 
 def press(form: Locator, name: str) -> None:
@@ -160,8 +160,8 @@ def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(
         press(form, "Tell me")
         expect(form.get_by_role("listitem")).to_have_count(1)
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run('dialog, .free-now', { runOnly: rules })", RULES)
-        assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+        axe_report = page.evaluate("(rules) => axe.run('dialog, .free-now', { runOnly: rules })", RULES)
+        assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
         assert page.evaluate(TOO_WIDE) == []
         assert page.evaluate(TOO_SMALL) == []
 
@@ -176,7 +176,11 @@ def test_without_script_there_is_no_button_and_with_it_nothing_is_fetched_before
         context.on("request", lambda request: asked.append(request.url))
         page = visit(context, desk.url)
         page.wait_for_load_state("networkidle")
-        assert [one for one in asked if "watch-dialog.js" in one or "dialog-parts" in one] == []
+        assert [
+            requested_url
+            for requested_url in asked
+            if "watch-dialog.js" in requested_url or "dialog-parts" in requested_url
+        ] == []
 
 
 def test_the_dialog_asks_for_a_token(browser: Browser, tmp_path: Path) -> None:

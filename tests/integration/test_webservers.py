@@ -69,15 +69,15 @@ def stage() -> Iterator[Stage]:
             (lab.www / name).write_text(text)
         (lab.www / "link.txt").symlink_to(place.conf)
         (lab.www / "reports/link").symlink_to(place.folder)
-        with web_servers.stage(place) as one:
-            yield one
+        with web_servers.stage(place) as web_stage:
+            yield web_stage
 
 
 @pytest.fixture(scope="module", params=[*FILES, *PROXIES])
 def web(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Web]:
     """Each server in turn."""
-    with {**FILES, **PROXIES}[request.param](stage) as one:
-        yield one._replace(kind=request.param)
+    with {**FILES, **PROXIES}[request.param](stage) as web_server:
+        yield web_server._replace(kind=request.param)
 
 
 def test_every_answer_has_the_headers_of_gpuboard_serve_each_once(web: Web) -> None:
@@ -94,9 +94,9 @@ def test_a_browser_asks_again_for_all_but_assets_with_their_version(web: Web) ->
         got = web.ask(path)
         assert got.header("Cache-Control") == "no-cache", path
         for packed in (None, "gzip"):
-            known = web.ask(path, Accept_Encoding=packed)
-            assert known.header("ETag")
-            again = web.ask(path, If_None_Match=known.header("ETag"), Accept_Encoding=packed)
+            first_answer = web.ask(path, Accept_Encoding=packed)
+            assert first_answer.header("ETag")
+            again = web.ask(path, If_None_Match=first_answer.header("ETag"), Accept_Encoding=packed)
             assert (again.status, again.body) == (304, b""), (path, packed)
     forever = "max-age=31536000" if web.kind == "lighttpd" else FOREVER
     assert web.ask("/assets/board.css?0123").header("Cache-Control") == forever
@@ -116,12 +116,14 @@ def test_texts_are_compressed_for_those_who_take_it(web: Web) -> None:
 
 
 def test_each_file_has_the_type_that_gpuboard_serve_gives_it(web: Web) -> None:
-    files = [one for one in web.place.lab.www.rglob("*") if one.is_file() and not one.is_symlink()]
-    endings = {one.suffix or one.name: one for one in files if one.name[0] != "."}
+    files = [
+        file_path for file_path in web.place.lab.www.rglob("*") if file_path.is_file() and not file_path.is_symlink()
+    ]
+    endings = {file_path.suffix or file_path.name: file_path for file_path in files if file_path.name[0] != "."}
     assert {".html", ".css", ".js", ".json", ".txt", ".ics", ".csv", ".svg", "metrics"} <= endings.keys()
-    for one in endings.values():
-        got = web.ask(f"/{one.relative_to(web.place.lab.www)}")
-        assert got.header("Content-Type").lower() == find_content_type(one.name)[0], one
+    for file_path in endings.values():
+        got = web.ask(f"/{file_path.relative_to(web.place.lab.www)}")
+        assert got.header("Content-Type").lower() == find_content_type(file_path.name)[0], file_path
 
 
 def test_nothing_is_served_but_the_board(web: Web) -> None:
@@ -208,11 +210,11 @@ def test_a_browser_shows_the_board_below_a_path_and_complains_of_nothing(web: We
         return
     login: HttpCredentials = {"username": "alice", "password": booking_servers.PASSWORD}
     context = browser.new_context(http_credentials=login, ignore_https_errors=True)
-    said: list[str] = []
+    complaints: list[str] = []
     try:
         page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("response", lambda got: said.append(f"{got.status} {got.url}") if got.status >= 400 else None)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("response", lambda got: complaints.append(f"{got.status} {got.url}") if got.status >= 400 else None)
         for name in ("", "hosts/gpu00.html", "users.html", "bookings.html", "reports/2026-W45.html"):
             page.goto(f"{web.url}{name}")
         page.goto(web.url)
@@ -220,4 +222,4 @@ def test_a_browser_shows_the_board_below_a_path_and_complains_of_nothing(web: We
         assert page.evaluate("fetch('live.json').then((got) => got.status)") == 200
     finally:
         context.close()
-    assert said == []
+    assert complaints == []

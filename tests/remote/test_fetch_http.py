@@ -105,9 +105,9 @@ class Served(http.server.ThreadingHTTPServer):
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    one = Served(tmp_path / "host")
-    yield one
-    one.stop()
+    host_server = Served(tmp_path / "host")
+    yield host_server
+    host_server.stop()
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_what_was_served_long_ago_never_looks_fresh(served: Served, data: Path) 
 def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_allowed(
     served: Served, data: Path, tmp_path: Path
 ) -> None:
-    other = Served(tmp_path / "other")
-    served.elsewhere = other.port
+    second_server = Served(tmp_path / "other")
+    served.elsewhere = second_server.port
     for name in ("well", "secret", "torn"):
         served.lab.host(name, every=60)
     served.lab.write("torn", "gpus.csv", "index\n", end="", every=60)
@@ -172,19 +172,19 @@ def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_a
     began = time.monotonic()
     done = gpuboard(data.parent, "pull", *targets, "--limit", "3")
     assert time.monotonic() - began < 20
-    other.stop()
+    second_server.stop()
     here = f"127.0.0.1:{served.port}"
-    told = dict(line.removeprefix("gpuboard: ").split(": ", 1) for line in done.stderr.splitlines())
-    assert {name: words[:400] for name, words in told.items()} == {
-        "away": f"{here}/away/gpus.csv leads to http://127.0.0.1:{other.port}/away/gpus.csv, "
+    errors_by_host = dict(line.removeprefix("gpuboard: ").split(": ", 1) for line in done.stderr.splitlines())
+    assert {name: words[:400] for name, words in errors_by_host.items()} == {
+        "away": f"{here}/away/gpus.csv leads to http://127.0.0.1:{second_server.port}/away/gpus.csv, "
         "and nothing was fetched there: give the address itself",
         "forged": f"{here}/forged/gpus.csv leads to / gpuboard: all is well, "
         "and nothing was fetched there: give the address itself",
         "huge": f"{here}: it sends more than the 8 MiB that are read of a file",
         "packed": f"{here}: it sends what it was asked not to send: compressed files",
         "broken": f"{here} did not answer as a web server does",
-        "drip": told["drip"],
-        "heads": told["heads"],
+        "drip": errors_by_host["drip"],
+        "heads": errors_by_host["heads"],
         "nothing": f"{here}/nothing/gpus.csv is not there: is this the folder that the loops of that host push to?",
         "torn": "gpus.csv does not count: the file is torn: it has no end",
         "liar": "; ".join(f"{file} says host=well: pull it by that name" for file in FILES),
@@ -192,12 +192,12 @@ def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_a
         "give it as name=https://user:password@host/path/ in a file of your own",
         "gone": f"127.0.0.1:{closed.port} does not answer: does a web server run there?",
     }
-    assert {told[name].partition("within")[0] for name in ("drip", "heads")} <= {
+    assert {errors_by_host[name].partition("within")[0] for name in ("drip", "heads")} <= {
         "no whole answer ",
         f"{here} did not answer in time",
     }
     assert done.returncode == 1
-    assert other.log == []
+    assert second_server.log == []
     assert sorted(path.name for path in data.iterdir()) == ["secret", "torn", "well"]
     assert sorted(times(data / "torn")) == ["host.txt", "processes.csv", "ps.txt"]
     assert "p%20w" not in done.stderr

@@ -161,9 +161,9 @@ def job(fleet: Fleet, *words: str) -> Iterator[int]:
 
 def header(text: str, task: str) -> tuple[str, int, int]:
     """Host, interval and exit code of a file."""
-    found, problem = envelope.parse_snapshot_header(text.encode(), task)
-    assert found, problem
-    return found.host, found.every, found.rc
+    parsed_header, problem = envelope.parse_snapshot_header(text.encode(), task)
+    assert parsed_header, problem
+    return parsed_header.host, parsed_header.every, parsed_header.rc
 
 
 # Over ssh
@@ -241,13 +241,13 @@ def test_a_key_with_a_forced_command_takes_snapshots_and_runs_nothing_else(fleet
     evil = b"touch /tmp/evil\nexport HOST=x GPUBOARD_LIMIT=$(touch${IFS}/tmp/evil) GPUBOARD_SPOOL=/tmp/evil\nmain\ngo\n"
     ssh = ["/usr/bin/ssh", "-F", str(fleet.config), "forced", "touch /tmp/evil"]
     try:
-        said = subprocess.run(ssh, input=evil, capture_output=True, timeout=60, check=True).stdout
+        output = subprocess.run(ssh, input=evil, capture_output=True, timeout=60, check=True).stdout
         done = fleet.pull("forced", "other")
     finally:
         fleet.config.write_text(usual)
         keys.write_text(usual_keys)
         shutil.rmtree(fleet.machine.path("/home/lab/.local/share/gpuboard"))
-    assert said.startswith(b"gpuboard-pull ready\ngpuboard-pull files 0 ")
+    assert output.startswith(b"gpuboard-pull ready\ngpuboard-pull files 0 ")
     assert not fleet.machine.path("/tmp/evil").exists()  # noqa: S108
     assert header(fleet.text("forced", "host.txt"), "host") == ("forced", 60, 0)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -337,8 +337,8 @@ def test_what_a_hostile_host_sends_is_refused_in_time_and_old_files_stay(fleet: 
     fleet.pull("atlas")
     texts = [fleet.text("atlas", file) for file in FILES]
     sizes = " ".join(str(len(text.encode())) for text in texts)
-    other = f"gpuboard-pull ready\ngpuboard-pull files 0 {sizes} 0\n{''.join(texts)}"
-    fleet.machine.path("/srv/other").write_text(other)
+    forged_answer = f"gpuboard-pull ready\ngpuboard-pull files 0 {sizes} 0\n{''.join(texts)}"
+    fleet.machine.path("/srv/other").write_text(forged_answer)
     lines = []
     for name, (says, _) in HOSTILE.items():
         keygen(fleet.folder / name)
@@ -356,12 +356,12 @@ def test_what_a_hostile_host_sends_is_refused_in_time_and_old_files_stay(fleet: 
     finally:
         fleet.config.write_text(usual)
     assert done.returncode == 1
-    told = {line.split()[1].rstrip(":"): line.partition(" ")[2] for line in done.stderr.splitlines()}
-    assert {name: told[name][: len(words)] for name, (_, words) in HOSTILE.items()} == {
+    errors_by_host = {line.split()[1].rstrip(":"): line.partition(" ")[2] for line in done.stderr.splitlines()}
+    assert {name: errors_by_host[name][: len(words)] for name, (_, words) in HOSTILE.items()} == {
         name: words for name, (_, words) in HOSTILE.items()
     }
-    assert "within 8 s" in told["tarpit"]
-    assert len(told) == done.stderr.count("\n") == len(HOSTILE) + 1
+    assert "within 8 s" in errors_by_host["tarpit"]
+    assert len(errors_by_host) == done.stderr.count("\n") == len(HOSTILE) + 1
     assert [name for name in HOSTILE if (fleet.data / name).exists()] == []
     assert {path.name: path.stat().st_ctime_ns for path in (fleet.data / "tarpit").iterdir()} == before
 
@@ -441,7 +441,7 @@ def test_a_list_of_hosts_can_be_the_one_of_the_board(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected_error"),
     [
         ((), "name a host"),
         (("a", "--for", "5"), "--for needs --every"),
@@ -453,14 +453,14 @@ def test_a_list_of_hosts_can_be_the_one_of_the_board(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_use_is_reported_and_is_exit_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], expected_error: str
 ) -> None:
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUBOARD_CONF", "/dev/null")
     done = CliRunner().invoke(main, ["pull", *words])
     assert done.exit_code == 2
-    assert told in done.output
+    assert expected_error in done.output
 
 
 def test_hosts_that_consul_lists_are_pulled_by_their_names_on_the_board(tmp_path: Path) -> None:
@@ -516,10 +516,10 @@ def test_a_file_that_does_not_count_leaves_the_old_one_and_costs_no_other(tmp_pa
 
 
 def test_the_same_snapshot_is_not_written_again(tmp_path: Path) -> None:
-    found = {file: snapshot(file) for file in FILES}
-    fetch.write_pulled_files(tmp_path, "atlas", found)
+    pulled_files = {file: snapshot(file) for file in FILES}
+    fetch.write_pulled_files(tmp_path, "atlas", pulled_files)
     before = (tmp_path / "atlas/host.txt").stat().st_ctime_ns
-    fetch.write_pulled_files(tmp_path, "atlas", found)
+    fetch.write_pulled_files(tmp_path, "atlas", pulled_files)
     assert (tmp_path / "atlas/host.txt").stat().st_ctime_ns == before
 
 
@@ -527,18 +527,21 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "data/atlas").symlink_to(tmp_path / "elsewhere")
-    found = {"gpus.csv": snapshot("gpus.csv"), "host.txt": snapshot("host.txt")}
+    pulled_files = {"gpus.csv": snapshot("gpus.csv"), "host.txt": snapshot("host.txt")}
     with pytest.raises(OSError, match="atlas"):
-        fetch.write_pulled_files(tmp_path / "data", "atlas", found)
+        fetch.write_pulled_files(tmp_path / "data", "atlas", pulled_files)
     folder = tmp_path / "data/atlas"
     folder.unlink()
     folder.mkdir()
     (folder / ".host.txt.put").symlink_to(tmp_path / "elsewhere/x")
     os.mkfifo(folder / ".gpus.csv.put")  # to open it would wait for ever
     (folder / ".host.txt.new").write_text("half of a push")
-    assert fetch.write_pulled_files(tmp_path / "data", "atlas", found) == []
+    assert fetch.write_pulled_files(tmp_path / "data", "atlas", pulled_files) == []
     assert list((tmp_path / "elsewhere").iterdir()) == []
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {**found, ".host.txt.new": b"half of a push"}
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        **pulled_files,
+        ".host.txt.new": b"half of a push",
+    }
 
 
 def test_a_folder_that_somebody_exchanges_for_a_link_is_neither_written_nor_opened_to_the_group(
@@ -583,16 +586,16 @@ def test_a_folder_of_a_host_that_belongs_to_another_account_is_not_written_into(
 def test_two_pulls_of_a_host_take_turns_but_nobody_waits_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {"host.txt": snapshot("host.txt")}
+    pulled_files = {"host.txt": snapshot("host.txt")}
     (tmp_path / "atlas").mkdir()
     holder = os.open(tmp_path / "atlas", os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     monkeypatch.setattr(fetch, "LOCK_TIMEOUT_S", 0.05)
-    assert fetch.write_pulled_files(tmp_path, "atlas", found) == ["another pull is writing its files just now"]
+    assert fetch.write_pulled_files(tmp_path, "atlas", pulled_files) == ["another pull is writing its files just now"]
     monkeypatch.setattr(fetch, "LOCK_TIMEOUT_S", 60)
     threading.Timer(0.1, os.close, (holder,)).start()
-    assert fetch.write_pulled_files(tmp_path, "atlas", found) == []
-    assert (tmp_path / "atlas/host.txt").read_bytes() == found["host.txt"]
+    assert fetch.write_pulled_files(tmp_path, "atlas", pulled_files) == []
+    assert (tmp_path / "atlas/host.txt").read_bytes() == pulled_files["host.txt"]
 
 
 def test_what_nobody_foresaw_is_one_line_that_moves_no_cursor(

@@ -145,17 +145,17 @@ def test_a_host_whose_key_is_not_known_is_refused_however_lax_the_configuration(
 
 def test_a_host_with_another_key_than_the_known_one_is_refused(box: Sshd, tmp_path: Path) -> None:
     keygen(tmp_path / "other")
-    other = (tmp_path / "other.pub").read_text()
-    known = tmp_path / "known"
-    config = box.configured(f"Host box\n  UserKnownHostsFile {known}\n")
-    known.write_text(f"[127.0.0.1]:{box.port} {other}")
+    wrong_public_key = (tmp_path / "other.pub").read_text()
+    known_hosts_file = tmp_path / "known"
+    config = box.configured(f"Host box\n  UserKnownHostsFile {known_hosts_file}\n")
+    known_hosts_file.write_text(f"[127.0.0.1]:{box.port} {wrong_public_key}")
     assert "has another key than known_hosts says" in why(box, config)
     own = (box.folder / "host_key.pub").read_text()
-    known.write_text(f"[127.0.0.1]:{box.port} {own}@revoked * {own}")
+    known_hosts_file.write_text(f"[127.0.0.1]:{box.port} {own}@revoked * {own}")
     assert "not known here" in why(box, config)
-    known.write_text(f"@cert-authority * {other}")
+    known_hosts_file.write_text(f"@cert-authority * {wrong_public_key}")
     assert "known by a certificate alone" in why(box, config)
-    known.write_text(f"[127.0.0.*]:{box.port} {own}")
+    known_hosts_file.write_text(f"[127.0.0.*]:{box.port} {own}")
     connect_ssh("box", config=config).close()
     subprocess.run(["/usr/bin/ssh-keygen", "-q", "-H", "-f", str(box.known)], check=True, capture_output=True)
     connect_ssh("box", config=box.config).close()
@@ -214,18 +214,18 @@ def test_a_closed_connection_ends_the_command_that_somebody_waits_for(box: Sshd)
 
 def test_a_crowd_at_the_door_gets_in_one_after_the_other(tmp_path: Path) -> None:
     with Sshd(tmp_path / "box", "MaxStartups 2:80:4\n") as server:
-        found: list[object] = []
+        outcomes: list[object] = []
 
         def one() -> None:
             try:
                 connect_ssh("box", 60, server.config).close()
-                found.append("in")
+                outcomes.append("in")
             except SshError as error:
-                found.append(error)
+                outcomes.append(error)
 
         crowd = [threading.Thread(target=one) for _ in range(12)]
         for thread in crowd:
             thread.start()
         for thread in crowd:
             thread.join()
-        assert found == ["in"] * 12
+        assert outcomes == ["in"] * 12

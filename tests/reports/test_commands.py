@@ -29,11 +29,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 def cells(html: str, name: str) -> list[list[str]]:
     """The cells of each row of that name, as text."""
     rows = re.findall(rf"<tr><th scope=row>{re.escape(name)}(.*?)(?=\n|<tr>|</tbody>|</tfoot>)", html)
-    return [[re.sub("<[^>]*>", "", one).strip() for one in row.split("<td")[1:]] for row in rows]
+    return [[re.sub("<[^>]*>", "", cell).strip() for cell in row.split("<td")[1:]] for row in rows]
 
 
 def texts(row: list[str]) -> list[str]:
-    return [one.rpartition(">")[2] for one in row]
+    return [cell.rpartition(">")[2] for cell in row]
 
 
 # What it tells
@@ -50,10 +50,10 @@ def test_use_by_model_is_what_was_worked_out_on_paper(lab: Lab, run: Report) -> 
 
 def test_a_host_that_is_hidden_is_not_named_and_its_hours_count(lab: Lab, run: Report) -> None:
     (lab.data / "hosts.txt").write_text("hydra, hidden\natlas, hidden\n")
-    told = run(lab, "--text").out
-    assert "hydra" not in told and "atlas" not in told
-    assert "a hidden host" in told
-    assert "120.0" in told
+    report_text = run(lab, "--text").out
+    assert "hydra" not in report_text and "atlas" not in report_text
+    assert "a hidden host" in report_text
+    assert "120.0" in report_text
     (lab.data / "hosts.txt").unlink()
 
 
@@ -100,8 +100,8 @@ def test_idle_time_is_not_charged_to_who_worked_in_the_rest_of_the_hour(tmp_path
 
 
 def test_waste_is_listed_by_gpu_and_person(lab: Lab, run: Report) -> None:
-    told = run(lab, "--text").out
-    waste = told.partition("Waste\n")[2].partition("Health\n")[0]
+    report_text = run(lab, "--text").out
+    waste = report_text.partition("Waste\n")[2].partition("Health\n")[0]
     assert "Held: taken, but idle: 12.0 GPU-hours" in waste
     assert re.search(r"atlas:0 +A100 80 GB +alice +12.0", waste)
     assert "Booked, and nobody on it: 168.0 GPU-hours" in waste
@@ -159,9 +159,9 @@ def test_a_week_has_as_many_hours_as_its_clocks_say(
     keep(history, start - HOUR, start + hours * HOUR + HOUR, [host(gpu("busy", ["alice"], use=50))])
     roll(history, start + 9 * DAY)
     history.close()
-    told = run(lab, "--week", name, "--text", now=start + 9 * DAY).out
-    assert re.search(rf"alice +{hours}\.0 ", told)
-    assert re.search(rf"A100 80 GB +1 +100 % +0 % +{hours}\.0", told)
+    report_text = run(lab, "--week", name, "--text", now=start + 9 * DAY).out
+    assert re.search(rf"alice +{hours}\.0 ", report_text)
+    assert re.search(rf"A100 80 GB +1 +100 % +0 % +{hours}\.0", report_text)
     html = run(lab, "--week", name, "--out", "-", now=start + 9 * DAY).out
     assert html.count(": 100 % taken, 1.0 of 1.0 GPUs on average") == hours - (hours == 169)
     assert ("came twice" in html, "left this hour out" in html) == (hours == 169, hours == 167)
@@ -173,9 +173,9 @@ def test_a_week_that_lies_in_two_years_and_months_is_whole(tmp_path: Path, run: 
     history = HistoryWriter(lab.state, PARIS)
     keep(history, start, start + 7 * DAY, [host(gpu("busy", ["alice"], use=50))])
     history.close()
-    told = run(lab, "--text", now=start + 7 * DAY + HOUR).out
-    assert told.startswith("gpuboard: week 53 of 2026\nMon 28 Dec 2026 to Sun 3 Jan 2027, Europe/Paris\n")
-    assert re.search(r"alice +168\.0 ", told)
+    report_text = run(lab, "--text", now=start + 7 * DAY + HOUR).out
+    assert report_text.startswith("gpuboard: week 53 of 2026\nMon 28 Dec 2026 to Sun 3 Jan 2027, Europe/Paris\n")
+    assert re.search(r"alice +168\.0 ", report_text)
 
 
 def test_an_old_week_is_reported_with_its_hours_too(tmp_path: Path, run: Report) -> None:
@@ -187,9 +187,9 @@ def test_an_old_week_is_reported_with_its_hours_too(tmp_path: Path, run: Report)
         history.record([host(gpu())], MONDAY + day * DAY + 10 * DAY)
         roll(history, MONDAY + day * DAY + 10 * DAY + 2 * HOUR)
     history.close()
-    told = run(lab, "--week", "2026-W46", "--out", "-", now=MONDAY + 91 * DAY).out
-    assert told.count(": 100 % taken, 1.0 of 1.0 GPUs on average") == 24
-    assert "When this report was made" not in told
+    report_html = run(lab, "--week", "2026-W46", "--out", "-", now=MONDAY + 91 * DAY).out
+    assert report_html.count(": 100 % taken, 1.0 of 1.0 GPUs on average") == 24
+    assert "When this report was made" not in report_html
 
 
 # Which week, and where to
@@ -204,41 +204,41 @@ def test_without_a_name_it_is_the_last_week_that_is_over(
 
 
 def test_the_week_ends_by_the_clock_of_the_lab(lab: Lab, run: Report) -> None:
-    before, after = (run(lab, "--text", now=MONDAY + 7 * DAY + one).out.partition("\n")[0] for one in (-60, 60))
+    before, after = (run(lab, "--text", now=MONDAY + 7 * DAY + offset).out.partition("\n")[0] for offset in (-60, 60))
     assert (before, after) == ("gpuboard: week 45 of 2026", "gpuboard: week 46 of 2026")
 
 
 @pytest.mark.parametrize("word", ["2026-45", "2027-W53", "last", "2026-W4x"])
 def test_what_is_no_week_is_wrong_use(lab: Lab, run: Report, word: str) -> None:
-    told = run(lab, "--week", word)
-    assert told == (2, "", f"gpuboard: '{word}' is not a week: write it like 2026-W46\n")
+    finished = run(lab, "--week", word)
+    assert finished == (2, "", f"gpuboard: '{word}' is not a week: write it like 2026-W46\n")
 
 
 def test_a_week_to_come_is_wrong_use(lab: Lab, run: Report) -> None:
-    told = run(lab, "--week", "2026-W48")
-    assert told == (2, "", "gpuboard: 2026-W48 has not come yet: it is 2026-W47\n")
+    finished = run(lab, "--week", "2026-W48")
+    assert finished == (2, "", "gpuboard: 2026-W48 has not come yet: it is 2026-W47\n")
 
 
 @pytest.mark.parametrize("word", ["2026-W30", "1970-W01"])
 def test_a_week_without_history_exits_1(lab: Lab, run: Report, word: str) -> None:
-    told = run(lab, "--week", word)
-    assert (told.code, told.out) == (1, "")
+    finished = run(lab, "--week", word)
+    assert (finished.code, finished.out) == (1, "")
     assert re.fullmatch(
-        rf"gpuboard: there is no history of {word} in .*history.db: it begins with 2026-11-02\n", told.err
+        rf"gpuboard: there is no history of {word} in .*history.db: it begins with 2026-11-02\n", finished.err
     )
 
 
 def test_where_no_board_is_built_one_sentence_says_so(tmp_path: Path, run: Report) -> None:
-    told = run(Lab(tmp_path))
-    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
-    assert "history is kept where the board is built" in told.err
+    finished = run(Lab(tmp_path))
+    assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
+    assert "history is kept where the board is built" in finished.err
 
 
 def test_a_history_that_cannot_be_read_is_one_sentence(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
     (lab.state / "history.db").write_bytes(b"nonsense" * 1000)
-    told = run(lab)
-    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+    finished = run(lab)
+    assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
 
 
 def test_a_report_is_written_whole_or_not_at_all(lab: Lab, run: Report, tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_a_report_is_written_whole_or_not_at_all(lab: Lab, run: Report, tmp_path
     assert run(lab, "--out", str(file)).code == 0
     assert file.stat().st_ino != before
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    told = run(lab, "--out", str(tmp_path / "nowhere/report.html"))
-    assert (told.code, told.err.count("\n")) == (2, 1)
+    finished = run(lab, "--out", str(tmp_path / "nowhere/report.html"))
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
 
 
 def test_a_pipe_is_written_to_and_not_replaced(lab: Lab, run: Report, tmp_path: Path) -> None:
@@ -280,9 +280,9 @@ def test_aliases_merge_names(tmp_path: Path, run: Report) -> None:
 
 @pytest.mark.parametrize("words", [["--text"], ["--out", "-"]])
 def test_where_users_are_not_shown_nobody_is_named(lab: Lab, run: Report, words: list[str]) -> None:
-    told = run(lab, *words, GPUBOARD_SHOW_USERS="no").out
-    assert "People are not shown" in told
-    assert not re.search("alice|bob|carol|data-people", told)
+    report_output = run(lab, *words, GPUBOARD_SHOW_USERS="no").out
+    assert "People are not shown" in report_output
+    assert not re.search("alice|bob|carol|data-people", report_output)
 
 
 def test_a_report_that_names_people_says_so_in_its_first_line(lab: Lab, run: Report) -> None:

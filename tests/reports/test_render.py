@@ -54,8 +54,8 @@ def server(lab: Lab, html: str) -> Iterator[Running]:
     (lab.www / "reports").mkdir(parents=True)
     (lab.www / REPORT).write_text(html)
     (lab.www / "index.html").write_text("<!doctype html><title>board</title>")
-    with running(lab.data.parent) as one:
-        yield one
+    with running(lab.data.parent) as running_server:
+        yield running_server
 
 
 @contextmanager
@@ -84,13 +84,13 @@ def is_styled(page: Page) -> bool:
 def test_gpuboard_serve_lets_it_have_its_style(browser: Browser, server: Running) -> None:
     context = browser.new_context()
     page = context.new_page()
-    said: list[str] = []
+    console_messages: list[str] = []
     asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
+    page.on("console", lambda message: console_messages.append(message.text))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"http://127.0.0.1:{server.port}/{REPORT}")
     assert is_styled(page)
-    assert said == []
+    assert console_messages == []
     assert asked == [f"http://127.0.0.1:{server.port}/{REPORT}"]
     context.close()
 
@@ -114,8 +114,10 @@ def test_its_own_policy_allows_that_one_style_and_no_script(html: str) -> None:
 
 
 def test_another_style_and_a_script_are_refused(browser: Browser, html: str, tmp_path: Path) -> None:
-    more = "<style>.share .working { fill: red }</style><script>alert(1)</script><p style='color: red'>x</p></main>"
-    (tmp_path / "report.html").write_text(html.replace("</main>", more))
+    injected_html = (
+        "<style>.share .working { fill: red }</style><script>alert(1)</script><p style='color: red'>x</p></main>"
+    )
+    (tmp_path / "report.html").write_text(html.replace("</main>", injected_html))
     with opened(browser, f"file://{tmp_path}/report.html") as page:
         assert is_styled(page)
         assert page.evaluate("window.alerts") == 0
@@ -140,7 +142,7 @@ def test_from_a_mail_it_looks_the_same_and_asks_for_nothing(browser: Browser, ht
 def test_severe_events_come_first(html: str) -> None:
     health = html.partition("<h2>Health")[2]
     words = re.findall("<tr><th scope=row[^>]*>([a-z ]+)<td[^>]*>([^<]*)<td[^>]*>([^<]*)<td[^>]*>([^<\n]*)", health)
-    assert [(one[0], one[2]) for one in words] == [
+    assert [(word[0], word[2]) for word in words] == [
         ("critical", "hydra:0"),
         ("warning", "atlas:0"),
         ("for your information", "atlas"),
@@ -159,30 +161,32 @@ def test_current_waste_says_what_to_do(html: str) -> None:
 
 
 def test_a_long_list_says_how_much_is_left_out(week: CollectedReport) -> None:
-    told = render_report_text(week._replace(current_waste=[*week.current_waste] * 10, events=[*week.events] * 20))
-    assert "\n  and 12 more: gpuboard waste lists them\n" in told
-    assert "\nand 40 more\n" in told
+    report_text = render_report_text(
+        week._replace(current_waste=[*week.current_waste] * 10, events=[*week.events] * 20)
+    )
+    assert "\n  and 12 more: gpuboard waste lists them\n" in report_text
+    assert "\nand 40 more\n" in report_text
 
 
 def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: CollectedReport) -> None:
     odd = WasteItem(
         "dead", "atlas", "", 1, "", people=("\x1b[31m計算機" * 40,), what="\x07\u202e" + "計" * 99, advice=HOSTILE
     )
-    told = render_report_text(
+    report_text = render_report_text(
         week._replace(current_waste=[*week.current_waste, odd]), f"https://gpus.lab.org/{'x' * 99}"
     )
-    assert [line for line in told.splitlines() if measure_width(line) > 78] == []
-    assert all(letter == "\n" or letter.isprintable() for letter in told)
-    assert "\u202e" not in told
+    assert [line for line in report_text.splitlines() if measure_width(line) > 78] == []
+    assert all(letter == "\n" or letter.isprintable() for letter in report_text)
+    assert "\u202e" not in report_text
 
 
 def test_the_text_has_all_parts_and_says_where_the_charts_are(week: CollectedReport) -> None:
-    told = render_report_text(week, "https://gpus.lab.org/reports/2026-W46.html")
-    heads = re.findall(r"\n\n([A-Z][a-z ]+)\n-+\n", told)
+    report_text = render_report_text(week, "https://gpus.lab.org/reports/2026-W46.html")
+    heads = re.findall(r"\n\n([A-Z][a-z ]+)\n-+\n", report_text)
     assert heads == ["In short", "Use by day", "Use by model", "People", "Waste", "Health"]
-    assert told.endswith("\nWith charts: https://gpus.lab.org/reports/2026-W46.html\n")
-    assert "- atlas:0: slowed by heat (9 Nov 2026 00:02 – 02:00)" in told
-    assert "! hydra:0: lost, the driver could not reach it" in told
+    assert report_text.endswith("\nWith charts: https://gpus.lab.org/reports/2026-W46.html\n")
+    assert "- atlas:0: slowed by heat (9 Nov 2026 00:02 – 02:00)" in report_text
+    assert "! hydra:0: lost, the driver could not reach it" in report_text
 
 
 # How it looks
@@ -195,10 +199,10 @@ def test_axe_finds_no_accessibility_fault(
     url = f"http://127.0.0.1:{server.port}/{REPORT}"
     with opened(browser, url, size, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
         wide = page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate("window.alerts") == 0
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
     assert wide
 
 

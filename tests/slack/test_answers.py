@@ -27,26 +27,26 @@ OWN = "UBOT00001"
 NOW = int(time.time())
 
 
-def busy(index: int, user: str | None = "alice", state: str = "busy", **more: Any) -> FleetGpu:  # noqa: ANN401
+def busy(index: int, user: str | None = "alice", state: str = "busy", **overrides: Any) -> FleetGpu:  # noqa: ANN401
     process = ProcessStatus(42, user, "/usr/bin/python train.py", 7000, NOW - 7200)
-    told = {"memory_used": 70000, "memory_total": 81920, "utilization_gpu": 90}
+    readings = {"memory_used": 70000, "memory_total": 81920, "utilization_gpu": 90}
     return FleetGpu(
-        index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", state, "", processes=(process,), **{**told, **more}
+        index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", state, "", processes=(process,), **{**readings, **overrides}
     )
 
 
-def free(index: int, **more: Any) -> FleetGpu:  # noqa: ANN401
-    told = {"memory_used": 4, "memory_total": 81920, "utilization_gpu": 0}
-    return FleetGpu(index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", "free", "", **{**told, **more})
+def free(index: int, **overrides: Any) -> FleetGpu:  # noqa: ANN401
+    readings = {"memory_used": 4, "memory_total": 81920, "utilization_gpu": 0}
+    return FleetGpu(index, f"GPU-{index}", "NVIDIA A100", "A100 80 GB", "free", "", **{**readings, **overrides})
 
 
 def host(name: str, *gpus: FleetGpu, state: str = "fresh", reason: str = "") -> FleetHost:
     return FleetHost(name, None, (), state, reason, NOW, (1.5, 1, 1), 64, gpus=gpus)
 
 
-def scene(*hosts: FleetHost, **more: Any) -> AnswerContext:  # noqa: ANN401
-    aliases = more.pop("aliases", {})
-    return AnswerContext(Fleet(NOW, hosts), Now(NOW, timezone.utc), PeopleDirectory(aliases), **more)
+def scene(*hosts: FleetHost, **options: Any) -> AnswerContext:  # noqa: ANN401
+    aliases = options.pop("aliases", {})
+    return AnswerContext(Fleet(NOW, hosts), Now(NOW, timezone.utc), PeopleDirectory(aliases), **options)
 
 
 def sent(answer: SlackAnswer) -> dict[str, Any]:
@@ -152,38 +152,38 @@ def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]
     ],
 )
 def test_an_incomplete_booking_message_is_answered_in_one_sentence(text: str, why: str) -> None:
-    with pytest.raises(answers.IncompleteBookingAnswerError) as found:
+    with pytest.raises(answers.IncompleteBookingAnswerError) as error_info:
         answers.parse_booking_to_answer(text.split())
-    assert str(found.value) == why
+    assert str(error_info.value) == why
 
 
 # Answers
 
 
 def test_a_large_fleet_is_shortened_and_says_by_how_much() -> None:
-    several = [host(f"node{number:04}", *(busy(index) for index in range(8))) for number in range(1000)]
-    fleet = scene(*several, link="https://gpus.lab.org/")
-    for answer, more in (
+    hosts = [host(f"node{number:04}", *(busy(index) for index in range(8))) for number in range(1000)]
+    fleet = scene(*hosts, link="https://gpus.lab.org/")
+    for answer, remainder_label in (
         (answers.answer_hosts(fleet), "more hosts"),
         (answers.answer_all(fleet), "more hosts"),
         (answers.answer_detail(fleet), "more GPUs: `all detail HOST`"),
         (answers.answer_where(fleet, "alice"), "more hosts"),
     ):
         message = sent(answer)
-        table = next(one for one in message["blocks"] if one["type"] == "table")
+        table = next(block for block in message["blocks"] if block["type"] == "table")
         note, link = message["blocks"][-1]["elements"]
         left = len(rows(answer)) - len(table["rows"]) + 1
         assert left > 0
-        assert note["text"].startswith(f"and {left} {more}")
+        assert note["text"].startswith(f"and {left} {remainder_label}")
         assert link["text"] == "<https://gpus.lab.org/|the board>"
 
 
 def test_many_hosts_are_ordered_by_trouble_and_free_gpus() -> None:
-    several = [host(f"node{number:03}", busy(0)) for number in range(150)]
-    several[120], several[130] = host("spare", free(0)), host("dead", free(0)._replace(state="unknown"), state="down")
-    for answer in (answers.answer_hosts(scene(*several)), answers.answer_all(scene(*several))):
+    hosts = [host(f"node{number:03}", busy(0)) for number in range(150)]
+    hosts[120], hosts[130] = host("spare", free(0)), host("dead", free(0)._replace(state="unknown"), state="down")
+    for answer in (answers.answer_hosts(scene(*hosts)), answers.answer_all(scene(*hosts))):
         assert [row[0] for row in rows(answer)[:3]] == ["dead", "spare", "node000"]
-    assert rows(answers.answer_hosts(scene(*several[:99])))[0][0] == "node000"
+    assert rows(answers.answer_hosts(scene(*hosts[:99])))[0][0] == "node000"
 
 
 def test_all_lists_users_in_a_row_for_each_host() -> None:
@@ -286,22 +286,22 @@ def test_no_answer_is_beyond_slacks_limits_nor_calls_anybody(
 
 @given(TEXT, st.integers(2, 60))
 def test_truncation_does_not_split_an_escape(text: str, most: int) -> None:
-    found = truncate_for_slack_api(escape_for_slack_api(text), most)
-    assert len(found) <= most
-    assert list(block_kit.marks(found)) == []
+    truncated_text = truncate_for_slack_api(escape_for_slack_api(text), most)
+    assert len(truncated_text) <= most
+    assert list(block_kit.marks(truncated_text)) == []
 
 
 def test_help_names_every_command() -> None:
     text = str(sent(answers.answer_help()))
-    assert all(f"`{one}" in text for one in bot.BOT_COMMANDS)
+    assert all(f"`{bot_command}" in text for bot_command in bot.BOT_COMMANDS)
     assert "did you mean `hosts`?" in str(sent(answers.answer_help("<hosst>", "hosts")))
 
 
 def test_the_manifest_asks_for_what_the_bot_needs_and_for_no_more() -> None:
-    found = json.loads((ROOT / "docs/slack-manifest.json").read_text())
-    assert found["settings"]["socket_mode_enabled"]
-    assert found["settings"]["event_subscriptions"]["bot_events"] == ["app_mention", "message.im"]
+    manifest = json.loads((ROOT / "docs/slack-manifest.json").read_text())
+    assert manifest["settings"]["socket_mode_enabled"]
+    assert manifest["settings"]["event_subscriptions"]["bot_events"] == ["app_mention", "message.im"]
     scopes = {"app_mentions:read", "chat:write", "im:history", "im:write", "users:read", "users:read.email"}
-    assert set(found["oauth_config"]["scopes"]["bot"]) == scopes
-    assert found["features"]["app_home"]["messages_tab_enabled"]
-    assert not found["features"]["app_home"]["messages_tab_read_only_enabled"]
+    assert set(manifest["oauth_config"]["scopes"]["bot"]) == scopes
+    assert manifest["features"]["app_home"]["messages_tab_enabled"]
+    assert not manifest["features"]["app_home"]["messages_tab_read_only_enabled"]

@@ -32,9 +32,9 @@ HOSTILE = "<!channel> *x* & <@UBOB00001> `y`"
 class Bot:
     """The command in a folder, against a stand-in."""
 
-    def __init__(self, folder: Path, slack: Slack, **more: str) -> None:
+    def __init__(self, folder: Path, slack: Slack, **extra_variables: str) -> None:
         self.log = folder / f"log-{time.monotonic_ns()}"
-        self.environment = {**settings(slack), **more}
+        self.environment = {**settings(slack), **extra_variables}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "site_builder", "slack"],
@@ -90,26 +90,26 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture(scope="module")
 def workspace() -> Iterator[Slack]:
-    with Slack() as one:
-        one.members = {
+    with Slack() as fake_slack:
+        fake_slack.members = {
             ALICE: member("alice@lab.org"),
             BOB: member("bob@elsewhere.org"),
             CAROL: member("carol@lab.org"),
             EVE: member("alice@lab.org", is_email_confirmed=False),
         }
-        yield one
+        yield fake_slack
 
 
 @pytest.fixture(scope="module")
 def bot(lab: Lab, workspace: Slack) -> Iterator[Bot]:
-    one = Bot(lab.data.parent, workspace)
+    started_bot = Bot(lab.data.parent, workspace)
     try:
-        workspace.wait(lambda: workspace.lines or one.process.poll() is not None, 120)
-        assert one.process.poll() is None, one.said()
-        yield one
+        workspace.wait(lambda: workspace.lines or started_bot.process.poll() is not None, 120)
+        assert started_bot.process.poll() is None, started_bot.said()
+        yield started_bot
     finally:
-        one.process.kill()
-        one.process.wait()
+        started_bot.process.kill()
+        started_bot.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def words(posted: dict[str, Any]) -> str:
 
 def rows(posted: dict[str, Any]) -> list[list[str]]:
     """The table of a message, without its titles."""
-    (table,) = (one for one in posted["blocks"] if one["type"] == "table")
+    (table,) = (block for block in posted["blocks"] if block["type"] == "table")
     return [[cell["text"] for cell in row] for row in table["rows"][1:]]
 
 
@@ -140,27 +140,27 @@ def rows(posted: dict[str, Any]) -> list[list[str]]:
 
 
 def test_hosts_are_listed_below_the_question_and_a_silent_host_is_not_idle(slack: Slack) -> None:
-    said = slack.says(anyone(), "hosts", GENERAL)
+    envelope = slack.says(anyone(), "hosts", GENERAL)
     before = len(slack.posted)
-    assert slack.tell(said) == [True]
+    assert slack.tell(envelope) == [True]
     slack.wait(lambda: len(slack.posted) > before)
     posted = slack.posted[before]
-    assert (posted["channel"], posted["thread_ts"]) == (GENERAL, said["payload"]["event"]["ts"])
+    assert (posted["channel"], posted["thread_ts"]) == (GENERAL, envelope["payload"]["event"]["ts"])
     assert [row[:3] for row in rows(posted)] == [["atlas", "up", "1/3"], ["hera", "unseen", "?"], ["zeus", "up", "1/1"]]
     assert posted["text"] == "3 hosts, 2 of 4 GPUs free"
     assert "<https://gpus.lab.org/|the board>" in words(posted)
 
 
 def test_all_lists_users_and_gpus_and_mentions_nobody(slack: Slack) -> None:
-    told = dict(rows(slack.ask(anyone(), "all")))
-    assert told["atlas"] == "0 free · 1 alice · 2 bob"
-    assert told["hera"].startswith("unseen: ")
+    text_by_host = dict(rows(slack.ask(anyone(), "all")))
+    assert text_by_host["atlas"] == "0 free · 1 alice · 2 bob"
+    assert text_by_host["hera"].startswith("unseen: ")
     detail = slack.ask(anyone(), "all detail")
     assert "thread_ts" not in detail
-    found = {row[0]: row for row in rows(detail)}
-    assert "alice train.py ‹!channel›" in found["atlas:1"][-1]  # noqa: RUF001
-    assert found["atlas:1"][2:4] == ["90 %", "68/80 GiB"]
-    assert "then booked: bob" in found["zeus:0"][-1]
+    row_by_gpu = {row[0]: row for row in rows(detail)}
+    assert "alice train.py ‹!channel›" in row_by_gpu["atlas:1"][-1]  # noqa: RUF001
+    assert row_by_gpu["atlas:1"][2:4] == ["90 %", "68/80 GiB"]
+    assert "then booked: bob" in row_by_gpu["zeus:0"][-1]
     assert [row[0] for row in rows(slack.ask(anyone(), "all detail zeus"))] == ["zeus:0"]
 
 
@@ -199,10 +199,11 @@ def test_book_and_release_act_as_the_person_in_the_contacts(slack: Slack, lab: L
     posted = slack.ask(ALICE, "book atlas:0 for 2h comment ICML &amp; co")
     booking = posted["text"].removeprefix("booked ")
     entries = json.loads((lab.data / "comments.json").read_text())
-    assert [(one["name"], one["comment"], one["id"]) for one in [entries["atlas"]["0"]]] == [
-        ("alice", "ICML & co", booking)
-    ]
-    (line,) = (json.loads(one) for one in (lab.data / "bookings.log").read_text().splitlines())
+    assert [
+        (booking_record["name"], booking_record["comment"], booking_record["id"])
+        for booking_record in [entries["atlas"]["0"]]
+    ] == [("alice", "ICML & co", booking)]
+    (line,) = (json.loads(booking_record) for booking_record in (lab.data / "bookings.log").read_text().splitlines())
     assert (line["who"], line["via"]) == ("alice", "slack")
     assert "atlas:0 for alice from now until" in words(posted)
     assert "times of UTC" in words(posted)
@@ -224,11 +225,14 @@ def test_each_message_is_answered_once_however_often_it_comes(slack: Slack) -> N
     assert slack.tell(slack.says(anyone(), "free"), times=3) == [True] * 3
     slack.ask(anyone(), "help")
     slack.wait(lambda: len(slack.posted) > before + 1)
-    assert sorted(one["text"] for one in slack.posted[before:]) == ["2 GPUs free", "What I can tell"]
+    assert sorted(posted_message["text"] for posted_message in slack.posted[before:]) == [
+        "2 GPUs free",
+        "What I can tell",
+    ]
 
 
 @pytest.mark.parametrize(
-    "more",
+    "extra_fields",
     [
         {"bot_id": "B777"},
         {"subtype": "message_changed"},
@@ -241,16 +245,16 @@ def test_each_message_is_answered_once_however_often_it_comes(slack: Slack) -> N
         {"ts": "now"},
     ],
 )
-def test_the_bot_never_answers_itself_or_other_bots(slack: Slack, more: dict[str, Any]) -> None:
+def test_the_bot_never_answers_itself_or_other_bots(slack: Slack, extra_fields: dict[str, Any]) -> None:
     before = len(slack.posted)
-    assert slack.tell(slack.says(anyone(), "hosts", event=more)) == [True]
+    assert slack.tell(slack.says(anyone(), "hosts", event=extra_fields)) == [True]
     assert slack.ask(anyone(), "help")["text"] == "What I can tell"
     assert len(slack.posted) == before + 1
 
 
 def test_envelopes_of_other_kinds_are_accepted_and_left(slack: Slack) -> None:
-    for one in ({"type": "slash_commands", "payload": {}}, {"type": "events_api", "payload": None}):
-        assert slack.tell(one) == [True]
+    for envelope in ({"type": "slash_commands", "payload": {}}, {"type": "events_api", "payload": None}):
+        assert slack.tell(envelope) == [True]
 
 
 def test_nothing_is_answered_in_a_shared_channel(slack: Slack) -> None:
@@ -275,9 +279,9 @@ def test_the_rate_limit_is_answered_once(slack: Slack) -> None:
         assert slack.tell(slack.says(who, "help")) == [True]
     slack.ask(anyone(), "free")
     slack.wait(lambda: len(slack.posted) >= before + 22)
-    told = [one["text"] for one in slack.posted[before:]]
-    assert [told.count(one) for one in ("What I can tell", "2 GPUs free")] == [20, 1]
-    assert sum("a lot in a minute" in one for one in told) == 1
+    reply_texts = [reply["text"] for reply in slack.posted[before:]]
+    assert [reply_texts.count(reply) for reply in ("What I can tell", "2 GPUs free")] == [20, 1]
+    assert sum("a lot in a minute" in reply for reply in reply_texts) == 1
 
 
 # What goes wrong
@@ -317,32 +321,32 @@ def test_an_answer_that_may_have_arrived_is_not_sent_again(slack: Slack) -> None
     assert slack.tell(slack.says(anyone(), "free")) == [True]
     slack.wait(lambda: not slack.next["chat.postMessage"])
     slack.ask(anyone(), "help")
-    assert [one["text"] for one in slack.posted[before:]] == ["What I can tell"]
+    assert [posted_message["text"] for posted_message in slack.posted[before:]] == ["What I can tell"]
 
 
 def test_a_second_bot_ends_at_once_and_shows_no_token(bot: Bot, lab: Lab) -> None:
-    found = gpuboard(lab.data.parent, "slack", **bot.environment)
-    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+    finished = gpuboard(lab.data.parent, "slack", **bot.environment)
+    assert (finished.returncode, finished.stdout + finished.stderr) == (0, "")
     assert bot.process.poll() is None
     assert "secret" not in bot.said()
-    told = json.loads(gpuboard(lab.data.parent, "doctor", "--json", **bot.environment).stdout)
-    (check,) = (one for one in told["checks"] if one["id"] == "slack")
+    doctor_report = json.loads(gpuboard(lab.data.parent, "doctor", "--json", **bot.environment).stdout)
+    (check,) = (doctor_check for doctor_check in doctor_report["checks"] if doctor_check["id"] == "slack")
     assert check["status"] == "pass"
     assert f"process {bot.process.pid}" in str(check)
 
 
 def test_in_a_terminal_a_second_bot_says_whether_slack_can_be_reached(bot: Bot, lab: Lab, slack: Slack) -> None:
-    said = []
+    terminal_messages = []
     for refusals in (0, 1):
         slack.next["auth.test"] = deque([(200, {}, {"ok": False, "error": "account_inactive"})] * refusals)
         ours, its = pty.openpty()
         command, environment = [sys.executable, "-m", "site_builder", "slack"], clean_environment(**bot.environment)
         subprocess.run(command, cwd=lab.data.parent, env=environment, stderr=its, timeout=60, check=True)
-        said.append(os.read(ours, 4096).decode().strip())
+        terminal_messages.append(os.read(ours, 4096).decode().strip())
         os.close(ours)
         os.close(its)
     running = f"gpuboard: the bot runs already, as process {bot.process.pid}; "
-    assert said == [
+    assert terminal_messages == [
         f"{running}Slack can be reached from here, and knows its token",
         f"{running}the app was removed from this workspace",
     ]
@@ -377,19 +381,19 @@ def test_tokens_that_are_missing_wrong_or_refused_are_one_sentence_and_never_sho
         ({"GPUBOARD_SLACK_APP_TOKEN": "xapp-secret"}, "Slack does not know the token"),
         ({"GPUBOARD_SLACK_URL": "http://slack.com/api/"}, "must be an address such as https://slack.com/api/"),
     ):
-        found = gpuboard(tmp_path, "slack", **{**right, **changes})
+        finished = gpuboard(tmp_path, "slack", **{**right, **changes})
         (tmp_path / "state/slack.said").unlink(missing_ok=True)  # or the same would not be said again
-        assert (found.returncode, found.stdout) == (2, "")
-        assert expected in found.stderr
-        assert found.stderr.count("\n") == 1
-        assert "secret" not in found.stderr
+        assert (finished.returncode, finished.stdout) == (2, "")
+        assert expected in finished.stderr
+        assert finished.stderr.count("\n") == 1
+        assert "secret" not in finished.stderr
 
 
 def test_cron_which_starts_it_every_minute_mails_a_refusal_once(tmp_path: Path, workspace: Slack) -> None:
     refused = {**settings(workspace), "GPUBOARD_CONTACTS": "", "GPUBOARD_SLACK_BOT_TOKEN": "xoxb-secret"}
-    found = [gpuboard(tmp_path, "slack", **refused) for _ in range(2)]
-    assert [one.returncode for one in found] == [2, 2]
-    assert [one.stderr.count("\n") for one in found] == [1, 0]
+    finished_runs = [gpuboard(tmp_path, "slack", **refused) for _ in range(2)]
+    assert [finished_run.returncode for finished_run in finished_runs] == [2, 2]
+    assert [finished_run.stderr.count("\n") for finished_run in finished_runs] == [1, 0]
 
 
 # Alerts as direct messages
@@ -415,7 +419,7 @@ def test_an_alert_reaches_a_member_and_says_how_that_went(workspace: Slack) -> N
     assert posted["text"].count("atlas is down") == 1
     long = slack_client.send_direct_message(access(workspace), ALICE, AlertMessage("t", "<&>" * 4000, ""))
     assert (long.status, len(workspace.posted[-1]["text"]) <= 4000) == ("sent", True)
-    for told, how, wait in (
+    for canned_response, how, wait in (
         ((429, {"Retry-After": "17"}, {"ok": False, "error": "ratelimited"}), "failed", 17),
         ((429, {"Retry-After": "soon"}, b""), "failed", 30),
         ((500, {}, b"<html>"), "failed", None),
@@ -424,12 +428,12 @@ def test_an_alert_reaches_a_member_and_says_how_that_went(workspace: Slack) -> N
         ((200, {}, {"ok": False, "error": "internal_error"}), "unsure", None),
         (None, "unsure", None),
     ):
-        workspace.next["chat.postMessage"] = deque([told])
+        workspace.next["chat.postMessage"] = deque([canned_response])
         asked = workspace.asked.count("chat.postMessage")
-        found = slack_client.send_direct_message(access(workspace), ALICE, message)
-        assert (found.status, found.retry_after_s) == (how, wait)
-        assert found.reason
-        assert "secret" not in found.reason
+        delivery = slack_client.send_direct_message(access(workspace), ALICE, message)
+        assert (delivery.status, delivery.retry_after_s) == (how, wait)
+        assert delivery.reason
+        assert "secret" not in delivery.reason
         assert workspace.asked.count("chat.postMessage") == asked + 1
     assert slack_client.send_direct_message(access(workspace), "U404", message).status == "refused"
     assert slack_client.send_direct_message(access(workspace, "xoxb-1-secret"), ALICE, message).reason.startswith(
@@ -446,8 +450,8 @@ def test_a_slack_that_never_answers_is_unsure() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         deaf = SlackAccess(BOT_TOKEN, None, f"http://127.0.0.1:{server.getsockname()[1]}/api/")
-        found = slack_client.send_direct_message(deaf, ALICE, AlertMessage("t", "x", ""), 1)
-    assert (found.status, "answer never came" in found.reason) == ("unsure", True)
+        delivery = slack_client.send_direct_message(deaf, ALICE, AlertMessage("t", "x", ""), 1)
+    assert (delivery.status, "answer never came" in delivery.reason) == ("unsure", True)
 
 
 def test_slack_sdk_is_imported_only_when_needed() -> None:

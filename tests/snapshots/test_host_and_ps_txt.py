@@ -19,34 +19,40 @@ HEADER = "pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\t
 
 def test_a_process_is_understood_by_the_names_of_its_columns() -> None:
     row = "42\t1\t40\t40\t1000\talice\t3600\t99.5\t2048\tS\tdocker:0123456789ab\tpython größe.py\n"
-    (found,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (HEADER + row).encode())).rows
-    assert (found.pid, found.ppid, found.gpu_pid, found.uid, found.user) == (42, 1, 40, "1000", "alice")
-    assert (found.elapsed, found.cpu, found.rss, found.state) == (3600, 99.5, 2048, "S")
-    assert (found.container, found.command) == ("docker:0123456789ab", "python größe.py")
+    (process,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (HEADER + row).encode())).rows
+    assert (process.pid, process.ppid, process.gpu_pid, process.uid, process.user) == (42, 1, 40, "1000", "alice")
+    assert (process.elapsed, process.cpu, process.rss, process.state) == (3600, 99.5, 2048, "S")
+    assert (process.container, process.command) == ("docker:0123456789ab", "python größe.py")
 
 
 def test_container_columns_of_newer_collectors_are_parsed_and_missing_ones_are_not_available() -> None:
     names = HEADER.replace("container", "container\timage\tpod\tperson")
     row = "42\t1\t42\t42\t0\troot\t60\t1.0\t2048\tS\tdocker:0123456789ab\ttorch:2\tml/train\talice\tpython a\tb\n"
-    (found,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (names + row).encode())).rows
-    assert (found.container, found.image, found.pod, found.person) == (
+    (process,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (names + row).encode())).rows
+    assert (process.container, process.image, process.pod, process.person) == (
         "docker:0123456789ab",
         "torch:2",
         "ml/train",
         "alice",
     )
-    assert found.command == "python a\tb"
+    assert process.command == "python a\tb"
     old = row.replace("\ttorch:2\tml/train\talice", "")
-    (found,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (HEADER + old).encode())).rows
-    assert (found.image, found.pod, found.person, found.command) == (None, None, None, "python a\tb")
+    (process,) = host_and_ps_txt.parse_ps_txt(snapshot("ps", (HEADER + old).encode())).rows
+    assert (process.image, process.pod, process.person, process.command) == (None, None, None, "python a\tb")
 
 
 def test_a_dash_is_not_available() -> None:
-    (found,) = host_and_ps_txt.parse_ps_txt(
+    (process,) = host_and_ps_txt.parse_ps_txt(
         snapshot("ps", (HEADER + "42\t1\t-\t40\t-\t-\t0\t0.0\t-\tZ\t-\t[python]\n").encode())
     ).rows
-    assert (found.gpu_pid, found.uid, found.user, found.rss, found.container) == (None, None, None, None, None)
-    assert (found.elapsed, found.command) == (0, "[python]")
+    assert (process.gpu_pid, process.uid, process.user, process.rss, process.container) == (
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+    assert (process.elapsed, process.command) == (0, "[python]")
 
 
 def test_rows_without_a_pid_are_a_problem_and_cost_themselves_alone() -> None:
@@ -144,6 +150,6 @@ def test_what_the_scripts_write_is_understood_without_a_problem(tmp_path: Path) 
     )
     assert [(dump.is_complete, dump.problems, dump.messages) for dump in dumps] == [(True, (), ())] * 4
     assert [gpu.index for gpu in dumps[0].rows] == [0, 1]
-    assert [(found.pid, found.name) for found in dumps[1].rows] == [(os.getpid(), "python, with a comma")]
+    assert [(process.pid, process.name) for process in dumps[1].rows] == [(os.getpid(), "python, with a comma")]
     assert {row.pid: row.gpu_pid for row in dumps[2].rows}[os.getpid()] == os.getpid()
     assert dumps[3].rows[0].cpus == os.cpu_count()

@@ -31,14 +31,17 @@ def test_instances_are_seen_with_their_processes(own: OwnGpus) -> None:
     data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert data.gpus
     assert data.processes
-    assert [(one.label, one.uuid) for one in data.gpus.rows] == [("0:0", "MIG-a"), ("0:1", "MIG-b")]
-    assert [(one.gpu_key, one.pid) for one in data.processes.rows] == [("MIG-b", 7)]
+    assert [(parsed_row.label, parsed_row.uuid) for parsed_row in data.gpus.rows] == [
+        ("0:0", "MIG-a"),
+        ("0:1", "MIG-b"),
+    ]
+    assert [(parsed_row.gpu_key, parsed_row.pid) for parsed_row in data.processes.rows] == [("MIG-b", 7)]
 
 
 def test_the_csv_counts_where_xml_fails(own: OwnGpus) -> None:
     data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert data.gpus
-    assert [(one.label, one.uuid) for one in data.gpus.rows] == [("0", "GPU-1")]
+    assert [(gpu_row.label, gpu_row.uuid) for gpu_row in data.gpus.rows] == [("0", "GPU-1")]
 
 
 def test_without_mig_nothing_more_is_asked(own: OwnGpus) -> None:

@@ -21,9 +21,9 @@ BUNDLES = sorted(CAPTURES.glob("bundles/*linux*")) if CAPTURES.is_dir() else []
 
 def our_fields() -> list[str]:
     text = (ROOT / "scripts/lib/nvidia.sh").read_text()
-    found = re.search(r"GPU_FIELDS='(.*?)'", text, re.DOTALL)
-    assert found
-    return [name.split("|")[0] for name in found[1].split()]
+    fields_match = re.search(r"GPU_FIELDS='(.*?)'", text, re.DOTALL)
+    assert fields_match
+    return [name.split("|")[0] for name in fields_match[1].split()]
 
 
 def test_a_row_is_understood_by_the_names_of_its_columns() -> None:
@@ -72,14 +72,14 @@ def test_units_in_cells_and_a_missing_space_do_no_harm() -> None:
 
 def test_gpus_stand_in_the_order_of_their_numbers() -> None:
     rows = b"".join(b"%d, GPU-%d, T4, 6, 16384, 30, 34\n" % (n, n) for n in (10, 0, 2))
-    assert [one.index for one in gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + rows)).rows] == [0, 2, 10]
+    assert [gpu.index for gpu in gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + rows)).rows] == [0, 2, 10]
 
 
 def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
     dump = gpu_tools.parse_gpus_of_tools(
         snapshot("gpus", b"# part nvidia-csv rc=15\n" + HEADER + GOOD + b"# err one fell off\n")
     )
-    assert [one.uuid for one in dump.rows] == ["GPU-1"]
+    assert [gpu.uuid for gpu in dump.rows] == ["GPU-1"]
     assert dump.tool_results == (ToolResult("nvidia-smi", "nvidia", 15, ("one fell off",)),)
 
 
@@ -96,7 +96,7 @@ def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
 def test_a_part_that_cannot_be_one_costs_only_itself(part: bytes, problem: str) -> None:
     odd = part + HEADER + GOOD.replace(b"GPU-1", b"GPU-2")
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", b"# part nvidia-csv rc=0\n" + HEADER + GOOD + odd))
-    assert [one.uuid for one in dump.rows] == ["GPU-1"]
+    assert [gpu.uuid for gpu in dump.rows] == ["GPU-1"]
     assert any(what.startswith(problem) for what in dump.problems)
 
 
@@ -217,10 +217,12 @@ def test_nothing_makes_the_reader_fail(content: bytes | list[list[str]]) -> None
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_recorded_machines(bundle: Path, state: str) -> None:
-    known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
-    fields = ",".join(name for name in our_fields() if name in known)
-    said = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    check_golden(f"gpus-{bundle.stem.split('__', 1)[1]}-{state}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", said)))
+    supported_fields = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
+    fields = ",".join(name for name in our_fields() if name in supported_fields)
+    csv_output = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
+    check_golden(
+        f"gpus-{bundle.stem.split('__', 1)[1]}-{state}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", csv_output))
+    )
 
 
 @needs_shared
@@ -266,8 +268,8 @@ def test_a_table_where_rows_were_expected_still_reports_the_lost_gpu() -> None:
 
 
 def read_one(row: str, header: bytes = PROCESS_HEADER) -> tuple[str, int | None, float | None, str | None]:
-    (found,) = gpu_tools.parse_processes_of_tools(snapshot("processes", header + row.encode())).rows
-    return found.gpu_key, found.pid, found.used_memory, found.name
+    (process,) = gpu_tools.parse_processes_of_tools(snapshot("processes", header + row.encode())).rows
+    return process.gpu_key, process.pid, process.used_memory, process.name
 
 
 @pytest.mark.parametrize(
@@ -343,9 +345,12 @@ def test_nothing_makes_the_reader_fail_of_processes(body: bytes) -> None:
 @needs_shared
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
 def test_recorded_machines_of_processes(bundle: Path) -> None:
-    said = replay(bundle, "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name", "--format=csv,nounits")
+    csv_output = replay(
+        bundle, "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name", "--format=csv,nounits"
+    )
     check_golden(
-        f"processes-{bundle.stem.split('__', 1)[1]}", gpu_tools.parse_processes_of_tools(snapshot("processes", said))
+        f"processes-{bundle.stem.split('__', 1)[1]}",
+        gpu_tools.parse_processes_of_tools(snapshot("processes", csv_output)),
     )
 
 

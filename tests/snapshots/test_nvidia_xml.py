@@ -46,7 +46,7 @@ LIST = (
 )
 
 
-def gpu(n: int, *more: str, bus: str | None = None, uuid: str | None = None) -> str:
+def gpu(n: int, *extra_elements: str, bus: str | None = None, uuid: str | None = None) -> str:
     where = f"00000000:{n:02X}:00.0" if bus is None else bus
     return (
         f'<gpu id="{where}">\n<product_name>NVIDIA H100 80GB HBM3</product_name>\n'
@@ -54,12 +54,12 @@ def gpu(n: int, *more: str, bus: str | None = None, uuid: str | None = None) -> 
         f"<uuid>{f'GPU-{n}' if uuid is None else uuid}</uuid>\n"
         "<fb_memory_usage><total>81559 MiB</total><reserved>551 MiB</reserved><used>1024 MiB</used></fb_memory_usage>\n"
         "<utilization><gpu_util>37 %</gpu_util><memory_util>5 %</memory_util></utilization>\n"
-        f"<temperature><gpu_temp>41 C</gpu_temp></temperature>\n{''.join(more)}</gpu>\n"
+        f"<temperature><gpu_temp>41 C</gpu_temp></temperature>\n{''.join(extra_elements)}</gpu>\n"
     )
 
 
-def running(*several: str) -> str:
-    return f"<processes>\n{''.join(several)}\n</processes>\n"
+def running(*process_elements: str) -> str:
+    return f"<processes>\n{''.join(process_elements)}\n</processes>\n"
 
 
 def process(pid: object, kind: str = "C", gi: object = "N/A", ci: object = "N/A", name: str = "python") -> str:
@@ -67,8 +67,8 @@ def process(pid: object, kind: str = "C", gi: object = "N/A", ci: object = "N/A"
 
 
 def told(xml: str, listed: str = "", rc: int = 0) -> bytes:
-    more = f"# part nvidia-xml/list rc=0\n{listed}" if listed else ""
-    return f"# part nvidia-xml rc={rc}\n{xml}\n{more}".encode()
+    list_part = f"# part nvidia-xml/list rc=0\n{listed}" if listed else ""
+    return f"# part nvidia-xml rc={rc}\n{xml}\n{list_part}".encode()
 
 
 def read(xml: str, listed: str = "", rc: int = 0) -> ParsedFile[Gpu]:
@@ -76,7 +76,7 @@ def read(xml: str, listed: str = "", rc: int = 0) -> ParsedFile[Gpu]:
 
 
 def on(xml: str, listed: str = "") -> list[tuple[str, int | None]]:
-    return [(one.gpu_key, one.pid) for one in read_processes(xml, listed).rows]
+    return [(process_row.gpu_key, process_row.pid) for process_row in read_processes(xml, listed).rows]
 
 
 def read_processes(xml: str, listed: str = "") -> ParsedFile[GpuProcessRow]:
@@ -85,11 +85,20 @@ def read_processes(xml: str, listed: str = "") -> ParsedFile[GpuProcessRow]:
 
 def test_a_gpu_is_reported_under_the_names_of_the_csv() -> None:
     dump = read(document(gpu(1)))
-    (one,) = dump.rows
-    assert (one.index, one.uuid, one.name) == (0, "GPU-1", "NVIDIA H100 80GB HBM3")
-    assert (one.memory_used, one.memory_total, one.utilization_gpu, one.temperature) == (1024, 81559, 37, 41)
-    assert (one.raw_fields["driver_version"], one.raw_fields["memory.reserved"]) == ("590.48.01", "551")
-    assert (one.raw_fields["pci.bus_id"], one.power_draw, one.lost) == ("00000000:01:00.0", None, None)
+    (parsed_gpu,) = dump.rows
+    assert (parsed_gpu.index, parsed_gpu.uuid, parsed_gpu.name) == (0, "GPU-1", "NVIDIA H100 80GB HBM3")
+    assert (parsed_gpu.memory_used, parsed_gpu.memory_total, parsed_gpu.utilization_gpu, parsed_gpu.temperature) == (
+        1024,
+        81559,
+        37,
+        41,
+    )
+    assert (parsed_gpu.raw_fields["driver_version"], parsed_gpu.raw_fields["memory.reserved"]) == ("590.48.01", "551")
+    assert (parsed_gpu.raw_fields["pci.bus_id"], parsed_gpu.power_draw, parsed_gpu.lost) == (
+        "00000000:01:00.0",
+        None,
+        None,
+    )
     assert (dump.problems, dump.messages, dump.tool_results) == ((), (), (ToolResult("nvidia-smi", "nvidia", 0),))
 
 
@@ -97,8 +106,8 @@ def test_a_gpu_is_reported_under_the_names_of_the_csv() -> None:
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_xml_and_csv_of_one_machine_report_the_same_field_by_field(bundle: Path, state: str) -> None:
-    known = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
-    fields = ",".join(name for name in our_fields() if name in known)
+    supported_fields = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
+    fields = ",".join(name for name in our_fields() if name in supported_fields)
     rows = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
     (by_csv,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", rows)).rows
     (first, *_) = read(xml_of(replay(bundle, "-q", REPLAY_STATE=state).decode())).rows
@@ -135,8 +144,12 @@ def test_every_field_of_ours_is_asked_of_the_csv_too() -> None:
 def test_power_is_found_by_the_names_of_each_driver(
     readings: str, draw: float, limit: float | None, enforced: str
 ) -> None:
-    (one,) = read(document(gpu(1, readings))).rows
-    assert (one.power_draw, one.power_limit, one.raw_fields["enforced.power.limit"]) == (draw, limit, enforced)
+    (parsed_gpu,) = read(document(gpu(1, readings))).rows
+    assert (parsed_gpu.power_draw, parsed_gpu.power_limit, parsed_gpu.raw_fields["enforced.power.limit"]) == (
+        draw,
+        limit,
+        enforced,
+    )
 
 
 @pytest.mark.parametrize("word", ["clocks_event_reason", "clocks_throttle_reason"])
@@ -144,15 +157,15 @@ def test_the_reasons_of_the_clocks_are_one_mask_whatever_they_are_called(word: s
     active = {"gpu_idle", "hw_thermal_slowdown", "display_clocks_setting"}
     names = ["gpu_idle", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown", "display_clocks_setting", "news"]
     lines = "".join(f"<{word}_{name}>{'Active' if name in active else 'Not Active'}</{word}_{name}>" for name in names)
-    (one,) = read(document(gpu(1, f"<{word}s>{lines}</{word}s>"))).rows
-    assert one.raw_fields["clocks_event_reasons.active"] == "0x0000000000000141"
-    assert one.health.clock_reasons == 0x141
+    (parsed_gpu,) = read(document(gpu(1, f"<{word}s>{lines}</{word}s>"))).rows
+    assert parsed_gpu.raw_fields["clocks_event_reasons.active"] == "0x0000000000000141"
+    assert parsed_gpu.health.clock_reasons == 0x141
 
 
 def test_missing_clock_reasons_are_not_the_same_as_none() -> None:
-    (one,) = read(document(gpu(1, "<clocks_throttle_reasons>N/A</clocks_throttle_reasons>"))).rows
-    assert one.raw_fields["clocks_event_reasons.active"] == "[N/A]"
-    assert one.health.clock_reasons is None
+    (parsed_gpu,) = read(document(gpu(1, "<clocks_throttle_reasons>N/A</clocks_throttle_reasons>"))).rows
+    assert parsed_gpu.raw_fields["clocks_event_reasons.active"] == "[N/A]"
+    assert parsed_gpu.health.clock_reasons is None
 
 
 @pytest.mark.parametrize(
@@ -171,8 +184,8 @@ def test_missing_clock_reasons_are_not_the_same_as_none() -> None:
 def test_errors_of_memory_are_added_up_as_each_generation_reports_them(
     errors: str, corrected: int | None, uncorrected: int | None
 ) -> None:
-    (one,) = read(document(gpu(1, f"<ecc_errors><volatile>{errors}</volatile></ecc_errors>"))).rows
-    assert (one.health.error_counts.corrected, one.health.error_counts.uncorrected) == (
+    (parsed_gpu,) = read(document(gpu(1, f"<ecc_errors><volatile>{errors}</volatile></ecc_errors>"))).rows
+    assert (parsed_gpu.health.error_counts.corrected, parsed_gpu.health.error_counts.uncorrected) == (
         corrected,
         uncorrected,
     )
@@ -180,22 +193,26 @@ def test_errors_of_memory_are_added_up_as_each_generation_reports_them(
 
 def test_gpus_are_numbered_by_where_they_sit_and_not_by_their_minor_numbers() -> None:
     dump = read(document(gpu(0xB2) + gpu(0x29) + gpu(3, bus="0000:1A:00.0")))
-    assert [(one.index, one.uuid) for one in dump.rows] == [(0, "GPU-3"), (1, "GPU-41"), (2, "GPU-178")]
+    assert [(parsed_gpu.index, parsed_gpu.uuid) for parsed_gpu in dump.rows] == [
+        (0, "GPU-3"),
+        (1, "GPU-41"),
+        (2, "GPU-178"),
+    ]
 
 
 def test_the_list_is_right_about_numbers() -> None:
     listed = "GPU 2: NVIDIA H100 (UUID: GPU-1)\nGPU 0: NVIDIA H100 (UUID: GPU-2)\n"
     rows = read(document(gpu(1) + gpu(2) + gpu(3)), listed).rows
-    assert [(one.index, one.uuid) for one in rows] == [(0, "GPU-2"), (1, "GPU-3"), (2, "GPU-1")]
+    assert [(parsed_gpu.index, parsed_gpu.uuid) for parsed_gpu in rows] == [(0, "GPU-2"), (1, "GPU-3"), (2, "GPU-1")]
 
 
 def test_no_two_gpus_have_the_same_number() -> None:
     lost = "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error\n"
     both = read(lost + document(gpu(2)), "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n").rows
-    assert sorted((one.index, one.uuid) for one in both) == [(0, None), (1, "GPU-2")]
+    assert sorted((gpu_row.index, gpu_row.uuid) for gpu_row in both) == [(0, None), (1, "GPU-2")]
     for odd in "<index>0</index>", "<index>N/A</index>":
         parts = read(document(gpu(1, MIG.replace("<index>1</index>", odd))), LIST).rows
-        assert [(one.label, one.uuid) for one in parts] == [("0:0", "MIG-a"), ("0:1", "MIG-b")]
+        assert [(gpu_row.label, gpu_row.uuid) for gpu_row in parts] == [("0:0", "MIG-a"), ("0:1", "MIG-b")]
 
 
 def test_an_instance_stands_in_the_place_of_its_gpu() -> None:
@@ -223,7 +240,7 @@ def test_instances_missing_in_the_list_are_distinct() -> None:
 
 def test_the_list_of_an_old_driver_is_understood() -> None:
     listed = "GPU 0: A100-SXM4-40GB (UUID: GPU-1)\n  MIG 1g.5gb Device 1: (UUID: MIG-GPU-1/5/0)\n"
-    assert [(one.uuid, one.profile) for one in read(document(gpu(1, MIG)), listed).rows] == [
+    assert [(parsed_gpu.uuid, parsed_gpu.profile) for parsed_gpu in read(document(gpu(1, MIG)), listed).rows] == [
         (None, None),
         ("MIG-GPU-1/5/0", "1g.5gb"),
     ]
@@ -231,13 +248,13 @@ def test_the_list_of_an_old_driver_is_understood() -> None:
 
 def test_a_gpu_in_mig_mode_without_instances_is_a_row_itself() -> None:
     mode = "<mig_mode><current_mig>Enabled</current_mig></mig_mode><mig_devices>None</mig_devices>"
-    (one,) = read(document(gpu(1, mode)), LIST).rows
-    assert (one.uuid, one.place, one.raw_fields["mig.mode.current"]) == ("GPU-1", None, "Enabled")
+    (parsed_gpu,) = read(document(gpu(1, mode)), LIST).rows
+    assert (parsed_gpu.uuid, parsed_gpu.place, parsed_gpu.raw_fields["mig.mode.current"]) == ("GPU-1", None, "Enabled")
 
 
 def test_processes_are_on_their_instances() -> None:
-    several = process(1, gi=1, ci=0), process(2, gi=5, ci=0), process(3, gi=5), process(4), process(5, gi=9, ci=0)
-    assert on(document(gpu(1, MIG, running(*several))), LIST) == [
+    processes = process(1, gi=1, ci=0), process(2, gi=5, ci=0), process(3, gi=5), process(4), process(5, gi=9, ci=0)
+    assert on(document(gpu(1, MIG, running(*processes))), LIST) == [
         ("MIG-a", 1),
         ("MIG-b", 2),
         ("MIG-b", 3),
@@ -278,21 +295,21 @@ def test_an_empty_list_of_processes_is_an_answer() -> None:
 def test_a_process_without_any_value_is_ignored() -> None:
     hidden = re.sub("512 MiB|42|python", "N/A", process(42))
     dump = read_processes(document(gpu(1, running(process(7), hidden)) + gpu(2, MIG, running())), LIST)
-    assert [(one.gpu_key, one.pid) for one in dump.rows] == [("GPU-1", 7)]
+    assert [(process_row.gpu_key, process_row.pid) for process_row in dump.rows] == [("GPU-1", 7)]
     assert dump.unreported == {"GPU-1": "nvidia-smi hides one of them"}
 
 
 def test_a_name_may_hold_anything() -> None:
     names = ["a &amp; b", "a & b", "x < y", "[celeryd: w1] (-A run)", "--handle=1,2,3", "C:\\Program Files\\a b.exe"]
     xml = document(gpu(1, running(*("\n" + process(n, name=name) for n, name in enumerate(names)))))
-    assert [one.name for one in read_processes(xml).rows] == ["a & b", "a & b", "x < y", *names[3:]]
-    assert [one.uuid for one in read(xml).rows] == ["GPU-1"]
+    assert [parsed_row.name for parsed_row in read_processes(xml).rows] == ["a & b", "a & b", "x < y", *names[3:]]
+    assert [parsed_row.uuid for parsed_row in read(xml).rows] == ["GPU-1"]
 
 
 @pytest.mark.parametrize("word", ["", "N/A", "Not Found", "Insufficient Permissions"])
 def test_a_name_that_is_not_reported_is_not_available(word: str) -> None:
-    (one,) = read_processes(document(gpu(1, running(process(1, name=word))))).rows
-    assert one.name is None
+    (process_row,) = read_processes(document(gpu(1, running(process(1, name=word))))).rows
+    assert process_row.name is None
 
 
 @pytest.mark.parametrize("word", ["GPU is lost", "Unknown Error", "GPU requires reset"])
@@ -305,7 +322,7 @@ def test_a_lost_gpu_keeps_its_row_and_the_others_theirs(word: str) -> None:
 def test_a_gpu_with_hardly_any_values_is_lost() -> None:
     xml = document('<gpu id="00000000:01:00.0"/>\n<gpu id=""><product_brand>Tesla</product_brand></gpu>\n' + gpu(3))
     rows = read(xml).rows
-    assert [one.lost for one in rows] == ["nvidia-smi tells nothing of it"] * 2 + [None]
+    assert [parsed_gpu.lost for parsed_gpu in rows] == ["nvidia-smi tells nothing of it"] * 2 + [None]
     assert rows[0].raw_fields["pci.bus_id"] == "00000000:01:00.0"
 
 
@@ -325,7 +342,7 @@ MESSAGE = "Unable to determine the device handle for GPU1: 0000:02:00.0: Unknown
 )
 def test_a_message_about_a_gpu_is_a_row_in_its_place(xml: str) -> None:
     dump = read(xml, rc=15)
-    assert [(one.index, one.uuid, one.lost) for one in dump.rows] == [
+    assert [(parsed_gpu.index, parsed_gpu.uuid, parsed_gpu.lost) for parsed_gpu in dump.rows] == [
         (0, "GPU-1", None),
         (1, None, "Unknown Error"),
         (2, "GPU-3", None),
@@ -336,7 +353,7 @@ def test_a_message_about_a_gpu_is_a_row_in_its_place(xml: str) -> None:
 def test_words_around_the_xml_are_words() -> None:
     warning = "WARNING: infoROM is corrupted at gpu 0000:41:00.0"
     dump = read(f"{warning}\n{document(gpu(1) + warning)}{warning}")
-    assert [one.uuid for one in dump.rows] == ["GPU-1"]
+    assert [parsed_gpu.uuid for parsed_gpu in dump.rows] == ["GPU-1"]
     assert dump.messages == (warning,) * 3
 
 
@@ -361,7 +378,7 @@ def test_a_log_cut_anywhere_keeps_the_gpus_before_the_cut(place: int) -> None:
     """Those that are whole are read; the one that is cut is none, or it could look idle."""
     dump = read(WHOLE[:place])
     whole = WHOLE[:place].count("</gpu>")
-    assert [one.uuid for one in dump.rows] == [f"GPU-{n + 1}" for n in range(whole)]
+    assert [parsed_gpu.uuid for parsed_gpu in dump.rows] == [f"GPU-{n + 1}" for n in range(whole)]
     assert whole == 3 or bool(dump.problems) or place < WHOLE.index("<attached_gpus>3</attached_gpus>") + 32
     if place < len(WHOLE) and whole < 3 and "<gpu" in WHOLE[:place].rpartition("</gpu>")[2]:
         assert read_processes(WHOLE[:place]).tool_results[0].is_complete is False
@@ -370,7 +387,7 @@ def test_a_log_cut_anywhere_keeps_the_gpus_before_the_cut(place: int) -> None:
 def test_a_gpu_that_is_broken_costs_itself_alone_and_keeps_its_number() -> None:
     broken = gpu(2).replace("</temperature>", "")
     dump = read(document(gpu(1) + broken + gpu(3)))
-    assert [(one.index, one.uuid) for one in dump.rows] == [(0, "GPU-1"), (2, "GPU-3")]
+    assert [(parsed_gpu.index, parsed_gpu.uuid) for parsed_gpu in dump.rows] == [(0, "GPU-1"), (2, "GPU-3")]
     (what,) = dump.problems
     assert what.startswith("a row has XML that cannot be read (mismatched tag)")
     assert "00000000:02:00.0" in what
@@ -379,7 +396,7 @@ def test_a_gpu_that_is_broken_costs_itself_alone_and_keeps_its_number() -> None:
 
 def test_a_gpu_without_its_end_costs_itself_alone() -> None:
     dump = read(document(gpu(1).replace("</gpu>", "") + gpu(2)))
-    assert [(one.index, one.uuid) for one in dump.rows] == [(1, "GPU-2")]
+    assert [(parsed_gpu.index, parsed_gpu.uuid) for parsed_gpu in dump.rows] == [(1, "GPU-2")]
     assert dump.problems[0].startswith("a row has no end")
 
 
@@ -391,7 +408,7 @@ def test_fewer_gpus_than_are_attached_are_a_problem() -> None:
 
 def test_a_log_that_is_written_twice_reports_each_gpu_once() -> None:
     dump = read(document(gpu(1) + gpu(2)) * 2)
-    assert [one.index for one in dump.rows] == [0, 1]
+    assert [parsed_gpu.index for parsed_gpu in dump.rows] == [0, 1]
     assert dump.problems == tuple(f"the GPU at 00000000:0{n}:00.0 is told twice; the first counts" for n in (1, 2))
 
 
@@ -415,12 +432,12 @@ def test_entities_are_refused(xml: str) -> None:
 def test_the_types_of_an_old_head_are_no_words() -> None:
     head = "<!DOCTYPE nvidia_smi_log [\n<!-- v7 -->\n<!ELEMENT gpu (uuid)>\n<!ATTLIST gpu id CDATA #REQUIRED>\n]>\n"
     dump = read(f'<?xml version="1.0" ?>\n{head}<nvidia_smi_log>\n{gpu(1)}</nvidia_smi_log>')
-    assert ([one.uuid for one in dump.rows], dump.messages, dump.problems) == (["GPU-1"], (), ())
+    assert ([parsed_gpu.uuid for parsed_gpu in dump.rows], dump.messages, dump.problems) == (["GPU-1"], (), ())
 
 
 def test_line_ends_of_windows_do_no_harm() -> None:
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", told(document(gpu(1))).replace(b"\n", b"\r\n")))
-    assert ([one.uuid for one in dump.rows], dump.problems) == (["GPU-1"], ())
+    assert ([parsed_gpu.uuid for parsed_gpu in dump.rows], dump.problems) == (["GPU-1"], ())
 
 
 MIB = 1024 * 1024
@@ -473,9 +490,9 @@ ANY = st.one_of(
 def test_nothing_makes_the_reader_fail(parts: list[str], listed: list[str]) -> None:
     body = "".join(parts).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     lines = "\n".join(listed).encode("utf-8", "replace").decode()
-    for one in read(body, lines).rows:
-        assert one.memory_used is None or one.memory_used >= 0
-        assert one.parent is None or one.utilization_gpu is None
+    for parsed_gpu in read(body, lines).rows:
+        assert parsed_gpu.memory_used is None or parsed_gpu.memory_used >= 0
+        assert parsed_gpu.parent is None or parsed_gpu.utilization_gpu is None
     read_processes(body, lines)
 
 
@@ -500,7 +517,7 @@ def test_real_shapes_that_are_damaged_lose_no_more_than_is_damaged(data: st.Data
             pieces.insert(place, data.draw(st.sampled_from(TEXTS)))
     dump = read("".join(pieces), LIST)
     assert len(dump.rows) <= 5
-    for one in dump.rows:
-        assert one.memory_used in {None, 0, 512, 1024, 26, 17, 1, 551, 81559, 40448, 20096, 9}
+    for parsed_gpu in dump.rows:
+        assert parsed_gpu.memory_used in {None, 0, 512, 1024, 26, 17, 1, 551, 81559, 40448, 20096, 9}
     if len(dump.rows) < 4:
         assert dump.problems or "attached" in "".join(pieces)

@@ -34,8 +34,8 @@ def on(*parts: bytes) -> ParsedFile[GpuProcessRow]:
 
 
 def one(*parts: bytes) -> Gpu:
-    (found,) = told(*parts).rows
-    return found
+    (parsed_gpu,) = told(*parts).rows
+    return parsed_gpu
 
 
 def test_a_card_of_rocm_smi_is_a_gpu_under_nvidia_smis_names() -> None:
@@ -44,10 +44,18 @@ def test_a_card_of_rocm_smi_is_a_gpu_under_nvidia_smis_names() -> None:
     assert (gpu.memory_used, gpu.memory_total) == (8192, 65536)
     assert (gpu.utilization_gpu, gpu.utilization_memory, gpu.temperature) == (37, 12, 41)
     assert (gpu.power_draw, gpu.power_limit, gpu.clock) == (120, 300, 1500)
-    more = gpu.raw_fields
-    assert (more["pci.bus_id"], more["serial"], more["vbios_version"]) == ("0000:0C:00.0", "77", "113-XYZ-001")
-    assert (more["driver_version"], more["fan.speed"], more["temperature.memory"]) == ("6.7.0", "23", "44")
-    assert (more["pcie.link.width.current"], more["pcie.link.gen.current"]) == ("8", "4")
+    gpu_fields = gpu.raw_fields
+    assert (gpu_fields["pci.bus_id"], gpu_fields["serial"], gpu_fields["vbios_version"]) == (
+        "0000:0C:00.0",
+        "77",
+        "113-XYZ-001",
+    )
+    assert (gpu_fields["driver_version"], gpu_fields["fan.speed"], gpu_fields["temperature.memory"]) == (
+        "6.7.0",
+        "23",
+        "44",
+    )
+    assert (gpu_fields["pcie.link.width.current"], gpu_fields["pcie.link.gen.current"]) == ("8", "4")
 
 
 def test_a_gpu_of_amd_smi_is_the_same_from_several_questions() -> None:
@@ -60,14 +68,17 @@ def test_a_gpu_of_amd_smi_is_the_same_from_several_questions() -> None:
     assert (gpu.memory_used, gpu.memory_total) == (8192, 196592)
     assert (gpu.utilization_gpu, gpu.utilization_memory, gpu.temperature) == (37, 12, 47)
     assert (gpu.power_draw, gpu.power_limit, gpu.clock) == (140, 700, 1500)
-    more = gpu.raw_fields
-    assert (more["ecc.errors.corrected.volatile.total"], more["ecc.errors.uncorrected.volatile.total"]) == ("3", "0")
-    assert (more["driver_version"], more["vbios_version"], more["pcie.link.gen.current"]) == (
+    gpu_fields = gpu.raw_fields
+    assert (gpu_fields["ecc.errors.corrected.volatile.total"], gpu_fields["ecc.errors.uncorrected.volatile.total"]) == (
+        "3",
+        "0",
+    )
+    assert (gpu_fields["driver_version"], gpu_fields["vbios_version"], gpu_fields["pcie.link.gen.current"]) == (
         "6.10.5",
         "113-XYZ-002",
         "5",
     )
-    assert "fan.speed" not in more
+    assert "fan.speed" not in gpu_fields
 
 
 def test_amd_smi_and_rocm_smi_give_a_gpu_the_same_uuid() -> None:
@@ -75,8 +86,8 @@ def test_amd_smi_and_rocm_smi_give_a_gpu_the_same_uuid() -> None:
     of_rocm = one(part("rocm-smi", {"card0": CARD}))
     bare = {"gpu": 0, "uuid": listed()["uuid"], "bdf": "0000:0c:00.0"}
     by_serial = static(asic={"market_name": "x", "asic_serial": "0xABC0000000000001"})
-    found = [one(part("amd-smi/names", [row])).uuid for row in (listed(), bare, by_serial)]
-    assert found == [of_rocm.uuid] * 3
+    uuids = [one(part("amd-smi/names", [row])).uuid for row in (listed(), bare, by_serial)]
+    assert uuids == [of_rocm.uuid] * 3
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,7 @@ def test_missing_values_in_amd_smi_json_are_not_available(nothing: object) -> No
 
 
 def test_temperature_is_that_of_the_edge_or_else_of_the_hottest_place() -> None:
-    hot = {key: told for key, told in CARD.items() if "edge" not in key}
+    hot = {key: reading for key, reading in CARD.items() if "edge" not in key}
     assert one(part("rocm-smi", {"card0": hot})).temperature == 47
     assert (
         one(part("amd-smi", [metric(temperature={"edge": value(40, "C"), "hotspot": value(47, "C")})])).temperature
@@ -124,8 +135,8 @@ def test_a_number_is_no_name(names: dict[str, str], shown: str) -> None:
 def test_the_number_is_hips_where_it_can_be_known() -> None:
     """HIP counts the nodes of the driver; rocm-smi and amd-smi count PCI addresses, or cards of the display driver."""
     cards = {"card0": card(0, Node_ID="5"), "card1": card(1, Node_ID="4"), "card2": card(2, Node_ID="7")}
-    found = {gpu.raw_fields["pci.bus_id"][5:7]: gpu.index for gpu in told(part("rocm-smi", cards)).rows}
-    assert found == {"0C": 1, "0D": 0, "0E": 3}  # the GPU of node 6 is not told
+    index_by_bus = {gpu.raw_fields["pci.bus_id"][5:7]: gpu.index for gpu in told(part("rocm-smi", cards)).rows}
+    assert index_by_bus == {"0C": 1, "0D": 0, "0E": 3}  # the GPU of node 6 is not told
     rows = told(part("amd-smi/names", [listed(0, hip_id=1), listed(1, hip_id=0)])).rows
     assert [gpu.uuid for gpu in rows] == ["GPU-abc0000000000002", "GPU-abc0000000000001"]
     older = [{**listed(n), "hip_id": "N/A", "node_id": 9 - n} for n in (0, 1)]
@@ -136,9 +147,9 @@ def test_the_number_is_hips_where_it_can_be_known() -> None:
 
 
 def test_one_that_hip_does_not_see_changes_no_number() -> None:
-    several = [listed(0, hip_id=1), {**listed(1), "hip_id": "N/A", "node_id": "N/A"}, listed(2, hip_id=0)]
-    found = {gpu.uuid: gpu.index for gpu in told(part("amd-smi/names", several)).rows}
-    assert found == {"GPU-abc0000000000001": 1, "GPU-abc0000000000002": 2, "GPU-abc0000000000003": 0}
+    listed_gpus = [listed(0, hip_id=1), {**listed(1), "hip_id": "N/A", "node_id": "N/A"}, listed(2, hip_id=0)]
+    index_by_uuid = {gpu.uuid: gpu.index for gpu in told(part("amd-smi/names", listed_gpus)).rows}
+    assert index_by_uuid == {"GPU-abc0000000000001": 1, "GPU-abc0000000000002": 2, "GPU-abc0000000000003": 0}
 
 
 def test_where_it_cannot_the_tools_own_number_counts() -> None:
@@ -238,8 +249,8 @@ def test_processes_of_amd_smi() -> None:
 
 
 def test_a_process_that_has_memory_on_one_gpu_is_not_on_those_that_it_only_opened() -> None:
-    several = [running(0, ("a", 71, 2**30), ("b", 72, 0)), running(1, ("a", 71, 0), ("b", 72, 0))]
-    dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", several))
+    process_lists = [running(0, ("a", 71, 2**30), ("b", 72, 0)), running(1, ("a", 71, 0), ("b", 72, 0))]
+    dump = on(part("amd-smi/names", [listed(0), listed(1)]), part("amd-smi/processes", process_lists))
     assert [(row.gpu_key[-1], row.pid) for row in dump.rows] == [("1", 71), ("1", 72), ("2", 72)]
 
 

@@ -49,9 +49,9 @@ def told_as(path: Path) -> bytes:
 @needs_shared
 @pytest.mark.parametrize("path", files("xml"), ids=whose)
 def test_recorded_xml(path: Path) -> None:
-    told = b"# part nvidia-xml rc=0\n" + path.read_bytes()
-    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", told)))
-    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", told)))
+    xml_part = b"# part nvidia-xml rc=0\n" + path.read_bytes()
+    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_part)))
+    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", xml_part)))
 
 
 @needs_shared
@@ -71,38 +71,38 @@ def test_recorded_processes(path: Path) -> None:
 @needs_shared
 @pytest.mark.parametrize("path", files("errors"), ids=short)
 def test_an_error_in_the_place_of_xml_is_reported_as_in_the_place_of_csv(path: Path) -> None:
-    told = b"# part nvidia-xml rc=255\n" + path.read_bytes()
+    xml_part = b"# part nvidia-xml rc=255\n" + path.read_bytes()
     by_xml, by_csv = (
-        gpu_tools.parse_gpus_of_tools(snapshot("gpus", told)),
+        gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_part)),
         gpu_tools.parse_gpus_of_tools(snapshot("gpus", path.read_bytes())),
     )
-    assert [one.lost for one in by_xml.rows] == [one.lost for one in by_csv.rows]
+    assert [gpu.lost for gpu in by_xml.rows] == [gpu.lost for gpu in by_csv.rows]
     assert [line.strip() for line in by_csv.messages] == list(by_xml.messages)
-    assert gpu_tools.parse_processes_of_tools(snapshot("processes", told)).tool_results[0].is_complete is False
+    assert gpu_tools.parse_processes_of_tools(snapshot("processes", xml_part)).tool_results[0].is_complete is False
 
 
 @needs_shared
 @pytest.mark.parametrize("path", files("bundles"), ids=short)
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_recorded_machines_by_csv(path: Path, state: str) -> None:
-    known = set(re.findall(r'"([^"]+)"', replay(path, "--help-query-gpu").decode()))
-    fields = ",".join(name for name in our_fields() if name in known)
+    supported_fields = set(re.findall(r'"([^"]+)"', replay(path, "--help-query-gpu").decode()))
+    fields = ",".join(name for name in our_fields() if name in supported_fields)
     rows = replay(path, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
     check_golden(f"gpus-{short(path)}-{state}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", rows)))
     asked = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name"
-    several = gpu_tools.parse_processes_of_tools(
+    process_dump = gpu_tools.parse_processes_of_tools(
         snapshot("processes", replay(path, asked, "--format=csv,nounits", REPLAY_STATE=state))
     )
-    check_golden(f"processes-{short(path)}" + ("-idle" if state == "idle" else ""), several)
+    check_golden(f"processes-{short(path)}" + ("-idle" if state == "idle" else ""), process_dump)
 
 
 @needs_shared
 @pytest.mark.parametrize("path", files("bundles"), ids=short)
 def test_recorded_machines_by_xml(path: Path) -> None:
     xml = xml_of(replay(path, "-q", REPLAY_STATE="load").decode()).encode()
-    told = b"# part nvidia-xml rc=0\n" + xml + b"# part nvidia-xml/list rc=0\n" + replay(path, "-L")
-    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", told)))
-    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", told)))
+    xml_parts = b"# part nvidia-xml rc=0\n" + xml + b"# part nvidia-xml/list rc=0\n" + replay(path, "-L")
+    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_parts)))
+    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", xml_parts)))
 
 
 @needs_shared

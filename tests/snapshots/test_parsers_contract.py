@@ -168,8 +168,8 @@ ANYTHING = st.recursive(
 @FORMS
 @TASKS
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=300), ANYTHING), st.sampled_from(["", "names"]))
-def test_no_answer_raises_an_exception(form: str, task: str, told: object, question: str) -> None:
-    text = told if isinstance(told, (bytes, str)) else json.dumps(told)
+def test_no_answer_raises_an_exception(form: str, task: str, tool_answer: object, question: str) -> None:
+    text = tool_answer if isinstance(tool_answer, (bytes, str)) else json.dumps(tool_answer)
     read(form, task, text, question=question)
 
 

@@ -26,8 +26,8 @@ class Lab(board_fixture.Lab):
         self.builder = SnapshotStore(self.data, self.state)
 
     def read(self) -> tuple[dict[str, HostSnapshot], list[Problem]]:
-        told, problems = self.builder.read_hosts()
-        hosts = {one.name: one.parse() for one in told}
+        host_snapshots, problems = self.builder.read_hosts()
+        hosts = {host_snapshot.name: host_snapshot.parse() for host_snapshot in host_snapshots}
         return hosts, [*problems, *(problem for host in hosts.values() for problem in host.problems)]
 
 
@@ -299,5 +299,5 @@ def test_a_time_ahead_of_the_hosts_own_keeps_no_file_fresh(lab: Lab) -> None:
 def test_the_folder_that_the_admin_names_may_be_a_link(lab: Lab, tmp_path: Path) -> None:
     whole(lab)
     (tmp_path / "share").symlink_to(lab.data)
-    told, problems = SnapshotStore(tmp_path / "share", lab.state).read_hosts()
-    assert ([one.name for one in told], problems) == (["atlas"], [])
+    host_snapshots, problems = SnapshotStore(tmp_path / "share", lab.state).read_hosts()
+    assert ([host_snapshot.name for host_snapshot in host_snapshots], problems) == (["atlas"], [])

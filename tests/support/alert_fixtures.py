@@ -32,14 +32,14 @@ def list_addresses(contacts: Contacts, person: str, via: str = "") -> tuple[str,
     )
 
 
-def down(host: str = "atlas", **more: Any) -> Condition:  # noqa: ANN401
-    return Condition("host-down", host, what="no snapshot since 11:50", since=START - 600)._replace(**more)
+def down(host: str = "atlas", **overrides: Any) -> Condition:  # noqa: ANN401
+    return Condition("host-down", host, what="no snapshot since 11:50", since=START - 600)._replace(**overrides)
 
 
-def begins(at: int, **more: object) -> Condition:
+def begins(at: int, **overrides: object) -> Condition:
     """Build the condition of a booking of alice that begins then, for four hours."""
     condition = Condition("booking-begins", "atlas", "b", ("0", "1"), "", at, ("alice",), ("alice",), is_lasting=False)
-    return condition._replace(until=at + 4 * HOUR)._replace(**more)  # type: ignore[arg-type]
+    return condition._replace(until=at + 4 * HOUR)._replace(**overrides)  # type: ignore[arg-type]
 
 
 def ends(at: int, since: int | None = None) -> Condition:
@@ -48,9 +48,9 @@ def ends(at: int, since: int | None = None) -> Condition:
     return condition._replace(rule="booking-ends", about=f"b {at}", until=at)
 
 
-def ruled(name: str = "host-down", **more: Any) -> dict[str, AlertRule]:  # noqa: ANN401
+def ruled(name: str = "host-down", **overrides: Any) -> dict[str, AlertRule]:  # noqa: ANN401
     """Return rules that count at once, one of them with other values."""
-    return {**AT_ONCE, name: AT_ONCE[name]._replace(**more)}
+    return {**AT_ONCE, name: AT_ONCE[name]._replace(**overrides)}
 
 
 class AlertSimulator:

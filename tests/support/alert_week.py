@@ -187,10 +187,10 @@ class Week:
         name, _, index = place.partition(":")
         card = self.servers[name].gpus[int(index)]
 
-        def change(**told: Any) -> None:  # noqa: ANN401
-            if "user" in told:
+        def change(**changes: Any) -> None:  # noqa: ANN401
+            if "user" in changes:
                 card.since = self.now
-            for key, value in told.items():
+            for key, value in changes.items():
                 setattr(card, key, value)
 
         self.at(since, lambda: change(**facts))
@@ -238,7 +238,7 @@ class Week:
 
     def live(self, until: str) -> None:
         """All of it, as it happens."""
-        story = sorted(self.story, key=lambda one: one[0])
+        story = sorted(self.story, key=lambda story_event: story_event[0])
         for at in self.times(until):
             self.now = at
             while story and story[0][0] <= at:

@@ -31,10 +31,10 @@ CARD = {
 }
 
 
-def card(number: int = 0, **other: object) -> dict[str, object]:
+def card(number: int = 0, **overrides: object) -> dict[str, object]:
     """One like it."""
-    told = {**CARD, "Unique ID": f"0xabc{number + 1:013x}", "PCI Bus": f"0000:{12 + number:02X}:00.0"}
-    return {**told, **{key.replace("_", " "): value for key, value in other.items()}}
+    card_fields = {**CARD, "Unique ID": f"0xabc{number + 1:013x}", "PCI Bus": f"0000:{12 + number:02X}:00.0"}
+    return {**card_fields, **{key.replace("_", " "): value for key, value in overrides.items()}}
 
 
 def value(number: object, unit: str) -> dict[str, object]:
@@ -42,7 +42,7 @@ def value(number: object, unit: str) -> dict[str, object]:
     return {"value": number, "unit": unit}
 
 
-def listed(number: int = 0, **other: object) -> dict[str, object]:
+def listed(number: int = 0, **overrides: object) -> dict[str, object]:
     """A GPU of `amd-smi list -e`."""
     digits = f"abc{number + 1:013x}"
     return {
@@ -54,11 +54,11 @@ def listed(number: int = 0, **other: object) -> dict[str, object]:
         "partition_id": 0,
         "hip_id": number,
         "hip_uuid": f"GPU-{digits}",
-        **other,
+        **overrides,
     }
 
 
-def static(number: int = 0, **other: object) -> dict[str, object]:
+def static(number: int = 0, **overrides: object) -> dict[str, object]:
     """A GPU of `amd-smi static`."""
     return {
         "gpu": number,
@@ -69,11 +69,11 @@ def static(number: int = 0, **other: object) -> dict[str, object]:
         "driver": {"name": "amdgpu", "version": "6.10.5"},
         "board": {"product_serial": "77", "product_name": "AMD Instinct MI300X OAM"},
         "vram": {"type": "HBM", "size": value(196592, "MB")},
-        **other,
+        **overrides,
     }
 
 
-def metric(number: int = 0, **other: object) -> dict[str, object]:
+def metric(number: int = 0, **overrides: object) -> dict[str, object]:
     """A GPU of `amd-smi metric`."""
     return {
         "gpu": number,
@@ -88,13 +88,13 @@ def metric(number: int = 0, **other: object) -> dict[str, object]:
         "ecc": {"total_correctable_count": 3, "total_uncorrectable_count": 0},
         "fan": {"speed": "N/A", "usage": "N/A"},
         "mem_usage": {"total_vram": value(196592, "MB"), "used_vram": value(8192, "MB")},
-        **other,
+        **overrides,
     }
 
 
-def running(number: int, *several: tuple[object, ...]) -> dict[str, object]:
+def running(number: int, *processes: tuple[object, ...]) -> dict[str, object]:
     """The processes of `amd-smi process` on a GPU: name, pid, VRAM in bytes; none is told as a sentence."""
-    told: list[dict[str, Any]] = [
+    process_entries: list[dict[str, Any]] = [
         {
             "process_info": {
                 "name": name,
@@ -103,12 +103,12 @@ def running(number: int, *several: tuple[object, ...]) -> dict[str, object]:
                 "mem_usage": value(0, "B"),
             }
         }
-        for name, pid, memory in several
+        for name, pid, memory in processes
     ]
-    return {"gpu": number, "process_list": told or [{"process_info": "No running processes detected"}]}
+    return {"gpu": number, "process_list": process_entries or [{"process_info": "No running processes detected"}]}
 
 
-def part(form: str, told: object, rc: int = 0) -> bytes:
+def part(form: str, tool_output: object, rc: int = 0) -> bytes:
     """An answer, as the part of a snapshot that it becomes."""
-    text = told if isinstance(told, str) else json.dumps(told, indent=4)
+    text = tool_output if isinstance(tool_output, str) else json.dumps(tool_output, indent=4)
     return f"# part {form} rc={rc}\n{text}\n".encode()

@@ -20,25 +20,25 @@ TYPES = {"header", "section", "context", "divider", "table"}
 
 def faults(message: dict[str, Any]) -> list[str]:
     """All that is wrong with the arguments of chat.postMessage."""
-    found = []
+    problems = []
     if not isinstance(message.get("text"), str) or not message["text"]:
-        found.append("no text: nobody would see what the notification is about")
+        problems.append("no text: nobody would see what the notification is about")
     elif len(message["text"]) > MOST_MESSAGE:
-        found.append("msg_too_long")
-    found += [f"text {one}" for one in marks(str(message.get("text", "")))]
+        problems.append("msg_too_long")
+    problems += [f"text {fault_or_block}" for fault_or_block in marks(str(message.get("text", "")))]
     blocks = message.get("blocks", [])
     if not isinstance(blocks, list) or len(blocks) > MOST_BLOCKS:
-        return [*found, "blocks is no list, or has more than 50"]
+        return [*problems, "blocks is no list, or has more than 50"]
     for number, block in enumerate(blocks):
-        found += [f"block {number} {one}" for one in of_block(block)]
-    if sum(one.get("type") == "table" for one in blocks) > 1:
-        found.append("only_one_table_allowed")
-    ids = [one["block_id"] for one in blocks if "block_id" in one]
+        problems += [f"block {number} {fault_or_block}" for fault_or_block in of_block(block)]
+    if sum(fault_or_block.get("type") == "table" for fault_or_block in blocks) > 1:
+        problems.append("only_one_table_allowed")
+    ids = [fault_or_block["block_id"] for fault_or_block in blocks if "block_id" in fault_or_block]
     if len(ids) != len(set(ids)):
-        found.append("two blocks have one block_id")
+        problems.append("two blocks have one block_id")
     if sum(map(len, texts(blocks))) > MOST_LETTERS:
-        found.append("msg_blocks_too_long")
-    return found
+        problems.append("msg_blocks_too_long")
+    return problems
 
 
 def of_block(block: Any) -> Iterator[str]:  # noqa: ANN401 # anything may stand there
@@ -60,8 +60,8 @@ def of_block(block: Any) -> Iterator[str]:  # noqa: ANN401 # anything may stand 
         if not isinstance(elements, list) or not 1 <= len(elements) <= MOST_ELEMENTS:
             yield "has no elements, or too many"
             return
-        for one in elements:
-            yield from of_text(one, MOST_TEXT[kind])
+        for element in elements:
+            yield from of_text(element, MOST_TEXT[kind])
 
 
 def of_text(text: Any, most: int, kinds: tuple[str, ...] = ("plain_text", "mrkdwn")) -> Iterator[str]:  # noqa: ANN401
@@ -69,14 +69,14 @@ def of_text(text: Any, most: int, kinds: tuple[str, ...] = ("plain_text", "mrkdw
     if not isinstance(text, dict) or text.get("type") not in kinds:
         yield f"has a text that is not one of {kinds}"
         return
-    said = text.get("text")
-    if not isinstance(said, str) or not 1 <= len(said) <= most:
-        yield f"has a text of {len(said or '')} letters, but may have 1 to {most}"
+    text_content = text.get("text")
+    if not isinstance(text_content, str) or not 1 <= len(text_content) <= most:
+        yield f"has a text of {len(text_content or '')} letters, but may have 1 to {most}"
         return
     allowed = {"type", "text", "emoji"} if text["type"] == "plain_text" else {"type", "text", "verbatim"}
     if set(text) - allowed:
         yield f"has a text with {set(text) - allowed}"
-    yield from marks(said) if text["type"] == "mrkdwn" else bare(said)
+    yield from marks(text_content) if text["type"] == "mrkdwn" else bare(text_content)
 
 
 def of_table(block: dict[str, Any]) -> Iterator[str]:
@@ -87,21 +87,23 @@ def of_table(block: dict[str, Any]) -> Iterator[str]:
         return
     if len({len(row) for row in rows}) != 1 or not 1 <= len(rows[0]) <= MOST_COLUMNS:
         yield "has rows of different lengths, or of more than 20 cells"
-    for cell in (one for row in rows for one in row):
+    for cell in (column_or_cell for row in rows for column_or_cell in row):
         if cell.get("type") != "raw_text" or set(cell) != {"type", "text"}:
             yield f"has a cell of another kind: {cell}"
         elif not cell["text"]:
             yield "has a cell with nothing in it: must be more than 0 characters"
         else:
             yield from bare(cell["text"])
-    if sum(len(one["text"]) for row in rows for one in row) > MOST_CELLS:
+    if sum(len(column_or_cell["text"]) for row in rows for column_or_cell in row) > MOST_CELLS:
         yield "has more than 10,000 letters in its cells"
     settings = block.get("column_settings", [])
     if len(settings) > min(MOST_COLUMNS, len(rows[0])):
         yield "has more settings than columns"
-    for one in settings:
-        if one.get("align") not in {"left", "center", "right"} or not isinstance(one.get("is_wrapped", False), bool):
-            yield f"has settings that nobody understands: {one}"
+    for column_or_cell in settings:
+        if column_or_cell.get("align") not in {"left", "center", "right"} or not isinstance(
+            column_or_cell.get("is_wrapped", False), bool
+        ):
+            yield f"has settings that nobody understands: {column_or_cell}"
 
 
 def marks(text: str) -> Iterator[str]:
@@ -122,13 +124,13 @@ def bare(text: str) -> Iterator[str]:
         yield f"could call somebody: {text[:60]}"
 
 
-def texts(found: Any) -> Iterator[str]:  # noqa: ANN401
+def texts(payload: Any) -> Iterator[str]:  # noqa: ANN401
     """Every text of some blocks."""
-    if isinstance(found, dict):
-        if isinstance(found.get("text"), str):
-            yield found["text"]
-        for one in found.values():
-            yield from texts(one) if isinstance(one, (dict, list)) else ()
-    elif isinstance(found, list):
-        for one in found:
-            yield from texts(one)
+    if isinstance(payload, dict):
+        if isinstance(payload.get("text"), str):
+            yield payload["text"]
+        for child in payload.values():
+            yield from texts(child) if isinstance(child, (dict, list)) else ()
+    elif isinstance(payload, list):
+        for child in payload:
+            yield from texts(child)

@@ -65,7 +65,7 @@ class Lab:
     def write(self, host: str, file: str, body: str = "", **header: object) -> Path:
         """A file of a snapshot; `end` may be something else than the end."""
         end = header.pop("end", "# end\n")
-        told = {
+        header_fields = {
             "task": TASKS[file],
             "host": host,
             "time": int(time.time()),
@@ -77,7 +77,7 @@ class Lab:
         path = self.data / host / file
         path.parent.mkdir(exist_ok=True)
         new = path.with_suffix(".new")
-        first = " ".join(f"{key}={value}" for key, value in told.items())
+        first = " ".join(f"{key}={value}" for key, value in header_fields.items())
         new.write_bytes(os.fsencode(f"# gpuboard 1 {first}\n{body}{end}"))
         new.replace(path)
         return path
@@ -130,19 +130,19 @@ class Lab:
 
     def status(self) -> dict[str, Any]:
         """status.json."""
-        found: dict[str, Any] = json.loads((self.www / "status.json").read_text())
-        return found
+        board_status: dict[str, Any] = json.loads((self.www / "status.json").read_text())
+        return board_status
 
     def live(self) -> dict[str, Any]:
         """live.json."""
-        found: dict[str, Any] = json.loads((self.www / "live.json").read_text())
-        return found
+        live_status: dict[str, Any] = json.loads((self.www / "live.json").read_text())
+        return live_status
 
     def host_status(self, name: str = "atlas") -> dict[str, Any]:
         """A host in status.json."""
-        (found,) = (host for host in self.status()["hosts"] if host["name"] == name)
-        assert isinstance(found, dict)
-        return found
+        (host_entry,) = (host for host in self.status()["hosts"] if host["name"] == name)
+        assert isinstance(host_entry, dict)
+        return host_entry
 
     def states(self, name: str = "atlas") -> list[str]:
         """The states of a host's GPUs."""

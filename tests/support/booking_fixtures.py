@@ -37,8 +37,8 @@ def lab_of(folder: Path) -> Lab:
 
 def entries(lab: Lab) -> dict[str, Any]:
     """comments.json, whose entries are plain JSON here."""
-    found: dict[str, Any] = json.loads((lab.data / "comments.json").read_text())
-    return found
+    booking_entries: dict[str, Any] = json.loads((lab.data / "comments.json").read_text())
+    return booking_entries
 
 
 def log(lab: Lab) -> list[dict[str, Any]]:
@@ -48,9 +48,9 @@ def log(lab: Lab) -> list[dict[str, Any]]:
 
 def done(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command that must succeed."""
-    found = gpuboard(folder, *words, **environment)
-    assert found.returncode == 0, found.stderr
-    return found
+    finished = gpuboard(folder, *words, **environment)
+    assert finished.returncode == 0, finished.stderr
+    return finished
 
 
 class Terminal:

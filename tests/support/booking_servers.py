@@ -99,29 +99,29 @@ class Place:
         self.conf = folder / "gpuboard.conf"
         self.set()
 
-    def set(self, **more: str) -> None:
+    def set(self, **extra_settings: str) -> None:
         """Settings, for all who run here."""
         folders = {name: str(self.lab.data.parent / name.lower()) for name in ("DATA", "WWW", "STATE")}
-        lines = {**folders, "BOOK_URL": "book", "ZONE": "Europe/Paris", **more}
+        lines = {**folders, "BOOK_URL": "book", "ZONE": "Europe/Paris", **extra_settings}
         self.conf.write_text("".join(f"GPUBOARD_{key}={value}\n" for key, value in lines.items()))
 
-    def environment(self, **more: str) -> dict[str, str]:
+    def environment(self, **extra_variables: str) -> dict[str, str]:
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_", "PYTHON"))
         }
-        return {**kept, "GPUBOARD_CONF": str(self.conf), "HOME": str(self.folder), **more}
+        return {**kept, "GPUBOARD_CONF": str(self.conf), "HOME": str(self.folder), **extra_variables}
 
-    def start(self, *command: str, **more: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+    def start(self, *command: str, **extra_options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
         """A program of that user."""
         with (self.folder / "log").open("ab") as log:
             plain = {"cwd": self.folder, "env": self.environment(), "stdout": log, "stderr": log}
-            options: dict[str, Any] = {**plain, "start_new_session": True, **more}
+            options: dict[str, Any] = {**plain, "start_new_session": True, **extra_options}
             return subprocess.Popen([*self.become, *command], **options)
 
     def words(self) -> str:
         """What all servers said."""
         logs = (self.folder / "log", self.folder / "error.log")
-        return "\n".join(one.read_text(errors="replace") for one in logs if one.exists())
+        return "\n".join(log.read_text(errors="replace") for log in logs if log.exists())
 
     def passwords(self) -> Path:
         """A file with the password of alice and bob."""
@@ -135,7 +135,7 @@ class Place:
         """Who has booked what, by the file."""
         path = self.lab.data / "comments.json"
         hosts = json.loads(path.read_text()) if path.exists() else {}
-        return [(host, key, one["name"]) for host, gpus in hosts.items() for key, one in gpus.items()]
+        return [(host, key, booking["name"]) for host, gpus in hosts.items() for key, booking in gpus.items()]
 
 
 class Served:
@@ -150,8 +150,8 @@ class Served:
     def ask(self, method: str, body: bytes | None = None, /, path: str | None = None, **headers: str | None) -> Got:
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            told = {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
-            line.request(method, path or self.path, body, told)
+            request_headers = {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
+            line.request(method, path or self.path, body, request_headers)
             answer = line.getresponse()
             content = answer.read()
         finally:
@@ -185,13 +185,13 @@ def program(name: str) -> str:
 
 def block(kind: str, **places: str) -> str:
     """A block of the docs, with the places of this test."""
-    (found,) = (one.text for one in blocks(kind))
+    (block_text,) = (doc_block.text for doc_block in blocks(kind))
     for old, new in places.items():
         name = {"users": "gpuboard.users", "cgi": "book.cgi"}.get(old, old)
-        words = [word for word in found.replace(";", " ").split() if word.endswith(name)]
+        words = [word for word in block_text.replace(";", " ").split() if word.endswith(name)]
         assert words, (kind, old)
-        found = found.replace(words[0], new)
-    return found
+        block_text = block_text.replace(words[0], new)
+    return block_text
 
 
 @contextlib.contextmanager
@@ -205,9 +205,9 @@ def place() -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def running(where: Place, port: int, *command: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:  # noqa: ANN401
+def running(where: Place, port: int, *command: str, **start_options: Any) -> Iterator[subprocess.Popen[bytes]]:  # noqa: ANN401
     """A server until the test is over."""
-    process = where.start(*command, **more)
+    process = where.start(*command, **start_options)
     try:
         end = time.monotonic() + 30
         while port:
@@ -255,7 +255,7 @@ def wsgi(where: Place) -> Iterator[Served]:
 @contextlib.contextmanager
 def fcgiwrap(where: Place) -> Iterator[Path]:
     """fcgiwrap, as systemd starts it by the units of the docs."""
-    texts = [one.text for one in blocks("systemd") if one.page == "docs/webservers.md"]
+    texts = [systemd_block.text for systemd_block in blocks("systemd") if systemd_block.page == "docs/webservers.md"]
     units = configparser.ConfigParser()
     units.optionxform = str  # type: ignore[assignment,method-assign] # the names are written so
     units.read_string("\n".join(texts))
@@ -289,8 +289,8 @@ def nginx_cgi(where: Place) -> Iterator[Served]:
         places = {"users": str(where.passwords()), "cgi": str(SCRIPT), "/run/gpuboard-book.socket": f"unix:{path}"}
         mine = block("nginx-cgi", **places).rstrip().removesuffix("}") + setting
         lines = [line for line in mine.splitlines() if "auth_basic" not in line and "AUTH_TYPE" not in line]
-        other = "\n".join(lines).replace("/book {", "/token {")
-        server = f"server {{\nlisten 127.0.0.1:{port};\nroot {where.lab.www};\n{mine}\n{other}\n}}"
+        token_location = "\n".join(lines).replace("/book {", "/token {")
+        server = f"server {{\nlisten 127.0.0.1:{port};\nroot {where.lab.www};\n{mine}\n{token_location}\n}}"
         with nginx(where, server, port):
             yield Served(where, port, basic("alice"))
 

@@ -52,8 +52,12 @@ def missing(what: str) -> NoReturn:
 
 def node_module(path: str) -> Path:
     """A file of what ./install.sh test fetches by npm."""
-    found = NODE_MODULES / path
-    return found if found.exists() else missing(f"{path.partition('/')[0]} is not here; ./install.sh test fetches it")
+    module_path = NODE_MODULES / path
+    return (
+        module_path
+        if module_path.exists()
+        else missing(f"{path.partition('/')[0]} is not here; ./install.sh test fetches it")
+    )
 
 
 def build(folder: Path) -> None:
@@ -63,10 +67,10 @@ def build(folder: Path) -> None:
     subprocess.run(command, cwd=folder, env={**kept, "PYTHONPATH": str(ROOT)}, check=True)
 
 
-def wait_until(page: Page, words: str, told: object = None) -> None:
+def wait_until(page: Page, words: str, argument: object = None) -> None:
     """Wait until this JavaScript is true; by asking again, since the page's own policy lets it evaluate nothing."""
     end = time.monotonic() + PATIENCE / 1000
-    while not page.evaluate(words, told):
+    while not page.evaluate(words, argument):
         assert time.monotonic() < end, words
         page.wait_for_timeout(20)
 
@@ -146,5 +150,5 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One browser for all tests."""
-    with chromium() as one:
-        yield one
+    with chromium() as chromium_browser:
+        yield chromium_browser

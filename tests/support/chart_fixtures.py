@@ -72,20 +72,26 @@ class Drawing:
 
     def times(self, now: float) -> dict[str, int]:
         """When each span was drawn."""
-        found = re.findall(r'<details class="part charts" id=_(\w+) data-drawn=(\d+)', self.draw(now))
-        return {span: int(drawn) for span, drawn in found}
+        drawn_spans = re.findall(r'<details class="part charts" id=_(\w+) data-drawn=(\d+)', self.draw(now))
+        return {span: int(drawn) for span, drawn in drawn_spans}
 
 
 def part(charts: str, span: str) -> str:
     """The charts of one span."""
-    (found,) = (one for one in charts.split('<details class="part charts" id=_') if one.startswith(f"{span}"))
-    return found
+    (span_charts,) = (
+        section_html
+        for section_html in charts.split('<details class="part charts" id=_')
+        if section_html.startswith(f"{span}")
+    )
+    return span_charts
 
 
 def plot(charts: str, span: str, number: int) -> str:
     """A GPU in them."""
     return next(
-        one for one in part(charts, span).split("<section ") if one.startswith(f'class=plot id="_{span}-{number}"')
+        section
+        for section in part(charts, span).split("<section ")
+        if section.startswith(f'class=plot id="_{span}-{number}"')
     )
 
 

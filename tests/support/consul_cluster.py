@@ -81,7 +81,7 @@ class Server:
 class ConsulCluster:
     """The servers; what is asked of the cluster is asked of its leader or of any that runs."""
 
-    def __init__(self, folder: Path, *, acl: bool = False, **more: object) -> None:
+    def __init__(self, folder: Path, *, acl: bool = False, **extra_settings: object) -> None:
         """Start them, and wait until one leads."""
         folder.mkdir()
         numbers = iter(free_ports(3 * SERVERS))
@@ -92,14 +92,14 @@ class ConsulCluster:
             "bootstrap_expect": SERVERS,
             "bind_addr": "127.0.0.1",
             "client_addr": "127.0.0.1",
-            "retry_join": [f"127.0.0.1:{one['serf_lan']}" for one in ports],
+            "retry_join": [f"127.0.0.1:{server_port['serf_lan']}" for server_port in ports],
             "retry_interval": "1s",
             "performance": {"raft_multiplier": 1},
             "autopilot": {"cleanup_dead_servers": False},  # one that comes back is a voter at once
             "limits": {"http_max_conns_per_client": 4000},  # all of a test's hosts are one address
             "disable_update_check": True,
             "log_level": "warn",
-            **more,
+            **extra_settings,
         }
         if acl:
             settings["acl"] = {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT_TOKEN}}
@@ -108,8 +108,8 @@ class ConsulCluster:
         self.servers: list[Server] = []
         self.agents: list[Server] = []
         try:
-            for name, one in zip(names, ports):
-                self.servers.append(Server(folder / name, name, {**one, "serf_wan": -1}, settings))
+            for name, server_port in zip(names, ports):
+                self.servers.append(Server(folder / name, name, {**server_port, "serf_wan": -1}, settings))
             self.wait_for_leader()
             self.wait_until(lambda: len(self.voters()) == SERVERS, "not all servers have a vote")
         except BaseException:
@@ -138,9 +138,9 @@ class ConsulCluster:
 
     def leader(self) -> Server | None:
         """Who leads, as a majority of the servers sees it; None where nobody does."""
-        said = [self.led_by(server) for server in self.running]
+        reported_leaders = [self.led_by(server) for server in self.running]
         for server in self.running:
-            if said.count(f"127.0.0.1:{server.raft_port}") > SERVERS // 2:
+            if reported_leaders.count(f"127.0.0.1:{server.raft_port}") > SERVERS // 2:
                 return server
         return None
 
@@ -172,8 +172,8 @@ class ConsulCluster:
         """What it says, once it holds; fails with the ends of the servers' logs."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            if found := condition():
-                return found
+            if outcome := condition():
+                return outcome
             time.sleep(0.05)
         logs = "\n".join(f"{server.name}: {server.log.read_text()[-1000:]}" for server in [*self.servers, *self.agents])
         pytest.fail(f"{failure}: {logs}")
@@ -187,10 +187,10 @@ class ConsulCluster:
         """The names of the servers that have a vote, as any that runs knows them."""
         for server in self.running:
             try:
-                found = self.call("GET", "/v1/operator/raft/configuration?stale", server=server)
+                raft_configuration = self.call("GET", "/v1/operator/raft/configuration?stale", server=server)
             except (OSError, AssertionError, http.client.HTTPException):
                 continue
-            return [one["Node"] for one in found["Servers"] if one["Voter"]]
+            return [peer["Node"] for peer in raft_configuration["Servers"] if peer["Voter"]]
         return []
 
     def call(self, method: str, path: str, body: object = None, server: Server | None = None) -> Any:  # noqa: ANN401 whatever Consul says

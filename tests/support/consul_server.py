@@ -29,8 +29,8 @@ def missing(what: str) -> NoReturn:
 
 def program() -> str:
     """The Consul to run."""
-    found = shutil.which("consul") or shutil.which("consul", path=str(TOOLS / "usr/bin"))
-    return found or missing("consul is not here; ./install.sh test fetches it")
+    consul_path = shutil.which("consul") or shutil.which("consul", path=str(TOOLS / "usr/bin"))
+    return consul_path or missing("consul is not here; ./install.sh test fetches it")
 
 
 def free_ports(count: int) -> list[int]:
@@ -46,8 +46,8 @@ def free_ports(count: int) -> list[int]:
         except OSError:
             continue
         ports.append(tcp.getsockname()[1])
-    for one in held:
-        one.close()
+    for held_socket in held:
+        held_socket.close()
     return ports
 
 
@@ -70,13 +70,15 @@ def make_certificates(folder: Path, name: str = "ca") -> Path:
 class ConsulServer:
     """One Consul; `port` speaks http, `tls_port` https where it has certificates."""
 
-    def __init__(self, folder: Path, *, acl: bool = False, certificates: Path | None = None, **more: object) -> None:
+    def __init__(
+        self, folder: Path, *, acl: bool = False, certificates: Path | None = None, **extra_settings: object
+    ) -> None:
         """Start it, and wait until it leads."""
         folder.mkdir()
         self.port, self.tls_port, server, lan, wan = free_ports(5)
         self.token = ROOT_TOKEN if acl else ""
         ports = {"http": self.port, "dns": -1, "grpc": -1, "server": server, "serf_lan": lan, "serf_wan": wan}
-        settings: dict[str, object] = {"disable_update_check": True, **more, "ports": ports}
+        settings: dict[str, object] = {"disable_update_check": True, **extra_settings, "ports": ports}
         if acl:
             settings["acl"] = {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT_TOKEN}}
         if certificates:

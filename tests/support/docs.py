@@ -43,8 +43,8 @@ def prose_of(page: str) -> str:
 
 def blocks(*kinds: str) -> list[Block]:
     """All blocks of all pages, or those of some kinds."""
-    found = [Block(page, kind, text) for page in PAGES for kind, text in FENCED.findall(text_of(page))]
-    return [block for block in found if not kinds or block.kind in kinds]
+    all_blocks = [Block(page, kind, text) for page in PAGES for kind, text in FENCED.findall(text_of(page))]
+    return [block for block in all_blocks if not kinds or block.kind in kinds]
 
 
 def commands(page: str) -> list[str]:
@@ -65,12 +65,12 @@ def links(page: str) -> list[str]:
 
 def anchors(page: str) -> set[str]:
     """The names of its headings, as GitHub makes them."""
-    found: set[str] = set()
+    anchor_names: set[str] = set()
     for heading in HEADING.findall(prose_of(page)):
         name = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
-        number = next(number for number in range(99) if (f"{name}-{number}" if number else name) not in found)
-        found.add(f"{name}-{number}" if number else name)
-    return found
+        number = next(number for number in range(99) if (f"{name}-{number}" if number else name) not in anchor_names)
+        anchor_names.add(f"{name}-{number}" if number else name)
+    return anchor_names
 
 
 @cache
@@ -85,19 +85,19 @@ def help_of(program: str) -> str:
 
 def command_of(words: str) -> click.Command:
     """A command as click has it; `alerts test` is one of a command."""
-    found: click.Command | None = main
+    command: click.Command | None = main
     for word in words.split():
-        assert isinstance(found, click.Group)
-        found = found.get_command(click.Context(found), word)
-    assert found
-    return found
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+    assert command
+    return command
 
 
 def with_inner(name: str) -> list[str]:
     """A command, and those that it has."""
-    found = command_of(name)
-    inner = found.list_commands(click.Context(found)) if isinstance(found, click.Group) else ()
-    return [name, *(f"{name} {one}" for one in inner)]
+    command = command_of(name)
+    inner = command.list_commands(click.Context(command)) if isinstance(command, click.Group) else ()
+    return [name, *(f"{name} {subcommand}" for subcommand in inner)]
 
 
 ALL_COMMANDS = tuple(words for name in COMMANDS for words in with_inner(name))

@@ -25,9 +25,15 @@ def row(host: str, index: int, model: tuple[str, int], *readings: object) -> str
     return f"{', '.join(map(str, cells))}\n"
 
 
-def facts(cpus: int, load: float, total: int, available: int, *more: str) -> str:
+def facts(cpus: int, load: float, total: int, available: int, *extra_lines: str) -> str:
     """A host.txt."""
-    lines = (f"cpus={cpus}", f"load={load} 3.1 2.8", f"memory_total={total}", f"memory_available={available}", *more)
+    lines = (
+        f"cpus={cpus}",
+        f"load={load} 3.1 2.8",
+        f"memory_total={total}",
+        f"memory_available={available}",
+        *extra_lines,
+    )
     return "".join(f"{line}\n" for line in lines)
 
 

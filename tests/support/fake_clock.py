@@ -42,8 +42,12 @@ class Machine:
 
     def push(self) -> None:
         for name, (user, uuid) in self.hosts.items():
-            told = {"gpus": gpu(0, 7000, 55, uuid=uuid), "processes": process(gpu=uuid), "ps": person(user=user)}
-            self.lab.host(name, **told, time=int(self.now))
+            tool_outputs = {
+                "gpus": gpu(0, 7000, 55, uuid=uuid),
+                "processes": process(gpu=uuid),
+                "ps": person(user=user),
+            }
+            self.lab.host(name, **tool_outputs, time=int(self.now))
 
     def minutes(self, count: int, start: float | None = None) -> None:
         """So many minutes go by, from one on that the clock is set to."""
@@ -56,14 +60,14 @@ class Machine:
 
     def problems(self) -> list[str]:
         """What status.json says of history, after all builds."""
-        return [one["what"] for one in self.lab.status()["problems"] if one["where"] == HISTORY]
+        return [problem["what"] for problem in self.lab.status()["problems"] if problem["where"] == HISTORY]
 
     def tallies(self, now: float | None = None) -> DailyUsageSums:
         past = HistoryReader(self.lab.state, timezone.utc)
         try:
-            told = past.read_daily_usage(*EVER, self.now if now is None else now)
+            daily_usage = past.read_daily_usage(*EVER, self.now if now is None else now)
             assert past.problem is None
-            return told
+            return daily_usage
         finally:
             past.close()
 
@@ -82,8 +86,8 @@ def machine_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machin
         return signature._replace(arrived_ns=int(made.now * 1e9))
 
     def looked(name: str, folder: int) -> files.FileSignature | None:
-        found = look(name, folder)
-        return arrived(found) if found else None
+        host_snapshot = look(name, folder)
+        return arrived(host_snapshot) if host_snapshot else None
 
     def read_at(
         name: str, folder: int, limit: int, *refuse: Callable[[os.stat_result], None]

@@ -41,7 +41,7 @@ def now(after: float = 0) -> Now:
     return Now(NOW + after, PARIS)
 
 
-def gpu(index: int | None = 0, used: float | None = 4, use: float | None = 0, **more: Any) -> Gpu:  # noqa: ANN401
+def gpu(index: int | None = 0, used: float | None = 4, use: float | None = 0, **overrides: Any) -> Gpu:  # noqa: ANN401
     """A GPU of 80 GiB that nobody is on."""
     plain: dict[str, Any] = {
         "uuid": f"GPU-{index}",
@@ -49,7 +49,7 @@ def gpu(index: int | None = 0, used: float | None = 4, use: float | None = 0, **
         "memory_total": 81920,
         "temperature": 40,
     }
-    return Gpu(index=index, memory_used=used, utilization_gpu=use, **{**plain, **more})
+    return Gpu(index=index, memory_used=used, utilization_gpu=use, **{**plain, **overrides})
 
 
 ONE_FREE = (gpu(),)
@@ -60,7 +60,12 @@ def process(pid: int | None = 42, on: str = "GPU-0", name: str | None = "python"
     return GpuProcessRow(on, pid, 7000, name)
 
 
-def person(pid: int = 42, user: str | None = "alice", command: str | None = "python train.py", **more: Any) -> PsRow:  # noqa: ANN401
+def person(
+    pid: int = 42,
+    user: str | None = "alice",
+    command: str | None = "python train.py",
+    **overrides: Any,  # noqa: ANN401
+) -> PsRow:
     """What ps tells of a process."""
     plain: dict[str, Any] = {
         "ppid": 1,
@@ -72,7 +77,7 @@ def person(pid: int = 42, user: str | None = "alice", command: str | None = "pyt
         "state": "R",
         "container": None,
     }
-    return PsRow(pid=pid, user=user, command=command, **{**plain, **more})
+    return PsRow(pid=pid, user=user, command=command, **{**plain, **overrides})
 
 
 def head(task: str, rc: int = 0) -> SnapshotHeader:
@@ -80,9 +85,13 @@ def head(task: str, rc: int = 0) -> SnapshotHeader:
     return SnapshotHeader(task, "atlas", int(NOW), 20, 70, rc)
 
 
-def dump(told: Sequence[Row] | ParsedFile[Row] | None, task: str) -> ParsedFile[Row] | None:
+def dump(rows_or_file: Sequence[Row] | ParsedFile[Row] | None, task: str) -> ParsedFile[Row] | None:
     """Rows as a whole file has them; a file that is not whole, or not there, as it is."""
-    return told if told is None or isinstance(told, ParsedFile) else ParsedFile(tuple(told), head(task))
+    return (
+        rows_or_file
+        if rows_or_file is None or isinstance(rows_or_file, ParsedFile)
+        else ParsedFile(tuple(rows_or_file), head(task))
+    )
 
 
 def host_data(
@@ -90,7 +99,7 @@ def host_data(
     processes: Sequence[GpuProcessRow] | ParsedFile[GpuProcessRow] | None = (),
     ps: Sequence[PsRow] | ParsedFile[PsRow] | None = (),
     ages: Mapping[str, float] | None = None,
-    **more: Any,  # noqa: ANN401
+    **overrides: Any,  # noqa: ANN401
 ) -> HostSnapshot:
     """All that a host tells; `ages` has the files that are not made just now."""
     ages = ages or {}
@@ -104,10 +113,10 @@ def host_data(
         "intervals": EVERY,
         "clock_offset": 0.0,
     }
-    return HostSnapshot("atlas", **{**plain, **more})
+    return HostSnapshot("atlas", **{**plain, **overrides})
 
 
-def used_by(*users: str | None, **more: Any) -> HostSnapshot:  # noqa: ANN401
+def used_by(*users: str | None, **overrides: Any) -> HostSnapshot:  # noqa: ANN401
     """A host with one GPU on which each of these has a process; its use is 90 % unless told."""
     pids = range(42, 42 + len(users))
     plain: dict[str, Any] = {
@@ -115,14 +124,14 @@ def used_by(*users: str | None, **more: Any) -> HostSnapshot:  # noqa: ANN401
         "processes": [process(pid) for pid in pids],
         "ps": [person(pid, user) for pid, user in zip(pids, users)],
     }
-    return host_data(**{**plain, **more})
+    return host_data(**{**plain, **overrides})
 
 
-def booking(name: str = "alice", begins: float | None = None, ends: float = 2, **more: Any) -> Booking:  # noqa: ANN401
+def booking(name: str = "alice", begins: float | None = None, ends: float = 2, **overrides: Any) -> Booking:  # noqa: ANN401
     """A booking of GPU 0 of atlas, from so many hours after now (None: from ever) until so many."""
     since = None if begins is None else NOON + timedelta(hours=begins)
     plain: dict[str, Any] = {"host": "atlas", "gpu": "0", "until": NOON + timedelta(hours=ends), "since": since}
-    return Booking(name=name, **{**plain, **more})
+    return Booking(name=name, **{**plain, **overrides})
 
 
 def idle_for(seconds: float, looked: float = 20, key: str = "GPU-0") -> IdleTimes:
@@ -152,18 +161,18 @@ def decide(
     return host_state.decide_host_status(case, data or HostSnapshot("atlas"), rules, at or now())
 
 
-def only_gpu(data: HostSnapshot, *bookings: Booking, **more: Any) -> GpuStatus:  # noqa: ANN401
+def only_gpu(data: HostSnapshot, *bookings: Booking, **options: Any) -> GpuStatus:  # noqa: ANN401
     """What the board says of the one GPU of a host."""
-    (found,) = decide(data, bookings, **more).gpus
-    return found
+    (gpu_status,) = decide(data, bookings, **options).gpus
+    return gpu_status
 
 
-def state(data: HostSnapshot, *bookings: Booking, **more: Any) -> str:  # noqa: ANN401
+def state(data: HostSnapshot, *bookings: Booking, **options: Any) -> str:  # noqa: ANN401
     """The state of the one GPU of a host."""
-    return only_gpu(data, *bookings, **more).state
+    return only_gpu(data, *bookings, **options).state
 
 
-def reason(data: HostSnapshot, *bookings: Booking, **more: Any) -> str:  # noqa: ANN401
+def reason(data: HostSnapshot, *bookings: Booking, **options: Any) -> str:  # noqa: ANN401
     """Its state and the reason."""
-    found = only_gpu(data, *bookings, **more)
-    return f"{found.state}: {found.reason}"
+    gpu_status = only_gpu(data, *bookings, **options)
+    return f"{gpu_status.state}: {gpu_status.reason}"

@@ -36,10 +36,10 @@ HEALTHY: dict[str, Any] = {
 }
 
 
-def gpu(key: Any = A, **more: Any) -> GpuHealthMetrics:  # noqa: ANN401
+def gpu(key: Any = A, **overrides: Any) -> GpuHealthMetrics:  # noqa: ANN401
     """A GPU that is well; counts by their names."""
-    counts = tuple(more.pop(name, 0) for name in COUNT_NAMES)
-    return GpuHealthMetrics(key=key, counts=counts, **{**HEALTHY, **more})
+    counts = tuple(overrides.pop(name, 0) for name in COUNT_NAMES)
+    return GpuHealthMetrics(key=key, counts=counts, **{**HEALTHY, **overrides})
 
 
 def parse_health_cells(cells: Mapping[str, str], **fields: Any) -> Gpu:  # noqa: ANN401
@@ -70,14 +70,16 @@ class Watch:
         """Look at it so many seconds after the last time; what is told by that."""
         before, self.at = self.at, self.at + after
         look = HealthCheckTimes("atlas", self.at, before, float(self.at))
-        self.state, found = find_health_events(self.state, HostHealthMetrics(driver, gpus, whole), look, where or {})
-        self.told.update({one.number: one for one in found})
-        return found
+        self.state, health_events = find_health_events(
+            self.state, HostHealthMetrics(driver, gpus, whole), look, where or {}
+        )
+        self.told.update({event.number: event for event in health_events})
+        return health_events
 
     @property
     def only(self) -> HealthEvent:
-        (found,) = self.told.values()
-        return found
+        (health_event,) = self.told.values()
+        return health_event
 
     @property
     def kinds(self) -> list[str]:

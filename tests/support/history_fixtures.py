@@ -70,17 +70,19 @@ def roll(history: HistoryWriter, now: float) -> None:
     assert not history.problems
 
 
-def used(told: DailyUsageSums, what: str = "used") -> dict[str, float]:
+def used(usage_sums: DailyUsageSums, what: str = "used") -> dict[str, float]:
     """Minutes of each person."""
-    found: dict[str, float] = {}
-    for row in told.shares:
-        found[row.person] = found.get(row.person, 0) + getattr(row.share, what) / UNITS_PER_MINUTE
-    return {person: round(minutes, 6) for person, minutes in found.items() if minutes}
+    minutes_by_person: dict[str, float] = {}
+    for row in usage_sums.shares:
+        minutes_by_person[row.person] = (
+            minutes_by_person.get(row.person, 0) + getattr(row.share, what) / UNITS_PER_MINUTE
+        )
+    return {person: round(minutes, 6) for person, minutes in minutes_by_person.items() if minutes}
 
 
-def minutes(told: DailyUsageSums, what: str = "seen") -> int:
+def minutes(usage_sums: DailyUsageSums, what: str = "seen") -> int:
     """GPU-minutes that were seen in all, or in a state."""
-    return sum(getattr(row.seen, what) for row in told.seen)
+    return sum(getattr(row.seen, what) for row in usage_sums.seen)
 
 
 def folder(path: Path) -> Path:
@@ -92,4 +94,4 @@ def folder(path: Path) -> Path:
 
 def files_of(state: Path) -> list[str]:
     """What stands in it."""
-    return sorted(one.name for one in state.iterdir())
+    return sorted(path.name for path in state.iterdir())

@@ -17,9 +17,9 @@ PREFIX = "lab/gpuboard"
 FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 
 
-def access(address: str, **more: Any) -> ConsulAccess:  # noqa: ANN401
+def access(address: str, **options: Any) -> ConsulAccess:  # noqa: ANN401
     """As GPUBOARD_KV says it."""
-    return ConsulAccess("", address=address, address_setting="GPUBOARD_KV", prefix=PREFIX, **more)
+    return ConsulAccess("", address=address, address_setting="GPUBOARD_KV", prefix=PREFIX, **options)
 
 
 class Hosts:
@@ -36,8 +36,8 @@ class Hosts:
 
     def push(self, host: str, *rows: str, ago: float = 0, **header: object) -> None:
         """A snapshot that the host took so many seconds ago."""
-        told = {"time": int(time.time() - ago), "every": 10, **header}
-        self.put(f"data/{host}", gzip.compress(self.value(host, *rows, **told)))
+        header_fields = {"time": int(time.time() - ago), "every": 10, **header}
+        self.put(f"data/{host}", gzip.compress(self.value(host, *rows, **header_fields)))
 
     def put(self, key: str, content: bytes) -> None:
         """A key below the prefix."""
@@ -45,8 +45,8 @@ class Hosts:
 
     def put_odd(self, key: str, content: bytes) -> None:
         """The same by a way on which Consul takes any name."""
-        told = {"Verb": "set", "Key": f"{self.prefix}/{key}", "Value": base64.b64encode(content).decode()}
-        self.call("PUT", "/v1/txn", json.dumps([{"KV": told}]).encode())
+        operation = {"Verb": "set", "Key": f"{self.prefix}/{key}", "Value": base64.b64encode(content).decode()}
+        self.call("PUT", "/v1/txn", json.dumps([{"KV": operation}]).encode())
 
     def delete(self, key: str) -> None:
         """Take it away."""
@@ -54,8 +54,8 @@ class Hosts:
 
     def get(self, key: str) -> bytes | None:
         """What stands there."""
-        found = self.call("GET", f"/v1/kv/{self.prefix}/{key}")
-        return base64.b64decode(found[0]["Value"] or "") if found else None
+        kv_entries = self.call("GET", f"/v1/kv/{self.prefix}/{key}")
+        return base64.b64decode(kv_entries[0]["Value"] or "") if kv_entries else None
 
     def call(self, method: str, path: str, body: bytes | None = None) -> Any:  # noqa: ANN401 whatever Consul says
         """Ask its API."""
@@ -89,8 +89,8 @@ class Alone:
 
 def made_old(state: Path, seconds: float) -> None:
     """Let the builder's last look be so long ago."""
-    told = json.loads((state / "kv.json").read_bytes())
-    (state / "kv.json").write_text(json.dumps({**told, "looked": told["looked"] - seconds}))
+    kv_state = json.loads((state / "kv.json").read_bytes())
+    (state / "kv.json").write_text(json.dumps({**kv_state, "looked": kv_state["looked"] - seconds}))
 
 
 def environment(address: str) -> dict[str, str]:

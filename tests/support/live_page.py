@@ -27,10 +27,10 @@ def free_port() -> int:
         return port
 
 
-def clean_environment(**more: str) -> dict[str, str]:
+def clean_environment(**extra_variables: str) -> dict[str, str]:
     """Ours, with no settings in it but these."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_CONF": os.devnull, **more}
+    return {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_CONF": os.devnull, **extra_variables}
 
 
 def gpuboard(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -82,8 +82,8 @@ class Live:
         """What `look` finds, as soon as it does."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if found := look():
-                return found
+            if outcome := look():
+                return outcome
             if self.process.poll() is not None:
                 break
             time.sleep(0.1)
@@ -98,8 +98,8 @@ class Live:
 
     def status(self) -> dict[str, Any]:
         """status.json."""
-        found: dict[str, Any] = json.loads(self.get("status.json"))
-        return found
+        board_status: dict[str, Any] = json.loads(self.get("status.json"))
+        return board_status
 
     def children(self) -> list[int]:
         """The processes that it has started."""

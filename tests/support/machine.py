@@ -116,9 +116,9 @@ class Machine:
 
     def __init__(self, folder: Path, name: str = "gpu1", home: Path | None = None, boxes: int = 0) -> None:
         """Prepare it; `home` is a /home that it shares with another; `boxes` are so many users more: box01, box02, …"""
-        more = {f"box{number:02}": 7100 + number for number in range(1, boxes + 1)}
-        self.users = {**USERS, **more}
-        self.homes = {**HOMES, **{user: f"/home/{user}" for user in more}}
+        box_users = {f"box{number:02}": 7100 + number for number in range(1, boxes + 1)}
+        self.users = {**USERS, **box_users}
+        self.homes = {**HOMES, **{user: f"/home/{user}" for user in box_users}}
         self.folder = folder
         self.name = name
         self.home = home
@@ -141,7 +141,7 @@ class Machine:
         place = Path(place)
         if self.home and Path("/home") in (place, *place.parents):
             return self.home / place.relative_to("/home")
-        private = any(Path(one) in (place, *place.parents) for one in PRIVATE)
+        private = any(Path(private_path) in (place, *place.parents) for private_path in PRIVATE)
         return self.folder / place.relative_to("/") if private else place
 
     def prepare_etc(self) -> None:
@@ -199,7 +199,7 @@ class Machine:
         lines = [f"hostname {self.name}", "mount -t tmpfs none /mnt"]
         back = []
         for number, place in enumerate((str(ROOT), sys.base_prefix)):
-            if any(Path(one) in Path(place).parents for one in PRIVATE):
+            if any(Path(private_path) in Path(place).parents for private_path in PRIVATE):
                 aside, quoted = f"/mnt/{number}", shlex.quote(place)
                 lines += [f"mkdir {aside}", f"mount --bind {quoted} {aside}"]
                 back += [f"mkdir -p {quoted}", f"mount --bind {aside} {quoted}"]
@@ -241,10 +241,10 @@ class Machine:
     def first(self) -> str:
         """The number of its first process, as we see it."""
         assert self.process
-        found = subprocess.run(
+        finished = subprocess.run(
             ["/usr/bin/ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=True
         )
-        return found.stdout.decode().split()[0]
+        return finished.stdout.decode().split()[0]
 
     def command(self, user: str, command: str | Sequence[str], cwd: str, env: Mapping[str, str]) -> list[str]:
         """What runs a command in it; a text is one for sh."""
@@ -358,11 +358,11 @@ class Person:
 
     def tree(self) -> dict[str, object]:
         """All that is in the home folder, but for the clone, what hosts push and what is built; with the crontab."""
-        found: dict[str, object] = {"crontab": self.machine.crontab(self.user)}
+        home_contents: dict[str, object] = {"crontab": self.machine.crontab(self.user)}
         for path in sorted(self.path("").rglob("*")):
             name = str(path.relative_to(self.path("")))
             if name.startswith(("the clone", "data", "gpuboard/", ".cache", ".ssh/")) or "/venvs/" in name:
                 continue
             kept = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
-            found[name] = (oct(path.lstat().st_mode), kept)
-        return found
+            home_contents[name] = (oct(path.lstat().st_mode), kept)
+        return home_contents

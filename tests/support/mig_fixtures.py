@@ -25,7 +25,7 @@ PROFILES = (("3g.40gb", 40448.0), ("2g.20gb", 20096.0), ("1g.10gb", 9984.0), ("1
 COLUMNS = ("index", "uuid", "name", "mig.mode.current", "ecc.errors.uncorrected.volatile.total")
 
 
-def whole(index: int = 0, **more: Any) -> Gpu:  # noqa: ANN401
+def whole(index: int = 0, **overrides: Any) -> Gpu:  # noqa: ANN401
     """An H100 in MIG mode, as a GPU of its own."""
     plain: dict[str, Any] = {
         "uuid": f"GPU-{index}",
@@ -39,10 +39,10 @@ def whole(index: int = 0, **more: Any) -> Gpu:  # noqa: ANN401
         "columns": COLUMNS,
         "cells": (str(index), f"GPU-{index}", H100, "Enabled", "0"),
     }
-    return Gpu(index=index, **{**plain, **more})
+    return Gpu(index=index, **{**plain, **overrides})
 
 
-def instance(number: int = 0, used: float | None = 14.0, parent: Gpu | None = None, **more: Any) -> Gpu:  # noqa: ANN401
+def instance(number: int = 0, used: float | None = 14.0, parent: Gpu | None = None, **overrides: Any) -> Gpu:  # noqa: ANN401
     """One of its instances, on which nobody is."""
     of = parent or whole()
     profile, total = PROFILES[number % len(PROFILES)]
@@ -55,7 +55,7 @@ def instance(number: int = 0, used: float | None = 14.0, parent: Gpu | None = No
         "profile": profile,
         "parent": of,
     }
-    return Gpu(index=of.index, **{**plain, **more})
+    return Gpu(index=of.index, **{**plain, **overrides})
 
 
 def instances(parent: Gpu | None = None, **used: float) -> list[Gpu]:
@@ -68,17 +68,18 @@ def instances(parent: Gpu | None = None, **used: float) -> list[Gpu]:
 
 def told(pieces: ToolParts) -> ToolOutput[Gpu]:
     """`mig 0` is an H100 in four instances, of which `0:1=7000` has 7000 MiB in use; other lines are those of CSV."""
-    found: list[Gpu] = []
+    gpu_rows: list[Gpu] = []
     for line in pieces[""].lines:
         if line.startswith("mig "):
             number, *used = line.split()[1:]
             taken = {
-                f"_{place.partition(':')[2]}": float(size) for place, _, size in (one.partition("=") for one in used)
+                f"_{place.partition(':')[2]}": float(size)
+                for place, _, size in (gpu_usage.partition("=") for gpu_usage in used)
             }
-            found += instances(whole(int(number)), **taken)
+            gpu_rows += instances(whole(int(number)), **taken)
     plain = tuple(line for line in pieces[""].lines if not line.startswith("mig "))
     rest = nvidia_csv.parse_nvidia_csv_gpus({"": pieces[""]._replace(lines=plain)})
-    return ToolOutput((*found, *rest.rows), rest.messages, rest.problems)
+    return ToolOutput((*gpu_rows, *rest.rows), rest.messages, rest.problems)
 
 
 def processes(pieces: ToolParts) -> ToolOutput[GpuProcessRow]:

@@ -159,14 +159,14 @@ def gpu_xml(text: str) -> str:
             section = SECTIONS.get("/".join(path), "") if path else ""
             name = LINES.get(section, {}).get(label) if section or not path else None
             put(tree, f"{section}/{name}".strip("/") if name else None, value)
-    parts = "".join(f"<mig_device>\n{written(one)}</mig_device>\n" for one in migs) or "None\n"
-    rows = "".join(f"<process_info>\n{written(one)}</process_info>\n" for one in processes)
+    parts = "".join(f"<mig_device>\n{written(element)}</mig_device>\n" for element in migs) or "None\n"
+    rows = "".join(f"<process_info>\n{written(element)}</process_info>\n" for element in processes)
     return f"{written(tree)}<mig_devices>\n{parts}</mig_devices>\n<processes>\n{rows}</processes>\n"
 
 
 def lines_of(text: str) -> list[tuple[tuple[str, ...], str, str]]:
     """Each line that has a value, with the sections that it stands in."""
-    found = []
+    labelled_values = []
     path: list[tuple[int, str]] = []
     for line in text.split("\n"):
         depth = len(line) - len(line.lstrip())
@@ -176,10 +176,10 @@ def lines_of(text: str) -> list[tuple[tuple[str, ...], str, str]]:
         while path and path[-1][0] >= depth:
             path.pop()
         if colon:
-            found.append((tuple(name for _, name in path), label, value))
+            labelled_values.append((tuple(name for _, name in path), label, value))
         else:
             path.append((depth, label))
-    return found
+    return labelled_values
 
 
 def put(tree: Tree, path: str | None, value: str) -> None:

@@ -22,12 +22,12 @@ def children() -> float:
 
 def work() -> int:
     """What our code does most: texts made, taken apart and looked up again."""
-    found: dict[str, list[str]] = {}
+    cells_by_name: dict[str, list[str]] = {}
     for number in range(17_000):
         line = f"gpu{number % 997:04}, {number}, {number * 0.37:.2f} W, alice"
         name, *cells = line.split(", ")
-        found.setdefault(name, []).append(cells[-1].upper())
-    return sum(len(", ".join(cells)) for cells in found.values())
+        cells_by_name.setdefault(name, []).append(cells[-1].upper())
+    return sum(len(", ".join(cells)) for cells in cells_by_name.values())
 
 
 def took(action: Callable[[], object], clock: Clock = own, rounds: int = 1) -> float:

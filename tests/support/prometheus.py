@@ -72,7 +72,7 @@ def built(board: HostStatus, gpus_used: Mapping[str, int] | None = None) -> Any:
 
 
 def text_of(
-    several: Sequence[HostStatus],
+    host_statuses: Sequence[HostStatus],
     now: float = NOW,
     problem_count: int = 0,
     build_interval_s: int = 60,
@@ -80,14 +80,14 @@ def text_of(
     gpus_used: Mapping[str, int] | None = None,
 ) -> bytes:
     """The whole file."""
-    hosts = {board.name: built(board, gpus_used) for board in several}
+    hosts = {board.name: built(board, gpus_used) for board in host_statuses}
     moment = Now(now, timezone.utc)
     return metrics.render_metrics(hosts, problem_count, moment, build_interval_s, build_duration_s, VERSION)
 
 
 def series_of(values: Mapping[str, str]) -> list[dict[str, str]]:
     """What is scraped, as promtool reads it."""
-    return [{"series": name, "values": told} for name, told in values.items()]
+    return [{"series": name, "values": samples} for name, samples in values.items()]
 
 
 def promtool(folder: Path, cases: Mapping[str, Any]) -> str:
@@ -97,9 +97,9 @@ def promtool(folder: Path, cases: Mapping[str, Any]) -> str:
     file.write_text(json.dumps(cases))
     command = [program("promtool"), "test", "rules", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    assert (done.returncode == 0) == ("SUCCESS" in said), said
-    return "" if done.returncode == 0 else said
+    output = done.stdout + done.stderr
+    assert (done.returncode == 0) == ("SUCCESS" in output), output
+    return "" if done.returncode == 0 else output
 
 
 class Prometheus:
@@ -120,8 +120,8 @@ class Prometheus:
 
     def query(self, words: str) -> list[tuple[Mapping[str, str], float]]:
         """An instant query: labels and value of each series."""
-        found = self.ask("query", query=words)
-        rows = [{"metric": {}, "value": found["result"]}] if found["resultType"] == "scalar" else found["result"]
+        answer = self.ask("query", query=words)
+        rows = [{"metric": {}, "value": answer["result"]}] if answer["resultType"] == "scalar" else answer["result"]
         return [(row["metric"], float(row["value"][1])) for row in rows]
 
 
@@ -138,24 +138,26 @@ def prometheus(folder: Path, conf: str) -> Iterator[Prometheus]:
         f"--web.listen-address=127.0.0.1:{port}",
     ]
     log = folder / "log"
-    with log.open("wb") as told:
-        process = subprocess.Popen(command, cwd=folder, stdout=told, stderr=told, env={**os.environ, "TZ": "UTC"})
+    with log.open("wb") as log_file:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=log_file, stderr=log_file, env={**os.environ, "TZ": "UTC"}
+        )
     try:
-        one, end = Prometheus(port), time.monotonic() + 60
-        while not scraped(one):
+        prometheus_server, end = Prometheus(port), time.monotonic() + 60
+        while not scraped(prometheus_server):
             assert process.poll() is None and time.monotonic() < end, log.read_text()
             time.sleep(0.1)
-        yield one
+        yield prometheus_server
     finally:
         process.terminate()
         process.wait(30)
 
 
-def scraped(one: Prometheus) -> bool:
+def scraped(prometheus_server: Prometheus) -> bool:
     """Whether it has asked its target, and how that went is known."""
     try:
-        with urllib.request.urlopen(f"{one.root}/-/ready", timeout=30):  # noqa: S310 # our own; 503 until it is
+        with urllib.request.urlopen(f"{prometheus_server.root}/-/ready", timeout=30):  # noqa: S310 # our own; 503 until it is
             pass
     except OSError:
         return False
-    return bool(one.query("up"))
+    return bool(prometheus_server.query("up"))

@@ -115,9 +115,9 @@ class Post:
         return "554 too large" if "refuse me" in str(mail["Subject"]) else "250 taken"
 
 
-def check(_server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, given: object) -> AuthResult:
+def check(_server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, credentials: object) -> AuthResult:
     """Whether a login is the only one that there is."""
-    return AuthResult(success=given == LoginPassword(b"board", b"s3cret-word"), handled=False)
+    return AuthResult(success=credentials == LoginPassword(b"board", b"s3cret-word"), handled=False)
 
 
 def certificate(folder: Path) -> Path:
@@ -136,12 +136,17 @@ def mail_server(post: Post, tls: Path | None = None) -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    more: dict[str, Any] = {}
+    security_options: dict[str, Any] = {}
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tls)
-        more = {"tls_context": context, "require_starttls": True, "auth_required": True, "authenticator": check}
-    server = Controller(post, hostname="127.0.0.1", port=port, ready_timeout=LONG, **more)
+        security_options = {
+            "tls_context": context,
+            "require_starttls": True,
+            "auth_required": True,
+            "authenticator": check,
+        }
+    server = Controller(post, hostname="127.0.0.1", port=port, ready_timeout=LONG, **security_options)
     server.start()
     try:
         yield port
@@ -162,12 +167,12 @@ def mute_server() -> Iterator[int]:
                 return
             with line, line.makefile("rb") as heard:
                 line.sendall(b"220 here\r\n")
-                for said in heard:
-                    if said.strip() == b".":
+                for received_line in heard:
+                    if received_line.strip() == b".":
                         break
-                    if said.upper().startswith(b"DATA"):
+                    if received_line.upper().startswith(b"DATA"):
                         line.sendall(b"354 go on\r\n")
-                    elif said.split(b" ")[0].strip().upper() in (b"EHLO", b"HELO", b"MAIL", b"RCPT"):
+                    elif received_line.split(b" ")[0].strip().upper() in (b"EHLO", b"HELO", b"MAIL", b"RCPT"):
                         line.sendall(b"250 well\r\n")
 
     threading.Thread(target=talk, daemon=True).start()

@@ -19,8 +19,8 @@ def alert(number: int = 1, rule: str = "host-down") -> Alert:
     return Alert(f"a{number}", rule, "begun", f"atlas{number} is down", "no snapshot", 1000, host=f"atlas{number}")
 
 
-def build_notification(number: int = 1, to: str = "channel:lab", made: int = 1000, **more: object) -> Notification:
-    return Notification(f"l{number}", to, (alert(number),), made, made)._replace(**more)  # type: ignore[arg-type]
+def build_notification(number: int = 1, to: str = "channel:lab", made: int = 1000, **overrides: object) -> Notification:
+    return Notification(f"l{number}", to, (alert(number),), made, made)._replace(**overrides)  # type: ignore[arg-type]
 
 
 def build_state(*notifications: Notification) -> AlertState:

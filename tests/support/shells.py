@@ -76,11 +76,11 @@ class Terminal:
     def until(self, pattern: str) -> re.Match[str]:
         """Read on until a line is there."""
         end = time.monotonic() + PATIENCE
-        while not (found := re.search(pattern, self.screen(), re.MULTILINE)):
+        while not (screen_match := re.search(pattern, self.screen(), re.MULTILINE)):
             ready, _, _ = select.select([self.ours], [], [], max(0, end - time.monotonic()))
             assert ready, f"not in time: {pattern}\n{self.screen()}"
             self.seen += os.read(self.ours, 65536).decode(errors="replace")
-        return found
+        return screen_match
 
     def screen(self) -> str:
         """What was shown, without what steers a terminal."""
@@ -90,8 +90,8 @@ class Terminal:
         """Type a line and press TAB; what then stands there is printed, and so ends what was listed."""
         self.seen = ""
         self.type(line + "\t" * times + "\x01echo GOT: \x05.\r")
-        found = self.until(r"^GOT: (.*)\.$")
-        return Offered(found[1], set(self.screen()[: found.start()].split()))
+        screen_match = self.until(r"^GOT: (.*)\.$")
+        return Offered(screen_match[1], set(self.screen()[: screen_match.start()].split()))
 
     def close(self) -> None:
         """Hang up."""

@@ -49,8 +49,8 @@ class Slack:
             threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True),
             threading.Thread(target=self.sockets.serve_forever, daemon=True),
         ]
-        for one in self.threads:
-            one.start()
+        for thread in self.threads:
+            thread.start()
 
     @property
     def url(self) -> str:
@@ -60,8 +60,8 @@ class Slack:
         self.http.shutdown()
         self.http.server_close()
         self.sockets.shutdown()
-        for one in self.threads:
-            one.join(10)
+        for thread in self.threads:
+            thread.join(10)
 
     def __enter__(self) -> Slack:
         return self
@@ -76,9 +76,9 @@ class Slack:
         path = connection.request.path if connection.request else ""
         ticket = path.partition("ticket=")[2]
         with self.news:
-            known = ticket in self.tickets
+            is_valid_ticket = ticket in self.tickets
             self.tickets.discard(ticket)
-        if not known:
+        if not is_valid_ticket:
             return
         connection.send(json.dumps({"type": "hello", "num_connections": 1, "connection_info": {"app_id": "A1"}}))
         with self.news:
@@ -87,9 +87,9 @@ class Slack:
             self.news.notify_all()
         try:
             for text in connection:
-                found = json.loads(text)
+                acknowledgement = json.loads(text)
                 with self.news:
-                    self.accepted.add(found["envelope_id"])
+                    self.accepted.add(acknowledgement["envelope_id"])
                     self.news.notify_all()
         except ConnectionClosed:
             pass
@@ -111,10 +111,10 @@ class Slack:
         accepted = []
         for attempt in range(max(times, 10)):
             envelope = f"envelope-{time.monotonic_ns()}"
-            told = {**message, "envelope_id": envelope, "retry_attempt": attempt, "retry_reason": ""}
+            delivery = {**message, "envelope_id": envelope, "retry_attempt": attempt, "retry_reason": ""}
             line = self.wait(lambda: self.lines and self.lines[-1])
             try:
-                line.send(json.dumps(told))
+                line.send(json.dumps(delivery))
             except ConnectionClosed:
                 accepted.append(False)
                 continue
@@ -138,7 +138,7 @@ class Slack:
 
     # What people do
 
-    def says(self, user: str, text: str, channel: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    def says(self, user: str, text: str, channel: str = "", **overrides: Any) -> dict[str, Any]:  # noqa: ANN401
         """An envelope with what somebody says: to the bot alone, or with its name in a channel.
 
         `event` has what is other in it, and `outer` around it.
@@ -151,25 +151,33 @@ class Slack:
             "channel": channel or f"D{user[1:]}",
             **({} if channel else {"channel_type": "im"}),
         }
-        event.update(more.get("event", {}))
-        about = {"type": "event_callback", "event_id": f"Ev{time.monotonic_ns()}", **more.get("outer", {})}
+        event.update(overrides.get("event", {}))
+        about = {"type": "event_callback", "event_id": f"Ev{time.monotonic_ns()}", **overrides.get("outer", {})}
         payload = {**about, "event": event}
         return {"type": "events_api", "payload": payload, "accepts_response_payload": False}
 
-    def ask(self, user: str, text: str, channel: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    def ask(self, user: str, text: str, channel: str = "", **overrides: Any) -> dict[str, Any]:  # noqa: ANN401
         """The answer to what somebody says."""
-        said = self.says(user, text, channel, **more)
-        event = said["payload"]["event"]
+        envelope = self.says(user, text, channel, **overrides)
+        event = envelope["payload"]["event"]
         with self.news:
             before = len(self.posted)
-        assert self.tell(said)[-1]
+        assert self.tell(envelope)[-1]
 
         def answers() -> list[dict[str, Any]]:
-            several = [one for one in self.posted[before:] if one["channel"] == event["channel"]]
-            return [one for one in several if not channel or one.get("thread_ts") == event["ts"]]
+            channel_messages = [
+                posted_message
+                for posted_message in self.posted[before:]
+                if posted_message["channel"] == event["channel"]
+            ]
+            return [
+                posted_message
+                for posted_message in channel_messages
+                if not channel or posted_message.get("thread_ts") == event["ts"]
+            ]
 
-        found: list[dict[str, Any]] = self.wait(answers)
-        return found[0]
+        replies: list[dict[str, Any]] = self.wait(answers)
+        return replies[0]
 
     # The Web API
 
@@ -178,18 +186,18 @@ class Slack:
         with self.news:
             self.asked.append(method)
             scripted = self.next.get(method)
-            told = scripted.popleft() if scripted else (0, {}, None)
-            if told is None or told[0]:
+            scripted_answer = scripted.popleft() if scripted else (0, {}, None)
+            if scripted_answer is None or scripted_answer[0]:
                 self.news.notify_all()
-                return told
+                return scripted_answer
             return 200, {}, self.said(method, token, body)
 
     def said(self, method: str, token: str, body: dict[str, Any]) -> dict[str, Any]:
         """The same, as it should."""
         wanted = APP_TOKEN if method == "apps.connections.open" else BOT_TOKEN
         if token != wanted:
-            known = token in {APP_TOKEN, BOT_TOKEN}
-            return {"ok": False, "error": "not_allowed_token_type" if known else "invalid_auth"}
+            is_own_token = token in {APP_TOKEN, BOT_TOKEN}
+            return {"ok": False, "error": "not_allowed_token_type" if is_own_token else "invalid_auth"}
         if method == "auth.test":
             return {"ok": True, "user_id": ME, "bot_id": MY_BOT, "team_id": TEAM}
         if method == "apps.connections.open":
@@ -198,8 +206,8 @@ class Slack:
             port = self.sockets.socket.getsockname()[1]
             return {"ok": True, "url": f"ws://127.0.0.1:{port}/link/?ticket={ticket}"}
         if method == "users.info":
-            found = self.members.get(str(body.get("user")))
-            return {"ok": True, "user": found} if found else {"ok": False, "error": "user_not_found"}
+            member_record = self.members.get(str(body.get("user")))
+            return {"ok": True, "user": member_record} if member_record else {"ok": False, "error": "user_not_found"}
         if method == "chat.postMessage":
             return self.post(body)
         return {"ok": False, "error": "unknown_method"}
@@ -218,9 +226,9 @@ class Slack:
         return {"ok": True, "channel": body["channel"], "ts": f"{time.time():.6f}"}
 
 
-def member(mail: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def member(mail: str = "", **extra_fields: Any) -> dict[str, Any]:  # noqa: ANN401
     """Somebody as users.info tells them."""
-    return {"is_bot": False, "deleted": False, "is_email_confirmed": True, "profile": {"email": mail}, **more}
+    return {"is_bot": False, "deleted": False, "is_email_confirmed": True, "profile": {"email": mail}, **extra_fields}
 
 
 def handler_of(slack: Slack) -> type[BaseHTTPRequestHandler]:
@@ -233,11 +241,11 @@ def handler_of(slack: Slack) -> type[BaseHTTPRequestHandler]:
             form = {key: values[0] for key, values in parse_qs(content.decode()).items()} if not is_json else {}
             body = json.loads(content) if is_json and content else form
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            found = slack.answer(self.path.rpartition("/")[2], token, body)
-            if found is None:
+            reply = slack.answer(self.path.rpartition("/")[2], token, body)
+            if reply is None:
                 return
-            status, headers, told = found
-            data = told if isinstance(told, bytes) else json.dumps(told).encode()
+            status, headers, reply_body = reply
+            data = reply_body if isinstance(reply_body, bytes) else json.dumps(reply_body).encode()
             self.send_response(status)
             for key, value in {"Content-Type": "application/json", **headers}.items():
                 self.send_header(key, value)

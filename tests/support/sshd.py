@@ -39,7 +39,7 @@ Host box
 class Sshd:
     """One server, whose key known_hosts has; `config` is ssh's configuration, in which it is called `box`."""
 
-    def __init__(self, folder: Path, more: str = "") -> None:
+    def __init__(self, folder: Path, extra_config: str = "") -> None:
         """Start it."""
         need("" if PROGRAM else "sshd is not installed")
         folder.mkdir()
@@ -54,7 +54,7 @@ class Sshd:
         self.know()
         self.config = folder / "config"
         self.config.write_text(CLIENT.format(port=self.port, user=getpass.getuser(), folder=folder))
-        (folder / "sshd_config").write_text(SERVER.format(port=self.port, folder=folder, more=more))
+        (folder / "sshd_config").write_text(SERVER.format(port=self.port, folder=folder, more=extra_config))
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
         with (folder / "log").open("wb") as log:

@@ -69,7 +69,7 @@ class UserManager:
 
     def places(self) -> list[Path]:
         """The cgroups that are given to it."""
-        return [one / self.name for one in hierarchies()]
+        return [hierarchy / self.name for hierarchy in hierarchies()]
 
     def __enter__(self) -> UserManager:
         """Start it, and wait until it answers."""
@@ -116,7 +116,7 @@ class UserManager:
             *CGROUPS.glob(f"*/{self.name}"),
             *CGROUPS.glob(self.name),
         ]:  # in those of memory and the like, too
-            for folder in sorted(place.rglob("*"), key=lambda one: -len(one.parts)):
+            for folder in sorted(place.rglob("*"), key=lambda path: -len(path.parts)):
                 if folder.is_dir():
                     wait_for(lambda folder=folder: removed(folder), 20)  # type: ignore[misc]
             wait_for(lambda place=place: removed(place), 20)  # type: ignore[misc]
@@ -124,10 +124,10 @@ class UserManager:
     def run(self, *command: str, check: bool = True) -> str:
         """Run something as that user, beside the manager."""
         assert self.process
-        found = subprocess.run(
+        finished = subprocess.run(
             ["/usr/bin/ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=True
         )
-        inside = ["nsenter", "-t", found.stdout.decode().split()[0], "-m", "-p", "--", *self.become, "env", "-i"]
+        inside = ["nsenter", "-t", finished.stdout.decode().split()[0], "-m", "-p", "--", *self.become, "env", "-i"]
         words = [*inside, *(f"{key}={value}" for key, value in self.variables.items()), *command]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
         assert not check or done.returncode == 0, (command, done.stdout, done.stderr, self.log.read_text()[-2000:])

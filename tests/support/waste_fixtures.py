@@ -79,7 +79,7 @@ def later(lab: Lab, **changes: object) -> None:
     """Build it, and again when what is odd has been so for some minutes."""
     lab.build(0, **changes)
     file = lab.state / "memory.json"
-    told = json.loads(file.read_text())
-    told["odd"] = {name: since - ODD_FOR for name, since in told["odd"].items()}
-    file.write_text(json.dumps(told))
+    builder_state = json.loads(file.read_text())
+    builder_state["odd"] = {name: since - ODD_FOR for name, since in builder_state["odd"].items()}
+    file.write_text(json.dumps(builder_state))
     lab.build(0, **changes)

@@ -54,7 +54,7 @@ class Web(NamedTuple):
 
     def ask(self, path: str, method: str = "GET", body: bytes | None = None, /, **headers: str | None) -> Got:
         """An answer to alice, or to whom the headers say."""
-        told = {**self.login, **headers}
+        all_headers = {**self.login, **headers}
         line: http.client.HTTPConnection
         if self.tls:
             trust = ssl.create_default_context(cafile=str(self.place.folder / "web.crt"))
@@ -63,7 +63,7 @@ class Web(NamedTuple):
         else:
             line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            sent = {name.replace("_", "-"): value for name, value in told.items() if value is not None}
+            sent = {name.replace("_", "-"): value for name, value in all_headers.items() if value is not None}
             line.request(method, f"{self.path}{path}", body, sent)
             answer = line.getresponse()
             return Got(answer.status, [(key.lower(), value) for key, value in answer.getheaders()], answer.read())
@@ -111,25 +111,25 @@ class Docs:
 
     def text(self, *kinds: str) -> str:
         """Blocks one after the other; `kind` must stand in the docs once."""
-        found = []
+        block_texts = []
         for kind in kinds:
             (block,) = blocks(kind)
-            found.append(block.text)
-        text = "\n".join(found)
+            block_texts.append(block.text)
+        text = "\n".join(block_texts)
         for old, new in self.places.items():
             text = text.replace(old, new)
         return text if self.tls else without_login(text)
 
-    def nginx(self, whole: str, port: int, *more: str) -> tuple[str, int]:
+    def nginx(self, whole: str, port: int, *extra_blocks: str) -> tuple[str, int]:
         """A whole server with further blocks in it, and where it sends those away who come without TLS."""
         self.place.folder.joinpath("files.conf").write_text(self.text("nginx-files"))
         plain = free_port()
         text = self.text("nginx-maps", whole).replace("listen 80;", f"listen 127.0.0.1:{plain};")
         text = re.sub("listen 443( ssl)?;", rf"listen 127.0.0.1:{port}\1;", text)
         end = text.rindex("}")
-        return f"{text[:end]}\n{self.text(*more) if more else ''}\n}}", plain
+        return f"{text[:end]}\n{self.text(*extra_blocks) if extra_blocks else ''}\n}}", plain
 
-    def apache(self, port: int, *more: str, whole: bool = True) -> tuple[str, int]:
+    def apache(self, port: int, *extra_blocks: str, whole: bool = True) -> tuple[str, int]:
         """The same for Apache; else the parts for files, and a VirtualHost that was there already."""
         plain, text = free_port(), self.text("apache")
         if not whole:
@@ -137,7 +137,10 @@ class Docs:
             text = re.sub(r'<Location "/">.*?</Location>', "", text, flags=re.DOTALL)
         text = text.replace("*:80>", f"127.0.0.1:{plain}>").replace("*:443>", f"127.0.0.1:{port}>")
         head, end = text.rsplit("</VirtualHost>", 1)
-        return f"Listen 127.0.0.1:{plain}\n{head}{self.text(*more) if more else ''}\n</VirtualHost>{end}", plain
+        return (
+            f"Listen 127.0.0.1:{plain}\n{head}{self.text(*extra_blocks) if extra_blocks else ''}\n</VirtualHost>{end}",
+            plain,
+        )
 
 
 def without_login(text: str) -> str:
@@ -178,10 +181,10 @@ def apache(place: Place, port: int, content: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nginx_files(stage: Stage, tls: bool = True, *more: str) -> Iterator[Web]:
+def nginx_files(stage: Stage, tls: bool = True, *extra_blocks: str) -> Iterator[Web]:
     """nginx over www/."""
     place, port = stage.place, free_port()
-    content, plain = Docs(stage, tls).nginx("nginx", port, *more)
+    content, plain = Docs(stage, tls).nginx("nginx", port, *extra_blocks)
     with booking_servers.nginx(place, content, port):
         yield Web("nginx", place, port, "", plain, tls)
 
@@ -199,10 +202,10 @@ def nginx_gpus(stage: Stage) -> Iterator[Web]:
 
 
 @contextlib.contextmanager
-def apache_files(stage: Stage, tls: bool = True, *more: str) -> Iterator[Web]:
+def apache_files(stage: Stage, tls: bool = True, *extra_blocks: str) -> Iterator[Web]:
     """Apache over www/."""
     place, port = stage.place, free_port()
-    content, plain = Docs(stage, tls).apache(port, *more)
+    content, plain = Docs(stage, tls).apache(port, *extra_blocks)
     with apache(place, port, content):
         yield Web("apache", place, port, "", plain, tls)
 

@@ -54,8 +54,8 @@ def lab_of(folder: Path) -> Lab:
     before = MONDAY - 7 * DAY
     keep(history, before, before + 42 * HOUR, [host(busy, booked, free)])
     keep(history, before + 42 * HOUR, MONDAY, [host(gpu(), gpu(index=1, model="V100"), free)])
-    other = host(gpu("busy", [], key="GPU-h", model="L40S"), name="hydra")
-    keep(history, MONDAY, MONDAY + DAY, [host(busy, booked, free), other])
+    second_host = host(gpu("busy", [], key="GPU-h", model="L40S"), name="hydra")
+    keep(history, MONDAY, MONDAY + DAY, [host(busy, booked, free), second_host])
     keep(history, MONDAY + DAY, MONDAY + 84 * HOUR, [host(busy, booked, free)])
     keep(history, MONDAY + 84 * HOUR, MONDAY + 96 * HOUR, [host(held, booked, free)])
     keep(history, MONDAY + 96 * HOUR, MORNING, [host(gpu(), booked, free)])
@@ -67,9 +67,9 @@ def lab_of(folder: Path) -> Lab:
 def week_of(settings: Settings) -> CollectedReport:
     """The second of them, with all that can happen, and names that nobody should trust."""
     past = HistoryReader(settings.state, PARIS)
-    found = collect.collect_report(settings, past, FIRST, MORNING)
+    weekly_report = collect.collect_report(settings, past, FIRST, MORNING)
     past.close()
-    assert found
+    assert weekly_report
     events = [
         HealthEvent("atlas", 1, "GPU-0", 0, "power", (), MONDAY, None, MONDAY + 60),
         HealthEvent("atlas", 2, "", None, "driver", ("550.1", "560.2"), MONDAY + 60, None, MONDAY + 60),
@@ -90,7 +90,7 @@ def week_of(settings: Settings) -> CollectedReport:
         ),
         WasteItem("dead", "hydra", "GPU-h", None, "H100", what=HOSTILE, advice="On hydra:", command="kill 4711"),
     ]
-    return found._replace(events=events, current_waste=now)
+    return weekly_report._replace(events=events, current_waste=now)
 
 
 def reporter(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Report:

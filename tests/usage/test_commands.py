@@ -53,14 +53,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stats(folder: Path, *words: str, **environment: str) -> tuple[int, str, str]:
-    found = gpuboard(folder, "stats", *words, **{"GPUBOARD_ZONE": "UTC", **environment})
-    return found.returncode, found.stdout, found.stderr
+    finished = gpuboard(folder, "stats", *words, **{"GPUBOARD_ZONE": "UTC", **environment})
+    return finished.returncode, finished.stdout, finished.stderr
 
 
 def answer(folder: Path, *words: str) -> str:
-    code, said, complaint = stats(folder, *words)
+    code, output, complaint = stats(folder, *words)
     assert code == 0, complaint
-    return said
+    return output
 
 
 MARCH = ("--since", "2026-03-31", "--until", "2026-03-31")
@@ -91,10 +91,10 @@ def test_by_host_each_line_says_how_much_of_its_time_was_seen(lab: Path) -> None
 def test_stats_fit_a_terminal_with_any_names_and_sums(by: str, across: int) -> None:
     many = UsageTotals(*[1000 * 8 * 31 * 24 * 60 * UNITS_PER_MINUTE] * len(UsageTotals._fields))
     names = ["x" * 200, "李" * 60, "a\nb\tc", "e\u0301" * 50, ""]
-    told = usage_commands.UsageStats(
+    usage_stats = usage_commands.UsageStats(
         UsageTable(by, tuple(UsageRow(name, name, many) for name in names), many), *OCTOBER, "UTC"
     )
-    lines = usage_commands.render_usage_stats_table(told, across)
+    lines = usage_commands.render_usage_stats_table(usage_stats, across)
     assert max(measure_width(line) for line in lines) <= across
     assert across < 80 or all(re.search(r"\d$", line) or line.endswith("%") for line in lines[3:8])
 
@@ -114,14 +114,14 @@ def test_a_hostile_name_does_nothing_to_a_terminal(tmp_path: Path) -> None:
     record(history, START, 5, [host(gpu("busy", ["\x1b]0;owned\x07\x1b[2J\u202eevil\r\n"], model="\x1b[31mred"))])
     history.close()
     for by in ("person", "model"):
-        said = answer(tmp_path, *MARCH, "--by", by)
-        assert not re.search(r"[^\n\x20-\x7e\ufffd?…]", said), said
+        output = answer(tmp_path, *MARCH, "--by", by)
+        assert not re.search(r"[^\n\x20-\x7e\ufffd?…]", output), output
 
 
 def test_history_that_begins_later_is_reported(lab: Path) -> None:
-    code, said, complaint = stats(lab, "--month", "2026-03")
+    code, output, complaint = stats(lab, "--month", "2026-03")
     assert (code, complaint) == (0, "gpuboard: history begins with 2026-03-31: what was before is not in it\n")
-    assert said.startswith("GPU-hours, 31 Mar 2026; seen 100 %")
+    assert output.startswith("GPU-hours, 31 Mar 2026; seen 100 %")
 
 
 # For programs
@@ -129,14 +129,14 @@ def test_history_that_begins_later_is_reported(lab: Path) -> None:
 
 @pytest.mark.parametrize("by", ["person", "model", "host", "month"])
 def test_json_is_what_the_schema_says_and_closed(lab: Path, by: str) -> None:
-    found = json.loads(answer(lab, *ALL, "--by", by, "--json"))
+    parsed_stats = json.loads(answer(lab, *ALL, "--by", by, "--json"))
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    jsonschema.validate(found, SCHEMA)
-    total = found["total"]
+    jsonschema.validate(parsed_stats, SCHEMA)
+    total = parsed_stats["total"]
     assert sum(total[name] for name in ("used", "unowned", "booked_idle", "free", "unclear")) == total["seen"] == 14
     for name in ("used", "held", "booked", "unused"):
-        assert sum(row[name] for row in found["rows"]) == pytest.approx(total[name])
-    assert (found["since"], found["until"], found["zone"]) == ("2026-03-31", "2026-04-01", "UTC")
+        assert sum(row[name] for row in parsed_stats["rows"]) == pytest.approx(total[name])
+    assert (parsed_stats["since"], parsed_stats["until"], parsed_stats["zone"]) == ("2026-03-31", "2026-04-01", "UTC")
 
 
 def test_json_shows_all_names_of_a_person(lab: Path) -> None:
@@ -196,13 +196,13 @@ STARTS = re.compile(r"[\s\"']*[=+\-@＝＋－＠]")  # noqa: RUF001 # the same
 @pytest.mark.parametrize("name", FORMULAS)
 def test_no_spreadsheet_finds_a_formula_whatever_it_takes_for_the_end_of_a_cell(name: str) -> None:
     row = UsageRow(name, name, UsageTotals(used=UNITS_PER_MINUTE * 60), (name,))
-    told = usage_commands.UsageStats(UsageTable("person", (row,), row.sums), *OCTOBER, "UTC")
-    text = "".join(usage_commands.render_usage_stats_csv(told))
+    usage_stats = usage_commands.UsageStats(UsageTable("person", (row,), row.sums), *OCTOBER, "UTC")
+    text = "".join(usage_commands.render_usage_stats_csv(usage_stats))
     for delimiter in ",;\t|":
         for cells in csv.reader(io.StringIO(text), delimiter=delimiter):
             for cell in cells:
-                found = STARTS.match(cell.replace('"', ""))
-                assert not found or "'" in found[0], (delimiter, cell)
+                formula_start = STARTS.match(cell.replace('"', ""))
+                assert not formula_start or "'" in formula_start[0], (delimiter, cell)
     assert len(text.splitlines()) == 1 + 1 + len(UNUSED_PARTS) + 1
 
 
@@ -232,14 +232,14 @@ def test_a_usual_name_stays_as_it_is(name: str) -> None:
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_2(lab: Path, words: Sequence[str], sentence: str) -> None:
-    code, said, complaint = stats(lab, *words)
-    assert (code, said) == (2, "")
+    code, output, complaint = stats(lab, *words)
+    assert (code, output) == (2, "")
     assert sentence in complaint
 
 
 def test_days_that_have_not_come_are_refused(lab: Path) -> None:
-    code, said, complaint = stats(lab, "--month", "2199-01")
-    assert (code, said) == (2, "")
+    code, output, complaint = stats(lab, "--month", "2199-01")
+    assert (code, output) == (2, "")
     assert re.fullmatch(r"gpuboard: 2199-01 has not come yet: it is \d{4}-\d\d-\d\d\n", complaint)
 
 
@@ -252,8 +252,8 @@ def test_a_month_of_which_nothing_is_kept_is_one_sentence(lab: Path) -> None:
 @pytest.mark.parametrize("words", [["--since", "1970-01-01"], ["--since", "1970-01-01", "--until", "2200-12-31"]])
 def test_days_from_1970_to_2200_are_understood(lab: Path, words: Sequence[str]) -> None:
     for zone in ("UTC", "America/New_York", "Asia/Tokyo"):
-        code, said, _ = stats(lab, *words, GPUBOARD_ZONE=zone)
-        assert (code, said[:9]) == (0, "GPU-hours")
+        code, output, _ = stats(lab, *words, GPUBOARD_ZONE=zone)
+        assert (code, output[:9]) == (0, "GPU-hours")
 
 
 def test_no_history_is_one_sentence(tmp_path: Path) -> None:
@@ -269,17 +269,17 @@ def test_no_history_is_one_sentence(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state/history.db").write_bytes(content)
-    code, said, complaint = stats(tmp_path)
-    assert (code, said, complaint.count("\n")) == (2, "", 1)
+    code, output, complaint = stats(tmp_path)
+    assert (code, output, complaint.count("\n")) == (2, "", 1)
     assert str(tmp_path / "state/history.db") in complaint
 
 
 def test_stats_read_while_a_builder_writes_and_from_a_read_only_folder(lab: Path) -> None:
     before = answer(lab, *ALL)
-    with sqlite3.connect(lab / "state/history.db") as other:
-        other.execute("BEGIN IMMEDIATE")
+    with sqlite3.connect(lab / "state/history.db") as connection:
+        connection.execute("BEGIN IMMEDIATE")
         assert answer(lab, *ALL) == before
-        other.rollback()
+        connection.rollback()
     (lab / "state").chmod(0o500)
     try:
         assert answer(lab, *ALL) == before
@@ -293,9 +293,9 @@ def test_the_docs_say_what_each_sum_means() -> None:
 
 
 def test_the_help_has_examples_and_fits() -> None:
-    found = gpuboard(ROOT, "stats", "--help").stdout
-    assert "gpuboard stats --month 2026-10 --csv > october.csv" in found
-    assert max(map(len, found.splitlines())) <= 80
+    help_text = gpuboard(ROOT, "stats", "--help").stdout
+    assert "gpuboard stats --month 2026-10 --csv > october.csv" in help_text
+    assert max(map(len, help_text.splitlines())) <= 80
 
 
 # How long it takes
@@ -316,8 +316,8 @@ def test_a_month_of_400_gpus_takes_less_than_a_second(tmp_path: Path) -> None:
     month = f"{datetime.fromtimestamp(NOW, timezone.utc):%Y-%m}"
 
     def run() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(answer(tmp_path, "--month", month, "--json"))
-        return found
+        parsed_stats: dict[str, Any] = json.loads(answer(tmp_path, "--month", month, "--json"))
+        return parsed_stats
 
     assert len(run()["rows"]) == 40
     check(took(run, children, 3), 1.0, children)

@@ -106,8 +106,8 @@ def plain(browser: Browser, site: Site) -> Iterator[Page]:
 def row(page: Page, period: str, name: str) -> list[str]:
     """The cells of a model in one of the tables, without the picture."""
     table = page.get_by_role("region", name=f"Use by model, the last {period}")
-    one = table.locator("tr").filter(has=page.get_by_role("rowheader", name=name, exact=True))
-    return [text.strip() for text in one.locator("td").all_text_contents()]
+    table_row = table.locator("tr").filter(has=page.get_by_role("rowheader", name=name, exact=True))
+    return [text.strip() for text in table_row.locator("td").all_text_contents()]
 
 
 # What it tells
@@ -115,12 +115,12 @@ def row(page: Page, period: str, name: str) -> list[str]:
 
 def test_the_hours_of_a_model_are_those_that_were_worked_out_on_paper(plain: Page) -> None:
     """Six days of seven were seen, on each of which the A100 was taken for 6 hours, with a use of 50 %."""
-    told = row(plain, "7 days", "A100 80 GB")
-    assert [told[0], *told[2:]] == ["1", "36.0", "25 %", "0 %", "0 %", "75 %", "0 %", "50 %"]
-    told = row(plain, "7 days", "V100")
-    assert [told[0], *told[2:]] == ["1", "144.0", "100 %", "100 %", "0 %", "0 %", "0 %", "1 %"]
-    told = row(plain, "7 days", "All GPUs")
-    assert [told[0], *told[2:]] == ["3", "180.0", "42 %", "33 %", "0 %", "58 %", "0 %", "11 %"]
+    cells = row(plain, "7 days", "A100 80 GB")
+    assert [cells[0], *cells[2:]] == ["1", "36.0", "25 %", "0 %", "0 %", "75 %", "0 %", "50 %"]
+    cells = row(plain, "7 days", "V100")
+    assert [cells[0], *cells[2:]] == ["1", "144.0", "100 %", "100 %", "0 %", "0 %", "0 %", "1 %"]
+    cells = row(plain, "7 days", "All GPUs")
+    assert [cells[0], *cells[2:]] == ["3", "180.0", "42 %", "33 %", "0 %", "58 %", "0 %", "11 %"]
 
 
 def test_how_much_of_the_time_was_seen_is_reported(plain: Page) -> None:
@@ -136,10 +136,10 @@ def test_a_model_that_was_not_seen_lately_has_no_data_and_is_not_left_out(plain:
 def test_the_week_is_compared_with_the_one_before_it(plain: Page) -> None:
     """Of that, one day was seen: 6 hours of the A100 and 24 of the V100, by two people."""
     words, numbers = (plain.locator(f"#_week {part}").all_text_contents() for part in ("dt", "dd"))
-    told = dict(zip(words, numbers))
-    assert told["GPU-hours used"] == "180.0 500 % more than before (30.0)"
-    assert told["people who used GPUs"] == "2 as before (2)"
-    assert told["GPU-hours held idle or booked and unused"] == "144.0 500 % more than before (24.0)"
+    figures = dict(zip(words, numbers))
+    assert figures["GPU-hours used"] == "180.0 500 % more than before (30.0)"
+    assert figures["people who used GPUs"] == "2 as before (2)"
+    assert figures["GPU-hours held idle or booked and unused"] == "144.0 500 % more than before (24.0)"
 
 
 def test_a_login_that_ps_cut_is_no_second_person() -> None:
@@ -149,23 +149,23 @@ def test_a_login_that_ps_cut_is_no_second_person() -> None:
 
 def heat_of(page: Page) -> dict[str, list[str]]:
     """The heat map: the cells of each day."""
-    found = {}
-    for one in page.locator("#_heat tbody tr").all():
-        found[one.locator("th").inner_text()] = one.locator("td").all_inner_texts()
-    return found
+    cells_by_day = {}
+    for table_row in page.locator("#_heat tbody tr").all():
+        cells_by_day[table_row.locator("th").inner_text()] = table_row.locator("td").all_inner_texts()
+    return cells_by_day
 
 
 def test_the_heat_map_has_each_hour_of_each_day_and_gaps_are_no_data(plain: Page) -> None:
     """From noon to 18:00 two of three GPUs are taken, else one; on Friday from noon on nobody looked."""
-    found = heat_of(plain)
+    cells_by_day = heat_of(plain)
     usual = [*["33"] * 12, *["67"] * 6, *["33"] * 6]
-    assert list(found) == [
+    assert list(cells_by_day) == [
         f"{day} Nov" for day in ("Tue 10", "Wed 11", "Thu 12", "Fri 13", "Sat 14", "Sun 15", "Mon 16")
     ]
-    assert found["Wed 11 Nov"] == usual
-    assert found["Fri 13 Nov"] == [*usual[:12], *["–"] * 12]
-    assert found["Sat 14 Nov"] == [*["–"] * 12, *usual[12:]]
-    assert found["Mon 16 Nov"] == [*usual[:12], *[""] * 12]
+    assert cells_by_day["Wed 11 Nov"] == usual
+    assert cells_by_day["Fri 13 Nov"] == [*usual[:12], *["–"] * 12]
+    assert cells_by_day["Sat 14 Nov"] == [*["–"] * 12, *usual[12:]]
+    assert cells_by_day["Mon 16 Nov"] == [*usual[:12], *[""] * 12]
 
 
 def test_every_cell_of_the_heat_map_says_what_it_is(plain: Page) -> None:
@@ -183,11 +183,11 @@ def test_what_the_lines_show_on_hover_stands_in_a_table_that_the_keyboard_opens(
         page.keyboard.press("Enter")
         table = page.get_by_role("region", name="Day by day")
         expect(table).to_be_visible()
-        one = table.locator("tr").filter(has=page.get_by_role("rowheader", name="A100 80 GB"))
-        told = one.locator("td").all_inner_texts()
+        model_row = table.locator("tr").filter(has=page.get_by_role("rowheader", name="A100 80 GB"))
+        cells = model_row.locator("td").all_inner_texts()
         titles = page.get_by_label("A100 80 GB, taken over 30 days").locator("rect title").all_text_contents()
-    assert len(told) == len(titles) == 30
-    assert told[-7:] == ["25", "25", "25", "0", "50", "25", "0"]
+    assert len(cells) == len(titles) == 30
+    assert cells[-7:] == ["25", "25", "25", "0", "50", "25", "0"]
     assert titles[-7:-2] == [
         "Tue 10 Nov: 25 % taken",
         "Wed 11 Nov: 25 % taken",
@@ -195,7 +195,7 @@ def test_what_the_lines_show_on_hover_stands_in_a_table_that_the_keyboard_opens(
         "Fri 13 Nov: 0 % taken",
         "Sat 14 Nov: 50 % taken",
     ]
-    assert told[0] == "–"
+    assert cells[0] == "–"
 
 
 def test_the_reports_are_listed_the_newest_first(plain: Page) -> None:
@@ -262,9 +262,9 @@ def test_while_a_builder_lives_it_is_never_so_old_that_the_page_says_so(tmp_path
             written.add(builder.site_writer.published.files["fleet.html"][1])
     finally:
         builder.close()
-    several = sorted(written)
-    assert len(several) == 4
-    assert max(after - before for before, after in zip(several, several[1:])) <= (int(old) - 2) * 60
+    write_times = sorted(written)
+    assert len(write_times) == 4
+    assert max(after - before for before, after in zip(write_times, write_times[1:])) <= (int(old) - 2) * 60
 
 
 def test_where_nobody_looks_again_nothing_is_asked(tmp_path: Path) -> None:
@@ -363,9 +363,9 @@ def test_axe_finds_no_accessibility_fault(
         page.evaluate("document.querySelector('details').open = true")
         page.clock.resume()
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
         wide = page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
     assert wide
 
 

@@ -42,13 +42,13 @@ def seen(**minutes: int) -> StateMinutes:
 
 def whole_week(monday: date, zone: tzinfo, busy_at: int) -> dict[tuple[int, str], StateMinutes]:
     """One GPU over a week; busy in the hours of one time of the day, and free in all others."""
-    found = {}
+    seen_hours = {}
     at, end = find_usage_midnight(monday, zone) // HOUR * HOUR, find_usage_midnight(monday + timedelta(days=7), zone)
     while at < end:
         busy = datetime.fromtimestamp(at, zone).hour == busy_at
-        found[at, "A100"] = seen(busy=60) if busy else seen(free=60)
+        seen_hours[at, "A100"] = seen(busy=60) if busy else seen(free=60)
         at += HOUR
-    return found
+    return seen_hours
 
 
 def days(monday: date) -> list[date]:
@@ -60,38 +60,38 @@ def days(monday: date) -> list[date]:
 
 def test_the_use_of_a_model_is_what_was_worked_out_on_paper() -> None:
     """Two hours of two GPUs: the first busy with 80 %, then held with 0 %; the second booked, then lost and free."""
-    told = {
+    seen_hours = {
         (0, "A100"): seen(busy=60, booked=60, taken_told=60, taken_use=160 * 60),
         (HOUR, "A100"): seen(held=60, lost=20, free=40, taken_told=60, taken_use=0),
         (0, "V100"): seen(conflict=30, free=30, taken_told=0),
     }
-    found = summarize_usage_by_model(told)
-    assert found == {
+    model_summaries = summarize_usage_by_model(seen_hours)
+    assert model_summaries == {
         "A100": UseSummary(gpus=2, seen=240, taken=120, held=60, booked=60, free=40, unclear=20, use_percent=40.0),
         "V100": UseSummary(gpus=1, seen=60, taken=30, held=0, booked=0, free=30, unclear=0, use_percent=None),
     }
-    assert [found["A100"].share(what) for what in ("taken", "held", "booked", "free", "unclear")] == [
+    assert [model_summaries["A100"].share(what) for what in ("taken", "held", "booked", "free", "unclear")] == [
         50.0,
         25.0,
         25.0,
         pytest.approx(100 / 6),
         pytest.approx(100 / 12),
     ]
-    assert summarize_usage_total(found, told.values()) == UseSummary(3, 300, 150, 60, 60, 70, 20, 40.0)
+    assert summarize_usage_total(model_summaries, seen_hours.values()) == UseSummary(3, 300, 150, 60, 60, 70, 20, 40.0)
 
 
 def test_the_parts_of_what_was_seen_are_all_of_it() -> None:
-    one = summarize_use(seen(busy=1, held=2, conflict=3, booked=4, free=5, lost=6, unknown=7), 1)
-    assert one.taken + one.booked + one.free + one.unclear == one.seen == 28
+    summary = summarize_use(seen(busy=1, held=2, conflict=3, booked=4, free=5, lost=6, unknown=7), 1)
+    assert summary.taken + summary.booked + summary.free + summary.unclear == summary.seen == 28
 
 
 def test_many_models_have_one_row_together_and_no_minute_is_lost() -> None:
-    told = {(0, f"model {number:03}"): seen(busy=60 + number) for number in range(100)}
-    found = summarize_usage_by_model(told)
-    assert next(iter(found)) == "model 099"
-    assert (len(found), list(found)[-1]) == (MAX_MODELS + 1, OTHER_MODELS)
-    assert sum(one.seen for one in found.values()) == sum(one.seen for one in told.values())
-    assert found[OTHER_MODELS].gpus == 60 + 59  # all but the smallest had more than 60 minutes in the hour
+    seen_hours = {(0, f"model {number:03}"): seen(busy=60 + number) for number in range(100)}
+    model_summaries = summarize_usage_by_model(seen_hours)
+    assert next(iter(model_summaries)) == "model 099"
+    assert (len(model_summaries), list(model_summaries)[-1]) == (MAX_MODELS + 1, OTHER_MODELS)
+    assert sum(tally.seen for tally in model_summaries.values()) == sum(tally.seen for tally in seen_hours.values())
+    assert model_summaries[OTHER_MODELS].gpus == 60 + 59  # all but the smallest had more than 60 minutes in the hour
 
 
 def test_unseen_time_has_no_share() -> None:
@@ -114,18 +114,18 @@ def test_each_hour_of_the_week_has_its_own_cell() -> None:
 
 
 def test_in_spring_an_hour_is_left_out_and_none_moves() -> None:
-    told = whole_week(MONDAY, PARIS, busy_at=9)
-    cells = fleet_page.build_fleet_heatmap_cells(told, days(MONDAY), PARIS)
-    assert len(told) == 167
+    seen_hours = whole_week(MONDAY, PARIS, busy_at=9)
+    cells = fleet_page.build_fleet_heatmap_cells(seen_hours, days(MONDAY), PARIS)
+    assert len(seen_hours) == 167
     assert cells[6][2] == HeatmapSums(0, 0, 0)
     assert {row[9] for row in cells} == {HeatmapSums(1, 60, 60)}
     assert sum(cell.seen for row in cells for cell in row) == 167 * 60
 
 
 def test_in_autumn_an_hour_comes_twice_and_none_moves() -> None:
-    told = whole_week(AUTUMN, PARIS, busy_at=9)
-    cells = fleet_page.build_fleet_heatmap_cells(told, days(AUTUMN), PARIS)
-    assert len(told) == 169
+    seen_hours = whole_week(AUTUMN, PARIS, busy_at=9)
+    cells = fleet_page.build_fleet_heatmap_cells(seen_hours, days(AUTUMN), PARIS)
+    assert len(seen_hours) == 169
     assert cells[6][2] == HeatmapSums(2, 120, 0)
     assert {row[9] for row in cells} == {HeatmapSums(1, 60, 60)}
     assert sum(cell.seen for row in cells for cell in row) == 169 * 60
@@ -134,13 +134,13 @@ def test_in_autumn_an_hour_comes_twice_and_none_moves() -> None:
 @pytest.mark.parametrize("zone", [KOLKATA, LORD_HOWE, ZoneInfo("Asia/Kathmandu"), ZoneInfo("Pacific/Apia")])
 @pytest.mark.parametrize("monday", [MONDAY, AUTUMN, date(2026, 3, 30), date(2026, 9, 28), date(2025, 12, 29)])
 def test_in_no_zone_an_hour_counts_twice_or_not_at_all(zone: tzinfo, monday: date) -> None:
-    told = whole_week(monday, zone, busy_at=9)
-    first = min(told)
+    seen_hours = whole_week(monday, zone, busy_at=9)
+    first = min(seen_hours)
     if datetime.fromtimestamp(first[0], zone).date() < monday:  # it begins in the week before, and counts there
-        del told[first]
-    cells = fleet_page.build_fleet_heatmap_cells(told, days(monday), zone)
-    assert sum(cell.seen for row in cells for cell in row) == len(told) * 60
-    assert sum(cell.hour_count for row in cells for cell in row) == len(told)
+        del seen_hours[first]
+    cells = fleet_page.build_fleet_heatmap_cells(seen_hours, days(monday), zone)
+    assert sum(cell.seen for row in cells for cell in row) == len(seen_hours) * 60
+    assert sum(cell.hour_count for row in cells for cell in row) == len(seen_hours)
 
 
 def test_a_gap_is_no_data_and_never_0() -> None:
@@ -165,19 +165,19 @@ def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
 
 
 def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
-    told = fleet_page.build_fleet_heatmap_cells({}, days(MONDAY), PARIS)
-    row = build_heatmap_hourly_rows(days(MONDAY), told, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
+    heatmap_cells = fleet_page.build_fleet_heatmap_cells({}, days(MONDAY), PARIS)
+    row = build_heatmap_hourly_rows(days(MONDAY), heatmap_cells, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
     assert (row[9].text, row[10].text) == ("–", "")
     assert row[10].title == "Mon 23 Mar 10:00: still to come"
 
 
 def test_a_line_breaks_where_nothing_was_seen() -> None:
     at = epoch("2026-03-23T06:00", timezone.utc)
-    told = {(at + hour * HOUR, "A100"): seen(busy=30, free=30) for hour in range(6)}
-    found = fleet_page.build_fleet_page_course(told, days(MONDAY)[:2], timezone.utc)
-    assert found.percents == [None, 50.0, None, None, None, None, None, None]
-    assert [one.share for one in found.days] == [50.0, None]
-    picture = fleet_page.render_fleet_page_course(found, days(MONDAY)[:2], "<b>")
+    seen_hours = {(at + hour * HOUR, "A100"): seen(busy=30, free=30) for hour in range(6)}
+    course = fleet_page.build_fleet_page_course(seen_hours, days(MONDAY)[:2], timezone.utc)
+    assert course.percents == [None, 50.0, None, None, None, None, None, None]
+    assert [day.share for day in course.days] == [50.0, None]
+    picture = fleet_page.render_fleet_page_course(course, days(MONDAY)[:2], "<b>")
     assert "Mon 23 Mar: 50 % taken" in picture
     assert "Tue 24 Mar: no data" in picture
     assert "&lt;b&gt;, taken over 2 days: 50 % on average, 50 % at most" in picture
@@ -202,13 +202,13 @@ def test_a_change_is_reported_in_words(now: float, before: float | None, words: 
 
 
 def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
-    found = compare_usage_periods(summarize_use(seen(busy=60, free=60), 2), 3, NOTHING_SEEN, 0)
-    assert (found.used, found.people, found.wasted) == (
+    comparison = compare_usage_periods(summarize_use(seen(busy=60, free=60), 2), 3, NOTHING_SEEN, 0)
+    assert (comparison.used, comparison.people, comparison.wasted) == (
         UsageChange(1, None),
         UsageChange(3, None),
         UsageChange(0, None),
     )
-    assert found.taken_percents == (50, None)
+    assert comparison.taken_percents == (50, None)
 
 
 def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:

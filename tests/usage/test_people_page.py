@@ -64,16 +64,16 @@ def rows(html: str, number: int = 0) -> dict[str, list[str]]:
     """The rows of a table of the page, by their names."""
     tree = html5lib.parse(html, namespaceHTMLElements=False)
     table = tree.findall(".//table")[number]
-    found = {}
+    cells_by_name = {}
     for row in table.findall(".//tbody/tr"):
         name, *cells = [" ".join("".join(cell.itertext()).split()) for cell in row]
-        found[name] = cells
-    return found
+        cells_by_name[name] = cells
+    return cells_by_name
 
 
 def titles(html: str) -> list[str]:
     tree = html5lib.parse(html, namespaceHTMLElements=False)
-    return ["".join(one.itertext()) for one in tree.findall(".//section/h2")]
+    return ["".join(heading.itertext()) for heading in tree.findall(".//section/h2")]
 
 
 def page(lab: Lab, shown: PrivacySettings = PrivacySettings()) -> str:  # noqa: B008 # it cannot be changed
@@ -98,9 +98,9 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def test_each_person_has_gpus_by_share_memory_processes_and_where(built: Lab) -> None:
-    found = rows((built.www / "users.html").read_text())
-    assert found["alice"][:4] == ["1.5", "58 GiB", "2", "atlas ×2"]
-    assert found["Bob Żak"][:4] == ["0.5", "–", "1", "atlas"]  # its memory is not told, and so it is not 0
+    cells_by_name = rows((built.www / "users.html").read_text())
+    assert cells_by_name["alice"][:4] == ["1.5", "58 GiB", "2", "atlas ×2"]
+    assert cells_by_name["Bob Żak"][:4] == ["0.5", "–", "1", "atlas"]  # its memory is not told, and so it is not 0
 
 
 def test_where_no_gpu_was_seen_an_average_is_not_known(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_where_no_gpu_was_seen_an_average_is_not_known(tmp_path: Path) -> None:
 
 
 def test_what_closes_the_sums_of_now_is_reported(built: Lab) -> None:
-    found = rows((built.www / "users.html").read_text())
-    now = {name: cells[0] for name, cells in found.items()}
+    cells_by_name = rows((built.www / "users.html").read_text())
+    now = {name: cells[0] for name, cells in cells_by_name.items()}
     assert now["All people"] == "2"
     assert now["Owner not known"] == "1"
     assert now["Booked, nobody on it"] == "1"
@@ -126,12 +126,12 @@ def test_what_closes_the_sums_of_now_is_reported(built: Lab) -> None:
 
 def test_averages_are_over_the_minutes_in_which_somebody_looked(built: Lab) -> None:
     """An hour of two GPUs a day ago, and this minute of five."""
-    found = rows((built.www / "users.html").read_text())
-    assert found["alice"][4:] == ["1.5", "1.5", "1.5"]
-    assert found["Bob Żak"][4:] == ["0.5", "0.5", "0.5"]
-    assert found["All people"][4:] == ["2.0", "2.0", "2.0"]
-    assert found["Free"][4:] == ["1.0", "<0.1", "<0.1"]
-    looked = found["Time looked at"][4:]
+    cells_by_name = rows((built.www / "users.html").read_text())
+    assert cells_by_name["alice"][4:] == ["1.5", "1.5", "1.5"]
+    assert cells_by_name["Bob Żak"][4:] == ["0.5", "0.5", "0.5"]
+    assert cells_by_name["All people"][4:] == ["2.0", "2.0", "2.0"]
+    assert cells_by_name["Free"][4:] == ["1.0", "<0.1", "<0.1"]
+    looked = cells_by_name["Time looked at"][4:]
     assert looked[1] in ("4 %", "5 %")
     assert looked[2] == "0 %"
 
@@ -168,9 +168,9 @@ def test_a_person_with_two_logins_on_one_gpu_has_one_part_of_it(lab: Lab) -> Non
     jobs = [process(1, "GPU-0"), process(2, "GPU-0"), process(3, "GPU-0")]
     people = person(1, "alice") + person(2, "alice2") + person(3, "bob")
     lab.host("atlas", gpu(0, 40000, 90), "".join(jobs), people)
-    found = rows(page(lab))
-    assert (found["alice"][0], found["bob"][0]) == ("0.5", "0.5")
-    assert (found["alice"][4], found["bob"][4]) == ("0.5", "0.5")
+    cells_by_name = rows(page(lab))
+    assert (cells_by_name["alice"][0], cells_by_name["bob"][0]) == ("0.5", "0.5")
+    assert (cells_by_name["alice"][4], cells_by_name["bob"][4]) == ("0.5", "0.5")
 
 
 def test_a_fresh_board_says_what_is_still_to_come(tmp_path: Path) -> None:
@@ -199,8 +199,12 @@ def test_where_users_are_not_shown_the_page_names_nobody(lab: Lab) -> None:
     for name in ("alice", "asmith", "b.ob", "Żak", "carol"):
         assert name not in html
     assert "This site does not show who uses what" in html
-    found = rows(html)
-    assert (found["All people"][0], found["Free"][0], found["Booked, nobody on it"][0]) == ("2", "1", "1")
+    cells_by_name = rows(html)
+    assert (cells_by_name["All people"][0], cells_by_name["Free"][0], cells_by_name["Booked, nobody on it"][0]) == (
+        "2",
+        "1",
+        "1",
+    )
     assert "GPU-hours by person" not in titles(html)
     assert "By host" in titles(html)
 
@@ -287,9 +291,9 @@ def test_a_hostile_name_is_shown_and_does_nothing(browser: Browser, attacked: Si
     with opened(browser, attacked) as page:
         assert page.evaluate("window.alerts") == 0
         assert page.locator("img, script:not([src])").count() == 0
-        told = page.locator("tbody th").all_text_contents()
-        assert HOSTILE["script"] in told
-        assert "{{7*7}}" in " ".join(told)
+        row_headings = page.locator("tbody th").all_text_contents()
+        assert HOSTILE["script"] in row_headings
+        assert "{{7*7}}" in " ".join(row_headings)
         links = page.evaluate("[...document.querySelectorAll('main a')].map((one) => one.getAttribute('href'))")
         assert all(re.match(r"index\.html\?q=user|hosts/", link) for link in links)
 
@@ -341,8 +345,8 @@ def test_axe_finds_no_accessibility_fault(
 ) -> None:
     with opened(browser, site, width, bypass_csp=True, color_scheme=scheme) as page:
         page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        found = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
-    assert [(rule["id"], [one["html"] for one in rule["nodes"]]) for rule in found["violations"]] == []
+        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RIGHTS)
+    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
 
 
 def test_an_old_page_says_so(browser: Browser, site: Site) -> None:
@@ -357,8 +361,8 @@ def test_an_old_page_says_so(browser: Browser, site: Site) -> None:
 
 def test_every_element_stands_where_it_may(browser: Browser, site: Site, attacked: Site, tmp_path: Path) -> None:
     program = node_module("html-validate/bin/html-validate.mjs")
-    for name, one in (("plain", site), ("attacked", attacked)):
-        with opened(browser, one, java_script_enabled=False) as page:
+    for name, shown_site in (("plain", site), ("attacked", attacked)):
+        with opened(browser, shown_site, java_script_enabled=False) as page:
             (tmp_path / f"{name}.html").write_text(page.content())
     (tmp_path / "rules.json").write_text('{"extends": ["html-validate:standard"], "elements": ["html5"]}')
     command = ["node", str(program), "--config", "rules.json", "plain.html", "attacked.html"]
@@ -373,7 +377,7 @@ def test_the_html_is_parsed_without_an_error(built: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("since", "until", "told"),
+    ("since", "until", "period_name"),
     [
         ("2026-10-01", "2026-11-01T00:00", "October 2026"),
         ("2026-10-13", "2026-11-01T00:00", "October 2026, from 13 Oct"),
@@ -381,7 +385,7 @@ def test_the_html_is_parsed_without_an_error(built: Lab) -> None:
         ("2026-10-13", "2026-10-31T14:00", "October 2026, from 13 Oct up to 31 Oct 14:00"),
     ],
 )
-def test_a_month_of_which_history_has_only_a_part_says_which(since: str, until: str, told: str) -> None:
+def test_a_month_of_which_history_has_only_a_part_says_which(since: str, until: str, period_name: str) -> None:
     moment = datetime.fromisoformat(f"{until}+01:00").timestamp()
     month = MonthUsage(date(2026, 10, 1), date.fromisoformat(since), int(moment), {}, {}, {}, {})
-    assert people_page.format_people_month_heading(month, ZoneInfo("Europe/Berlin")) == told
+    assert people_page.format_people_month_heading(month, ZoneInfo("Europe/Berlin")) == period_name

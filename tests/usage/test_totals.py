@@ -36,14 +36,14 @@ def told(
     return totals.build_usage_totals_table(persons, places, people, by)
 
 
-def in_hours(told: UsageTable, what: str = "used") -> dict[str, float]:
+def in_hours(usage_table: UsageTable, what: str = "used") -> dict[str, float]:
     """Of each line, but for those that have none."""
-    found = {row.name: round(usage_total_to_hours(getattr(row.sums, what)), 6) for row in told.rows}
-    return {name: number for name, number in found.items() if number}
+    hours_by_name = {row.name: round(usage_total_to_hours(getattr(row.sums, what)), 6) for row in usage_table.rows}
+    return {name: number for name, number in hours_by_name.items() if number}
 
 
-def total(told: UsageTable) -> dict[str, float]:
-    return {name: round(usage_total_to_hours(units), 6) for name, units in told.total._asdict().items() if units}
+def total(usage_table: UsageTable) -> dict[str, float]:
+    return {name: round(usage_total_to_hours(units), 6) for name, units in usage_table.total._asdict().items() if units}
 
 
 def assert_closed(total: UsageTotals) -> None:
@@ -82,18 +82,18 @@ def test_each_person_has_the_hours_worked_out_on_paper(
 ) -> None:
     if rolled:
         roll(history, NOON + 30 * DAY)
-    found = by_hand("person")
-    assert in_hours(found) == {
+    usage_table = by_hand("person")
+    assert in_hours(usage_table) == {
         "alice": 5 + 2.5,
         "bob": 2.5 + 2,
         "carol": round(8 / 3, 6),
         "dave": round(8 / 3, 6),
         "erin": round(8 / 3, 6),
     }
-    assert in_hours(found, "held") == {"alice": 1}
-    assert in_hours(found, "booked") == {"alice": 5, "carol": 5, "dave": 1}
+    assert in_hours(usage_table, "held") == {"alice": 1}
+    assert in_hours(usage_table, "booked") == {"alice": 5, "carol": 5, "dave": 1}
     # that nobody could reach the GPU which dave had booked was not dave's fault
-    assert in_hours(found, "unused") == {"carol": 5}
+    assert in_hours(usage_table, "unused") == {"carol": 5}
 
 
 @ROLLED
@@ -103,8 +103,8 @@ def test_the_total_is_the_same_for_every_grouping(
 ) -> None:
     if rolled:
         roll(history, NOON + 30 * DAY)
-    found = by_hand(by)
-    assert total(found) == {
+    usage_table = by_hand(by)
+    assert total(usage_table) == {
         "used": 12 + 8,
         "held": 1,
         "booked": 11,
@@ -117,15 +117,15 @@ def test_the_total_is_the_same_for_every_grouping(
         "unseen": 2,
         "conflict": 2,
     }
-    assert_closed(found.total)
+    assert_closed(usage_table.total)
 
 
 def test_rows_of_models_hosts_and_months_add_up_to_the_total(by_hand: Callable[[str], UsageTable]) -> None:
     for by, names in (("model", [A100, "H100"]), ("host", ["atlas", "hydra"]), ("month", ["2026-03"])):
-        found = by_hand(by)
-        assert [row.name for row in found.rows] == names
-        assert totals.add_usage_totals(row.sums for row in found.rows) == found.total
-        for row in found.rows:
+        usage_table = by_hand(by)
+        assert [row.name for row in usage_table.rows] == names
+        assert totals.add_usage_totals(row.sums for row in usage_table.rows) == usage_table.total
+        for row in usage_table.rows:
             assert_closed(row.sums)
 
 
@@ -157,9 +157,9 @@ def test_a_day_on_which_clocks_change_has_its_own_hours(state: Path, zone: tzinf
     now = start + 30 * HOUR
     record(history, start, 30 * 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
     for _ in range(2):
-        found = told(history, day, day, now)
-        assert in_hours(found) == {"alice": length}
-        assert total(found) == {"used": length, "free": length, "seen": 2 * length}
+        usage_table = told(history, day, day, now)
+        assert in_hours(usage_table) == {"alice": length}
+        assert total(usage_table) == {"used": length, "free": length, "seen": 2 * length}
         roll(history, now)
     history.close()
 
@@ -171,10 +171,10 @@ def test_a_month_ends_at_midnight_in_the_lab(state: Path, zone: tzinfo) -> None:
     record(history, end - 3 * HOUR, 8 * 60, [host(gpu("busy", ["alice"]))])
     now = end + 5 * HOUR
     for _ in range(2):
-        found = told(history, "2026-10-01", "2026-11-30", now, "month")
-        assert in_hours(found) == {"2026-10": 3, "2026-11": 5}
+        usage_table = told(history, "2026-10-01", "2026-11-30", now, "month")
+        assert in_hours(usage_table) == {"2026-10": 3, "2026-11": 5}
         assert in_hours(told(history, "2026-10-01", "2026-10-31", now)) == {"alice": 3}
-        assert not found.total.unseen
+        assert not usage_table.total.unseen
         roll(history, now)
     history.close()
 
@@ -185,9 +185,9 @@ def test_a_month_ends_at_midnight_in_the_lab(state: Path, zone: tzinfo) -> None:
 def test_time_in_which_nobody_looked_is_reported_as_not_seen(history: HistoryWriter) -> None:
     record(history, NOON, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
     record(history, NOON + 3 * HOUR, 60, [host(gpu("busy", ["alice"]), gpu(index=1))])
-    found = told(history, "2026-03-10", "2026-03-10", NOON + 4 * HOUR)
-    assert total(found) == {"used": 2, "free": 2, "seen": 4, "unseen": 4}
-    assert totals.compute_usage_percent_seen(found.total) == 50
+    usage_table = told(history, "2026-03-10", "2026-03-10", NOON + 4 * HOUR)
+    assert total(usage_table) == {"used": 2, "free": 2, "seen": 4, "unseen": 4}
+    assert totals.compute_usage_percent_seen(usage_table.total) == 50
 
 
 def test_a_host_counts_from_the_minute_on_in_which_it_came(history: HistoryWriter) -> None:
@@ -199,8 +199,8 @@ def test_a_host_counts_from_the_minute_on_in_which_it_came(history: HistoryWrite
 def test_a_host_that_was_never_seen_in_a_month_is_not_missed_in_it(history: HistoryWriter) -> None:
     both = [host(gpu()), host(gpu(key="GPU-9"), name="hydra")]
     record(history, epoch("2026-03-31T23:00"), 120, lambda number: both[: 2 if number < 60 else 1])
-    found = told(history, "2026-03-01", "2026-04-30", epoch("2026-04-01T01:00"), "month")
-    assert in_hours(found, "unseen") == {}
+    usage_table = told(history, "2026-03-01", "2026-04-30", epoch("2026-04-01T01:00"), "month")
+    assert in_hours(usage_table, "unseen") == {}
 
 
 def test_a_gpu_that_moved_to_another_host_counts_once(history: HistoryWriter) -> None:
@@ -210,9 +210,9 @@ def test_a_gpu_that_moved_to_another_host_counts_once(history: HistoryWriter) ->
     record(history, NOON, 180, lambda number: after if 60 <= number < 120 else before)
     now = NOON + 3 * HOUR
     for _ in range(2):
-        found = told(history, "2026-03-10", "2026-03-10", now, "host")
-        assert in_hours(found) == {"atlas": 2, "hydra": 1}
-        assert total(found) == {"used": 3, "free": 6, "seen": 9}  # and none is missed where it was before
+        usage_table = told(history, "2026-03-10", "2026-03-10", now, "host")
+        assert in_hours(usage_table) == {"atlas": 2, "hydra": 1}
+        assert total(usage_table) == {"used": 3, "free": 6, "seen": 9}  # and none is missed where it was before
         roll(history, now)
 
 
@@ -223,9 +223,9 @@ def test_a_gpu_that_was_taken_out_is_not_missed(history: HistoryWriter) -> None:
 
 def test_a_host_that_got_another_name_counts_once(history: HistoryWriter) -> None:
     record(history, NOON, 120, lambda number: [host(gpu("busy", ["alice"]), name="old" if number < 60 else "new")])
-    found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, "host")
-    assert in_hours(found) == {"new": 1, "old": 1}
-    assert not found.total.unseen
+    usage_table = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, "host")
+    assert in_hours(usage_table) == {"new": 1, "old": 1}
+    assert not usage_table.total.unseen
 
 
 def test_a_clock_that_jumped_back_or_ahead_counts_nothing_twice(history: HistoryWriter) -> None:
@@ -234,9 +234,9 @@ def test_a_clock_that_jumped_back_or_ahead_counts_nothing_twice(history: History
     record(history, NOON + 365 * DAY, 5, [host(gpu("busy", ["carol"]), gpu(index=1))])
     record(history, NOON + HOUR, 30, [host(gpu("busy", ["alice"]))])
     for _ in range(2):
-        found = told(history, "2026-03-01", "2026-03-31", NOON + 1.5 * HOUR)
-        assert in_hours(found) == {"alice": 1.5, "bob": 0.5}
-        assert total(found) == {"used": 2, "seen": 2}
+        usage_table = told(history, "2026-03-01", "2026-03-31", NOON + 1.5 * HOUR)
+        assert in_hours(usage_table) == {"alice": 1.5, "bob": 0.5}
+        assert total(usage_table) == {"used": 2, "seen": 2}
         roll(history, NOON + 1.5 * HOUR)
 
 
@@ -249,20 +249,20 @@ SPELLINGS = ["alice", "Alice", "asmith", "ALICE", "alice.smith"]
 def test_five_spellings_of_one_name_are_one_person(history: HistoryWriter) -> None:
     people = PeopleDirectory({"asmith": "Alice Smith", "alice": "Alice Smith", "alice.smith": "Alice Smith"})
     record(history, NOON, 100, lambda number: [host(gpu("busy", [SPELLINGS[number // 20]]))])
-    found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, people=people)
-    assert in_hours(found) == {"Alice Smith": round(100 / 60, 6)}
-    assert sorted(found.rows[0].names) == sorted(SPELLINGS)
+    usage_table = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR, people=people)
+    assert in_hours(usage_table) == {"Alice Smith": round(100 / 60, 6)}
+    assert sorted(usage_table.rows[0].names) == sorted(SPELLINGS)
 
 
 def test_without_aliases_only_the_case_of_letters_makes_no_difference(history: HistoryWriter) -> None:
     record(history, NOON, 100, lambda number: [host(gpu("busy", [SPELLINGS[number // 20]]))])
-    found = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR)
-    assert {row.name: len(row.names) for row in found.rows} == {"alice": 3, "asmith": 1, "alice.smith": 1}
+    usage_table = told(history, "2026-03-10", "2026-03-10", NOON + 2 * HOUR)
+    assert {row.name: len(row.names) for row in usage_table.rows} == {"alice": 3, "asmith": 1, "alice.smith": 1}
 
 
 def test_a_name_that_ps_cut_is_whose_it_can_only_be(history: HistoryWriter) -> None:
     names = ["maximilian", "maximil+", "bo+"]
     record(history, NOON, 60, lambda number: [host(gpu("busy", [names[number // 20]]))])
     people = PeopleDirectory({}, ["maximilian", "bob", "boris"])
-    found = told(history, "2026-03-10", "2026-03-10", NOON + HOUR, people=people)
-    assert in_hours(found) == {"maximilian": round(2 / 3, 6), "bo+": round(1 / 3, 6)}
+    usage_table = told(history, "2026-03-10", "2026-03-10", NOON + HOUR, people=people)
+    assert in_hours(usage_table) == {"maximilian": round(2 / 3, 6), "bo+": round(1 / 3, 6)}

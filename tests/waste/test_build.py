@@ -42,12 +42,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def told(lab: Lab) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((lab.www / "waste.json").read_text())
-    return found
+    waste_report: dict[str, Any] = json.loads((lab.www / "waste.json").read_text())
+    return waste_report
 
 
 def kinds(lab: Lab) -> dict[str, str]:
-    return {f"{one['host']}:{one['index']}": one["kind"] for one in told(lab)["items"]}
+    return {f"{waste_item['host']}:{waste_item['index']}": waste_item["kind"] for waste_item in told(lab)["items"]}
 
 
 # Each kind
@@ -65,7 +65,7 @@ def test_every_kind_is_reported_and_near_misses_are_not(made: Lab) -> None:
 
 
 def test_hours_are_those_of_history_and_the_sum_is_of_what_is_known(made: Lab) -> None:
-    hours = {one["kind"]: one["gpu_hours"] for one in told(made)["items"]}
+    hours = {waste_item["kind"]: waste_item["gpu_hours"] for waste_item in told(made)["items"]}
     assert 10 <= hours["held"] < 11.2
     assert 3 <= hours["booking"] < 4.2
     assert 31 * 24 <= hours["unused"] < 31 * 24 + 1.2
@@ -75,7 +75,7 @@ def test_hours_are_those_of_history_and_the_sum_is_of_what_is_known(made: Lab) -
 
 
 def test_a_dead_process_is_reported_with_the_command_that_ends_its_children(made: Lab) -> None:
-    (dead,) = (one for one in told(made)["items"] if one["kind"] == "dead")
+    (dead,) = (waste_item for waste_item in told(made)["items"] if waste_item["kind"] == "dead")
     assert (dead["do"], dead["command"], dead["pids"], dead["who"]) == ("On hydra:", "kill 71 72", [71, 72], ["dave"])
 
 
@@ -127,9 +127,9 @@ def test_a_booking_that_ended_unused_is_reported_and_one_that_ended_long_ago_is_
     history.close()
     lab.host("atlas")
     lab.build()
-    (one,) = told(lab)["items"]
-    assert (one["kind"], one["who"], one["gpu_hours"]) == ("booking", ["carol"], 5.0)
-    assert one["until"] - one["since"] == 5 * HOUR
+    (waste_item,) = told(lab)["items"]
+    assert (waste_item["kind"], waste_item["who"], waste_item["gpu_hours"]) == ("booking", ["carol"], 5.0)
+    assert waste_item["until"] - waste_item["since"] == 5 * HOUR
 
 
 # People
@@ -180,7 +180,7 @@ def test_where_nothing_is_wasted_the_board_says_nothing_of_it(tmp_path: Path) ->
 def large(hosts: int) -> dict[str, HostStatus]:
     """Hosts of 8 GPUs that are all held, each by somebody else."""
     since = time.time() - 3 * HOUR
-    found = {}
+    host_statuses = {}
     for number in range(hosts):
         name = f"gpu{number:04}"
         gpus = tuple(
@@ -189,8 +189,8 @@ def large(hosts: int) -> dict[str, HostStatus]:
             )._replace(people=GpuPeople((f"user{n}",)))
             for n in range(8)
         )
-        found[name] = HostStatus(name, None, (), "fresh", "", gpus=gpus)
-    return found
+        host_statuses[name] = HostStatus(name, None, (), "fresh", "", gpus=gpus)
+    return host_statuses
 
 
 def test_only_the_worst_of_many_are_on_the_board_and_the_rest_is_counted(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_thousand_hosts_are_gathered_in_little_time(tmp_path: Path) -> None:
     boards = large(1000)
     hour = int(time.time()) // HOUR * HOUR
     for name in list(boards)[:50]:
-        keys = [one.key for one in boards[name].gpus]
+        keys = [gpu_status.key for gpu_status in boards[name].gpus]
         wear(
             history,
             hour - HOUR,
@@ -229,8 +229,8 @@ def test_a_thousand_hosts_are_gathered_in_little_time(tmp_path: Path) -> None:
     summaries = {name: summarize_host(board, None) for name, board in boards.items()}
     marks = {name: waste_rules.find_waste_candidates(board) for name, board in boards.items()}
     rules = StateRules(StateLimits(), PeopleDirectory({}), PrivacySettings())
-    found = waste_build.collect_waste(summaries, marks, history, rules, {}, time.time())
-    assert len(found.items) == 8000
+    waste_report = waste_build.collect_waste(summaries, marks, history, rules, {}, time.time())
+    assert len(waste_report.items) == 8000
     check(took(lambda: waste_build.collect_waste(summaries, marks, history, rules, {}, time.time()), rounds=3), 0.5)
     history.close()
 
@@ -321,6 +321,6 @@ def test_a_link_to_it_does_not_end_behind_the_bar(browser: Browser, made: Lab, t
         context = browser.new_context(viewport={"width": width, "height": 300})
         page = context.new_page()
         page.goto(f"{site.url}#_waste")
-        boxes = [page.locator(one).bounding_box() for one in (".bar", "#_wasted")]
+        boxes = [page.locator(selector).bounding_box() for selector in (".bar", "#_wasted")]
         context.close()
     assert boxes[0] and boxes[1] and boxes[0]["y"] + boxes[0]["height"] <= boxes[1]["y"]

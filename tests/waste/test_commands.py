@@ -65,7 +65,7 @@ def test_no_line_is_longer_than_the_terminal_but_for_a_command(across: int) -> N
 
 
 def test_a_large_number_of_hours_is_readable_and_a_small_one_exact() -> None:
-    assert [waste_render.format_waste_hours(one) for one in (None, 0.0, 0.44, 9.94, 9.96, 1234.5)] == [
+    assert [waste_render.format_waste_hours(hours) for hours in (None, 0.0, 0.44, 9.94, 9.96, 1234.5)] == [
         "?",
         "0.0",
         "0.4",
@@ -84,7 +84,14 @@ def test_all_waste_is_listed_the_most_hours_first(lab: Lab) -> None:
     places = [
         line.split()[1] for line in out.splitlines()[1:] if line and ("atlas:" in line[:25] or "hydra:" in line[:25])
     ]
-    assert [one for one in places if ":" in one] == ["atlas:1", "atlas:0", "atlas:3", "hydra:0", "hydra:1", "hydra:2"]
+    assert [place for place in places if ":" in place] == [
+        "atlas:1",
+        "atlas:0",
+        "atlas:3",
+        "hydra:0",
+        "hydra:1",
+        "hydra:2",
+    ]
     assert "kill 71 72" in out
 
 
@@ -101,9 +108,9 @@ def test_at_a_terminal_of_80_columns_it_fits(lab: Lab) -> None:
 def test_only_some_kinds_and_some_hosts(lab: Lab) -> None:
     code, out, _ = run(lab, "ATLAS.lab.org", "--kind", "held", "--kind", "dead", "--json")
     assert code == 0
-    found = json.loads(out)
-    assert [(one["kind"], one["host"]) for one in found["items"]] == [("held", "atlas")]
-    assert found["gpu_hours"] == found["items"][0]["gpu_hours"]
+    parsed_report = json.loads(out)
+    assert [(waste_item["kind"], waste_item["host"]) for waste_item in parsed_report["items"]] == [("held", "atlas")]
+    assert parsed_report["gpu_hours"] == parsed_report["items"][0]["gpu_hours"]
 
 
 def test_json_is_what_the_board_publishes(lab: Lab) -> None:
@@ -152,8 +159,10 @@ def test_a_file_that_is_not_ours_or_old_is_refused(tmp_path: Path, content: byte
 
 def test_unreadable_history_is_reported_beside_the_table(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
-    told = WasteReport(int(time.time()), 10, (HELD,), ("atlas",), problem="state/history.db: it could not be read")
-    (tmp_path / "www/waste.json").write_bytes(waste_render.render_waste_json(told))
+    waste_report = WasteReport(
+        int(time.time()), 10, (HELD,), ("atlas",), problem="state/history.db: it could not be read"
+    )
+    (tmp_path / "www/waste.json").write_bytes(waste_render.render_waste_json(waste_report))
     result = gpuboard(tmp_path, "waste")
     assert result.returncode == 0
     assert "some of it may be missing" in result.stderr
@@ -170,8 +179,8 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_what_is_published_is_read_back_as_it_was() -> None:
-    told = WasteReport(5, 10, (HELD, DEAD._replace(gpu_key="index 3")), ("atlas",), 3, "no")
-    assert waste_render.parse_waste_json(waste_render.render_waste_json(told)) == (told, "")
+    waste_report = WasteReport(5, 10, (HELD, DEAD._replace(gpu_key="index 3")), ("atlas",), 3, "no")
+    assert waste_render.parse_waste_json(waste_render.render_waste_json(waste_report)) == (waste_report, "")
 
 
 def test_a_hostile_board_steers_no_terminal_and_a_line_of_another_form_is_left_out() -> None:
@@ -181,8 +190,12 @@ def test_a_hostile_board_steers_no_terminal_and_a_line_of_another_form_is_left_o
     )
     content["items"] += [None, 7, {"kind": "held"}]
     content["items"][0] |= {"gpu_hours": -1, "pids": "no"}
-    found, _ = waste_render.parse_waste_json(json.dumps(content).encode())
-    assert found
-    (one,) = found.items
-    assert (one.hours, one.pids) == (None, ())
-    assert all(letter.isprintable() for text in (one.what, *one.people, one.model, one.command) for letter in text)
+    parsed_report, _ = waste_render.parse_waste_json(json.dumps(content).encode())
+    assert parsed_report
+    (waste_item,) = parsed_report.items
+    assert (waste_item.hours, waste_item.pids) == (None, ())
+    assert all(
+        letter.isprintable()
+        for text in (waste_item.what, *waste_item.people, waste_item.model, waste_item.command)
+        for letter in text
+    )

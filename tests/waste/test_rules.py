@@ -44,17 +44,17 @@ PLACE = WasteCandidate("unused", "atlas", "GPU-0", 0, "A100")
 MONTH = 30 * 24 * 60
 
 
-def worn(run: int = RUN_IDLE, minutes: int = 600, **more: object) -> IdleRun:
+def worn(run: int = RUN_IDLE, minutes: int = 600, **overrides: object) -> IdleRun:
     """A GPU as history knows it; its run has no gaps."""
-    told = {
+    run_fields = {
         "host": "atlas",
         "first_seen": 0,
         "last_seen": LAST,
         "last_taken": LAST,
         "since": LAST - (minutes - 1) * 60,
-        **more,
+        **overrides,
     }
-    return IdleRun(kind=run, minutes=minutes, **told)  # type: ignore[arg-type]
+    return IdleRun(kind=run, minutes=minutes, **run_fields)  # type: ignore[arg-type]
 
 
 def found(
@@ -66,25 +66,35 @@ def found(
     rules: StateRules = RULES,
 ) -> list[WasteItem]:
     """What is told of one GPU; what is odd is so for long, unless it is said."""
-    known = {} if past is None else {"GPU-0": past}
-    lasts = {f"{one.kind} {one.gpu_key}": NOW - DAY for one in marks} if odd is None else odd
-    return waste_rules.find_waste(marks, empty, IdleRunHistory(None, dict(known), tuple(unkept)), rules, lasts, NOW)
+    runs_by_gpu = {} if past is None else {"GPU-0": past}
+    lasts = {f"{candidate.kind} {candidate.gpu_key}": NOW - DAY for candidate in marks} if odd is None else odd
+    return waste_rules.find_waste(
+        marks, empty, IdleRunHistory(None, dict(runs_by_gpu), tuple(unkept)), rules, lasts, NOW
+    )
 
 
-def only(*marks: WasteCandidate, **more: object) -> WasteItem:
-    (one,) = found(*marks, **more)  # type: ignore[arg-type]
-    return one
+def only(*marks: WasteCandidate, **options: object) -> WasteItem:
+    (waste_item,) = found(*marks, **options)  # type: ignore[arg-type]
+    return waste_item
 
 
 # Held
 
 
 def test_a_gpu_that_is_held_is_reported_with_who_since_when_how_much_and_whom_to_ask() -> None:
-    one = only(HELD)
-    assert (one.kind, one.host, one.index, one.people, one.since, one.hours) == (
-        ("held", "atlas", 0, ("alice",), NOW - 3 * HOUR, 3.0)
+    waste_item = only(HELD)
+    assert (
+        waste_item.kind,
+        waste_item.host,
+        waste_item.index,
+        waste_item.people,
+        waste_item.since,
+        waste_item.hours,
+    ) == (("held", "atlas", 0, ("alice",), NOW - 3 * HOUR, 3.0))
+    assert (waste_item.what, waste_item.advice) == (
+        "31 GiB taken and hardly used",
+        "Ask alice whether it is still needed.",
     )
-    assert (one.what, one.advice) == ("31 GiB taken and hardly used", "Ask alice whether it is still needed.")
 
 
 def test_a_gpu_that_is_idle_for_less_than_two_hours_is_not_held() -> None:
@@ -96,13 +106,13 @@ def test_a_gpu_that_is_idle_for_less_than_two_hours_is_not_held() -> None:
 
 
 def test_history_says_since_when_where_the_builder_has_forgotten() -> None:
-    one = only(HELD._replace(since=LAST - 120), past=worn(minutes=600))
-    assert (one.since, one.hours) == (LAST - 599 * 60, 10.0)
+    waste_item = only(HELD._replace(since=LAST - 120), past=worn(minutes=600))
+    assert (waste_item.since, waste_item.hours) == (LAST - 599 * 60, 10.0)
 
 
 def test_a_gap_is_not_idleness() -> None:
-    one = only(HELD._replace(since=LAST), past=worn(minutes=300, since=NOW - 7 * DAY))
-    assert (one.since, one.hours) == (NOW - 7 * DAY, 5.0)
+    waste_item = only(HELD._replace(since=LAST), past=worn(minutes=300, since=NOW - 7 * DAY))
+    assert (waste_item.since, waste_item.hours) == (NOW - 7 * DAY, 5.0)
 
 
 def test_time_between_history_and_the_builders_memory_is_unknown() -> None:
@@ -124,8 +134,8 @@ def test_time_held_by_another_person_does_not_count_for_the_next() -> None:
 def test_a_clock_that_ran_a_year_ahead_does_not_say_since_when() -> None:
     before = worn(minutes=600)
     ahead = before._replace(last_seen=NOW + 365 * DAY, since=NOW + 364 * DAY, minutes=9000, run_before_jump=before)
-    one = only(HELD._replace(since=LAST), past=ahead)
-    assert (one.since, one.hours) == (before.since, 10.0)
+    waste_item = only(HELD._replace(since=LAST), past=ahead)
+    assert (waste_item.since, waste_item.hours) == (before.since, 10.0)
 
 
 # Dead, ownerless, unexplained
@@ -141,9 +151,9 @@ def test_a_clock_that_ran_a_year_ahead_does_not_say_since_when() -> None:
     ],
 )
 def test_an_anomaly_is_reported_with_the_command_that_helps(kind: str, pids: tuple[int, ...], command: str) -> None:
-    one = only(HELD._replace(kind=kind, pids=pids))
-    assert (one.kind, one.command, one.hours, one.pids) == (kind, command, 3.0, pids)
-    assert "atlas" in one.advice
+    waste_item = only(HELD._replace(kind=kind, pids=pids))
+    assert (waste_item.kind, waste_item.command, waste_item.hours, waste_item.pids) == (kind, command, 3.0, pids)
+    assert "atlas" in waste_item.advice
 
 
 def test_hours_that_nobody_can_know_are_none_and_come_last() -> None:
@@ -168,15 +178,15 @@ def test_a_brief_anomaly_is_reported_only_once_it_lasts(kind: str) -> None:
 
 
 def test_a_booking_that_runs_unused_is_reported() -> None:
-    one = only(BOOKING)
-    assert (one.kind, one.people, one.since, one.until, one.hours) == (
+    waste_item = only(BOOKING)
+    assert (waste_item.kind, waste_item.people, waste_item.since, waste_item.until, waste_item.hours) == (
         "booking",
         ("alice",),
         BOOKING.booking_start,
         None,
         3.0,
     )
-    assert one.advice == "Ask alice to use it or to release it."
+    assert waste_item.advice == "Ask alice to use it or to release it."
 
 
 def test_a_booking_that_began_a_moment_ago_is_not_reported() -> None:
@@ -203,8 +213,13 @@ def test_a_booking_right_after_another_of_the_same_person_counts_for_itself() ->
 
 
 def test_a_booking_that_is_over_and_was_never_used_is_reported_with_the_minutes_that_were_seen() -> None:
-    one = only(unkept=[UNKEPT._replace(minutes=600)])
-    assert (one.kind, one.since, one.until, one.hours) == ("booking", UNKEPT.since, UNKEPT.until, 10.0)
+    waste_item = only(unkept=[UNKEPT._replace(minutes=600)])
+    assert (waste_item.kind, waste_item.since, waste_item.until, waste_item.hours) == (
+        "booking",
+        UNKEPT.since,
+        UNKEPT.until,
+        10.0,
+    )
 
 
 def test_a_booking_that_was_given_back_soon_is_no_waste() -> None:
@@ -222,17 +237,22 @@ def test_a_booking_that_somebody_else_took_over_counts_no_hour_of_theirs_again()
     alices = UNKEPT._replace(since=began, until=NOW - 2 * HOUR, minutes=180)
     promise = BookedRun(NOW - 2 * HOUR, LAST, 120, 0, ("bob",))
     mark = BOOKING._replace(people=("bob",), booking_start=began, since=began)
-    several = found(mark, unkept=[alices], past=worn(RUN_EMPTY, last_taken=None, booked_run=promise))
-    assert {one.people: one.hours for one in several} == {("alice",): 3.0, ("bob",): 2.0}
+    waste_items = found(mark, unkept=[alices], past=worn(RUN_EMPTY, last_taken=None, booked_run=promise))
+    assert {waste_item.people: waste_item.hours for waste_item in waste_items} == {("alice",): 3.0, ("bob",): 2.0}
 
 
 # Never used
 
 
 def test_a_gpu_that_nobody_was_on_for_30_days_that_were_seen_is_reported() -> None:
-    one = only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None, since=NOW - 40 * DAY))
-    assert (one.kind, one.since, one.hours, one.people) == ("unused", NOW - 40 * DAY, 720.0, ())
-    assert one.what == "nobody was ever on it, in 30 days that were seen"
+    waste_item = only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None, since=NOW - 40 * DAY))
+    assert (waste_item.kind, waste_item.since, waste_item.hours, waste_item.people) == (
+        "unused",
+        NOW - 40 * DAY,
+        720.0,
+        (),
+    )
+    assert waste_item.what == "nobody was ever on it, in 30 days that were seen"
     assert "nobody has been on it for 30" in only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=5)).what
 
 
@@ -245,21 +265,24 @@ def test_a_gpu_that_is_taken_now_is_not_reported_to_be_unused() -> None:
 
 
 def test_what_bookings_count_an_unused_gpu_does_not() -> None:
-    several = found(BOOKING, unkept=[UNKEPT], empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None))
-    assert {one.kind: one.hours for one in several} == {"booking": 3.0, "unused": 720.0 - 24 - 3}
-    assert sum_waste_hours(several) == (720.0, 0)
+    waste_items = found(BOOKING, unkept=[UNKEPT], empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None))
+    assert {waste_item.kind: waste_item.hours for waste_item in waste_items} == {
+        "booking": 3.0,
+        "unused": 720.0 - 24 - 3,
+    }
+    assert sum_waste_hours(waste_items) == (720.0, 0)
 
 
 def test_a_gpu_that_moved_is_unused_no_second_time_where_it_was_booked() -> None:
     there = UNKEPT._replace(host="hydra")
-    several = found(unkept=[there], empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None))
-    assert [(one.host, one.hours) for one in several] == [("atlas", 696.0), ("hydra", 24.0)]
+    waste_items = found(unkept=[there], empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None))
+    assert [(waste_item.host, waste_item.hours) for waste_item in waste_items] == [("atlas", 696.0), ("hydra", 24.0)]
 
 
 def test_a_gpu_that_two_hosts_report_counts_for_neither() -> None:
     marks = [HELD, HELD._replace(host="hydra")]
-    several = waste_rules.find_waste(marks, [], IdleRunHistory(None, {}, ()), RULES, {}, NOW)
-    assert [(one.host, one.hours) for one in several] == [("atlas", None), ("hydra", None)]
+    waste_items = waste_rules.find_waste(marks, [], IdleRunHistory(None, {}, ()), RULES, {}, NOW)
+    assert [(waste_item.host, waste_item.hours) for waste_item in waste_items] == [("atlas", None), ("hydra", None)]
 
 
 # People, and the order
@@ -273,16 +296,16 @@ def test_names_of_one_person_are_one_and_nobody_is_named_where_people_are_hidden
 
 
 def test_the_most_hours_come_first() -> None:
-    several = [HELD._replace(gpu_key=f"GPU-{n}", index=n, since=NOW - n * HOUR) for n in (3, 12, 5)]
-    assert [one.index for one in found(*several)] == [12, 5, 3]
+    candidates = [HELD._replace(gpu_key=f"GPU-{n}", index=n, since=NOW - n * HOUR) for n in (3, 12, 5)]
+    assert [waste_item.index for waste_item in found(*candidates)] == [12, 5, 3]
 
 
 def test_gpus_that_differ_in_their_numbers_alone_are_one_line() -> None:
-    several = found(
+    waste_items = found(
         *[HELD._replace(gpu_key=f"GPU-{n}", index=n) for n in range(3)],
         HELD._replace(gpu_key="GPU-9", memory_text="1 GiB"),
     )
-    assert [(one.gpu_label, one.hours) for one in group_waste_items(several)] == [
+    assert [(waste_group.gpu_label, waste_group.hours) for waste_group in group_waste_items(waste_items)] == [
         ("atlas:0,1,2", 9.0),
         ("atlas:0", 3.0),
     ]
@@ -296,7 +319,7 @@ ON_IT = ProcessStatus(42, "alice", "python", 7000.0, None, None)
 
 def marked(*gpus: GpuStatus, state: str = "fresh", others: tuple[ProcessStatus, ...] = ()) -> list[tuple[str, str]]:
     host = HostStatus("atlas", None, (), state, "", gpus=gpus, unmatched_processes=others)
-    return [(one.kind, one.gpu_key) for one in waste_rules.find_waste_candidates(host)]
+    return [(candidate.kind, candidate.gpu_key) for candidate in waste_rules.find_waste_candidates(host)]
 
 
 @pytest.mark.parametrize(
@@ -334,6 +357,11 @@ def test_a_gpu_that_is_booked_and_unused_is_marked_with_when_that_began() -> Non
     kept = GpuBookingUse(NOW, NOW - HOUR, {}, {"x": (NOW - HOUR, 0.0, 0.0)})
     gpu = BUSY._replace(state="booked", bookings=(booking,), booking_use=kept, people=GpuPeople((), ("alice",)))
     host = HostStatus("atlas", None, (), "fresh", "", gpus=(gpu,))
-    (one,) = waste_rules.find_waste_candidates(host)
-    assert (one.kind, one.people, one.since, one.booking_start) == ("booking", ("alice",), NOW - HOUR, NOW - 2 * HOUR)
+    (candidate,) = waste_rules.find_waste_candidates(host)
+    assert (candidate.kind, candidate.people, candidate.since, candidate.booking_start) == (
+        "booking",
+        ("alice",),
+        NOW - HOUR,
+        NOW - 2 * HOUR,
+    )
     assert not marked(gpu._replace(bookings=(booking._replace(unused_since=None),)))

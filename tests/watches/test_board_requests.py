@@ -37,12 +37,12 @@ def desk_of(lab: Lab, **changes: Any) -> BookingService:  # noqa: ANN401
     return BookingService(lab.settings(**{"alerts": TELLS, **changes}))
 
 
-def watch(desk: BookingService, who: BookingUser, when: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return board_requests.handle_board_request(desk, {"do": "watch", "when": when, **more}, who)
+def watch(desk: BookingService, who: BookingUser, when: str, **extra_fields: Any) -> dict[str, Any]:  # noqa: ANN401
+    return board_requests.handle_board_request(desk, {"do": "watch", "when": when, **extra_fields}, who)
 
 
 def ids(desk: BookingService, who: BookingUser) -> list[str]:
-    return [one["id"] for one in board_requests.answer_board_list_request(desk, who)["watches"]]
+    return [watch_entry["id"] for watch_entry in board_requests.answer_board_list_request(desk, who)["watches"]]
 
 
 def test_a_file_that_cannot_be_read_costs_no_list_of_bookings(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_a_watch_is_made_with_a_warning_if_the_rule_is_off(tmp_path: Path) -> No
     ],
 )
 def test_unclear_requests_are_refused(tmp_path: Path, request_: dict[str, object], why: str) -> None:
-    with pytest.raises(UnclearRequestError) as found:
+    with pytest.raises(UnclearRequestError) as error_info:
         board_requests.handle_board_request(desk_of(lab_of(tmp_path)), {"do": "watch", **request_}, ALICE)
-    assert str(found.value).startswith(why)
+    assert str(error_info.value).startswith(why)
 
 
 def test_limits_are_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -154,12 +154,12 @@ def test_only_own_watches_can_be_ended(tmp_path: Path) -> None:
     desk = desk_of(lab)
     made = watch(desk, ALICE, "9 GPUs")["watches"][0]["id"]
 
-    def end(who: BookingUser, one: str = made, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-        return board_requests.handle_board_request(desk, {"do": "unwatch", "id": one, **more}, who)
+    def end(who: BookingUser, watch_id: str = made, **extra_fields: Any) -> dict[str, Any]:  # noqa: ANN401
+        return board_requests.handle_board_request(desk, {"do": "unwatch", "id": watch_id, **extra_fields}, who)
 
-    for other in ("", "nobody"):
+    for wrong_id in ("", "nobody"):
         with pytest.raises((BookingRefusedError, UnclearRequestError)):
-            end(ALICE, other)
+            end(ALICE, wrong_id)
     with pytest.raises(
         BookingRefusedError, match=f"there is no watch {made} of yours: `gpuboard notify list` lists them"
     ):

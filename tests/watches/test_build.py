@@ -41,20 +41,20 @@ ENTRY: dict[str, Any] = {
 RULE = AlertRule("watch", to=("person",))
 
 
-def written(*several: object) -> bytes:
-    return json.dumps(several).encode()
+def written(*entries: object) -> bytes:
+    return json.dumps(entries).encode()
 
 
 def desk_of(lab: Lab, **changes: Any) -> BookingService:  # noqa: ANN401
     return BookingService(lab.settings(**{"alerts": TELLS, **changes}))
 
 
-def watch(desk: BookingService, who: BookingUser, when: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return board_requests.handle_board_request(desk, {"do": "watch", "when": when, **more}, who)
+def watch(desk: BookingService, who: BookingUser, when: str, **extra_fields: Any) -> dict[str, Any]:  # noqa: ANN401
+    return board_requests.handle_board_request(desk, {"do": "watch", "when": when, **extra_fields}, who)
 
 
 def ids(desk: BookingService, who: BookingUser) -> list[str]:
-    return [one["id"] for one in board_requests.answer_board_list_request(desk, who)["watches"]]
+    return [watch_entry["id"] for watch_entry in board_requests.answer_board_list_request(desk, who)["watches"]]
 
 
 class Watched:
@@ -71,8 +71,13 @@ class Watched:
     def busy(self, host: str, count: int, free: tuple[int, ...] = ()) -> None:
         """A host all of whose GPUs are in use but for some."""
         name = "NVIDIA H100 80GB HBM3" if host == "zeus" else "NVIDIA A100-SXM4-80GB"
-        rows = [gpu(one, 4 if one in free else 9000, 0, name, f"GPU-{host}-{one}") for one in range(count)]
-        busy = [process(one + 9, f"GPU-{host}-{one}") for one in range(count) if one not in free]
+        rows = [
+            gpu(gpu_index, 4 if gpu_index in free else 9000, 0, name, f"GPU-{host}-{gpu_index}")
+            for gpu_index in range(count)
+        ]
+        busy = [
+            process(gpu_index + 9, f"GPU-{host}-{gpu_index}") for gpu_index in range(count) if gpu_index not in free
+        ]
         self.lab.host(host, "".join(rows), "".join(busy))
 
     def cards(self) -> Mapping[str, BuiltHost]:
@@ -83,15 +88,19 @@ class Watched:
 
     def look(self, after: float = 0, rule: AlertRule = RULE, alert_state: AlertState | None = None) -> list[Condition]:
         self.now += after
-        found = self.watches.find_conditions(self.cards(), rule, Now(self.now, timezone.utc))
-        told = AlertState(reported_once={one.key: MADE for one in found}) if alert_state is None else alert_state
+        conditions = self.watches.find_conditions(self.cards(), rule, Now(self.now, timezone.utc))
+        current_state = (
+            AlertState(reported_once={condition.key: MADE for condition in conditions})
+            if alert_state is None
+            else alert_state
+        )
         self.watches.save_fulfilled_since()
-        self.watches.remove_finished(found, told)
-        return found
+        self.watches.remove_finished(conditions, current_state)
+        return conditions
 
     def left(self) -> list[str]:
         path = self.lab.data / "watches.json"
-        return [one["id"] for one in json.loads(path.read_bytes())] if path.exists() else []
+        return [watch_entry["id"] for watch_entry in json.loads(path.read_bytes())] if path.exists() else []
 
 
 @pytest.fixture
@@ -101,19 +110,24 @@ def board(tmp_path: Path) -> Watched:
 
 def test_a_watch_is_reported_once_when_fulfilled_for_a_while(board: Watched) -> None:
     made = watch(board.desk, ALICE, "2 H100", via="mail")["watches"][0]["id"]
-    other = watch(board.desk, BOB, "3 A100")["watches"][0]["id"]
+    second_id = watch(board.desk, BOB, "3 A100")["watches"][0]["id"]
     assert board.look() == []
     board.busy("zeus", 2, (1,))
     assert board.look(60) == []
     board.busy("zeus", 2, (0, 1))
     assert board.look(10) == []
     board.watches = WatchConditions(board.lab.settings(alerts=TELLS))  # the next builder takes up what this one saw
-    (found,) = board.look(HOLD_S)
-    assert (found.rule, found.host, found.about, found.gpus) == ("watch", "zeus", made, ("0", "1"))
-    assert (found.owners, found.people, found.via, found.is_lasting) == (("alice",), ("alice",), "mail", False)
-    assert found.what == "zeus:0,1 are free (H100 80 GB); you waited for 2 H100 free on one host"
-    assert found.since == int(board.now - HOLD_S)
-    assert board.left() == [other]
+    (condition,) = board.look(HOLD_S)
+    assert (condition.rule, condition.host, condition.about, condition.gpus) == ("watch", "zeus", made, ("0", "1"))
+    assert (condition.owners, condition.people, condition.via, condition.is_lasting) == (
+        ("alice",),
+        ("alice",),
+        "mail",
+        False,
+    )
+    assert condition.what == "zeus:0,1 are free (H100 80 GB); you waited for 2 H100 free on one host"
+    assert condition.since == int(board.now - HOLD_S)
+    assert board.left() == [second_id]
     assert board.look(10) == []
 
 
@@ -146,12 +160,12 @@ def test_a_watch_over_several_hosts_names_each_place_and_keeps_its_key(board: Wa
     board.busy("zeus", 2, (1,))
     board.busy("atlas", 4, (0, 3))
     board.look()
-    (found,) = board.look(HOLD_S, alert_state=AlertState())
-    assert (found.host, found.gpus) == ("", ())
-    assert found.what.startswith(
+    (condition,) = board.look(HOLD_S, alert_state=AlertState())
+    assert (condition.host, condition.gpus) == ("", ())
+    assert condition.what.startswith(
         "atlas:0,3 and zeus:1 are free (A100 80 GB, H100 80 GB); you waited for 3 GPUs free anywhere"
     )
-    assert found.key == found._replace(host="zeus").key
+    assert condition.key == condition._replace(host="zeus").key
     assert len(board.left()) == 1  # nothing in the book says that it was told
 
 
@@ -171,13 +185,13 @@ def test_a_failed_removal_and_a_broken_file_are_problems(board: Watched, monkeyp
         booking_store, "replace_booking_store_file", lambda *_: (_ for _ in ()).throw(LockedFileError("no room"))
     )
     assert len(board.look(HOLD_S)) == 1
-    assert [(one.where, one.what) for one in board.watches.problems] == [
+    assert [(problem.where, problem.what) for problem in board.watches.problems] == [
         ("data/watches.json", "watches that are over stay there: no room")
     ]
     monkeypatch.undo()
     (board.lab.data / "watches.json").write_text("[")
     board.look(10, alert_state=AlertState())
-    assert [one.what[:40] for one in board.watches.problems] == ["not read: line 1, column 2: a value shou"]
+    assert [problem.what[:40] for problem in board.watches.problems] == ["not read: line 1, column 2: a value shou"]
 
 
 def test_a_build_does_not_wait_for_another_writer(board: Watched) -> None:

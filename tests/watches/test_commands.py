@@ -21,21 +21,22 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
-    found = done(tmp_path, "notify", "me", "--when", "three H100s", "--via", "mail", **MAIL)
-    made = found.stdout.strip()
+    finished = done(tmp_path, "notify", "me", "--when", "three H100s", "--via", "mail", **MAIL)
+    made = finished.stdout.strip()
     assert (
-        f"gpuboard: watch {made}: {ME} is told by mail when there are 3 H100 free on one host, until " in found.stderr
+        f"gpuboard: watch {made}: {ME} is told by mail when there are 3 H100 free on one host, until "
+        in finished.stderr
     )
     assert "verysecret" not in (lab.data / "watches.json").read_text()
-    told = done(tmp_path, "notify", "list", **MAIL).stdout.splitlines()
-    assert told[0].split() == ["ID", "BY", "UNTIL", "WHEN"]
-    assert told[1].startswith(f"{made}  mail  ")
-    assert told[1].endswith("  3 H100 free on one host")
-    assert max(map(len, told)) <= 80
-    (one,) = json.loads(done(tmp_path, "notify", "list", "--json", **MAIL).stdout)
-    assert (one["id"], one["name"], one["mine"]) == (made, ME, True)
-    found = done(tmp_path, "notify", "stop", made, **MAIL)
-    assert found.stderr == f"gpuboard: {ME} is not told of this any more: 3 H100 free on one host\n"
+    listed_lines = done(tmp_path, "notify", "list", **MAIL).stdout.splitlines()
+    assert listed_lines[0].split() == ["ID", "BY", "UNTIL", "WHEN"]
+    assert listed_lines[1].startswith(f"{made}  mail  ")
+    assert listed_lines[1].endswith("  3 H100 free on one host")
+    assert max(map(len, listed_lines)) <= 80
+    (watch_entry,) = json.loads(done(tmp_path, "notify", "list", "--json", **MAIL).stdout)
+    assert (watch_entry["id"], watch_entry["name"], watch_entry["mine"]) == (made, ME, True)
+    finished = done(tmp_path, "notify", "stop", made, **MAIL)
+    assert finished.stderr == f"gpuboard: {ME} is not told of this any more: 3 H100 free on one host\n"
     assert done(tmp_path, "notify", "list", **MAIL).stderr == "gpuboard: you wait for nothing\n"
 
 
@@ -43,13 +44,13 @@ def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_pa
     file = lab.data / "watches.json"
     times = {"made": datetime.now(timezone.utc).isoformat(), "until": "2199-01-01T00:00:00+00:00"}
     file.write_text(json.dumps([{"id": "k7m2xp", "name": "bob", "when": "1 GPU", **times}]))
-    told = done(tmp_path, "notify", "list", GPUBOARD_ADMINS=ME, **MAIL).stdout.splitlines()
-    assert [line.split()[:2] for line in told] == [["ID", "WHO"], ["k7m2xp", "bob"]]
+    listed_lines = done(tmp_path, "notify", "list", GPUBOARD_ADMINS=ME, **MAIL).stdout.splitlines()
+    assert [line.split()[:2] for line in listed_lines] == [["ID", "WHO"], ["k7m2xp", "bob"]]
     file.unlink()
     file.mkdir()
-    found = done(tmp_path, "notify", "list", **MAIL)
-    assert f"{file.name} cannot be read: " in found.stderr
-    assert "nothing" not in found.stderr
+    finished = done(tmp_path, "notify", "list", **MAIL)
+    assert f"{file.name} cannot be read: " in finished.stderr
+    assert "nothing" not in finished.stderr
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,9 @@ def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_pa
     ],
 )
 def test_errors_are_one_sentence(lab: Lab, tmp_path: Path, words: list[str], code: int, said: str) -> None:
-    found = gpuboard(tmp_path, "notify", *words, **MAIL)
-    assert (found.returncode, found.stdout) == (code, "")
-    assert said in found.stderr
+    finished = gpuboard(tmp_path, "notify", *words, **MAIL)
+    assert (finished.returncode, finished.stdout) == (code, "")
+    assert said in finished.stderr
     assert not (lab.data / "watches.json").exists()
 
 
@@ -79,8 +80,8 @@ def test_a_terminal_asks_for_confirmation(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_without_receivers_a_local_watch_is_made_with_a_note(lab: Lab, tmp_path: Path) -> None:
-    found = done(tmp_path, "notify", "me", "--when", "2 GPUs")
-    assert "note: the settings here do not say that this board tells anybody anything" in found.stderr
+    finished = done(tmp_path, "notify", "me", "--when", "2 GPUs")
+    assert "note: the settings here do not say that this board tells anybody anything" in finished.stderr
     assert (lab.data / "watches.json").exists()
     (lab.data / "watches.json").write_text('[{"id": 1}]')
     assert "watches.json: watch 1: it has no id of letters and digits" in done(tmp_path, "notify", "list").stderr
@@ -93,15 +94,15 @@ def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
     elsewhere.mkdir()
     with served(lab, **MAIL) as url:
         mine = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": alice}
-        found = done(elsewhere, "notify", "me", "--when", "9 H100", **mine)
-        made = found.stdout.strip()
-        assert "alice is told when there are 9 H100 free on one host, until " in found.stderr
+        finished = done(elsewhere, "notify", "me", "--when", "9 H100", **mine)
+        made = finished.stdout.strip()
+        assert "alice is told when there are 9 H100 free on one host, until " in finished.stderr
         assert done(elsewhere, "notify", "list", **mine).stdout.splitlines()[1].startswith(made)
-        found = gpuboard(elsewhere, "notify", "stop", made, **{**mine, "GPUBOARD_TOKEN": bob})
-        assert (found.returncode, found.stderr.count(f"there is no watch {made} of yours")) == (1, 1)
-        found = gpuboard(elsewhere, "notify", "list", GPUBOARD_URL=url)
-        assert (found.returncode, found.stdout) == (2, "")
-        assert "the board does not know who you are" in found.stderr
+        finished = gpuboard(elsewhere, "notify", "stop", made, **{**mine, "GPUBOARD_TOKEN": bob})
+        assert (finished.returncode, finished.stderr.count(f"there is no watch {made} of yours")) == (1, 1)
+        finished = gpuboard(elsewhere, "notify", "list", GPUBOARD_URL=url)
+        assert (finished.returncode, finished.stdout) == (2, "")
+        assert "the board does not know who you are" in finished.stderr
         assert "not told of this any more" in done(elsewhere, "notify", "stop", made, **mine).stderr
 
 
@@ -110,8 +111,8 @@ def test_with_open_booking_the_local_user_name_counts(lab: Lab, tmp_path: Path) 
     elsewhere.mkdir()
     with served(lab, GPUBOARD_BOOK_OPEN="yes", **MAIL) as url:
         made = done(elsewhere, "notify", "me", "--when", "9 H100", GPUBOARD_URL=url).stdout.strip()
-        (one,) = json.loads((lab.data / "watches.json").read_bytes())
-        assert (one["id"], one["name"]) == (made, ME)
+        (watch_entry,) = json.loads((lab.data / "watches.json").read_bytes())
+        assert (watch_entry["id"], watch_entry["name"]) == (made, ME)
         assert done(elsewhere, "notify", "list", GPUBOARD_URL=url).stdout.splitlines()[1].startswith(made)
         done(elsewhere, "notify", "stop", made, GPUBOARD_URL=url)
         assert json.loads((lab.data / "watches.json").read_bytes()) == []

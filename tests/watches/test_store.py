@@ -33,18 +33,18 @@ ENTRY: dict[str, Any] = {
 RULE = AlertRule("watch", to=("person",))
 
 
-def written(*several: object) -> bytes:
-    return json.dumps(several).encode()
+def written(*entries: object) -> bytes:
+    return json.dumps(entries).encode()
 
 
 # The file
 
 
 def test_a_watch_is_read_as_it_was_written() -> None:
-    one = Watch("k7m2xp", "alice", WatchedGpus(2, "A100", 40, ("atlas",), 7200), MADE, MADE + 3600, "mail")
-    several = (one, one._replace(id="b", via="", request=WatchedGpus(9, is_on_one_host=False)))
-    found = watch_store.parse_watches(watch_store.serialize_watches(map(watch_store.watch_to_entry, several)))
-    assert (found.rows, found.problems) == (several, ())
+    first_watch = Watch("k7m2xp", "alice", WatchedGpus(2, "A100", 40, ("atlas",), 7200), MADE, MADE + 3600, "mail")
+    watches = (first_watch, first_watch._replace(id="b", via="", request=WatchedGpus(9, is_on_one_host=False)))
+    parsed_watches = watch_store.parse_watches(watch_store.serialize_watches(map(watch_store.watch_to_entry, watches)))
+    assert (parsed_watches.rows, parsed_watches.problems) == (watches, ())
     assert (
         watch_store.parse_watches(watch_store.serialize_watches([])).rows
         == watch_store.parse_watches(b"").rows
@@ -64,11 +64,11 @@ def test_a_watch_is_read_as_it_was_written() -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(content: bytes, why: str) -> None:
-    found = watch_store.parse_watches(content)
-    if found.is_complete:  # a Python before 3.11 reads a number of any length
-        assert found.rows == ()
+    parsed_watches = watch_store.parse_watches(content)
+    if parsed_watches.is_complete:  # a Python before 3.11 reads a number of any length
+        assert parsed_watches.rows == ()
     else:
-        assert found.problems == (why,)
+        assert parsed_watches.problems == (why,)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_a_file_that_cannot_be_read_says_why(content: bytes, why: str) -> None:
     ],
 )
 def test_a_bad_entry_is_ignored(change: dict[str, object], why: str) -> None:
-    found = watch_store.parse_watches(written({**ENTRY, **change}, {**ENTRY, "id": "good", "unknown": 1}))
-    assert [one.id for one in found.rows] == ["good"]
-    assert found.problems[0].startswith(f"watch 1: {why}")
+    parsed_watches = watch_store.parse_watches(written({**ENTRY, **change}, {**ENTRY, "id": "good", "unknown": 1}))
+    assert [watch_row.id for watch_row in parsed_watches.rows] == ["good"]
+    assert parsed_watches.problems[0].startswith(f"watch 1: {why}")
 
 
 def test_a_watch_lasts_a_month_at_most_and_an_id_counts_once() -> None:
-    found = watch_store.parse_watches(written({**ENTRY, "until": "2200-12-31T00:00:00+00:00"}, ENTRY, 7))
-    assert [one.until - one.created_at for one in found.rows] == [30 * 86400]
-    assert found.problems == (
+    parsed_watches = watch_store.parse_watches(written({**ENTRY, "until": "2200-12-31T00:00:00+00:00"}, ENTRY, 7))
+    assert [watch_row.until - watch_row.created_at for watch_row in parsed_watches.rows] == [30 * 86400]
+    assert parsed_watches.problems == (
         'watch 2: there are two with the id "k7m2xp"; the first counts',
         "watch 3: it is no object with id, name and when",
     )
@@ -114,10 +114,10 @@ VALUES = st.recursive(
 )
 
 
-@given(st.binary(max_size=200) | VALUES.map(lambda one: json.dumps(one).encode()) | VALUES.map(written))
+@given(st.binary(max_size=200) | VALUES.map(lambda json_value: json.dumps(json_value).encode()) | VALUES.map(written))
 def test_any_content_is_read_or_reported(content: bytes) -> None:
-    found = watch_store.parse_watches(content)
-    assert found.is_complete or found.problems
+    parsed_watches = watch_store.parse_watches(content)
+    assert parsed_watches.is_complete or parsed_watches.problems
 
 
 # The file as it is written
@@ -126,15 +126,15 @@ def test_any_content_is_read_or_reported(content: bytes) -> None:
 def test_a_new_file_has_the_mode_of_the_bookings_and_keeps_its_own(tmp_path: Path) -> None:
     (tmp_path / "comments.json").write_text("{}")
     (tmp_path / "comments.json").chmod(0o664)
-    one = WatchStore(tmp_path)
-    one.change(lambda entries: [*entries, ENTRY])
+    store = WatchStore(tmp_path)
+    store.change(lambda entries: [*entries, ENTRY])
     path = tmp_path / "watches.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o664
     path.chmod(0o660)
-    one.change(lambda entries: [*entries, "something of somebody else's"])
+    store.change(lambda entries: [*entries, "something of somebody else's"])
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     assert json.loads(path.read_bytes()) == [ENTRY, "something of somebody else's"]
-    assert [one for one in tmp_path.iterdir() if ".new" in one.name] == []
+    assert [store for store in tmp_path.iterdir() if ".new" in store.name] == []
 
 
 def test_a_concurrent_edit_by_hand_is_not_lost(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_many_at_once_lose_nothing(tmp_path: Path) -> None:
         WatchStore(tmp_path).change(lambda entries: [*entries, number])
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert sorted(json.loads((tmp_path / "watches.json").read_bytes())) == list(range(12))
 
 

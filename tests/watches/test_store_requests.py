@@ -125,7 +125,7 @@ FREE = (
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "gpu_places"),
     [
         ("1 GPU", "atlas:0"),
         ("2 A100", "atlas:0,3"),
@@ -147,9 +147,10 @@ FREE = (
         ("6 GPUs anywhere", ""),
     ],
 )
-def test_a_request_is_met_by_gpus_that_are_free_long_enough(text: str, found: str) -> None:
+def test_a_request_is_met_by_gpus_that_are_free_long_enough(text: str, gpu_places: str) -> None:
     assert (
-        format_watch_gpu_places(WatchFreeGpuIndex(FREE, NOW).find_gpus(watch_store.parse_watched_gpus(text))) == found
+        format_watch_gpu_places(WatchFreeGpuIndex(FREE, NOW).find_gpus(watch_store.parse_watched_gpus(text)))
+        == gpu_places
     )
 
 

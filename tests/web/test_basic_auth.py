@@ -67,8 +67,8 @@ def served(lines: dict[str, str]) -> Iterator[Served]:
         file = place.folder / "users"
         file.write_text("# of the lab\n\n" + "\n".join(lines.values()) + "\n")
         place.set(HTPASSWD=str(file))
-        with booking_servers.serve(place) as one:
-            yield Served(place, one.port, basic("alice", PASSWORD))
+        with booking_servers.serve(place) as server:
+            yield Served(place, server.port, basic("alice", PASSWORD))
 
 
 PATHS = (
@@ -111,32 +111,35 @@ def test_each_kind_of_hash_that_we_take_opens_everything(served: Served, name: s
 
 
 def test_whoever_logs_in_books_under_their_own_name(served: Served) -> None:
-    told = {"X_Remote_User": "bob", "Remote_User": "bob", "REMOTE_USER": "bob"}
-    listed = served.get(**told, Authorization=basic("zoë", PASSWORD))
+    forged_headers = {"X_Remote_User": "bob", "Remote_User": "bob", "REMOTE_USER": "bob"}
+    listed = served.get(**forged_headers, Authorization=basic("zoë", PASSWORD))
     assert (listed.said["who"], listed.said["how"]) == ("zoë", "server")
-    assert served.post(BOOK, **told).status == 200
+    assert served.post(BOOK, **forged_headers).status == 200
     assert served.place.booked() == [("atlas", "0", "alice")]
 
 
 def test_a_browser_with_the_password_shows_the_board_and_complains_of_nothing(served: Served, browser: Browser) -> None:
     context = browser.new_context(http_credentials={"username": "alice", "password": PASSWORD})
-    said: list[str] = []
+    console_messages: list[str] = []
     try:
         page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
+        page.on("console", lambda message: console_messages.append(message.text))
         page.goto(f"http://127.0.0.1:{served.port}/")
         assert page.evaluate("fetch('live.json').then((got) => got.status)") == 200
         assert page.locator("text=atlas").count()
     finally:
         context.close()
-    assert said == []
+    assert console_messages == []
 
 
 def test_commands_on_other_machines_log_in_and_never_print_the_password(served: Served, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{served.port}/"
     secret = f"alice:{PASSWORD}"
-    found = gpuboard(tmp_path, "list", "--url", url, "--json", GPUBOARD_LOGIN=secret)
-    assert (found.returncode, [one["name"] for one in json.loads(found.stdout)["hosts"]]) == (0, ["atlas"]), found
+    finished = gpuboard(tmp_path, "list", "--url", url, "--json", GPUBOARD_LOGIN=secret)
+    assert (finished.returncode, [host_entry["name"] for host_entry in json.loads(finished.stdout)["hosts"]]) == (
+        0,
+        ["atlas"],
+    ), finished
     mine = gpuboard(tmp_path, "bookings", GPUBOARD_URL=url, GPUBOARD_LOGIN=secret, GPUBOARD_TOKEN=served.place.token)
     assert mine.returncode == 0, mine
     made = gpuboard(tmp_path, "book", "atlas:1", "--for", "2h", GPUBOARD_URL=url, GPUBOARD_LOGIN=secret)
@@ -149,17 +152,17 @@ def test_commands_on_other_machines_log_in_and_never_print_the_password(served: 
         ("alice:my-wrong-one", f"127.0.0.1:{served.port} does not take the name and the password in GPUBOARD_LOGIN"),
     ):
         for command in ("list", "bookings"):
-            found = gpuboard(tmp_path, command, "--url", url, GPUBOARD_LOGIN=name)
-            assert found.returncode == 2
-            assert words in found.stderr
-            assert "my-wrong-one" not in found.stderr
-    told = gpuboard(tmp_path, "config", GPUBOARD_LOGIN=secret).stdout
-    assert "GPUBOARD_LOGIN" in told
-    assert "battery" not in told
-    found = gpuboard(tmp_path, "list", "--url", url.replace("//", f"//alice:{'my-wrong-one'}@"))
-    assert found.returncode == 2
-    assert "a name and a password for it belong into GPUBOARD_LOGIN" in found.stderr
-    assert "my-wrong-one" not in found.stderr
+            finished = gpuboard(tmp_path, command, "--url", url, GPUBOARD_LOGIN=name)
+            assert finished.returncode == 2
+            assert words in finished.stderr
+            assert "my-wrong-one" not in finished.stderr
+    config_output = gpuboard(tmp_path, "config", GPUBOARD_LOGIN=secret).stdout
+    assert "GPUBOARD_LOGIN" in config_output
+    assert "battery" not in config_output
+    finished = gpuboard(tmp_path, "list", "--url", url.replace("//", f"//alice:{'my-wrong-one'}@"))
+    assert finished.returncode == 2
+    assert "a name and a password for it belong into GPUBOARD_LOGIN" in finished.stderr
+    assert "my-wrong-one" not in finished.stderr
 
 
 def test_a_login_in_the_file_goes_to_the_board_of_the_file_alone(tmp_path: Path) -> None:
@@ -174,8 +177,8 @@ def test_a_login_in_the_file_goes_to_the_board_of_the_file_alone(tmp_path: Path)
         ({}, {"GPUBOARD_URL": "https://other/"}, (None, None)),
         ({"GPUBOARD_URL": "https://other/"}, {"GPUBOARD_LOGIN": "bob:pw"}, ("bob:pw", None)),
     ):
-        found = load_settings(str(conf), flags, environment).settings
-        assert (found.login, found.token) == sent, (flags, environment)
+        loaded_settings = load_settings(str(conf), flags, environment).settings
+        assert (loaded_settings.login, loaded_settings.token) == sent, (flags, environment)
 
 
 def test_a_changed_file_counts_at_once_and_a_bad_one_never(served: Served, lines: dict[str, str]) -> None:
@@ -199,25 +202,25 @@ def test_a_changed_file_counts_at_once_and_a_bad_one_never(served: Served, lines
     assert statuses() == [200, 401]
     write(lines["dave"])
     assert statuses() == [401, 200]
-    said = served.place.words()
+    log_text = served.place.words()
     plain = (
         f"gpuboard: the passwords in {file} cannot be used: line 1: the password of alice stands there in plain text"
     )
-    assert said.count(plain) == 1
-    assert said.count("No such file or directory; make the file with `htpasswd -B -c FILE NAME`; until then") == 1
-    assert "plain\n" not in said
+    assert log_text.count(plain) == 1
+    assert log_text.count("No such file or directory; make the file with `htpasswd -B -c FILE NAME`; until then") == 1
+    assert "plain\n" not in log_text
     write("\n".join(lines.values()))
 
 
 def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    desk.passwords.report = said.append
+    log_lines: list[str] = []
+    desk.passwords.report = log_lines.append
     assert desk.ask("alice", "pw").status == 200
     desk.passwords.path.write_text("bob:{SHA}GpHWL3ymc5liWkNopqtdSjuqYHM=\n")
     with monkeypatch.context() as patched:
         patched.setattr(files, "read_file", Mock(side_effect=files.FileRefusedError(os.strerror(errno.EMFILE))))
         assert [desk.ask("alice", "pw").status for _ in range(3)] == [200] * 3
-    assert [one.partition(": ")[2] for one in said] == [
+    assert [log_line.partition(": ")[2] for log_line in log_lines] == [
         "Too many open files; make the file with `htpasswd -B -c FILE NAME`; until then the passwords of before count"
     ]
     assert desk.ask("alice", "pw").status == 401  # the file is the same as when it could not be read
@@ -272,21 +275,21 @@ def test_no_link_to_a_folder_no_pipe_and_no_file_without_end_is_waited_for(tmp_p
 def test_the_command_exits_2_and_listens_nowhere(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
     (tmp_path / "users").write_text("alice:secret\n")
-    found = gpuboard(tmp_path, "serve", "--htpasswd", "users")
-    assert found.returncode == 2
-    assert found.stderr.startswith(f"gpuboard: the passwords in {tmp_path}/users cannot be used: line 1: ")
-    assert found.stderr.count("\n") == 1
-    found = gpuboard(tmp_path, "serve", "--htpasswd", "")
-    assert (found.returncode, found.stderr.startswith("gpuboard: --htpasswd names no file: ")) == (2, True)
+    finished = gpuboard(tmp_path, "serve", "--htpasswd", "users")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith(f"gpuboard: the passwords in {tmp_path}/users cannot be used: line 1: ")
+    assert finished.stderr.count("\n") == 1
+    finished = gpuboard(tmp_path, "serve", "--htpasswd", "")
+    assert (finished.returncode, finished.stderr.startswith("gpuboard: --htpasswd names no file: ")) == (2, True)
 
 
 def test_a_password_that_others_on_the_network_could_read_is_warned_of(tmp_path: Path) -> None:
     settings = Lab(tmp_path).settings(htpasswd="users")
-    for address, told in (("0.0.0.0", 1), ("127.0.0.1", 0)):  # noqa: S104
+    for address, warning_count in (("0.0.0.0", 1), ("127.0.0.1", 0)):  # noqa: S104
         with socket.socket() as bound:
             bound.bind((address, 0))
-            warnings = [CLEARTEXT_WARNING] * told
-            readers = ["everybody on the network with a password can read it"] * told
+            warnings = [CLEARTEXT_WARNING] * warning_count
+            readers = ["everybody on the network with a password can read it"] * warning_count
             assert list_server_start_messages(bound, settings, is_terminal=False) == warnings
             assert list_server_start_messages(bound, settings, is_terminal=True)[1:] == [*readers, *warnings]
 
@@ -317,10 +320,10 @@ class Desk:
         return [b""]
 
     def ask(self, name: str, password: str, address: str = "10.0.0.1") -> Asked:
-        found: list[Asked] = []
+        answers: list[Asked] = []
         environ = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": address, "HTTP_AUTHORIZATION": basic(name, password)}
-        self.login(environ, lambda status, headers: found.append(Asked(int(status[:3]), dict(headers))))  # type: ignore[arg-type]
-        return found[0]
+        self.login(environ, lambda status, headers: answers.append(Asked(int(status[:3]), dict(headers))))  # type: ignore[arg-type]
+        return answers[0]
 
 
 @pytest.fixture
@@ -357,10 +360,10 @@ def test_a_slow_hash_is_asked_once_for_an_open_page(desk: Desk, monkeypatch: pyt
 
     monkeypatch.setattr(PasswordVerifier, "is_correct", is_right)
     threads = [threading.Thread(target=desk.ask, args=("alice", "pw")) for _ in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert len(desk.seen) == 8
     assert len(asked) <= basic_auth.MAX_ACTIVE  # those that came at the very same moment
     assert [desk.ask("alice", "pw").status for _ in range(50)] == [200] * 50
@@ -375,7 +378,7 @@ def test_what_is_remembered_is_bounded_and_is_no_password(desk: Desk) -> None:
     assert len(users.verified_digests) == MAX_CACHED_LOGINS
     assert not users.was_verified("alice", b"password 0")
     assert users.was_verified("alice", b"password 999")
-    assert not any(b"password" in one for one in users.verified_digests)
+    assert not any(b"password" in digest for digest in users.verified_digests)
 
 
 def test_guessing_takes_few_threads_and_the_board_answers_meanwhile(
@@ -385,13 +388,13 @@ def test_guessing_takes_few_threads_and_the_board_answers_meanwhile(
     assert desk.ask("alice", "pw").status == 200
     hold = threading.Event()
     plain = PasswordVerifier.is_correct
-    monkeypatch.setattr(PasswordVerifier, "is_correct", lambda *told: hold.wait(60) and plain(*told))
+    monkeypatch.setattr(PasswordVerifier, "is_correct", lambda *arguments: hold.wait(60) and plain(*arguments))
     statuses: list[int] = []
     guess = lambda number: statuses.append(desk.ask("alice", "x", f"10.1.0.{number}").status)  # noqa: E731
     threads = [threading.Thread(target=guess, args=(number,)) for number in range(40)]
     try:
-        for one in threads:
-            one.start()
+        for thread in threads:
+            thread.start()
         end = time.monotonic() + 30
         while len(statuses) < 40 - basic_auth.MAX_ACTIVE - basic_auth.MAX_WAITING and time.monotonic() < end:
             time.sleep(0.01)
@@ -399,8 +402,8 @@ def test_guessing_takes_few_threads_and_the_board_answers_meanwhile(
         assert desk.ask("alice", "pw").status == 200
     finally:
         hold.set()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.join()
     assert statuses.count(401) == basic_auth.MAX_ACTIVE + basic_auth.MAX_WAITING
 
 

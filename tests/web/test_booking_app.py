@@ -87,8 +87,8 @@ class Web:
             heard.append((status, headers))
             return lambda _: None
 
-        given = {key: value for key, value in plain.items() if value is not None}
-        answer = b"".join(self.app(given, start))
+        wsgi_environ = {key: value for key, value in plain.items() if value is not None}
+        answer = b"".join(self.app(wsgi_environ, start))
         ((status, headers),) = heard
         return Got(int(status[:3]), dict(headers), json.loads(answer) if answer else {})
 
@@ -108,7 +108,7 @@ class Web:
         """Who has booked something, by the file."""
         path = self.lab.data / "comments.json"
         hosts = json.loads(path.read_text()) if path.exists() else {}
-        return [one["name"] for gpus in hosts.values() for one in gpus.values()]
+        return [booking["name"] for gpus in hosts.values() for booking in gpus.values()]
 
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.lab.data / "bookings.log").read_text().splitlines()]
@@ -151,8 +151,8 @@ def test_what_is_booked_is_refused_with_409_and_released_with_200(web: Web) -> N
 
 def test_the_list_names_the_caller_how_they_were_identified_and_the_zone(web: Web) -> None:
     web.post(**LOGIN)
-    said = web.get(**LOGIN).said
-    assert {key: said[key] for key in said if key != "bookings"} == {
+    answer = web.get(**LOGIN).said
+    assert {key: answer[key] for key in answer if key != "bookings"} == {
         "who": "alice",
         "how": "server",
         "admin": False,
@@ -160,14 +160,14 @@ def test_the_list_names_the_caller_how_they_were_identified_and_the_zone(web: We
         "for_others": True,
         "watches": [],
     }
-    assert [(one["where"], one["mine"]) for one in said["bookings"]] == [("atlas:0", True)]
+    assert [(booking["where"], booking["mine"]) for booking in answer["bookings"]] == [("atlas:0", True)]
 
 
 def test_a_list_is_for_everybody_who_can_read_the_board(web: Web) -> None:
     web.post(**LOGIN)
-    said = web.get("host=atlas&x=1").said
-    assert (said["who"], said["how"]) == (None, None)
-    assert [(one["name"], one["mine"]) for one in said["bookings"]] == [("alice", False)]
+    answer = web.get("host=atlas&x=1").said
+    assert (answer["who"], answer["how"]) == (None, None)
+    assert [(booking["name"], booking["mine"]) for booking in answer["bookings"]] == [("alice", False)]
     assert web.get("host=zeus").said["bookings"] == []
 
 
@@ -180,16 +180,20 @@ def test_where_users_are_hidden_only_ones_own_bookings_have_a_name(web: Web) -> 
         (LOGIN, True),
         ({"AUTH_TYPE": "Basic", "REMOTE_USER": "Root"}, True),
     ):
-        (one,) = web.get(**environ).said["bookings"]
-        assert (one["name"] == "alice", one["comment"] == "secret", one["id"] is not None) == (seen, seen, seen)
+        (booking,) = web.get(**environ).said["bookings"]
+        assert (booking["name"] == "alice", booking["comment"] == "secret", booking["id"] is not None) == (
+            seen,
+            seen,
+            seen,
+        )
 
 
 def test_where_users_are_hidden_who_booked_for_another_is_hidden_too(web: Web) -> None:
     web.set(shown=PrivacySettings(users=False))
     web.post({**BOOK, "name": "bob"}, **LOGIN)
     for name, by in (("alice", "alice"), ("bob", "alice"), ("carol", None)):
-        (one,) = web.get(AUTH_TYPE="Basic", REMOTE_USER=name).said["bookings"]
-        assert one["by"] == by
+        (booking,) = web.get(AUTH_TYPE="Basic", REMOTE_USER=name).said["bookings"]
+        assert booking["by"] == by
     assert "alice" not in json.dumps(web.get().said)
 
 
@@ -246,8 +250,8 @@ def test_no_header_says_who_somebody_is(web: Web, header: str) -> None:
 def test_the_proxy_says_who_somebody_is_and_nobody_else(web: Web) -> None:
     web.set(proxy="192.0.2.1", proxy_header="X-Login")
     assert web.get(HTTP_X_LOGIN="alice").said["how"] is None
-    said = web.get(HTTP_X_LOGIN="alice", REMOTE_ADDR="192.0.2.1").said
-    assert (said["who"], said["how"]) == ("alice", "proxy")
+    answer = web.get(HTTP_X_LOGIN="alice", REMOTE_ADDR="192.0.2.1").said
+    assert (answer["who"], answer["how"]) == ("alice", "proxy")
     assert web.get(HTTP_X_LOGIN="alice", REMOTE_ADDR="::ffff:192.0.2.1").said["who"] == "alice"
     assert web.get(HTTP_X_LOGIN="", REMOTE_ADDR="192.0.2.1").said["who"] is None
 
@@ -327,8 +331,8 @@ def test_a_token_is_revoked_by_its_own_name_alone(web: Web) -> None:
 def test_a_realm_is_a_part_of_the_name_for_elsewhere_somebody_else_may_have_the_same(web: Web) -> None:
     web.set(admins=frozenset({"root"}))
     for name in ("root@EVIL", "EVIL\\root"):
-        said = web.get(AUTH_TYPE="Negotiate", REMOTE_USER=name).said
-        assert (said["who"], said["admin"]) == (name, False)
+        answer = web.get(AUTH_TYPE="Negotiate", REMOTE_USER=name).said
+        assert (answer["who"], answer["admin"]) == (name, False)
 
 
 def test_a_name_beyond_ascii_is_read_as_it_was_meant(web: Web) -> None:
@@ -348,15 +352,15 @@ def test_a_name_that_would_have_to_be_changed_is_refused(web: Web, name: str) ->
 
 def test_a_token_says_who_somebody_is_until_it_is_revoked(web: Web) -> None:
     tokens = TokenStore(web.lab.state)
-    mine, other = tokens.create_token("alice", NOW), tokens.create_token("bob", NOW)
-    assert len({mine, other, tokens.create_token("alice", NOW)}) == 3
+    mine, bobs_token = tokens.create_token("alice", NOW), tokens.create_token("bob", NOW)
+    assert len({mine, bobs_token, tokens.create_token("alice", NOW)}) == 3
     bearer = {"HTTP_AUTHORIZATION": f"Bearer {mine}"}
     assert (web.get(**bearer).said["who"], web.get(**bearer).said["how"]) == ("alice", "token")
     assert web.post(**bearer).status == 200
     assert web.log()[0]["via"] == "web, token"
     assert (tokens.revoke_tokens("Alice"), tokens.revoke_tokens("alice")) == (2, 0)
     assert web.post(**bearer).status == 401
-    assert web.get(HTTP_AUTHORIZATION=f"bearer  {other}").said["who"] == "bob"
+    assert web.get(HTTP_AUTHORIZATION=f"bearer  {bobs_token}").said["who"] == "bob"
 
 
 def test_only_a_private_hash_of_a_token_is_stored(web: Web) -> None:
@@ -406,11 +410,11 @@ def test_a_damaged_list_of_tokens_is_reported_and_never_written_over(web: Web) -
 def test_tokens_made_at_the_same_time_all_count(web: Web) -> None:
     tokens = TokenStore(web.lab.state)
     threads = [threading.Thread(target=tokens.create_token, args=(f"user{number}", NOW)) for number in range(12)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert {one.name for one in tokens.list_tokens()} == {f"user{number}" for number in range(12)}
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {thread.name for thread in tokens.list_tokens()} == {f"user{number}" for number in range(12)}
 
 
 # An open desk
@@ -545,10 +549,10 @@ def test_a_body_that_is_too_long_is_not_even_read() -> None:
         booking_app.read_booking_request_body(environ)
 
 
-@pytest.mark.parametrize("told", ["evil.example", "evil.example, web:8080", "web:8080, evil.example"])
+@pytest.mark.parametrize("forged_host", ["evil.example", "evil.example, web:8080", "web:8080, evil.example"])
 @pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.7"])
-def test_the_host_comes_from_the_host_header_and_from_no_other(web: Web, told: str, address: str) -> None:
-    forwarded = {"HTTP_X_FORWARDED_HOST": told, "HTTP_FORWARDED": f"host={told}", "REMOTE_ADDR": address}
+def test_the_host_comes_from_the_host_header_and_from_no_other(web: Web, forged_host: str, address: str) -> None:
+    forwarded = {"HTTP_X_FORWARDED_HOST": forged_host, "HTTP_FORWARDED": f"host={forged_host}", "REMOTE_ADDR": address}
     web.set(proxy="192.0.2.1")
     assert web.post(**LOGIN, **forwarded, HTTP_ORIGIN="http://evil.example").status == 403
     assert web.post({**BOOK, "check": True}, **LOGIN, **forwarded, HTTP_ORIGIN="http://web:8080").status == 200
@@ -662,18 +666,18 @@ def test_ten_wrong_tokens_a_minute_and_then_not_even_a_right_one_is_tried(web: W
 
 
 def test_the_count_holds_over_processes_and_threads(web: Web) -> None:
-    other = BookingApplication(web.app.settings, web.told.append, lambda: web.time)
+    second_app = BookingApplication(web.app.settings, web.told.append, lambda: web.time)
     for number in range(30):
-        web.app, other = other, web.app
+        web.app, second_app = second_app, web.app
         assert web.post(b"{}", **LOGIN).status == 400, number
     assert web.post(b"{}", **LOGIN).status == 429
     count = RateLimiter(web.lab.state, lambda: NOW)
     allowed: list[int] = []
     threads = [threading.Thread(target=lambda: allowed.append(count.count_request("192.0.2.9", 6))) for _ in range(20)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert allowed.count(0) == 10
 
 
@@ -777,8 +781,8 @@ def at_once(app: Callable[..., Any], number: int) -> tuple[list[threading.Thread
         app({"REQUEST_METHOD": "POST"}, lambda status, headers: heard.append((status, dict(headers))))
 
     threads = [threading.Thread(target=ask) for _ in range(number)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     return threads, heard
 
 
@@ -789,8 +793,8 @@ def test_few_requests_are_handled_at_once_some_wait_and_the_rest_is_refused() ->
     assert {status for status, _ in heard} == {"503 Service Unavailable"}
     assert {headers["Retry-After"] for _, headers in heard} == {"10"}
     slow.go.set()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
     assert [status for status, _ in heard].count("200 OK") == MAX_ACTIVE + MAX_WAITING
     assert slow.most == MAX_ACTIVE == 4
 
@@ -801,11 +805,11 @@ def test_a_request_does_not_wait_for_long_and_afterwards_there_is_room_again() -
     threads, heard = at_once(limited, MAX_ACTIVE + 3)
     wait_until(lambda: len(heard) == 3)
     slow.go.set()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
     threads, again = at_once(limited, MAX_ACTIVE)
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
     assert [status for status, _ in again] == ["200 OK"] * MAX_ACTIVE
 
 
@@ -835,7 +839,7 @@ def test_a_file_that_cannot_be_read_is_reported_without_our_folders_and_once_in_
         assert (got.status, got.headers["Retry-After"]) == (503, "10")
         assert got.error.startswith("data/comments.json cannot be read, and is left as it is: line 1")
         assert str(web.lab.data) not in got.error
-    assert [str(web.lab.data / "comments.json") in one for one in web.told] == [True]
+    assert [str(web.lab.data / "comments.json") in log_line for log_line in web.told] == [True]
     assert (web.lab.data / "comments.json").read_text() == "{"
 
 
@@ -888,7 +892,9 @@ def test_the_command_makes_a_token_that_counts_lists_whose_there_are_and_revokes
     assert web.get(HTTP_AUTHORIZATION=f"Bearer {made.stdout.strip()}").said["who"] == "alice"
     listed = gpuboard(folder, "token", "--list").stdout
     assert listed.startswith("alice  20")
-    assert [one["name"] for one in json.loads(gpuboard(folder, "token", "--list", "--json").stdout)] == ["alice"]
+    assert [
+        token_entry["name"] for token_entry in json.loads(gpuboard(folder, "token", "--list", "--json").stdout)
+    ] == ["alice"]
     assert made.stdout.strip() not in listed + (web.lab.state / "tokens.json").read_text()
     gone = gpuboard(folder, "token", "--revoke", "alice")
     assert (gone.returncode, gone.stderr) == (0, "gpuboard: 1 token of alice counted until now\n")
@@ -941,4 +947,4 @@ def test_settings_that_are_wrong_are_reported_to_the_admin_alone_and_read_again(
     monkeypatch.setenv("GPUBOARD_BOOK_OPEN", "yes")
     assert web.get().said["how"] == "open"
     web.lab.book({"atlas": {"0": {"name": "bob", "date": soon(3600)}}})
-    assert [one["name"] for one in web.get().said["bookings"]] == ["bob"]
+    assert [booking["name"] for booking in web.get().said["bookings"]] == ["bob"]

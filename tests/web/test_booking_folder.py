@@ -52,11 +52,11 @@ def lab() -> Iterator[Lab]:
     """A lab in a folder that everybody can reach, with a host of eight GPUs."""
     folder = Path(tempfile.mkdtemp(prefix="gpuboard-test-"))
     folder.chmod(0o755)
-    found = Lab(folder)
-    found.host("atlas", "".join(gpu(index) for index in range(8)))
-    for path in found.data.rglob("*"):
+    prepared_lab = Lab(folder)
+    prepared_lab.host("atlas", "".join(gpu(index) for index in range(8)))
+    for path in prepared_lab.data.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    yield found
+    yield prepared_lab
     shutil.rmtree(folder)
 
 
@@ -91,9 +91,9 @@ def by_old_program(monkeypatch: pytest.MonkeyPatch, act: Callable[[], str]) -> s
 
 def move(lab: Lab) -> list[str]:
     """Do what `./install.sh web` does; return what it says."""
-    said: list[str] = []
-    separate_booking_folder(lab.settings(), said.append)
-    return said
+    messages: list[str] = []
+    separate_booking_folder(lab.settings(), messages.append)
+    return messages
 
 
 # Where bookings are
@@ -106,7 +106,7 @@ def test_bookings_watches_and_their_companions_are_in_the_folder_where_there_is_
     lab.build()
     assert {path.name for path in (lab.data / "bookings").iterdir()} == set(COMPANIONS)
     assert [path.name for path in lab.data.iterdir() if path.is_file()] == []
-    assert [one["name"] for one in lab.status()["hosts"][0]["gpus"][0]["bookings"]] == ["alice"]
+    assert [booking["name"] for booking in lab.status()["hosts"][0]["gpus"][0]["bookings"]] == ["alice"]
     assert (
         booking_service.list_service_bookings(BookingService(lab.settings()).begin_read(BookingUser("alice")))[
             "bookings"
@@ -203,11 +203,11 @@ def test_who_waits_for_the_lock_while_bookings_move_books_in_the_new_place(lab: 
 def test_who_else_can_put_links_into_data(lab: Lab, mode: int, gid: int, writers: str) -> None:
     share(lab.data, 0, gid, mode)
     assert name_data_folder_writers(lab.data) == writers
-    told = f"data: {writers} can put links into it, and so redirect what is written there: {FIX_HINT}"
-    assert (told in words(lab.build())) == bool(writers)
-    found = data_check(lab)
-    assert found.status == ("fail" if writers else "warn" if mode & 0o002 else "pass")
-    assert (found.advice == FIX_HINT) == bool(writers)
+    problem = f"data: {writers} can put links into it, and so redirect what is written there: {FIX_HINT}"
+    assert (problem in words(lab.build())) == bool(writers)
+    finding = data_check(lab)
+    assert finding.status == ("fail" if writers else "warn" if mode & 0o002 else "pass")
+    assert (finding.advice == FIX_HINT) == bool(writers)
 
 
 # The move
@@ -227,8 +227,8 @@ def test_bookings_move_once_and_data_is_closed(lab: Lab) -> None:
     watch(lab, "k7m2xp")
     open_to_the_group(lab)
     (lab.data / "atlas").chmod(0o2775)
-    said = move(lab)
-    assert said == [
+    messages = move(lab)
+    assert messages == [
         f"Bookings are in {lab.data}/bookings now, which the group 7201 can write to.",
         f"{lab.data} itself: only this user can write to it.",
     ]
@@ -271,8 +271,8 @@ def test_after_the_move_a_program_of_an_older_version_books_nothing(lab: Lab, mo
     book(lab, 0)
     open_to_the_group(lab)
     move(lab)
-    said = by_old_program(monkeypatch, lambda: book(lab, 1))
-    assert said.endswith("cannot be read: it is a link, and links are not followed")
+    complaint = by_old_program(monkeypatch, lambda: book(lab, 1))
+    assert complaint.endswith("cannot be read: it is a link, and links are not followed")
     with pytest.raises(LockedFileError):
         by_old_program(monkeypatch, lambda: watch(lab, "later"))
     assert booked(lab.data / "bookings") == ["0"]
@@ -305,7 +305,9 @@ def test_killed_at_any_step_the_next_call_finishes_and_no_booking_is_lost(
             line["after"][0][1] for line in booking_store.BookingStore(lab.data).read_log() if line["what"] == "book"
         ]
         assert sorted(changes) == booked(lab.data / "bookings")
-        assert [one["id"] for one in json.loads((lab.data / "bookings/watches.json").read_text())] == ["first"]
+        assert [watch_entry["id"] for watch_entry in json.loads((lab.data / "bookings/watches.json").read_text())] == [
+            "first"
+        ]
         assert stat.S_IMODE(lab.data.stat().st_mode) == 0o2750
         left = {path.name for path in lab.data.iterdir()} - {"atlas", "bookings", "comments.json", "watches.json"}
         assert left == {booking_store.LOCK_FILE}
@@ -383,8 +385,8 @@ def test_accounts_that_write_files_of_the_original_scripts_go_on(lab: Lab) -> No
 
 def set_access_list(folder: Path, kind: str) -> None:
     """Let BOB write by an access list, as setfacl would; `kind` is access or default."""
-    user_obj, user, group_obj, mask, other, nobody = 0x01, 0x02, 0x04, 0x10, 0x20, 0xFFFFFFFF
-    entries = ((user_obj, 7, nobody), (user, 7, BOB), (group_obj, 5, nobody), (mask, 7, nobody), (other, 0, nobody))
+    user_obj, user, group_obj, mask, acl_other, nobody = 0x01, 0x02, 0x04, 0x10, 0x20, 0xFFFFFFFF
+    entries = ((user_obj, 7, nobody), (user, 7, BOB), (group_obj, 5, nobody), (mask, 7, nobody), (acl_other, 0, nobody))
     packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
         os.setxattr(folder, f"system.posix_acl_{kind}", packed)

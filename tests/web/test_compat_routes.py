@@ -75,25 +75,25 @@ def entries(url: str, count: int) -> list[dict[str, Any]]:
     assert status == 200
     content = json.loads(body)
     jsonschema.validate(content, SCHEMA)
-    found: list[dict[str, Any]] = content["atlas"]["data"]
-    return found
+    history_entries: list[dict[str, Any]] = content["atlas"]["data"]
+    return history_entries
 
 
 def test_as_many_entries_as_are_asked_for_the_newest_last(lab: Lab) -> None:
     with served(lab) as url:
-        found = entries(url, 4)
-    assert [one["gpu_data"]["gpu:0"]["gpu_volatile"] for one in found] == [7, 8, 9, 97]
-    stamps = [one["timestamp"] for one in found]
+        history_entries = entries(url, 4)
+    assert [history_entry["gpu_data"]["gpu:0"]["gpu_volatile"] for history_entry in history_entries] == [7, 8, 9, 97]
+    stamps = [history_entry["timestamp"] for history_entry in history_entries]
     assert stamps == sorted(set(stamps))
 
 
 def test_an_entry_of_history_has_the_shape_and_all_that_history_knows(lab: Lab) -> None:
     with served(lab) as url:
         old, new = entries(url, 2)
-    one = old["gpu_data"]["gpu:0"]
-    assert one.keys() == new["gpu_data"]["gpu:0"].keys()
+    old_gpu = old["gpu_data"]["gpu:0"]
+    assert old_gpu.keys() == new["gpu_data"]["gpu:0"].keys()
     at = datetime.strptime(f"{old['timestamp']} +0000", "%Y%m%d%H%M%S %z")
-    assert one == {
+    assert old_gpu == {
         "available_memory": 61440,
         "device_num": 0,
         "gpu_name": NAME,
@@ -174,8 +174,8 @@ def test_a_known_answer_is_304_and_another_number_is_another_answer(lab: Lab) ->
 def test_a_host_that_is_down_has_its_minutes_before_what_is_known_of_it_now(lab: Lab) -> None:
     lab.build(after=3600)
     with served(lab) as url:
-        found = entries(url, 3)
-    assert [one["gpu_data"]["gpu:0"]["gpu_volatile"] for one in found] == [8, 9, None]
+        history_entries = entries(url, 3)
+    assert [history_entry["gpu_data"]["gpu:0"]["gpu_volatile"] for history_entry in history_entries] == [8, 9, None]
 
 
 def test_a_host_that_was_never_seen_has_none(lab: Lab) -> None:

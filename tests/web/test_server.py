@@ -59,9 +59,9 @@ SECURITY = {
 }
 
 
-def clean_environment(**more: str) -> dict[str, str]:
+def clean_environment(**extra_variables: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "PRIVATE": SECRET.decode(), **more}
+    return {**kept, "PYTHONPATH": str(ROOT), "PRIVATE": SECRET.decode(), **extra_variables}
 
 
 class Got(NamedTuple):
@@ -108,11 +108,11 @@ class Running:
         """What is answered to these very bytes, until the connection ends."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
             line.sendall(request)
-            found = b""
+            received = b""
             with contextlib.suppress(ConnectionResetError):
-                while more := line.recv(65536):
-                    found += more
-            return found
+                while chunk := line.recv(65536):
+                    received += chunk
+            return received
 
     def target(self, target: bytes) -> bytes:
         """The same for a path as it stands on the request line."""
@@ -212,9 +212,9 @@ def test_it_says_to_a_terminal_where_the_board_is_in_one_line(folder: Path) -> N
     ours, its = pty.openpty()
     command = [sys.executable, "-m", "site_builder", "serve", "--listen", str(port)]
     with subprocess.Popen(command, cwd=folder, env=clean_environment(), stderr=its) as process:
-        said = os.read(ours, 4096).decode()
+        terminal_text = os.read(ours, 4096).decode()
         process.terminate()
-    assert said == f"gpuboard: the board is at http://127.0.0.1:{port}/ until Ctrl-C\r\n"
+    assert terminal_text == f"gpuboard: the board is at http://127.0.0.1:{port}/ until Ctrl-C\r\n"
     os.close(ours)
     os.close(its)
 
@@ -265,15 +265,15 @@ def test_a_flag_that_is_no_address_is_one_sentence_and_exit_2(folder: Path) -> N
 
 
 def test_a_port_for_root_alone_is_one_sentence() -> None:
-    told = describe_server_listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
-    assert told.startswith("only root may listen on port 80: choose one from 1024 on")
+    message = describe_server_listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
+    assert message.startswith("only root may listen on port 80: choose one from 1024 on")
 
 
 def test_a_name_that_nobody_knows_is_one_sentence() -> None:
-    told = describe_server_listen_error(
+    message = describe_server_listen_error(
         socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "nowhere", 8080
     )
-    assert told.startswith("nowhere is not an address of this machine")
+    assert message.startswith("nowhere is not an address of this machine")
 
 
 @pytest.mark.parametrize("www", ["nowhere", "stderr.txt"])
@@ -574,9 +574,9 @@ def test_every_answer_has_the_headers_of_security(site: Running, path: str, name
 
 def test_the_policy_is_the_pages_own_and_says_who_may_frame_it(site: Running) -> None:
     template = (ROOT / "site_builder/board/templates/head.html").read_text()
-    found = re.search(r'Content-Security-Policy content="([^"]+)"', template)
-    assert found
-    assert site.get().headers["Content-Security-Policy"] == f"{html.unescape(found[1])}; frame-ancestors 'self'"
+    policy_match = re.search(r'Content-Security-Policy content="([^"]+)"', template)
+    assert policy_match
+    assert site.get().headers["Content-Security-Policy"] == f"{html.unescape(policy_match[1])}; frame-ancestors 'self'"
 
 
 def test_it_sends_the_time_but_no_server_name(site: Running) -> None:
@@ -623,10 +623,10 @@ def test_a_changed_etag_sends_the_file_again(site: Running, form: str) -> None:
 
 def test_a_304_has_the_headers_that_caches_need(site: Running) -> None:
     full = site.get("/assets/board.css?1").headers
-    known = site.get("/assets/board.css?1", If_None_Match=full["Etag"]).headers
+    cached_headers = site.get("/assets/board.css?1", If_None_Match=full["Etag"]).headers
     names = ("Etag", "Cache-Control", "Vary", "Last-Modified", "Content-Security-Policy")
-    assert [known[name] for name in names] == [full[name] for name in names]
-    assert "Content-Length" not in known
+    assert [cached_headers[name] for name in names] == [full[name] for name in names]
+    assert "Content-Length" not in cached_headers
 
 
 def test_a_304_keeps_the_connection(site: Running) -> None:
@@ -757,9 +757,9 @@ def test_a_large_page_is_compressed_once_for_50_readers_and_head(folder: Path, m
     times = []
     really = gzip.compress
 
-    def counted(*given: Any, **named: Any) -> bytes:  # noqa: ANN401 # as it is called
+    def counted(*arguments: Any, **named: Any) -> bytes:  # noqa: ANN401 # as it is called
         times.append(time.monotonic())
-        return really(*given, **named)
+        return really(*arguments, **named)
 
     monkeypatch.setattr(gzip, "compress", counted)
     site = StaticSite(folder / "www")
@@ -800,8 +800,8 @@ def test_50_readers_get_a_page_whole_while_it_is_replaced(folder: Path) -> None:
     """Each body is one of the versions, and each tag stands for one body."""
     page, new = folder / "www/index.html", folder / "new"
     page.write_bytes(version(0))
-    known = {hashlib.blake2b(version(number)).digest(): number for number in range(21)}
-    found: dict[str, set[int | None]] = {}
+    number_by_digest = {hashlib.blake2b(version(number)).digest(): number for number in range(21)}
+    versions_by_tag: dict[str, set[int | None]] = {}
     done = threading.Event()
     with running(folder) as one, ThreadPoolExecutor(50) as readers:
 
@@ -811,7 +811,9 @@ def test_50_readers_get_a_page_whole_while_it_is_replaced(folder: Path) -> None:
                 packed = number % 2 == 0
                 answer = one.get(Accept_Encoding="gzip" if packed else "identity")
                 body = gzip.decompress(answer.body) if packed else answer.body
-                found.setdefault(answer.headers["Etag"], set()).add(known.get(hashlib.blake2b(body).digest()))
+                versions_by_tag.setdefault(answer.headers["Etag"], set()).add(
+                    number_by_digest.get(hashlib.blake2b(body).digest())
+                )
                 if last:
                     return
 
@@ -824,8 +826,8 @@ def test_50_readers_get_a_page_whole_while_it_is_replaced(folder: Path) -> None:
         for each in reading:
             each.result()
         log = one.log.read_text()
-    assert all(len(versions) == 1 and None not in versions for versions in found.values())
-    assert 20 in set().union(*found.values())
+    assert all(len(versions) == 1 and None not in versions for versions in versions_by_tag.values())
+    assert 20 in set().union(*versions_by_tag.values())
     assert log == ""
 
 
@@ -843,9 +845,9 @@ def test_stalled_clients_do_not_delay_others(folder: Path) -> None:
         with within(10, wall):
             assert one.get("/small.txt").body == b"small"
         about = Path(f"/proc/{one.process.pid}")
-        found = re.search(r"VmRSS:\s+([0-9]+)", (about / "status").read_text())
-        assert found
-        assert int(found[1]) < 60_000  # KiB; the page is in memory once, not once a reader or once a thread
+        memory_match = re.search(r"VmRSS:\s+([0-9]+)", (about / "status").read_text())
+        assert memory_match
+        assert int(memory_match[1]) < 60_000  # KiB; the page is in memory once, not once a reader or once a thread
         assert len(list((about / "fd").iterdir())) < 150  # and a large file is open once a reader, not once a request
         assert one.log.read_text() == ""
 
@@ -898,19 +900,19 @@ def test_a_browser_shows_the_board_without_an_error_or_a_violation(tmp_path: Pat
     lab = Lab(tmp_path)
     lab.host("atlas")
     build(tmp_path)
-    told: list[str] = []
+    browser_messages: list[str] = []
 
     def tell(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            told.append(message.text)
+            browser_messages.append(message.text)
 
     with running(tmp_path) as one:
         context = browser.new_context()
         try:
             page = context.new_page()
             page.on("console", tell)
-            page.on("pageerror", lambda error: told.append(str(error)))
-            page.on("requestfailed", lambda request: told.append(request.url))
+            page.on("pageerror", lambda error: browser_messages.append(str(error)))
+            page.on("requestfailed", lambda request: browser_messages.append(request.url))
             answers: list[int] = []
             page.on("response", lambda response: answers.append(response.status))
             page.goto(f"http://127.0.0.1:{one.port}/")
@@ -919,5 +921,5 @@ def test_a_browser_shows_the_board_without_an_error_or_a_violation(tmp_path: Pat
             assert page.evaluate("getComputedStyle(document.querySelector('.bar')).display") == "flex"
         finally:
             context.close()
-    assert told == []
+    assert browser_messages == []
     assert set(answers) <= {200, 304}

@@ -70,10 +70,10 @@ def get(port: int, source: str = "127.0.0.1") -> tuple[int, bytes]:
 def count_open(lines: Iterable[socket.socket]) -> int:
     """Count the connections that the server has not closed."""
     poll = select.poll()
-    known = {line.fileno(): line for line in lines}
-    for number in known:
+    lines_by_descriptor = {line.fileno(): line for line in lines}
+    for number in lines_by_descriptor:
         poll.register(number, select.POLLIN | select.POLLHUP)
-    return len(known) - len(poll.poll(0))
+    return len(lines_by_descriptor) - len(poll.poll(0))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -239,15 +239,15 @@ def answer(_: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
 
 def ask(check: HostHeaderCheck, host: str) -> str:
     """Return the status of a request within this process."""
-    told: list[str] = []
+    status_lines: list[str] = []
     environ: dict[str, Any] = {
         "REQUEST_METHOD": "GET",
         "SERVER_PROTOCOL": "HTTP/1.1",
         "REQUEST_URI": "/",
         "HTTP_HOST": host,
     }
-    check(environ, lambda line, *_: told.append(line) or (lambda _: None))  # type: ignore[func-returns-value]
-    return told[0][:3]
+    check(environ, lambda line, *_: status_lines.append(line) or (lambda _: None))  # type: ignore[func-returns-value]
+    return status_lines[0][:3]
 
 
 def test_the_full_name_of_the_machine_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
