@@ -489,7 +489,7 @@ def test_a_board_that_is_seconds_old_is_asked_again(own: OwnGpus, lab: Lab) -> N
         lab.book({HERE: {"0": {"name": "bob", "date": soon(7200)}}})  # the board is not built anew
         with running(own, "--name", "alice", "--", "sh", "-c", f"{SHOW}; read line") as process:
             assert first_line(process) == "1 PCI_BUS_ID"
-        eventually(lambda: not taken())
+        eventually(lambda: not taken() and list(booked(lab)) == ["0"])  # what is bob's; the run has given back its own
         lab.book({})
         with running(own, "--name", "alice", "--", "sh", "-c", f"{SHOW}; read line") as process:
             assert first_line(process) == "0 PCI_BUS_ID"
