@@ -18,7 +18,7 @@ from site_builder.alerts.conditions import (
     find_health_conditions,
 )
 from site_builder.alerts.contacts import ContactsAndRules, load_contacts
-from site_builder.alerts.http_mail_hooks import HookFolder
+from site_builder.alerts.hooks import HookFolder
 from site_builder.alerts.model import WATCH_RULE, WEEKLY_REPORT_RULE, AlertContext, AlertRule, AlertState, Condition
 from site_builder.alerts.rules import apply_alert_rules
 from site_builder.alerts.store import AlertStateError, open_alert_store

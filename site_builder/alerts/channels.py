@@ -13,9 +13,11 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import parse_qsl
 
-from site_builder.alerts import http_mail_hooks, model, slack_client
+from site_builder.alerts import http_client, model, slack_client
 from site_builder.alerts.contacts import MAIL_KIND, Contact, Contacts, load_contacts
-from site_builder.alerts.http_mail_hooks import AlertHttpClient, HookFolder, MailDelivery, derive_http_apprise_class
+from site_builder.alerts.hooks import HookFolder
+from site_builder.alerts.http_client import AlertHttpClient, derive_http_apprise_class
+from site_builder.alerts.mail import MailDelivery
 from site_builder.alerts.model import AlertMessage, AlertReceiver, DeliveryOutcome, Notification
 from site_builder.config.settings import Settings
 
@@ -267,8 +269,8 @@ def build_apprise_channel(url: str) -> Any:  # noqa: ANN401 # a service of appri
     if not service.enabled:
         raise ChannelUnusableError(f"{scheme}:// needs a library that is not there")
     service.retry, service.redirects = 0, False  # the queue retries
-    service.socket_connect_timeout = http_mail_hooks.CONNECT_TIMEOUT_S
-    service.socket_read_timeout = http_mail_hooks.READ_TIMEOUT_S
+    service.socket_connect_timeout = http_client.CONNECT_TIMEOUT_S
+    service.socket_read_timeout = http_client.READ_TIMEOUT_S
     return service
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from site_builder.alerts.channels import load_channels
 from site_builder.alerts.contacts import ContactsAndRules, load_contacts
-from site_builder.alerts.http_mail_hooks import HookFolder
+from site_builder.alerts.hooks import HookFolder
 from site_builder.alerts.model import CHANNEL_PREFIX, HOOK_PREFIX, SENT
 from site_builder.alerts.queue import describe_queue_problems
 from site_builder.alerts.store import STATE_FILE, AlertStateError, open_alert_store

@@ -17,7 +17,7 @@ from types import FunctionType
 import pytest
 import requests
 
-from site_builder.alerts import channels, contacts, http_mail_hooks, slack_client
+from site_builder.alerts import channels, contacts, http_client, mail, slack_client
 from site_builder.alerts.channels import NotificationChannels
 from site_builder.alerts.model import Alert, AlertMessage, AlertReceiver, DeliveryOutcome, Notification
 from site_builder.config.settings import Settings
@@ -110,16 +110,16 @@ def test_a_receiver_that_is_not_there_did_not_take_it(settings: Settings) -> Non
 
 
 def test_a_receiver_that_falls_silent_is_unsure(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_mail_hooks, "READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_client, "READ_TIMEOUT_S", 0.3)
     assert to_lab(settings, web.url("slow")) == DeliveryOutcome("unsure", "the webhook did not answer in time")
-    monkeypatch.setattr(http_mail_hooks, "READ_TIMEOUT_S", 20.0)
+    monkeypatch.setattr(http_client, "READ_TIMEOUT_S", 20.0)
     assert to_lab(settings, web.url("drip"), seconds=0.5) == DeliveryOutcome(
         "unsure", "the webhook did not end within 0 s"
     )
 
 
 def test_an_abandoned_delivery_sends_no_more_requests(web: Web) -> None:
-    client = http_mail_hooks.AlertHttpClient()
+    client = http_client.AlertHttpClient()
     client.is_abandoned = True
     before = len(web.came)
     with pytest.raises(requests.RequestException):
@@ -144,11 +144,11 @@ def test_nothing_but_the_one_service_uses_our_http_client(settings: Settings, we
 def test_every_plugin_of_apprise_that_is_used_sends_through_our_http_client() -> None:
     from apprise.manager_plugins import NotificationManager  # noqa: PLC0415, TID251
 
-    client = http_mail_hooks.AlertHttpClient()
+    client = http_client.AlertHttpClient()
     for plugin in NotificationManager().plugins():  # type: ignore[no-untyped-call]
         if not channels.is_http_channel(plugin):
             continue
-        derived = http_mail_hooks.derive_http_apprise_class(plugin, client)
+        derived = http_client.derive_http_apprise_class(plugin, client)
         for base in plugin.__mro__:
             for name, member in vars(base).items():
                 function = getattr(member, "__func__", member)
@@ -227,7 +227,7 @@ def test_an_answer_with_ok_false_has_failed(settings: Settings, web: Web, monkey
 
 
 def test_an_address_with_several_receivers_is_unsure_if_some_took_it() -> None:
-    client = http_mail_hooks.AlertHttpClient()
+    client = http_client.AlertHttpClient()
     client.outcomes = [DeliveryOutcome("sent"), DeliveryOutcome("failed", "HTTP 500")]
     assert client.summarize_outcomes(has_many_receivers=False).status == "failed", "logged in, and then refused"
     assert client.summarize_outcomes(has_many_receivers=True).status == "unsure"
@@ -247,7 +247,7 @@ def test_retry_after_is_read_in_each_format() -> None:
         ({}, b"[" * 100_000, None),
         ({"Retry-After": "-5"}, b"{" * 100_000, None),
     ):
-        assert http_mail_hooks.parse_http_retry_after(headers, body) == seconds, (headers, body[:50])
+        assert http_client.parse_http_retry_after(headers, body) == seconds, (headers, body[:50])
 
 
 def test_mail_to_a_channel_is_one_message_to_all(settings: Settings, post: Post, smtp: int) -> None:
@@ -330,12 +330,12 @@ def test_outcomes_of_smtp_answers(settings: Settings, smtp: int, post: Post, mon
     assert to("ops@lab.org", MESSAGE._replace(title="refuse me")).status == "failed"
     assert to("ops@lab.org,nobody@lab.org") == DeliveryOutcome("sent", "the mail server refused 1 of its receivers")
     assert to("ops@lab.org", port=9).status == "failed"
-    monkeypatch.setattr(http_mail_hooks, "SMTP_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(mail, "SMTP_TIMEOUT_S", 5.0)
     with mute_server() as port:
         outcome = to("ops@lab.org", port=port)
         assert outcome == DeliveryOutcome("unsure", "the mail server fell silent after it was given the message")
     before = len(post.came)
-    late = http_mail_hooks.MailDelivery(
+    late = mail.MailDelivery(
         "127.0.0.1", smtp, "insecure", None, SECRET, ("gpuboard", "gpus@lab.org"), ("ops@lab.org",), MESSAGE, "1"
     )
     late.is_abandoned = True

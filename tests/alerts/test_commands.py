@@ -303,7 +303,7 @@ def test_a_test_can_go_to_one(board: Board) -> None:
 
 
 def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("site_builder.alerts.http_mail_hooks.find_hook_permission_problem", lambda _: None)  # /tmp is
+    monkeypatch.setattr("site_builder.alerts.hooks.find_hook_permission_problem", lambda _: None)  # /tmp is
     hooks = tmp_path / "hooks"
     hooks.mkdir(mode=0o700)
     (hooks / "keep").write_text(f"#!/bin/sh\ncat > {tmp_path}/got.json\n")

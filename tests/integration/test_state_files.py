@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import pytest
 
-from site_builder.alerts.http_mail_hooks import HookFolder
+from site_builder.alerts.hooks import HookFolder
 from site_builder.alerts.model import DeliveryRecord
 from site_builder.alerts.store import AlertStore
 from site_builder.board import host_pipeline

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from site_builder.alerts import http_mail_hooks
+from site_builder.alerts import hooks
 from site_builder.alerts import render as alert_render
-from site_builder.alerts.http_mail_hooks import Hook, HookFolder
+from site_builder.alerts.hooks import Hook, HookFolder
 from site_builder.alerts.model import Alert, DeliveryOutcome
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +25,9 @@ Write = Callable[..., Path]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for hooks; that those above it are open to others, as /tmp is, does not count here."""
     above = {(status.st_dev, status.st_ino) for status in (parent.stat() for parent in tmp_path.parents)}
-    real = http_mail_hooks.find_hook_permission_problem
+    real = hooks.find_hook_permission_problem
     monkeypatch.setattr(
-        http_mail_hooks,
+        hooks,
         "find_hook_permission_problem",
         lambda status: None if (status.st_dev, status.st_ino) in above else real(status),
     )
@@ -223,9 +223,7 @@ def test_the_hook_of_the_docs_works(folder: Path, tmp_path: Path, monkeypatch: p
     (script,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/alerts.md").read_text(), re.DOTALL)
     (folder / "log").write_text(script)
     (folder / "log").chmod(0o700)
-    monkeypatch.setattr(
-        http_mail_hooks, "build_hook_environment", lambda: {"PATH": http_mail_hooks.HOOK_PATH, "HOME": str(tmp_path)}
-    )
+    monkeypatch.setattr(hooks, "build_hook_environment", lambda: {"PATH": hooks.HOOK_PATH, "HOME": str(tmp_path)})
     data = alert_render.render_alert_json(
         Alert("1", "host-down", "begun", "atlas is down", "", 1, "atlas", people=("alice",))
     )
