@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from site_builder.core.model import Gpu, HostStatus
-from site_builder.health.model import HostHealthMetrics, PackedHealthMetrics
-from site_builder.health.store import pack_stored_health_metrics, unpack_stored_health_metrics
+from site_builder.health.model import GpuHealthMetrics, HostHealthMetrics, PackedHealthMetrics
+from site_builder.health.store import pack_stored_health_metrics
 from site_builder.history import model as history_model
 
 # Bits of GpuHealth.clock_reasons.
@@ -28,34 +28,36 @@ def decide_gpu_health_slowdown(clock_reasons: int | None) -> tuple[bool | None, 
     return is_slowed_by_heat, bool(clock_reasons & (POWER_LIMIT_BIT | POWER_BRAKE_BIT))
 
 
-def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMetrics | None:
-    """Return the metrics of a fresh host, from a snapshot of that time; None for any other."""
+def build_host_health_metrics(host: HostStatus) -> HostHealthMetrics | None:
+    """Build the metrics of a fresh host; None for any other."""
     if host.state != "fresh":
         return None
-    gpus = list_gpu_health_gpus(host)
-    # in the order of GpuHealthMetrics, which would take longer to build
-    rows = [
-        (
-            key,
-            gpu.number,
-            normalize_bus_id(gpu.bus_id) if gpu.bus_id else None,
-            gpu.lost and gpu.lost[:MAX_REASON_CHARACTERS],
-            gpu.health.error_counts,
-            gpu.health.recovery_action,
-            gpu.health.is_repair_pending,
-            gpu.health.has_repair_failed,
-            *decide_gpu_health_slowdown(gpu.health.clock_reasons),
-            find_gpu_overheating(gpu),
+    gpus, metrics = list_gpu_health_gpus(host), []
+    for gpu, key in zip(gpus, list_gpu_health_keys(host)):
+        health = gpu.health
+        is_slowed_by_heat, is_slowed_by_power = decide_gpu_health_slowdown(health.clock_reasons)
+        gpu_metrics = GpuHealthMetrics(
+            key=key,
+            index=gpu.number,
+            bus=normalize_bus_id(gpu.bus_id) if gpu.bus_id else None,
+            lost=gpu.lost and gpu.lost[:MAX_REASON_CHARACTERS],
+            counts=health.error_counts,
+            recovery=health.recovery_action,
+            pending=health.is_repair_pending,
+            failed=health.has_repair_failed,
+            heat=is_slowed_by_heat,
+            power=is_slowed_by_power,
+            hot=find_gpu_overheating(gpu),
         )
-        for gpu, key in zip(gpus, list_gpu_health_keys(host))
-    ]
+        metrics.append(gpu_metrics)
     driver = next((gpu.health.driver for gpu in gpus if gpu.health.driver), None)
-    return PackedHealthMetrics(pack_stored_health_metrics(driver, rows, not host.has_missing_gpu), taken_at)
+    return HostHealthMetrics(driver, tuple(metrics), not host.has_missing_gpu)
 
 
-def build_host_health_metrics(host: HostStatus) -> HostHealthMetrics | None:
-    metrics = pack_gpu_health(host, None)
-    return unpack_stored_health_metrics(metrics.packed) if metrics else None
+def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMetrics | None:
+    """Return the metrics of a fresh host, from a snapshot of that time; None for any other."""
+    metrics = build_host_health_metrics(host)
+    return PackedHealthMetrics(pack_stored_health_metrics(*metrics), taken_at) if metrics else None
 
 
 def list_gpu_health_keys(host: HostStatus) -> list[str]:
