@@ -243,7 +243,7 @@ class ProtectedConfigFile:
     max_bytes: int
     is_secret: bool = False
     signature: files.FileSignature | None = None
-    content: bytes | None = None
+    content: bytes | None = field(default=None, repr=False)  # it may hold passwords
 
     @property
     def where(self) -> str:
@@ -251,7 +251,7 @@ class ProtectedConfigFile:
 
     def refresh(self, previous_counts: str, nothing_counts: str) -> list[Problem]:
         """Read the file if it is set and changed; else return why not, and what counts in its place."""
-        if self.path is None:
+        if not self.path:
             return []
         path = Path(self.path).absolute()
         name, parent = path.name, path.parent

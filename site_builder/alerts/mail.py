@@ -8,7 +8,7 @@ import smtplib
 import socket
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -23,7 +23,7 @@ MAX_REPLY_BYTES = 256 * 1024
 MAX_SUBJECT_CHARACTERS = 200
 
 
-@dataclass
+@dataclass(repr=False)
 class MailDelivery:
     """Sends one mail; `has_begun` is True once the server may have got its first byte.
 
@@ -35,7 +35,7 @@ class MailDelivery:
     port: int
     security: str
     user: str | None
-    password: str | None = field(repr=False)
+    password: str | None
     sender: tuple[str, str]
     recipients: tuple[str, ...]
     message: AlertMessage

@@ -129,14 +129,14 @@ def build_sender_claim_prefix(settings: Settings) -> str | None:
 @contextmanager
 def stop_between_notifications(sender: NotificationSender) -> Iterator[None]:
     """Finish the current notification after the first SIGTERM or SIGINT, and end at once after the second."""
+    previous_handlers: dict[int, Any] = {}
 
     def end(number: int, _: object) -> None:
         sender.is_ending = True
-        signal.signal(number, previous_handlers[number])
+        signal.signal(number, previous_handlers.get(number, signal.SIG_DFL))
 
-    previous_handlers: dict[int, Any] = {
-        number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        previous_handlers[signal_number] = signal.signal(signal_number, end)
     try:
         yield
     finally:

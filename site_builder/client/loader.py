@@ -11,8 +11,6 @@ from typing import Any
 
 import orjson
 
-from site_builder.bookings import store as booking_store
-from site_builder.bookings.host_lookup import HostLookup
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost, suggest_board_update
 from site_builder.config.settings import LoadedSettings, Settings
 from site_builder.core import board_client, formatting
@@ -145,6 +143,9 @@ def check_loaded_board_age(built: int, every: int | None, url: str, now: float) 
 
 def load_data_fleet(settings: Settings) -> Fleet:
     """Load the fleet from a data folder, decided at this moment."""
+    # slow to import, and not needed for the fleet of a board elsewhere
+    from site_builder.bookings.host_lookup import HostLookup  # noqa: PLC0415
+
     now = Now(time.time(), settings.zone)
     try:
         hosts = HostLookup(settings)
@@ -157,6 +158,8 @@ def load_data_fleet(settings: Settings) -> Fleet:
 
 def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
     """Load all bookings, from the last good file if the present one cannot be read; refuse if neither can."""
+    from site_builder.bookings import store as booking_store  # noqa: PLC0415 # slow to import
+
     faults: list[str] = []
     for name in (BOOKINGS_FILE, booking_store.LAST_GOOD_FILE):
         file = booking_store.BookingsFile(settings.data, None, settings.zone, name)

@@ -270,7 +270,8 @@ def append_to_build_log(state: Path, moment: datetime, line: str) -> None:
     """Append a line, or lose it: a full disk is reported elsewhere. A large file is first renamed to build.log.1."""
     path, text = state / "build.log", " ".join(line.split())[:MAX_LINE_CHARACTERS]
     with suppress(OSError):
-        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-            path.replace(path.with_name("build.log.1"))
+        with suppress(FileNotFoundError):  # there is none yet, or another process has renamed it
+            if path.stat().st_size > MAX_LOG_BYTES:
+                path.replace(path.with_name("build.log.1"))
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{moment.isoformat(timespec='seconds')} {text}\n")

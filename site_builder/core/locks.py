@@ -65,9 +65,9 @@ def try_hold_lock(path: Path) -> Iterator[str | None]:
 def hold_file_lock(path: Path) -> Iterator[None]:
     """Hold a file for us alone; the kernel frees it, however we end."""
     lock_path = path.with_name(f".{path.name}.lock")
-    check_lock_folder(path.parent)
     with ExitStack() as stack:
         try:
+            check_lock_folder(path.parent)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(lock_path, LOCK_FLAGS, 0o600)
             stack.callback(os.close, handle)

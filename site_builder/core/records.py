@@ -113,11 +113,11 @@ def build_simple_decoder(types: frozenset[type], convert: Decoder | None = None)
     """Return a decoder of JSON's own types, or of one that JSON has as text; a bool is not an int here."""
 
     def decode(value: Any) -> Any:  # noqa: ANN401
-        if type(value) not in types:
-            raise WrongTypeError
-        return convert(value) if convert else value
+        if type(value) in types:
+            return value
+        raise WrongTypeError
 
-    return decode
+    return decode if convert is None else lambda value: convert(decode(value))
 
 
 SIMPLE_DECODERS: dict[Any, Decoder] = {

@@ -83,13 +83,13 @@ def end_process(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 @contextmanager
-def interrupt_on_signals() -> Iterator[None]:
+def interrupt_on_signals(error: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
     """Let a closed terminal and a kill end the block as Ctrl-C does; a second signal changes nothing."""
 
     def end(*_: object) -> None:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        raise error
 
     previous = {number: signal.signal(number, end) for number in STOP_SIGNALS}
     try:

@@ -57,7 +57,10 @@ def build_host_health_metrics(host: HostStatus) -> HostHealthMetrics | None:
 def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMetrics | None:
     """Return the metrics of a fresh host, from a snapshot of that time; None for any other."""
     metrics = build_host_health_metrics(host)
-    return PackedHealthMetrics(pack_stored_health_metrics(*metrics), taken_at) if metrics else None
+    if metrics is None:
+        return None
+    rows = [tuple(gpu_metrics) for gpu_metrics in metrics.gpus]  # orjson would have to be told how to write their type
+    return PackedHealthMetrics(pack_stored_health_metrics(metrics.driver, rows, metrics.is_complete), taken_at)
 
 
 def list_gpu_health_keys(host: HostStatus) -> list[str]:

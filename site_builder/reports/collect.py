@@ -192,10 +192,12 @@ class ReportCollectionError(Exception):
 def collect_report(settings: Settings, history: HistoryReader, first: date, now: float) -> CollectedReport | None:
     """Collect the report of the week that begins with this Monday; None if history has nothing of it."""
     zone = settings.zone
-    usage, previous = (history.read_daily_usage(day, day + timedelta(days=6), now) for day in (first, first - WEEK))
-    check_collected_history(history)
+    usage = history.read_daily_usage(first, first + timedelta(days=6), now)
+    check_collected_history(history)  # each query forgets the problem of the one before
     if not usage.seen:
         return None
+    previous = history.read_daily_usage(first - WEEK, first - timedelta(days=1), now)
+    check_collected_history(history)
     start, end = find_usage_midnight(first, zone), find_usage_midnight(first + WEEK, zone)
     until = min(end, now)
     names = {share.person for week in (usage, previous) for share in week.shares}

@@ -55,13 +55,17 @@ def build_served_environment(settings: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **settings}
 
 
+class StopServingError(BaseException):
+    """A signal asks us to end; after a KeyboardInterrupt, Popen would not wait for its process."""
+
+
 @contextmanager
 def stop_serving_on_signals() -> Iterator[None]:
     """End the block at the first signal; further signals do not interrupt its clean-up."""
-    with interrupt_on_signals():
+    with interrupt_on_signals(StopServingError):
         try:
             yield
-        except KeyboardInterrupt:
+        except StopServingError:
             print_command_message("ended")
 
 

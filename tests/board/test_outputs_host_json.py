@@ -12,7 +12,9 @@ import jsonschema
 import pytest
 
 from site_builder.board.builder import Builder
+from site_builder.board.outputs.host_json import convert_sample_to_states_json
 from site_builder.core.model import PrivacySettings
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import ROOT
 from tests.support.every_state import make_lab
@@ -238,3 +240,12 @@ def test_a_busy_gpu_of_which_no_process_is_reported_never_looks_idle(tmp_path: P
     assert [gpu_entry["users"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == [None, []]
     ((entry,),) = (host["data"] for host in read(lab, "states/atlas/index.json").values())
     assert [gpu_entry["processes"] for gpu_entry in entry["gpu_data"].values()] == [None, []]
+
+
+def test_past_gpus_without_a_uuid_are_told_apart_by_their_keys_in_history() -> None:
+    series = [
+        GpuSeries(key, index, "A100", 81920) for key, index in (("GPU-1", 0), ("index 0", 0), ("index None", None))
+    ]
+    gpus = tuple(GpuSample(gpu_series, 1, 2, 3, 4, OccupancySample("busy")) for gpu_series in series)
+    minute = convert_sample_to_states_json(HostSample("atlas", 1, 1, gpus), 1_800_000_000, {}, timezone.utc, True)
+    assert list(minute["gpu_data"]) == ["gpu:0", "gpu:index 0", "gpu:index None"]

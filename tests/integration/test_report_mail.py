@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from functools import partial
@@ -31,8 +31,10 @@ from site_builder.board.builder import Builder
 from site_builder.config.settings import Settings
 from site_builder.core.clock import Now, read_localtime_zone
 from site_builder.core.formatting import DAY_NAMES
-from site_builder.core.model import AlertSettings, PrivacySettings
+from site_builder.core.model import AlertSettings, PrivacySettings, Problem
 from site_builder.health.model import HealthEvent
+from site_builder.history.reader import HistoryReader
+from site_builder.history.usage_sums import DailyUsageSums
 from site_builder.history.writer import HistoryWriter
 from site_builder.reports import collect
 from site_builder.reports.collect import CollectedReport, CollectedWaste, CollectedWastedGpu
@@ -130,6 +132,23 @@ def test_without_history_none_is_due_and_one_that_cannot_be_read_is_tried_when_i
     (settings.state / "history.db").write_bytes(b"nonsense" * 1000)
     assert weekly_report.find_due_report(settings, at, RULE)
     with pytest.raises(collect.ReportCollectionError):
+        weekly_report.build_report_message(settings, FIRST, MORNING)
+
+
+def test_a_week_that_cannot_be_read_is_an_error_though_the_week_before_can(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_daily_usage = HistoryReader.read_daily_usage
+
+    def read_all_but_the_first_week(history: HistoryReader, first: date, last: date, now: float) -> DailyUsageSums:
+        usage = read_daily_usage(history, first, last, now)
+        if first == FIRST:
+            history.problem = Problem("state/history.db", "database disk image is malformed")
+            return usage._replace(seen=())
+        return usage
+
+    monkeypatch.setattr(HistoryReader, "read_daily_usage", read_all_but_the_first_week)
+    with pytest.raises(collect.ReportCollectionError, match="malformed"):
         weekly_report.build_report_message(settings, FIRST, MORNING)
 
 

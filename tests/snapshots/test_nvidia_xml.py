@@ -412,6 +412,12 @@ def test_a_log_that_is_written_twice_reports_each_gpu_once() -> None:
     assert dump.problems == tuple(f"the GPU at 00000000:0{n}:00.0 is told twice; the first counts" for n in (1, 2))
 
 
+def test_a_second_copy_of_a_gpu_that_is_broken_may_have_been_another_gpu() -> None:
+    dump = read(document(gpu(1) + gpu(1).replace("</temperature>", ""), attached=1))
+    assert [parsed_gpu.uuid for parsed_gpu in dump.rows] == ["GPU-1"]
+    assert dump.has_missing_gpu
+
+
 LAUGHS = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -75,8 +75,10 @@ def render_host_states_json(host_status: HostStatus, gpus_taken_at: float | None
     return orjson.dumps({host_status.name: content}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def convert_gpus_to_states_json(gpus: Iterable[WholeGpu], read_time: str | None) -> dict[str, Any]:
-    """Convert GPUs, by keys such as `gpu:0`, each with its MIG instances."""
+def convert_gpus_to_states_json(
+    gpus: Iterable[WholeGpu], read_time: str | None, series_keys: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Convert GPUs, by keys such as `gpu:0`, each with its MIG instances; `series_keys` are their keys in history."""
     contents: dict[str, Any] = {}
     for position, (gpu_status, instances) in enumerate(gpus):
         gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
@@ -108,7 +110,7 @@ def convert_gpus_to_states_json(gpus: Iterable[WholeGpu], read_time: str | None)
             content["profile"] = gpu.profile
         if instances:
             content["instances"] = convert_gpus_to_states_json(map(WholeGpu, instances), read_time)
-        names = (gpu.number, gpu.uuid, f"? {position}")
+        names = (gpu.number, series_keys[position] if series_keys else gpu.uuid, f"? {position}")
         keys = (f"gpu:{name}" for name in names if name is not None)
         contents[next(key for key in keys if key not in contents)] = content
     return contents
@@ -138,7 +140,9 @@ def convert_sample_to_states_json(
         processes = tuple(ProcessStatus(None, user, None, None, None) for user in people)
         gpus.append(WholeGpu(GpuStatus(gpu, series.model, occupancy.state, "", processes)))
     return {
-        "gpu_data": convert_gpus_to_states_json(gpus, format_host_json_time(epoch, zone)),
+        "gpu_data": convert_gpus_to_states_json(
+            gpus, format_host_json_time(epoch, zone), [gpu_sample.series.key for gpu_sample in sample.gpus]
+        ),
         "timestamp": int(format_local_epoch(epoch, zone, TIMESTAMP_FORMAT)),
     }
 
@@ -191,10 +195,16 @@ def convert_gpu_to_node_json(gpu_status: GpuStatus, instances: Iterable[GpuStatu
         "state": gpu_status.state,
         "reason": gpu_status.reason,
     }
-    if gpu.parent:
-        content |= {"place": gpu.place, "profile": gpu.profile, "uuid": gpu.uuid}
     if instances:
-        content["instances"] = [convert_gpu_to_node_json(instance) for instance in instances]
+        content["instances"] = [
+            {
+                **convert_gpu_to_node_json(instance),
+                "place": instance.gpu.place,
+                "profile": instance.gpu.profile,
+                "uuid": instance.gpu.uuid,
+            }
+            for instance in instances
+        ]
     return content
 
 

@@ -104,6 +104,7 @@ class XmlLog(NamedTuple):
     messages: list[str]
     problems: list[str]
     instances: dict[str, dict[int, tuple[str, str]]]
+    has_missing_gpu: bool = False
 
 
 # An instance of a GPU, with the two ids by which processes name it.
@@ -119,7 +120,7 @@ def parse_nvidia_xml_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
         if device.lost_reason or not device.is_damaged:
             gpu = build_gpu_from_xml(index, device, driver)
             rows += [instance for _, instance in build_xml_mig_instances(gpu, device.element, log)] or [gpu]
-    attached, has_missing_gpu = log.head_values.get("attached_gpus", ""), any(gpu.is_damaged for _, gpu in log.devices)
+    attached, has_missing_gpu = log.head_values.get("attached_gpus", ""), log.has_missing_gpu
     if attached.isdecimal() and len(attached) <= 4 and int(attached) > len(log.devices):
         log.problems.append(f"a row has gone: {attached} GPUs are attached, and nvidia-smi tells {len(log.devices)}")
         has_missing_gpu = True
@@ -155,6 +156,7 @@ def parse_xml_log(parts: ToolParts) -> XmlLog:
         log.problems.append("it declares entities, which nvidia-smi never does: nothing of it is read")
         return log
     devices, outside_texts = split_xml_devices(text, log.problems)
+    has_missing_gpu = any(device.is_damaged for device in devices)  # also a second copy, which is dropped below
     # the values of the head, and the lines that are no XML: what nvidia-smi prints when something is wrong
     outside = "\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS]
     outside = remove_xml_sections(remove_xml_sections(outside, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
@@ -174,7 +176,7 @@ def parse_xml_log(parts: ToolParts) -> XmlLog:
             index = numbers_by_uuid.get((device.element.findtext("uuid") or "").strip())
         indices.append(index)
     log.devices.extend(zip(assign_distinct_xml_numbers(indices), devices))
-    return log
+    return log._replace(has_missing_gpu=has_missing_gpu)
 
 
 def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list[str]]:
