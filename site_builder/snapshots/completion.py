@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from site_builder.config.settings import SettingsError, load_conf_file, resolve_setting_values
 from site_builder.core.names import natural_sort_key
-from site_builder.snapshots.store import SnapshotStore
+
+if TYPE_CHECKING:
+    from site_builder.snapshots.store import SnapshotStore
 
 
 def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -48,6 +51,8 @@ def list_completed_gpu_labels(ctx: click.Context, host: str) -> list[str]:
 
 def open_snapshots_for_completion(ctx: click.Context) -> SnapshotStore | None:
     """Open the data folder that the words typed so far, the environment or the settings name; None if there is none."""
+    from site_builder.snapshots.store import SnapshotStore  # noqa: PLC0415 # slow to import, and needed for TAB alone
+
     flags = {"GPUBOARD_DATA": ctx.params["data"]} if ctx.params.get("data") else {}
     try:
         file = load_conf_file(ctx.params.get("conf"), os.environ)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from site_builder.core import model
 from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.subprocesses import LimitedProcess
-from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.envelope import TASKS_BY_FILE
 
 AWK_PROGRAMS = (
@@ -136,6 +135,8 @@ def start_local_queries() -> LocalQueries:
 
 def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path) -> model.HostSnapshot:
     """Return the GPUs of this machine, as if it had pushed its snapshot at this very moment."""
+    from site_builder.snapshots import gpu_tools  # noqa: PLC0415 # slow to import: all parsers
+
     amd = queries.amd
     while amd and amd.fallback_tools:  # use the first tool that works, or the last
         code, _ = amd.read_output("names")

@@ -144,7 +144,7 @@ def test_a_week_that_cannot_be_read_is_an_error_though_the_week_before_can(
         usage = read_daily_usage(history, first, last, now)
         if first == FIRST:
             history.problem = Problem("state/history.db", "database disk image is malformed")
-            return usage._replace(seen=())
+            return usage._replace(seen=[])
         return usage
 
     monkeypatch.setattr(HistoryReader, "read_daily_usage", read_all_but_the_first_week)
