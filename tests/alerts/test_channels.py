@@ -342,6 +342,7 @@ def test_outcomes_of_smtp_answers(settings: Settings, smtp: int, post: Post, mon
     late.send()
     assert len(post.came) == before, "who was given up sends no more"
     assert SECRET not in repr(late)
+    assert "ops@lab.org" not in repr(late)
 
 
 def test_a_mail_server_that_talks_for_ever_is_not_listened_to(settings: Settings) -> None:

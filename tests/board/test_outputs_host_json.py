@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from site_builder.board.builder import Builder
-from site_builder.board.outputs.host_json import convert_sample_to_states_json
-from site_builder.core.model import PrivacySettings
+from site_builder.board.outputs.host_json import convert_gpu_to_node_json, convert_sample_to_states_json
+from site_builder.core.model import Gpu, GpuStatus, PrivacySettings
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import ROOT
@@ -249,3 +249,12 @@ def test_past_gpus_without_a_uuid_are_told_apart_by_their_keys_in_history() -> N
     gpus = tuple(GpuSample(gpu_series, 1, 2, 3, 4, OccupancySample("busy")) for gpu_series in series)
     minute = convert_sample_to_states_json(HostSample("atlas", 1, 1, gpus), 1_800_000_000, {}, timezone.utc, True)
     assert list(minute["gpu_data"]) == ["gpu:0", "gpu:index 0", "gpu:index None"]
+
+
+def test_every_instance_of_a_node_has_its_place_and_no_whole_gpu_has_one() -> None:
+    whole = Gpu(0, "GPU-1", "A100")
+    instances = [whole._replace(uuid="MIG-1", place="0:1", profile="1g.10gb", parent=whole), whole]
+    status = GpuStatus(whole, "A100", "busy", "")
+    content = convert_gpu_to_node_json(status, [status._replace(gpu=instance) for instance in instances])
+    assert not {"place", "profile", "uuid"} & content.keys()
+    assert [(entry["place"], entry["uuid"]) for entry in content["instances"]] == [("0:1", "MIG-1"), (None, "GPU-1")]
