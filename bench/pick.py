@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.measure import GPUS, Row
-from tests.support.live_page import clean_environment
+from tests.support.command_line import clean_environment
 
 TIMES = 15
 NVIDIA_SMI = """#!/bin/sh

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from playwright.sync_api import Browser
 
 from tests.support.browser import chromium, served
-from tests.support.live_page import clean_environment
+from tests.support.command_line import clean_environment
 
 
 class Picture(NamedTuple):

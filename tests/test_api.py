@@ -14,8 +14,8 @@ from site_builder.client.model import Fleet, FleetGpu
 from site_builder.core.model import FleetUnavailableError
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.booking_fixtures import lab_of, served
+from tests.support.command_line import clean_environment
 from tests.support.docs import ROOT, Block, blocks
-from tests.support.live_page import clean_environment
 from tests.support.own_gpus import HERE, OwnGpus, row, uuid
 
 

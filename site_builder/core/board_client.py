@@ -101,6 +101,7 @@ class SameOriginRedirectHandler(HTTPRedirectHandler):
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
     ) -> Request | None:
         if req.data is not None or parse_board_origin(newurl) != parse_board_origin(req.full_url):
+            fp.close()  # urllib closes only what it follows
             raise ForeignRedirectError(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

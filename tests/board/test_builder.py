@@ -29,6 +29,7 @@ from site_builder.fleet import host_state
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.host_state import HostStatusSources
 from tests.support.board_fixture import Lab, gpu, person, process, soon, words
+from tests.support.command_line import run_gpuboard
 from tests.support.machine import wait_for
 from tests.support.pace import check, wall, within
 
@@ -43,10 +44,7 @@ def lab(tmp_path: Path) -> Lab:
 
 def gpuboard(lab: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, as a user calls it in the lab's folder."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    environment = {**kept, "PYTHONPATH": str(ROOT), "HOME": str(lab.data.parent), "TZ": "UTC"}
-    command = [sys.executable, "-m", "site_builder", *arguments]
-    return subprocess.run(command, cwd=lab.data.parent, env=environment, capture_output=True, text=True, check=False)
+    return run_gpuboard(lab.data.parent, *arguments, HOME=str(lab.data.parent), TZ="UTC")
 
 
 def busy_lab(lab: Lab) -> None:

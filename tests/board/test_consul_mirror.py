@@ -29,9 +29,9 @@ from site_builder.snapshots import envelope
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, gpu, words
 from tests.support.booking_fixtures import done
+from tests.support.command_line import run_gpuboard
 from tests.support.consul_server import ROOT, TOOLS, ConsulServer, free_ports, missing
 from tests.support.kv_fixtures import PREFIX, Hosts
-from tests.support.live_page import gpuboard
 
 
 @pytest.fixture(scope="module")
@@ -461,7 +461,7 @@ def test_a_forgotten_host_is_gone_from_consul_too(hosts: Hosts, web: Web, server
     web.again()
     web.build()
     assert web.states() == {"zeus": "fresh"}
-    away = gpuboard(folder, "forget", "zeus", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x")
+    away = run_gpuboard(folder, "forget", "zeus", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x")
     assert away.returncode == 2
     assert "zeus is still there, and nothing was removed" in away.stderr
     assert (web.lab.data / "zeus/host.txt").exists()

@@ -12,6 +12,7 @@ from site_builder.bookings import archive
 from site_builder.bookings.store import BookingsFile
 from site_builder.core.model import BookingPolicy
 from tests.support.board_fixture import Lab
+from tests.support.command_line import run_gpuboard
 
 OLD = {"name": "alice", "date": "2020-01-01 12:00", "team": "é"}
 DAY = 86400
@@ -90,10 +91,8 @@ def test_a_builder_that_may_not_write_data_says_so_on_the_page(lab: Lab) -> None
 
 
 def test_the_builder_archives_ended_bookings(lab: Lab) -> None:
-    from tests.support.live_page import gpuboard  # noqa: PLC0415
-
     lab.book(json.dumps({"atlas": [OLD]}))
     for _ in range(2):  # it is known to be over once it has been read
-        assert gpuboard(lab.data.parent, "build").returncode == 0
+        assert run_gpuboard(lab.data.parent, "build").returncode == 0
     assert json.loads((lab.data / "comments.json").read_text()) == {"atlas": [{}]}
     assert len(lines(lab)) == 1

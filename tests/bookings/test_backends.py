@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.board_fixture import Lab, soon
 from tests.support.booking_fixtures import ME, done, entries, lab_of, log, served
-from tests.support.live_page import free_port, gpuboard
+from tests.support.command_line import run_gpuboard
+from tests.support.live_page import free_port
 
 SECRET = "of-alice"  # noqa: S105 # nobody's
 BOARD = {"schema": 1, "built": 1, "book": "book", "hosts": [], "problems": []}
@@ -65,7 +66,7 @@ def test_what_is_somebody_elses_is_refused_with_exit_1(lab: Lab, tmp_path: Path)
             (("book", "atlas:0", "--for", "1h"), "atlas:0 is booked by bob"),
             (("bookings", "nowhere"), "there is no host nowhere"),
         ):
-            finished = gpuboard(tmp_path / "away", *words, **me)
+            finished = run_gpuboard(tmp_path / "away", *words, **me)
             assert (finished.returncode, finished.stderr.count("\n")) == (1, 1)
             assert refusal in finished.stderr
 
@@ -73,10 +74,10 @@ def test_what_is_somebody_elses_is_refused_with_exit_1(lab: Lab, tmp_path: Path)
 def test_without_a_valid_token_the_message_says_what_to_set(lab: Lab, tmp_path: Path) -> None:
     with served(lab) as url:
         for token in ({}, {"GPUBOARD_TOKEN": "wrong"}):
-            finished = gpuboard(tmp_path / "away", "book", "atlas:0", "--for", "1h", "--url", url, **token)
+            finished = run_gpuboard(tmp_path / "away", "book", "atlas:0", "--for", "1h", "--url", url, **token)
             assert (finished.returncode, finished.stdout, "GPUBOARD_TOKEN" in finished.stderr) == (2, "", True)
-        assert gpuboard(tmp_path / "away", "bookings", "--mine", "--url", url).returncode == 2
-        assert gpuboard(tmp_path / "away", "bookings", "--url", url).returncode == 0
+        assert run_gpuboard(tmp_path / "away", "bookings", "--mine", "--url", url).returncode == 2
+        assert run_gpuboard(tmp_path / "away", "bookings", "--url", url).returncode == 0
     assert not (lab.data / "comments.json").exists()
 
 
@@ -106,7 +107,7 @@ def test_a_named_folder_comes_before_the_address_of_the_settings(lab: Lab, tmp_p
 
 def test_a_board_that_takes_no_bookings_says_so(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_BOOK_URL="") as url:
-        finished = gpuboard(tmp_path / "away", "book", "atlas", "--for", "1h", "--url", url)
+        finished = run_gpuboard(tmp_path / "away", "book", "atlas", "--for", "1h", "--url", url)
     assert finished.returncode == 2
     assert "takes no bookings: its admin must set GPUBOARD_BOOK_URL there" in finished.stderr
 
@@ -170,7 +171,7 @@ def board(answer: Callable[[BaseHTTPRequestHandler], None]) -> Callable[[BaseHTT
 def book_at(folder: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Try to book there with a token."""
     words = words or ("book", "atlas", "--for", "1h")
-    return gpuboard(folder, *words, GPUBOARD_URL=url, GPUBOARD_TOKEN=SECRET)
+    return run_gpuboard(folder, *words, GPUBOARD_URL=url, GPUBOARD_TOKEN=SECRET)
 
 
 @pytest.mark.parametrize(
@@ -269,5 +270,5 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sen
         finished = book_at(tmp_path, plain)
         assert (finished.returncode, there.heard) == (2, [])
         assert "cannot be trusted" in finished.stderr
-        trusted = gpuboard(tmp_path, "bookings", "--url", plain, SSL_CERT_FILE=str(cert))
+        trusted = run_gpuboard(tmp_path, "bookings", "--url", plain, SSL_CERT_FILE=str(cert))
         assert "did not answer as a gpuboard" in trusted.stderr

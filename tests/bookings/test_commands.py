@@ -14,7 +14,7 @@ import pytest
 from site_builder.core.timeparse import moments, recurrence
 from tests.support.board_fixture import Lab, soon
 from tests.support.booking_fixtures import ME, PARIS, Terminal, done, entries, lab_of, lines, log
-from tests.support.live_page import gpuboard
+from tests.support.command_line import run_gpuboard
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_times_are_read_in_the_zone_of_the_settings(lab: Lab, tmp_path: Path) ->
 def test_any_books_free_gpus_of_that_model_on_one_host(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "--any", "2", "--model", "h100", "--for", "1h")
     assert set(entries(lab)["zeus"]) == {"0", "1"}
-    finished = gpuboard(tmp_path, "book", "--any", "1", "--model", "H100", "--for", "1h")
+    finished = run_gpuboard(tmp_path, "book", "--any", "1", "--model", "H100", "--for", "1h")
     assert (finished.returncode, finished.stdout) == (1, "")
     assert "no host has 1 free H100" in finished.stderr
 
@@ -107,7 +107,7 @@ def test_json_has_what_was_booked(lab: Lab, tmp_path: Path) -> None:
 def test_a_refused_booking_has_its_reason_and_writes_nothing(
     lab: Lab, tmp_path: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    finished = gpuboard(tmp_path, *words)
+    finished = run_gpuboard(tmp_path, *words)
     assert (finished.returncode, finished.stdout) == (code, "")
     assert said in finished.stderr
     assert not (lab.data / "comments.json").exists()
@@ -115,7 +115,7 @@ def test_a_refused_booking_has_its_reason_and_writes_nothing(
 
 def test_a_gpu_that_is_taken_is_refused_with_whose_it_is(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": "bob", "date": soon(7200), "id": "bobs"}}})
-    finished = gpuboard(tmp_path, "book", "zeus", "atlas:0", "--for", "1h")
+    finished = run_gpuboard(tmp_path, "book", "zeus", "atlas:0", "--for", "1h")
     assert finished.returncode == 1
     assert "atlas:0 is booked by bob until " in finished.stderr
     assert "zeus" not in entries(lab)
@@ -123,7 +123,7 @@ def test_a_gpu_that_is_taken_is_refused_with_whose_it_is(lab: Lab, tmp_path: Pat
 
 def test_a_broken_file_is_left_as_it_is(lab: Lab, tmp_path: Path) -> None:
     lab.book('{"atlas": [')
-    finished = gpuboard(tmp_path, "book", "atlas:0", "--for", "1h")
+    finished = run_gpuboard(tmp_path, "book", "atlas:0", "--for", "1h")
     assert finished.returncode == 2
     assert "line 1, column" in finished.stderr
     assert (lab.data / "comments.json").read_text() == '{"atlas": ['
@@ -133,7 +133,7 @@ def test_a_broken_file_is_left_as_it_is(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_without_a_board_the_message_says_what_to_set(tmp_path: Path) -> None:
-    finished = gpuboard(tmp_path, "bookings")
+    finished = run_gpuboard(tmp_path, "bookings")
     assert finished.returncode == 2
     assert "set GPUBOARD_DATA to its data folder, or GPUBOARD_URL to its address" in finished.stderr
 
@@ -141,7 +141,7 @@ def test_without_a_board_the_message_says_what_to_set(tmp_path: Path) -> None:
 def test_a_folder_that_was_named_and_is_not_there_is_no_reason_to_look_elsewhere(lab: Lab, tmp_path: Path) -> None:
     for words in (("--data", "dta"), ()):
         environment = {} if words else {"GPUBOARD_DATA": "dta"}
-        finished = gpuboard(tmp_path, "bookings", *words, GPUBOARD_URL="http://127.0.0.1:9/", **environment)
+        finished = run_gpuboard(tmp_path, "bookings", *words, GPUBOARD_URL="http://127.0.0.1:9/", **environment)
         assert finished.returncode == 2
         assert f"there is no folder {tmp_path / 'dta'}" in finished.stderr
     assert lab.data.is_dir()
@@ -215,7 +215,7 @@ def test_undo_says_what_it_takes_back_and_takes_it_back_once(lab: Lab, tmp_path:
     assert f"taken back what {ME} did at " in finished.stderr
     assert "the booking of atlas:0,1 is gone again" in finished.stderr
     assert not any(entries(lab).values())
-    assert gpuboard(tmp_path, "bookings", "--undo").returncode == 1
+    assert run_gpuboard(tmp_path, "bookings", "--undo").returncode == 1
 
 
 # What repeats
@@ -233,8 +233,10 @@ def test_a_repeating_booking_begins_on_its_first_day_and_is_described(lab: Lab, 
 def test_what_repeats_stays_at_its_hour_when_the_clocks_change(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "book", "atlas:0", "--from", "2040-07-03 9:00", "--for", "3h", "--repeat", "tue", **PARIS)
     december = ("book", "atlas:0", "--from", "2040-12-04 12:00", "--for", "1h")
-    assert gpuboard(tmp_path, *december, **PARIS).returncode == 0
-    assert gpuboard(tmp_path, "book", "atlas:0", "--from", "2040-12-04 9:00", "--for", "1h", **PARIS).returncode == 1
+    assert run_gpuboard(tmp_path, *december, **PARIS).returncode == 0
+    assert (
+        run_gpuboard(tmp_path, "book", "atlas:0", "--from", "2040-12-04 9:00", "--for", "1h", **PARIS).returncode == 1
+    )
     assert len(entries(lab)["atlas"]["0"]) == 2
 
 

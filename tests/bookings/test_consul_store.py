@@ -26,9 +26,9 @@ from site_builder.watches.board_requests import handle_board_request
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, words
 from tests.support.booking_fixtures import done, lab_of
+from tests.support.command_line import run_gpuboard
 from tests.support.consul_server import ConsulServer, free_ports
 from tests.support.kv_fixtures import PREFIX, Hosts
-from tests.support.live_page import gpuboard
 
 ALICE, BOB = BookingUser("alice"), BookingUser("bob")
 
@@ -173,7 +173,7 @@ def test_the_commands_book_change_release_and_edit_there(
     assert b"for the talk" in (store.get("data/comments.json") or b"")
     done(second_folder, "release", name, **settings)
     assert names(store.get("data/comments.json")) == []
-    away = gpuboard(
+    away = run_gpuboard(
         first_folder, "book", "atlas:0", "--for", "1h", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x"
     )
     assert away.returncode == 2

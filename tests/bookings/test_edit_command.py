@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, log
-from tests.support.live_page import ROOT, gpuboard
+from tests.support.command_line import ROOT, run_gpuboard
 
 BOB = '{"name": "bob", "date": "2199-01-01", "comment": "bob\'s"}'
 TEXT = f"""{{
@@ -114,7 +114,7 @@ def test_an_editor_may_have_options_and_visual_comes_first(lab: Lab, tmp_path: P
 def test_a_copy_with_new_problems_is_not_put_in_place_and_not_lost(
     lab: Lab, tmp_path: Path, change: str, said: str
 ) -> None:
-    finished = gpuboard(tmp_path, "edit", EDITOR=f"sed -i -e {shlex.quote(change)}", **temporary(tmp_path))
+    finished = run_gpuboard(tmp_path, "edit", EDITOR=f"sed -i -e {shlex.quote(change)}", **temporary(tmp_path))
     assert finished.returncode == 2
     assert said in finished.stderr
     assert text(lab) == TEXT
@@ -150,7 +150,7 @@ def test_at_a_terminal_one_goes_back_to_the_same_copy(lab: Lab, tmp_path: Path) 
 @pytest.mark.parametrize("how", ["kill -9 $$", "exit 3", "no-such-editor"])
 def test_an_editor_that_fails_writes_nothing_and_the_copy_stays(lab: Lab, tmp_path: Path, how: str) -> None:
     script = editor(tmp_path, 'sed -i s/eve/zoe/ "$1"', how)
-    finished = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    finished = run_gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
     assert finished.returncode == 2
     assert "the editor (" in finished.stderr
     copy = COPY.search(finished.stderr)
@@ -304,7 +304,7 @@ def test_remarks_that_others_write_meanwhile_stay(lab: Lab, tmp_path: Path) -> N
 def test_a_booking_that_both_changed_is_refused_by_its_place_and_the_copy_stays(lab: Lab, tmp_path: Path) -> None:
     meanwhile = f"sed -i s/eve/dana/ {shlex.quote(str(lab.data / 'comments.json'))}"
     script = editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"')
-    finished = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    finished = run_gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
     assert finished.returncode == 1
     assert "the booking of atlas:1 was changed by somebody else meanwhile, and by you" in finished.stderr
     copy = COPY.search(finished.stderr)
@@ -323,14 +323,14 @@ def test_no_gpu_is_booked_twice_by_two_edits_at_once(lab: Lab, tmp_path: Path) -
     meanwhile = booked_meanwhile(tmp_path, "book", "zeus:0", "--for", "1h", "--name", "dana")
     mine = '"zeus": {"0": {"name": "me", "date": "2199-01-01"}},'
     script = editor(tmp_path, meanwhile, f"""sed -i '2a {mine}' "$1" """)
-    finished = gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
+    finished = run_gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
     assert finished.returncode == 1
     assert "zeus:0 is booked by dana" in finished.stderr
     assert '"me"' not in text(lab)
 
 
 def test_a_board_elsewhere_cannot_be_edited_from_here(lab: Lab, tmp_path: Path) -> None:
-    finished = gpuboard(tmp_path, "edit", "--url", "http://127.0.0.1:9/")
+    finished = run_gpuboard(tmp_path, "edit", "--url", "http://127.0.0.1:9/")
     assert finished.returncode == 2
     assert "gpuboard change ID" in finished.stderr
     assert text(lab) == TEXT

@@ -20,7 +20,8 @@ import pytest
 from site_builder.client import picker
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, soon
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, served
-from tests.support.live_page import clean_environment, free_port, gpuboard
+from tests.support.command_line import clean_environment, run_gpuboard, run_in_own_process
+from tests.support.live_page import free_port
 from tests.support.own_gpus import A100, HERE, STAND_INS, OwnGpus, row, uuid
 from tests.support.pace import wall, within
 
@@ -34,7 +35,7 @@ def own(tmp_path: Path) -> OwnGpus:
 
 def asked(own: OwnGpus, *words: str) -> subprocess.CompletedProcess[str]:
     """`gpuboard WORDS` on a machine where nothing is set up."""
-    return gpuboard(own.smi.parent, *words, **own.environment)
+    return run_gpuboard(own.smi.parent, *words, **own.environment)
 
 
 def said(finished: subprocess.CompletedProcess[str], code: int) -> str:
@@ -126,7 +127,7 @@ def test_a_field_that_an_old_driver_does_not_know_costs_nothing_else(own: OwnGpu
 
 def test_without_nvidia_smi_and_without_a_board_the_message_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    message = said(gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
+    message = said(run_gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
     assert message.startswith(
         "gpuboard: there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: set GPUBOARD_URL"
     )
@@ -157,7 +158,8 @@ def test_processes_that_could_not_be_read_are_no_free_gpu(own: OwnGpus, tmp_path
 def test_a_gpu_that_a_run_has_taken_is_not_available(own: OwnGpus) -> None:
     claim = picker.claim_picked_gpu(uuid(0))
     assert claim
-    assert asked(own, "available").stdout == "2\n"
+    settings = clean_environment(**own.environment)
+    assert run_in_own_process(own.smi.parent, settings, "available").stdout == "2\n"  # a claim is that of a process
     assert picker.claim_picked_gpu(uuid(0)) is None
     os.close(claim)
     assert asked(own, "available").stdout == "0,2\n"
@@ -173,7 +175,7 @@ def lab(tmp_path: Path) -> Lab:
 
 def of(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`gpuboard WORDS` with the lab's data folder."""
-    return gpuboard(lab.data.parent, *words, GPUBOARD_DATA=str(lab.data), **environment)
+    return run_gpuboard(lab.data.parent, *words, GPUBOARD_DATA=str(lab.data), **environment)
 
 
 def test_all_hosts_are_printed_the_best_gpu_first(lab: Lab) -> None:
@@ -252,7 +254,7 @@ def test_this_machine_must_be_on_the_board_or_be_named(lab: Lab) -> None:
 
 
 def test_a_data_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    assert "there is no folder" in said(gpuboard(tmp_path, "available", "--data", "nowhere"), 2)
+    assert "there is no folder" in said(run_gpuboard(tmp_path, "available", "--data", "nowhere"), 2)
 
 
 def test_what_does_not_go_together_is_refused(lab: Lab) -> None:
@@ -302,7 +304,7 @@ def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, t
     lab.build(after=-7200)
     for command in (("available", "--all"), ("wait", "--all"), ("run", "--", "true"), ("list",)):
         with answering((lab.www / "status.json").read_bytes()) as url:
-            message = said(gpuboard(tmp_path, *command, GPUBOARD_URL=url), 2)
+            message = said(run_gpuboard(tmp_path, *command, GPUBOARD_URL=url), 2)
         assert "was last built 2 h" in message
         assert "nothing on it is of now" in message
 
@@ -320,7 +322,7 @@ def test_the_answer_of_a_cache_is_as_old_as_it_says(lab: Lab, tmp_path: Path) ->
     lab.build(after=-3600)
     headers = {"Date": formatdate(time.time() - 3600, usegmt=True), "Age": "3600"}
     with answering((lab.www / "status.json").read_bytes(), 200, **headers) as url:
-        assert "was last built 1 h" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+        assert "was last built 1 h" in said(run_gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
 
 
 BOARD: dict[str, Any] = {"schema": 1, "built": 1, "every": 10, "book": None, "hosts": [], "problems": []}
@@ -344,18 +346,18 @@ BOARD: dict[str, Any] = {"schema": 1, "built": 1, "every": 10, "book": None, "ho
 )
 def test_a_page_that_is_not_ours_is_one_sentence(content: bytes, words: str, tmp_path: Path) -> None:
     with answering(content) as url:
-        message = said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+        message = said(run_gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
     assert words in message
     assert "\x1b" not in message
 
 
 def test_a_dead_address_and_a_missing_page_are_one_sentence(tmp_path: Path) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}/"
-    assert "nothing answers at 127.0.0.1" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=nowhere), 2)
+    assert "nothing answers at 127.0.0.1" in said(run_gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=nowhere), 2)
     with answering(b"no", code=404) as url:
-        assert "there is nothing at" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+        assert "there is nothing at" in said(run_gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
     with answering(b"no", code=502) as url:
-        assert "answered 502" in said(gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
+        assert "answered 502" in said(run_gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url), 2)
 
 
 # Waiting
@@ -416,6 +418,6 @@ def test_names_that_would_steer_a_terminal_are_harmless(lab: Lab, tmp_path: Path
     board_status["hosts"][0]["name"] = "at\x1b]0;owned\x07las"
     board_status["built"] = int(time.time())
     with answering(json.dumps(board_status).encode()) as url:
-        finished = gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url)
+        finished = run_gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=url)
     assert "at?]0;owned?las:0" in finished.stdout
     assert not any(ord(letter) < 32 and letter != "\n" for letter in finished.stdout + finished.stderr)

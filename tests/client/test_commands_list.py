@@ -27,8 +27,8 @@ from site_builder.core.clock import Now
 from site_builder.core.model import ProcessStatus
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.booking_fixtures import Terminal, served
+from tests.support.command_line import clean_environment, run_gpuboard
 from tests.support.every_state import make_lab
-from tests.support.live_page import clean_environment, gpuboard
 from tests.support.pace import check, took
 
 ROOT = Path(__file__).parents[2]
@@ -322,7 +322,7 @@ def folder_of(lab: Lab) -> Path:
 
 
 def test_list_reads_a_data_folder(small: Lab) -> None:
-    finished = gpuboard(folder_of(small), "list", "--data", "data")
+    finished = run_gpuboard(folder_of(small), "list", "--data", "data")
     assert (finished.returncode, finished.stderr) == (0, "")
     title, atlas, busy, free, hydra, hydra_gpu = finished.stdout.splitlines()
     assert title.startswith("GPU ")
@@ -334,7 +334,7 @@ def test_list_reads_a_data_folder(small: Lab) -> None:
 
 def test_a_data_folder_has_the_states_of_the_page(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    listed_hosts = json.loads(gpuboard(tmp_path, "list", "--data", "data", "--json").stdout)["hosts"]
+    listed_hosts = json.loads(run_gpuboard(tmp_path, "list", "--data", "data", "--json").stdout)["hosts"]
     board_hosts = lab.status()["hosts"]
     assert [[one["state"] for one in host["gpus"]] for host in listed_hosts] == [
         [one["state"] for one in host["gpus"]] for host in board_hosts
@@ -344,7 +344,7 @@ def test_a_data_folder_has_the_states_of_the_page(tmp_path: Path) -> None:
 def test_without_what_the_builder_remembers_nothing_but_held_is_unknown(tmp_path: Path) -> None:
     lab = make_lab(tmp_path / "lab")
     board_states = [[one["state"] for one in host["gpus"]] for host in lab.status()["hosts"]]
-    listed_hosts = json.loads(gpuboard(tmp_path, "list", "--data", str(lab.data), "--json").stdout)["hosts"]
+    listed_hosts = json.loads(run_gpuboard(tmp_path, "list", "--data", str(lab.data), "--json").stdout)["hosts"]
     expected = [["busy" if state == "held" else state for state in states] for states in board_states]
     assert [[one["state"] for one in host["gpus"]] for host in listed_hosts] == expected
     assert any("conflict" in states for states in expected)
@@ -366,28 +366,28 @@ def test_the_name_of_a_script_is_no_host_of_a_domain() -> None:
 
 
 def test_list_reads_a_board_of_another_machine(small: Lab) -> None:
-    here = gpuboard(folder_of(small), "list", "--data", "data").stdout
+    here = run_gpuboard(folder_of(small), "list", "--data", "data").stdout
     with served(small) as url:
-        assert gpuboard(folder_of(small), "list", "--url", url).stdout == here
-        assert gpuboard(folder_of(small), GPUBOARD_URL=url).stdout == here
+        assert run_gpuboard(folder_of(small), "list", "--url", url).stdout == here
+        assert run_gpuboard(folder_of(small), GPUBOARD_URL=url).stdout == here
 
 
 def test_gpuboard_alone_is_list_its_help_stays_and_another_word_is_an_error(small: Lab) -> None:
     here = {"GPUBOARD_DATA": "data"}
-    assert gpuboard(folder_of(small), **here).stdout == gpuboard(folder_of(small), "list", **here).stdout != ""
-    assert "\nUsage: gpuboard " in "\n" + gpuboard(folder_of(small), "--help", **here).stdout
-    wrong = gpuboard(folder_of(small), "nosuch", **here)
+    assert run_gpuboard(folder_of(small), **here).stdout == run_gpuboard(folder_of(small), "list", **here).stdout != ""
+    assert "\nUsage: gpuboard " in "\n" + run_gpuboard(folder_of(small), "--help", **here).stdout
+    wrong = run_gpuboard(folder_of(small), "nosuch", **here)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "No such command 'nosuch'" in wrong.stderr
 
 
 def test_words_choose_hosts_and_gpus_and_each_host_keeps_its_name(small: Lab) -> None:
-    output = gpuboard(folder_of(small), "list", "--data", "data", "atlas", "state:free", "mem>20").stdout
+    output = run_gpuboard(folder_of(small), "list", "--data", "data", "atlas", "state:free", "mem>20").stdout
     assert [line[:6] for line in output.splitlines()] == ["GPU   ", "atlas ", " 1 [ ]"]
 
 
 def test_words_that_fit_nothing_are_exit_1_and_a_sentence(small: Lab) -> None:
-    finished = gpuboard(folder_of(small), "list", "--data", "data", "user:mallory\x1b[2J")
+    finished = run_gpuboard(folder_of(small), "list", "--data", "data", "user:mallory\x1b[2J")
     assert (finished.returncode, finished.stdout) == (1, "")
     assert finished.stderr.startswith("gpuboard: nothing fits user:mallory?[2J: ")
     assert "has 2 hosts" in finished.stderr
@@ -396,25 +396,25 @@ def test_words_that_fit_nothing_are_exit_1_and_a_sentence(small: Lab) -> None:
 
 def test_no_hosts_yet_are_no_failure(tmp_path: Path) -> None:
     Lab(tmp_path)
-    finished = gpuboard(tmp_path, "list", "--data", "data")
+    finished = run_gpuboard(tmp_path, "list", "--data", "data")
     assert (finished.returncode, finished.stdout) == (0, "")
     assert finished.stderr.startswith("gpuboard: there are no hosts yet: ")
 
 
 def test_a_folder_or_board_that_is_not_there_is_exit_2_and_a_sentence(tmp_path: Path) -> None:
     for words in (("--data", "nosuch"), ("--url", "http://127.0.0.1:9/")):
-        finished = gpuboard(tmp_path, "list", *words)
+        finished = run_gpuboard(tmp_path, "list", *words)
         assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
 
 
 def test_json_of_the_command_keeps_to_the_schema_with_words_too(small: Lab) -> None:
     schema = json.loads((ROOT / "docs/status.schema.json").read_text())
     validator = jsonschema.Draft202012Validator({"$ref": "#/$defs/host", "$defs": schema["$defs"]})
-    listing = json.loads(gpuboard(folder_of(small), "list", "--data", "data", "--json", "train.py").stdout)
+    listing = json.loads(run_gpuboard(folder_of(small), "list", "--data", "data", "--json", "train.py").stdout)
     (atlas,) = listing["hosts"]
     validator.validate(atlas)
     assert [one["index"] for one in atlas["gpus"]] == [0]
-    nothing = gpuboard(folder_of(small), "list", "--data", "data", "--json", "nosuch")
+    nothing = run_gpuboard(folder_of(small), "list", "--data", "data", "--json", "nosuch")
     assert (nothing.returncode, json.loads(nothing.stdout)["hosts"]) == (1, [])
 
 
@@ -495,7 +495,7 @@ def test_watching_keeps_to_the_size_of_the_terminal_also_when_that_changes(tmp_p
 
 
 def test_watching_needs_a_terminal_and_a_board_that_is_there(small: Lab, tmp_path: Path) -> None:
-    finished = gpuboard(folder_of(small), "list", "--data", "data", "--watch")
+    finished = run_gpuboard(folder_of(small), "list", "--data", "data", "--watch")
     assert (finished.returncode, finished.stdout) == (2, "")
     assert "--watch needs a terminal" in finished.stderr
     code, text = Terminal(tmp_path, "list", "--data", "nosuch", "--watch", **SCREEN).end()
@@ -504,5 +504,5 @@ def test_watching_needs_a_terminal_and_a_board_that_is_there(small: Lab, tmp_pat
 
 @pytest.mark.parametrize("words", [("--watch", "--json"), ("--every", "3"), ("--watch", "--every", "0")])
 def test_options_that_do_not_go_together_are_reported(small: Lab, words: tuple[str, ...]) -> None:
-    finished = gpuboard(folder_of(small), "list", "--data", "data", *words)
+    finished = run_gpuboard(folder_of(small), "list", "--data", "data", *words)
     assert (finished.returncode, finished.stdout) == (2, "")

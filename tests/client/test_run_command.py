@@ -22,7 +22,8 @@ from site_builder.client import picker
 from site_builder.core.model import Booking
 from tests.support.board_fixture import Lab, gpu, soon
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, log, served
-from tests.support.live_page import clean_environment, gpuboard, is_gone
+from tests.support.command_line import clean_environment, run_gpuboard
+from tests.support.live_page import is_gone
 from tests.support.own_gpus import HERE, OwnGpus, row, uuid
 from tests.support.pace import wall, within
 
@@ -60,7 +61,7 @@ def command_of(*words: str) -> list[str]:
 
 
 def run(own: OwnGpus, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return gpuboard(own.smi.parent, "run", *words, **{**own.environment, **environment})
+    return run_gpuboard(own.smi.parent, "run", *words, **{**own.environment, **environment})
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from site_builder.core.clock import Now
 from site_builder.core.clock_check import ClockHistory, ClockReading, update_clock_history
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import ME, done, entries, lab_of, log
-from tests.support.live_page import clean_environment, gpuboard
+from tests.support.command_line import clean_environment, run_gpuboard
 
 DAY, HOUR = 86400, 3600
 AHEAD = 40 * DAY
@@ -251,7 +251,7 @@ def test_all_bookings_removed_by_a_wrong_clock_are_restored_at_once(lab: Lab, tm
         file.write(json.dumps(line) + "\n{torn\n" + json.dumps({**line, "gpu": "2"}) + "\n[]\n")
     done(tmp_path, "bookings", "--restore", "all")
     assert entries(lab) == {"atlas": {"1": live, "2": live}}
-    completed = gpuboard(tmp_path, "bookings", "--restore", "all")
+    completed = run_gpuboard(tmp_path, "bookings", "--restore", "all")
     assert (completed.returncode, completed.stderr.count("\n")) == (1, 1)
     assert "there is no booking that is not over in the archive" in completed.stderr
 
@@ -262,13 +262,13 @@ def test_nothing_is_restored_over_a_booking_that_was_made_since(lab: Lab, tmp_pa
     (lab.state / archive.ARCHIVE_FILE).write_text(json.dumps(line) + "\n")
     done(tmp_path, "book", "atlas:0", "--for", "1h", "--name", "dana")
     before = entries(lab)
-    completed = gpuboard(tmp_path, "bookings", "--restore", "abc")
+    completed = run_gpuboard(tmp_path, "bookings", "--restore", "abc")
     assert (completed.returncode, entries(lab)) == (1, before)
     assert "atlas:0 is booked by dana" in completed.stderr
 
 
 def test_archive_elsewhere_is_reported_in_one_sentence(tmp_path: Path) -> None:
     for option in (["--past"], ["--restore", "abc"]):
-        completed = gpuboard(tmp_path, "bookings", *option, "--url", "http://127.0.0.1:9/")
+        completed = run_gpuboard(tmp_path, "bookings", *option, "--url", "http://127.0.0.1:9/")
         assert (completed.returncode, completed.stderr.count("\n")) == (2, 1)
         assert "the archive is on the web host" in completed.stderr

@@ -33,7 +33,7 @@ from site_builder.reports import collect
 from site_builder.watches import store as watch_store
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import done, lab_of
-from tests.support.live_page import gpuboard
+from tests.support.command_line import run_gpuboard
 from tests.support.pace import within
 
 ZONES: tuple[tzinfo, ...] = (
@@ -65,7 +65,7 @@ def test_edit_refuses_a_date_that_cannot_be_used(lab: Lab, tmp_path: Path, entry
     lab.book({"atlas": {"0": GOOD}})
     new = tmp_path / "new.json"
     new.write_text(json.dumps({"atlas": {"0": GOOD, "1": {"name": "eve", **entry}}}))
-    completed = gpuboard(tmp_path, "edit", EDITOR=f"cp {new}", TMPDIR=str(tmp_path))
+    completed = run_gpuboard(tmp_path, "edit", EDITOR=f"cp {new}", TMPDIR=str(tmp_path))
     assert (completed.returncode, json.loads((lab.data / "comments.json").read_text())) == (2, {"atlas": {"0": GOOD}})
     assert "atlas, GPU 1: the " in completed.stderr
     assert dates.BAD_OFFSET in completed.stderr or dates.OUT_OF_RANGE in completed.stderr
@@ -88,7 +88,7 @@ def test_unusable_date_costs_only_its_entry(lab: Lab, tmp_path: Path, entry: dic
 @pytest.mark.parametrize("text", ["2026-12-24 18:00+24:00", "2026-12-24 18:00 UTC-30", "9999-12-31 23:59-14:00"])
 def test_book_refuses_an_unusable_date_in_one_sentence(lab: Lab, tmp_path: Path, option: str, text: str) -> None:
     length = ["--for", "1h"] if option == "--from" else []
-    completed = gpuboard(tmp_path, "book", "atlas:0", option, text, *length, "--yes")
+    completed = run_gpuboard(tmp_path, "book", "atlas:0", option, text, *length, "--yes")
     assert (completed.returncode, completed.stderr.count("\n")) == (2, 1)
     assert "offset from UTC that no time zone has" in completed.stderr or dates.OUT_OF_RANGE in completed.stderr
     assert not (lab.data / "comments.json").exists()
@@ -96,7 +96,7 @@ def test_book_refuses_an_unusable_date_in_one_sentence(lab: Lab, tmp_path: Path,
 
 def test_a_booking_that_would_end_after_the_last_year_is_refused(lab: Lab, tmp_path: Path) -> None:
     lab.book({})
-    completed = gpuboard(tmp_path, "book", "atlas:0", "--from", "2200-12-31 20:00", "--for", "1d", "--yes")
+    completed = run_gpuboard(tmp_path, "book", "atlas:0", "--from", "2200-12-31 20:00", "--for", "1d", "--yes")
     assert (completed.returncode, completed.stderr.count("\n")) == (2, 1)
     assert "leads too far into the future" in completed.stderr
 

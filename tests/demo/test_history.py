@@ -22,8 +22,8 @@ from site_builder.history.model import GPU_STATES, TAKEN_STATES
 from site_builder.history.reader import HistoryReader
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
+from tests.support.command_line import run_gpuboard
 from tests.support.history_fixtures import epoch, folder, minutes, roll, used
-from tests.support.live_page import gpuboard
 from tests.support.pace import check, took
 
 # A Tuesday afternoon, not on the hour.
@@ -309,7 +309,7 @@ def test_the_lab_is_as_full_before_its_story_begins_as_after(whole: HistoryReade
 
 
 def test_the_first_build_goes_on_with_the_same_gpus(tmp_path: Path) -> None:
-    assert gpuboard(tmp_path, "demo", "--once", "--hosts", "3", "--folder", "lab").returncode == 0
+    assert run_gpuboard(tmp_path, "demo", "--once", "--hosts", "3", "--folder", "lab").returncode == 0
     told = HistoryReader(tmp_path / "lab/state", timezone.utc)
     now = time.time() + 60
     for name in told.list_hosts():

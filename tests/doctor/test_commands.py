@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from site_builder.doctor.model import Check, CheckResult, DoctorContext
 from site_builder.web.server import WebServer, open_listening_socket
 from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab, gpu
+from tests.support.command_line import run_in_environment
 from tests.support.consul_server import READ_ALL, ConsulServer
 from tests.support.docs import ROOT, help_of, text_of
 
@@ -81,14 +81,9 @@ def assert_finds(case: DoctorContext, name: str, status: str, words: str) -> Non
 
 
 def command(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "site_builder", "doctor", *words],
-        cwd=lab.data.parent,
-        env={"PATH": os.environ["PATH"], "HOME": str(lab.data.parent), "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    folder = lab.data.parent
+    own = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), **environment}
+    return run_in_environment(folder, own, "doctor", *words)
 
 
 def test_the_command_reports_each_check_and_ends_by_the_worst(board: Lab) -> None:

@@ -31,9 +31,9 @@ from site_builder.history.export import ExportRow
 from site_builder.history.model import GPU_STATES
 from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter, store_history_chunk
+from tests.support.command_line import clean_environment, run_gpuboard
 from tests.support.docs import blocks, prose_of
 from tests.support.history_fixtures import epoch, folder, gpu, host, record, roll
-from tests.support.live_page import clean_environment, gpuboard
 
 NOON = epoch("2026-03-10T12:00")
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -271,12 +271,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_hosts_are_exported_or_those_that_are_named(lab: Path) -> None:
-    finished = gpuboard(lab, "export", "--since", "3h", "--csv")
+    finished = run_gpuboard(lab, "export", "--since", "3h", "--csv")
     assert (finished.returncode, finished.stderr) == (0, "")
     csv_rows = list(csv.DictReader(finished.stdout.splitlines()))
     assert [exported["host"] for exported in csv_rows] == ["atlas"] * 5 + ["hydra2"] * 5
     assert {exported["users"] for exported in csv_rows} == {"lukas", ""}
-    exported = gpuboard(
+    exported = run_gpuboard(
         lab, "export", "--since", "3h", "--json", "--host", "hydra2", "--host", "hydra2", "--step", "3600"
     )
     assert {row["host"] for row in json.loads(exported.stdout)} == {"hydra2"}
@@ -284,7 +284,7 @@ def test_all_hosts_are_exported_or_those_that_are_named(lab: Path) -> None:
 
 
 def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
-    finished = gpuboard(lab, "export", "--since", "3h", "--csv", GPUBOARD_ZONE="Asia/Kathmandu")
+    finished = run_gpuboard(lab, "export", "--since", "3h", "--csv", GPUBOARD_ZONE="Asia/Kathmandu")
     assert all(csv_row["time"].endswith("+05:45") for csv_row in csv.DictReader(finished.stdout.splitlines()))
 
 
@@ -304,7 +304,7 @@ def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
 def test_an_impossible_export_is_explained_in_one_sentence(
     lab: Path, words: list[str], code: int, out: str, why: str
 ) -> None:
-    finished = gpuboard(lab, "export", *words)
+    finished = run_gpuboard(lab, "export", *words)
     assert (finished.returncode, finished.stdout) == (code, out)
     assert why in finished.stderr
     assert "Traceback" not in finished.stderr
@@ -313,7 +313,7 @@ def test_an_impossible_export_is_explained_in_one_sentence(
 @pytest.mark.parametrize("content", [b"no database at all" * 300, b""])
 def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, content: bytes) -> None:
     (folder(tmp_path) / "history.db").write_bytes(content)
-    finished = gpuboard(tmp_path, "export", "--since", "3h", "--csv")
+    finished = run_gpuboard(tmp_path, "export", "--since", "3h", "--csv")
     assert (finished.returncode, finished.stdout) == (2, "")
     assert "could not be read" in finished.stderr
     assert len(finished.stderr.splitlines()) == 1

@@ -16,9 +16,9 @@ from site_builder.alerts.model import AlertState
 from site_builder.alerts.store import ConsulAlertStore
 from tests.support import kv_fixtures
 from tests.support.board_fixture import gpu
+from tests.support.command_line import clean_environment
 from tests.support.consul_server import ConsulServer
 from tests.support.kv_fixtures import Hosts
-from tests.support.live_page import clean_environment
 from tests.support.sender_fixtures import Receiver, run_receiver, wait_until
 
 SETTINGS = {"GPUBOARD_STALE_AFTER": "1s", "GPUBOARD_DOWN_AFTER": "5s"}

@@ -19,7 +19,7 @@ from site_builder.core import model, subprocesses
 from tests.support.amd_fixtures import listed, metric, part, running, static
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import served
-from tests.support.live_page import gpuboard
+from tests.support.command_line import run_gpuboard
 from tests.support.own_gpus import HERE, STAND_INS, OwnGpus, row
 
 SHOW = 'echo "${CUDA_VISIBLE_DEVICES-unset} ${HIP_VISIBLE_DEVICES-unset} ${ROCR_VISIBLE_DEVICES-unset}"'
@@ -41,7 +41,7 @@ class AmdMachine:
         self.environment = {**self.own.environment, "PATH": f"{bin_}:{PLAIN}", "ROCM_PATH": str(folder / "none")}
 
     def __call__(self, *words: str, **extra_environment: str) -> subprocess.CompletedProcess[str]:
-        return gpuboard(self.amd, *words, **{**self.environment, **extra_environment})
+        return run_gpuboard(self.amd, *words, **{**self.environment, **extra_environment})
 
 
 def amd_host(lab: Lab, name: str = "hip", nvidia: str = "", *processes: tuple[object, ...]) -> None:
@@ -262,5 +262,5 @@ def test_who_reads_the_board_elsewhere_gets_hips_numbers(tmp_path: Path) -> None
     lab = Lab(tmp_path / "lab")
     amd_host(lab, "both", gpu(0, 70000))
     environment = {"GPUBOARD_DATA": str(lab.data), "PATH": os.environ["PATH"]}
-    assert gpuboard(tmp_path, "available", "--host", "both", "--vendor", "amd", **environment).stdout == "0,1\n"
-    assert gpuboard(tmp_path, "available", "--host", "both", **environment).returncode == 1
+    assert run_gpuboard(tmp_path, "available", "--host", "both", "--vendor", "amd", **environment).stdout == "0,1\n"
+    assert run_gpuboard(tmp_path, "available", "--host", "both", **environment).returncode == 1

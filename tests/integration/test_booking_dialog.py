@@ -25,9 +25,10 @@ from site_builder.web import rate_limit
 from tests.board.test_pages import HOSTILE
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, node_module, served
+from tests.support.command_line import clean_environment, run_gpuboard
 from tests.support.live_board import ITS_OWN, Board
 from tests.support.live_board import opened as following
-from tests.support.live_page import clean_environment, free_port, gpuboard
+from tests.support.live_page import free_port
 
 DAY = 86400
 PHONE = {"width": 360, "height": 740}
@@ -186,7 +187,7 @@ def test_the_command_books_what_the_dialog_says(page: Page, tmp_path: Path) -> N
     form, start, end = dialog(page), later(5), later(6)
     choose(form, "2", "3", until=end, comment=TRICKY, name="alice")
     form.get_by_label("From when").fill(in_field(start))
-    done = gpuboard(tmp_path, *command(form)[1:], "--yes", GPUBOARD_ZONE="UTC")
+    done = run_gpuboard(tmp_path, *command(form)[1:], "--yes", GPUBOARD_ZONE="UTC")
     assert done.returncode == 0, done.stderr
     bookings = booking_parser.parse_bookings((lab.data / "comments.json").read_bytes(), timezone.utc).rows
     assert [(booking.gpu, booking.name, booking.since, booking.until, booking.comment) for booking in bookings] == [
@@ -510,7 +511,7 @@ class Desk:
 
     def token(self, name: str) -> str:
         """One that the admin makes."""
-        return gpuboard(self.folder, "token", name).stdout.strip()
+        return run_gpuboard(self.folder, "token", name).stdout.strip()
 
     def booked(self) -> list[tuple[str, str, str, datetime, str]]:
         """What stands in the file."""

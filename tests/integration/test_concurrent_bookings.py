@@ -20,7 +20,8 @@ import pytest
 from site_builder.bookings import parser as booking_parser
 from site_builder.bookings.policy import find_booking_span_overlap
 from tests.support.board_fixture import Lab, gpu
-from tests.support.live_page import clean_environment, free_port, gpuboard
+from tests.support.command_line import clean_environment, run_gpuboard
+from tests.support.live_page import free_port
 
 GPUS = 12
 BOOKERS = 50
@@ -147,6 +148,6 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_file_and_a_free_lock(lab:
     for number in range(25):
         by_command(lab, number % GPUS, f"user{number}", chance.uniform(0.15, 1.2))
         entries(lab)
-    result = gpuboard(lab.data.parent, "book", "atlas", "--from", "2099-01-01 09:00", "--for", "1h", "--yes")
+    result = run_gpuboard(lab.data.parent, "book", "atlas", "--from", "2099-01-01 09:00", "--for", "1h", "--yes")
     assert result.returncode == 0, result.stderr
     assert [path.name for path in lab.data.iterdir() if "new-" in path.name] == []

@@ -16,9 +16,9 @@ import pytest
 
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, gpu
+from tests.support.command_line import clean_environment
 from tests.support.consul_cluster import ConsulCluster
 from tests.support.kv_fixtures import Hosts
-from tests.support.live_page import clean_environment
 from tests.support.pace import check, wall
 
 PATIENCE = 60

@@ -20,7 +20,8 @@ import pytest
 from site_builder.core.formatting import HOUR, MINUTE
 from site_builder.demo import scenario
 from site_builder.demo.scenario import DEMO_BOOKINGS, HostScenario, build_scenarios
-from tests.support.live_page import Live, clean_environment, gpuboard, is_gone
+from tests.support.command_line import clean_environment, run_gpuboard
+from tests.support.live_page import Live, is_gone
 
 ROOT = Path(__file__).parents[2]
 FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
@@ -44,7 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def once(folder: Path, *words: str) -> Path:
-    result = gpuboard(folder, "demo", "--once", "--folder", "lab", *words)
+    result = run_gpuboard(folder, "demo", "--once", "--folder", "lab", *words)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     return folder / "lab"
 
@@ -300,7 +301,7 @@ def test_at_speed_hours_become_minutes_and_states_still_hold(tmp_path: Path) -> 
 def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "lab/data").mkdir(parents=True)
     (tmp_path / "lab/data/comments.json").write_text("{}")
-    result = gpuboard(tmp_path, "demo", "--once", "--folder", "lab")
+    result = run_gpuboard(tmp_path, "demo", "--once", "--folder", "lab")
     assert result.returncode == 2
     assert "in use for something else" in result.stderr
     assert (tmp_path / "lab/data/comments.json").read_text() == "{}"
@@ -316,7 +317,7 @@ def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) 
     ],
 )
 def test_wrong_use_is_one_sentence(tmp_path: Path, words: list[str], error_message: str) -> None:
-    result = gpuboard(tmp_path, "demo", *words)
+    result = run_gpuboard(tmp_path, "demo", *words)
     assert result.returncode == 2
     assert error_message in result.stderr
 
@@ -395,7 +396,7 @@ def test_no_python_file_of_the_folder_where_it_is_started_is_run(tmp_path: Path)
 
 
 def test_settings_of_somebody_else_do_not_reach_the_simulated_lab(tmp_path: Path) -> None:
-    result = gpuboard(
+    result = run_gpuboard(
         tmp_path, "demo", "--once", "--hosts", "1", "--folder", "lab", GPUBOARD_SHOW_USERS="no", GPUBOARD_SOON="never"
     )
     assert (result.returncode, result.stderr) == (0, "")
@@ -429,7 +430,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_reported(tmp_path: Path) -> N
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
-        result = gpuboard(tmp_path, "demo", "--hosts", "1", "--listen", str(held.getsockname()[1]))
+        result = run_gpuboard(tmp_path, "demo", "--hosts", "1", "--listen", str(held.getsockname()[1]))
     assert result.returncode == 2
     assert "is taken by another program" in result.stderr
 

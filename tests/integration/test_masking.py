@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from site_builder.snapshots.parsers import host_and_ps_txt
-from tests.support.live_page import Live, gpuboard
+from tests.support.command_line import run_gpuboard
+from tests.support.live_page import Live
 from tests.support.machine import need
 from tests.support.own_gpus import HERE, ROOT, STAND_INS, OwnGpus
 
@@ -140,7 +141,7 @@ def own(tmp_path: Path) -> OwnGpus:
 
 def list_commands(own: OwnGpus, **extra_variables: str) -> dict[int, str | None]:
     """The command of each process, as `gpuboard list --json` has it."""
-    done = gpuboard(own.smi.parent, "list", "--json", **{**own.environment, **extra_variables})
+    done = run_gpuboard(own.smi.parent, "list", "--json", **{**own.environment, **extra_variables})
     assert (done.returncode, done.stderr) == (0, "")
     gpus = [gpu for host in json.loads(done.stdout)["hosts"] for gpu in host["gpus"]]
     return {process["pid"]: process["command"] for gpu in gpus for process in gpu["processes"]}
@@ -158,7 +159,7 @@ def test_list_masks_the_commands_of_this_machine_by_the_same_rules(own: OwnGpus)
 
 def test_the_table_of_list_shows_no_secret(own: OwnGpus) -> None:
     own.process(0, 4711, "mysql -u root -phunter2 db")
-    done = gpuboard(own.smi.parent, "list", **own.environment)
+    done = run_gpuboard(own.smi.parent, "list", **own.environment)
     assert "mysql -u root -p••• db" in done.stdout
     assert "hunter2" not in done.stdout
 

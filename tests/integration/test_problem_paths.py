@@ -16,7 +16,7 @@ from site_builder.core.formatting import hide_paths
 from site_builder.core.model import AlertSettings, Problem
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import missing
-from tests.support.live_page import clean_environment
+from tests.support.command_line import clean_environment
 
 RULES = "[host-down]\ndelay = 5m\n"
 OVER = '{"atlas": {"0": {"name": "alice", "date": "2020-01-01 12:00"}}}'

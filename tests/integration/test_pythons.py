@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live_page import Live, clean_environment, is_gone
+from tests.support.command_line import clean_environment
+from tests.support.live_page import Live, is_gone
 from tests.support.machine import copy_files
 
 MINORS = range(9, 14)

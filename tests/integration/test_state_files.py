@@ -8,7 +8,6 @@ import pickle
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +45,7 @@ from site_builder.snapshots import store as snapshots_store
 from site_builder.web.identity import WebCaller
 from tests.support import every_state
 from tests.support.board_fixture import Lab, gpu, person, process
+from tests.support.command_line import run_gpuboard
 from tests.support.sender_fixtures import alert, build_state
 
 ROOT = Path(__file__).parents[2]
@@ -63,10 +63,7 @@ def lab(tmp_path: Path) -> Lab:
 
 def gpuboard(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command as a user calls it in the lab's folder."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    own = {**kept, "PYTHONPATH": str(ROOT), "HOME": str(folder), "TZ": "UTC", **environment}
-    command = [sys.executable, "-m", "site_builder", *arguments]
-    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
+    return run_gpuboard(folder, *arguments, HOME=str(folder), TZ="UTC", **environment)
 
 
 def problems_of(lab: Lab) -> dict[str, str]:

@@ -13,9 +13,10 @@ import pytest
 
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
+from tests.support.command_line import run_gpuboard
 from tests.support.consul_server import make_certificates
 from tests.support.docs import blocks
-from tests.support.live_page import free_port, gpuboard
+from tests.support.live_page import free_port
 
 FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 HUGE = 9 * 1024 * 1024
@@ -125,7 +126,7 @@ def test_what_a_host_serves_arrives_as_it_is_and_is_not_written_again(served: Se
     served.lab.host("atlas", every=60)
     # a proxy of the environment would see what is not its business
     proxy = {"http_proxy": "http://127.0.0.1:9", "all_proxy": "http://127.0.0.1:9"}
-    done = gpuboard(data.parent, "pull", served.address("atlas"), **proxy)
+    done = run_gpuboard(data.parent, "pull", served.address("atlas"), **proxy)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [path for path, _ in served.log] == [f"/atlas/{file}" for file in FILES]
     for file in FILES:
@@ -134,7 +135,7 @@ def test_what_a_host_serves_arrives_as_it_is_and_is_not_written_again(served: Se
     before = times(data / "atlas")
     served.lab.write("atlas", "ps.txt", "pid\tcommand\n", every=60, time=int(time.time()) + 1)
     served.log.clear()
-    done = gpuboard(data.parent, "pull", served.address("atlas"), "--every", "1", "--for", "2")
+    done = run_gpuboard(data.parent, "pull", served.address("atlas"), "--every", "1", "--for", "2")
     assert (done.returncode, done.stderr) == (0, "")
     assert [code for _, code in served.log] == [200] * 4 + [304] * 4
     changed = [file for file, moment in times(data / "atlas").items() if moment != before[file]]
@@ -143,7 +144,7 @@ def test_what_a_host_serves_arrives_as_it_is_and_is_not_written_again(served: Se
 
 def test_what_was_served_long_ago_never_looks_fresh(served: Served, data: Path) -> None:
     served.lab.host("atlas", every=20, time=int(time.time()) - 3 * 86400 + 1800)
-    done = gpuboard(data.parent, "pull", served.address("atlas"))
+    done = run_gpuboard(data.parent, "pull", served.address("atlas"))
     assert done.returncode == 1
     assert done.stderr == (
         f"gpuboard: atlas: what 127.0.0.1:{served.port} serves is 3 d old: do the loops of gpu-check.sh run there?\n"
@@ -170,7 +171,7 @@ def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_a
         closed.address("gone"),
     ]
     began = time.monotonic()
-    done = gpuboard(data.parent, "pull", *targets, "--limit", "3")
+    done = run_gpuboard(data.parent, "pull", *targets, "--limit", "3")
     assert time.monotonic() - began < 20
     second_server.stop()
     here = f"127.0.0.1:{served.port}"
@@ -210,11 +211,11 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, data: 
     safe = Served(tmp_path / "safe", context)
     safe.lab.host("atlas", every=60)
     address = safe.address("atlas").replace("http:", "https:")
-    refused = gpuboard(data.parent, "pull", address)
+    refused = run_gpuboard(data.parent, "pull", address)
     assert refused.returncode == 1
     assert refused.stderr.startswith(f"gpuboard: atlas: the certificate of 127.0.0.1:{safe.port} cannot be trusted: ")
     assert safe.log == []
-    done = gpuboard(data.parent, "pull", address, SSL_CERT_FILE=str(keys / "ca.pem"))
+    done = run_gpuboard(data.parent, "pull", address, SSL_CERT_FILE=str(keys / "ca.pem"))
     safe.stop()
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(times(data / "atlas")) == sorted(FILES)
@@ -228,6 +229,6 @@ def test_nginx_serves_them_as_the_page_says(tmp_path: Path, data: Path) -> None:
     content = block.text.replace("/srv/gpuboard/", f"{place.lab.data}/")
     with booking_servers.nginx(place, f"server {{\nlisten 127.0.0.1:{port};\n{content}}}", port):
         address = f"atlas=http://127.0.0.1:{port}/gpuboard/atlas/"
-        done = gpuboard(data.parent, "pull", address, "--every", "1", "--for", "2")
+        done = run_gpuboard(data.parent, "pull", address, "--every", "1", "--for", "2")
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(times(data / "atlas")) == sorted(FILES)

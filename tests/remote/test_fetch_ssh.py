@@ -29,8 +29,8 @@ from site_builder.remote.targets import Target, UnclearSshTargetsError, parse_ta
 from site_builder.snapshots import envelope
 from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES
 from tests.support.board_fixture import Lab
+from tests.support.command_line import clean_environment, run_gpuboard
 from tests.support.docs import text_of
-from tests.support.live_page import clean_environment, gpuboard
 from tests.support.machine import ROOT, Machine, keygen, need_machine, wait_for
 
 FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
@@ -118,7 +118,7 @@ class Fleet:
 
     def pull(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The command, to its end."""
-        return gpuboard(self.folder, *self.words(*words))
+        return run_gpuboard(self.folder, *self.words(*words))
 
     def smi(self, name: str) -> Path:
         """The folder that tells its nvidia-smi what to do."""
@@ -477,7 +477,7 @@ def test_hosts_that_consul_lists_are_pulled_by_their_names_on_the_board(tmp_path
     (tmp_path / "state/consul.json").write_text(json.dumps(kept))
     access = {"GPUBOARD_CONSUL_SERVICE": "gpus", "CONSUL_HTTP_ADDR": "127.0.0.1:9"}
     (tmp_path / "config").write_text("Host *.lab.org\n  HostName 127.0.0.1\n  Port 9\n")
-    done = gpuboard(tmp_path, "pull", "--consul", "--ssh-config", "config", **access)
+    done = run_gpuboard(tmp_path, "pull", "--consul", "--ssh-config", "config", **access)
     assert done.returncode == 1
     first, second, *rest = sorted(done.stderr.splitlines())
     assert "the list of" in first

@@ -21,7 +21,7 @@ from site_builder.slack.answers import AnswerContext
 from site_builder.slack.blocks import AnswerTable, SlackAnswer
 from site_builder.slack.bot import BotCommand
 from tests.support import block_kit
-from tests.support.live_page import ROOT
+from tests.support.command_line import ROOT
 
 OWN = "UBOT00001"
 NOW = int(time.time())

@@ -22,7 +22,7 @@ from site_builder.core import locks
 from site_builder.core.model import SlackAccess
 from tests.support import block_kit
 from tests.support.board_fixture import Lab, gpu, person, process, soon
-from tests.support.live_page import ROOT, clean_environment, gpuboard
+from tests.support.command_line import ROOT, clean_environment, run_gpuboard
 from tests.support.slack_stand_in import ACCEPTED_WITHIN, APP_TOKEN, BOT_TOKEN, GENERAL, ME, Slack, member
 
 ALICE, BOB, CAROL, EVE = "UALICE001", "UBOB00001", "UCAROL001", "UEVE00001"
@@ -325,11 +325,11 @@ def test_an_answer_that_may_have_arrived_is_not_sent_again(slack: Slack) -> None
 
 
 def test_a_second_bot_ends_at_once_and_shows_no_token(bot: Bot, lab: Lab) -> None:
-    finished = gpuboard(lab.data.parent, "slack", **bot.environment)
+    finished = run_gpuboard(lab.data.parent, "slack", **bot.environment)
     assert (finished.returncode, finished.stdout + finished.stderr) == (0, "")
     assert bot.process.poll() is None
     assert "secret" not in bot.said()
-    doctor_report = json.loads(gpuboard(lab.data.parent, "doctor", "--json", **bot.environment).stdout)
+    doctor_report = json.loads(run_gpuboard(lab.data.parent, "doctor", "--json", **bot.environment).stdout)
     (check,) = (doctor_check for doctor_check in doctor_report["checks"] if doctor_check["id"] == "slack")
     assert check["status"] == "pass"
     assert f"process {bot.process.pid}" in str(check)
@@ -381,7 +381,7 @@ def test_tokens_that_are_missing_wrong_or_refused_are_one_sentence_and_never_sho
         ({"GPUBOARD_SLACK_APP_TOKEN": "xapp-secret"}, "Slack does not know the token"),
         ({"GPUBOARD_SLACK_URL": "http://slack.com/api/"}, "must be an address such as https://slack.com/api/"),
     ):
-        finished = gpuboard(tmp_path, "slack", **{**right, **changes})
+        finished = run_gpuboard(tmp_path, "slack", **{**right, **changes})
         (tmp_path / "state/slack.said").unlink(missing_ok=True)  # or the same would not be said again
         assert (finished.returncode, finished.stdout) == (2, "")
         assert expected in finished.stderr
@@ -391,7 +391,7 @@ def test_tokens_that_are_missing_wrong_or_refused_are_one_sentence_and_never_sho
 
 def test_cron_which_starts_it_every_minute_mails_a_refusal_once(tmp_path: Path, workspace: Slack) -> None:
     refused = {**settings(workspace), "GPUBOARD_CONTACTS": "", "GPUBOARD_SLACK_BOT_TOKEN": "xoxb-secret"}
-    finished_runs = [gpuboard(tmp_path, "slack", **refused) for _ in range(2)]
+    finished_runs = [run_gpuboard(tmp_path, "slack", **refused) for _ in range(2)]
     assert [finished_run.returncode for finished_run in finished_runs] == [2, 2]
     assert [finished_run.stderr.count("\n") for finished_run in finished_runs] == [1, 0]
 

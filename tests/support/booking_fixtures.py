@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.board_fixture import Lab, gpu
-from tests.support.live_page import clean_environment, free_port, gpuboard
+from tests.support.command_line import clean_environment, run_gpuboard
+from tests.support.live_page import free_port
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 LONG = 60
@@ -48,7 +49,7 @@ def log(lab: Lab) -> list[dict[str, Any]]:
 
 def done(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command that must succeed."""
-    finished = gpuboard(folder, *words, **environment)
+    finished = run_gpuboard(folder, *words, **environment)
     assert finished.returncode == 0, finished.stderr
     return finished
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -15,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.support.command_line import clean_environment
+
 READY = re.compile(r"is at (http://\S+) until Ctrl-C")
 
 
@@ -25,20 +25,6 @@ def free_port() -> int:
         held.bind(("127.0.0.1", 0))
         port: int = held.getsockname()[1]
         return port
-
-
-def clean_environment(**extra_variables: str) -> dict[str, str]:
-    """Ours, with no settings in it but these."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_CONF": os.devnull, **extra_variables}
-
-
-def gpuboard(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command, to its end."""
-    command = [sys.executable, "-m", "site_builder", *words]
-    return subprocess.run(
-        command, cwd=folder, env=clean_environment(**environment), capture_output=True, text=True, check=False
-    )
 
 
 class Live:

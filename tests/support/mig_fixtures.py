@@ -16,8 +16,7 @@ from site_builder.snapshots.envelope import ToolOutput, ToolParts
 from site_builder.snapshots.parsers import nvidia_csv
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, person, process
 from tests.support.board_fixture import gpu as gpu_row
-from tests.support.browser import ROOT
-from tests.support.live_page import clean_environment
+from tests.support.command_line import run_gpuboard
 
 H100 = "NVIDIA H100 80GB HBM3"
 # As the driver tells an H100 that is cut into these: profile and MiB.
@@ -111,19 +110,10 @@ def push(lab: Lab, name: str = "atlas", mig: str = "mig 0", gpus: str = "", proc
     lab.write(name, "host.txt", facts)
 
 
-def main() -> None:
-    """`gpuboard`, as a program that can read them."""
-    from site_builder.cli import main as command  # noqa: PLC0415
-
-    with readable():
-        command()
-
-
 def gpuboard(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same in a folder, to its end."""
-    program = [sys.executable, "-c", "from tests.support.mig_fixtures import main; main()", *words]
-    settings = clean_environment(**environment, PYTHONPATH=str(ROOT))
-    return subprocess.run(program, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+    """`gpuboard`, as a program that can read them; `run` cannot, and needs not."""
+    with readable():
+        return run_gpuboard(folder, *words, **environment)
 
 
 def lab_in(folder: Path) -> Lab:

@@ -25,9 +25,9 @@ from site_builder.history.writer import HistoryWriter
 from site_builder.usage import commands as usage_commands
 from site_builder.usage.totals import UNUSED_PARTS, UsageRow, UsageTable, UsageTotals
 from tests.support.booking_fixtures import Terminal
+from tests.support.command_line import run_gpuboard
 from tests.support.docs import blocks, text_of
 from tests.support.history_fixtures import epoch, gpu, host, record, roll
-from tests.support.live_page import gpuboard
 from tests.support.pace import check, children, took
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stats(folder: Path, *words: str, **environment: str) -> tuple[int, str, str]:
-    finished = gpuboard(folder, "stats", *words, **{"GPUBOARD_ZONE": "UTC", **environment})
+    finished = run_gpuboard(folder, "stats", *words, **{"GPUBOARD_ZONE": "UTC", **environment})
     return finished.returncode, finished.stdout, finished.stderr
 
 
@@ -293,7 +293,7 @@ def test_the_docs_say_what_each_sum_means() -> None:
 
 
 def test_the_help_has_examples_and_fits() -> None:
-    help_text = gpuboard(ROOT, "stats", "--help").stdout
+    help_text = run_gpuboard(ROOT, "stats", "--help").stdout
     assert "gpuboard stats --month 2026-10 --csv > october.csv" in help_text
     assert max(map(len, help_text.splitlines())) <= 80
 

@@ -17,7 +17,7 @@ from tests.support import waste_fixtures
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import Terminal
 from tests.support.browser import served
-from tests.support.live_page import gpuboard
+from tests.support.command_line import run_gpuboard
 
 NOW = Now(1_790_000_000, timezone.utc)
 HELD = WasteItem(
@@ -33,7 +33,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def run(lab: Lab, *words: str, **environment: str) -> tuple[int, str, str]:
-    result = gpuboard(lab.data.parent, "waste", *words, **environment)
+    result = run_gpuboard(lab.data.parent, "waste", *words, **environment)
     return result.returncode, result.stdout, result.stderr
 
 
@@ -128,13 +128,13 @@ def test_a_host_that_there_is_not_is_refused(lab: Lab) -> None:
 
 def test_a_board_elsewhere_is_asked_by_its_address(lab: Lab, tmp_path: Path) -> None:
     with served(lab.www, tmp_path / "server") as site:
-        result = gpuboard(tmp_path, "waste", "--kind", "held", GPUBOARD_URL=site.url)
+        result = run_gpuboard(tmp_path, "waste", "--kind", "held", GPUBOARD_URL=site.url)
     assert (result.returncode, result.stderr) == (0, "")
     assert "atlas:0" in result.stdout
 
 
 def test_where_there_is_no_board_one_sentence_says_what_to_set(tmp_path: Path) -> None:
-    result = gpuboard(tmp_path, "waste")
+    result = run_gpuboard(tmp_path, "waste")
     assert (result.returncode, result.stdout) == (2, "")
     assert "there is no " in result.stderr
     assert "set GPUBOARD_URL" in result.stderr
@@ -152,7 +152,7 @@ def test_where_there_is_no_board_one_sentence_says_what_to_set(tmp_path: Path) -
 def test_a_file_that_is_not_ours_or_old_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "www").mkdir()
     (tmp_path / "www/waste.json").write_bytes(content)
-    result = gpuboard(tmp_path, "waste")
+    result = run_gpuboard(tmp_path, "waste")
     assert result.returncode == 2
     assert said in result.stderr
 
@@ -163,14 +163,14 @@ def test_unreadable_history_is_reported_beside_the_table(tmp_path: Path) -> None
         int(time.time()), 10, (HELD,), ("atlas",), problem="state/history.db: it could not be read"
     )
     (tmp_path / "www/waste.json").write_bytes(waste_render.render_waste_json(waste_report))
-    result = gpuboard(tmp_path, "waste")
+    result = run_gpuboard(tmp_path, "waste")
     assert result.returncode == 0
     assert "some of it may be missing" in result.stderr
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "www/waste.json").mkdir(parents=True)
-    result = gpuboard(tmp_path, "waste")
+    result = run_gpuboard(tmp_path, "waste")
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert "could not be read: Is a directory" in result.stderr
 

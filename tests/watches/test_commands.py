@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, served
-from tests.support.live_page import gpuboard
+from tests.support.command_line import run_gpuboard
 
 MAIL = {"GPUBOARD_MAIL": "mailto://user:verysecret@127.0.0.1:1", "GPUBOARD_MAIL_DOMAIN": "lab.example.org"}
 
@@ -65,7 +65,7 @@ def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_pa
     ],
 )
 def test_errors_are_one_sentence(lab: Lab, tmp_path: Path, words: list[str], code: int, said: str) -> None:
-    finished = gpuboard(tmp_path, "notify", *words, **MAIL)
+    finished = run_gpuboard(tmp_path, "notify", *words, **MAIL)
     assert (finished.returncode, finished.stdout) == (code, "")
     assert said in finished.stderr
     assert not (lab.data / "watches.json").exists()
@@ -98,9 +98,9 @@ def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
         made = finished.stdout.strip()
         assert "alice is told when there are 9 H100 free on one host, until " in finished.stderr
         assert done(elsewhere, "notify", "list", **mine).stdout.splitlines()[1].startswith(made)
-        finished = gpuboard(elsewhere, "notify", "stop", made, **{**mine, "GPUBOARD_TOKEN": bob})
+        finished = run_gpuboard(elsewhere, "notify", "stop", made, **{**mine, "GPUBOARD_TOKEN": bob})
         assert (finished.returncode, finished.stderr.count(f"there is no watch {made} of yours")) == (1, 1)
-        finished = gpuboard(elsewhere, "notify", "list", GPUBOARD_URL=url)
+        finished = run_gpuboard(elsewhere, "notify", "list", GPUBOARD_URL=url)
         assert (finished.returncode, finished.stdout) == (2, "")
         assert "the board does not know who you are" in finished.stderr
         assert "not told of this any more" in done(elsewhere, "notify", "stop", made, **mine).stderr

@@ -28,7 +28,7 @@ from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
 from tests.support.booking_servers import Served, basic
-from tests.support.live_page import gpuboard
+from tests.support.command_line import run_gpuboard
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -135,31 +135,33 @@ def test_a_browser_with_the_password_shows_the_board_and_complains_of_nothing(se
 def test_commands_on_other_machines_log_in_and_never_print_the_password(served: Served, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{served.port}/"
     secret = f"alice:{PASSWORD}"
-    finished = gpuboard(tmp_path, "list", "--url", url, "--json", GPUBOARD_LOGIN=secret)
+    finished = run_gpuboard(tmp_path, "list", "--url", url, "--json", GPUBOARD_LOGIN=secret)
     assert (finished.returncode, [host_entry["name"] for host_entry in json.loads(finished.stdout)["hosts"]]) == (
         0,
         ["atlas"],
     ), finished
-    mine = gpuboard(tmp_path, "bookings", GPUBOARD_URL=url, GPUBOARD_LOGIN=secret, GPUBOARD_TOKEN=served.place.token)
+    mine = run_gpuboard(
+        tmp_path, "bookings", GPUBOARD_URL=url, GPUBOARD_LOGIN=secret, GPUBOARD_TOKEN=served.place.token
+    )
     assert mine.returncode == 0, mine
-    made = gpuboard(tmp_path, "book", "atlas:1", "--for", "2h", GPUBOARD_URL=url, GPUBOARD_LOGIN=secret)
+    made = run_gpuboard(tmp_path, "book", "atlas:1", "--for", "2h", GPUBOARD_URL=url, GPUBOARD_LOGIN=secret)
     assert (made.returncode, "clear" in made.stderr) == (0, False), made
     assert ("atlas", "1", "alice") in served.place.booked()
-    warned = gpuboard(tmp_path, "config", GPUBOARD_URL="http://web.lab/", GPUBOARD_LOGIN=secret).stderr
+    warned = run_gpuboard(tmp_path, "config", GPUBOARD_URL="http://web.lab/", GPUBOARD_LOGIN=secret).stderr
     assert warned == "gpuboard: your password crosses the network in the clear: http://web.lab/ should be https\n"
     for name, words in (
         ("", f"127.0.0.1:{served.port} asks for a name and a password: set GPUBOARD_LOGIN=name:password"),
         ("alice:my-wrong-one", f"127.0.0.1:{served.port} does not take the name and the password in GPUBOARD_LOGIN"),
     ):
         for command in ("list", "bookings"):
-            finished = gpuboard(tmp_path, command, "--url", url, GPUBOARD_LOGIN=name)
+            finished = run_gpuboard(tmp_path, command, "--url", url, GPUBOARD_LOGIN=name)
             assert finished.returncode == 2
             assert words in finished.stderr
             assert "my-wrong-one" not in finished.stderr
-    config_output = gpuboard(tmp_path, "config", GPUBOARD_LOGIN=secret).stdout
+    config_output = run_gpuboard(tmp_path, "config", GPUBOARD_LOGIN=secret).stdout
     assert "GPUBOARD_LOGIN" in config_output
     assert "battery" not in config_output
-    finished = gpuboard(tmp_path, "list", "--url", url.replace("//", f"//alice:{'my-wrong-one'}@"))
+    finished = run_gpuboard(tmp_path, "list", "--url", url.replace("//", f"//alice:{'my-wrong-one'}@"))
     assert finished.returncode == 2
     assert "a name and a password for it belong into GPUBOARD_LOGIN" in finished.stderr
     assert "my-wrong-one" not in finished.stderr
@@ -275,11 +277,11 @@ def test_no_link_to_a_folder_no_pipe_and_no_file_without_end_is_waited_for(tmp_p
 def test_the_command_exits_2_and_listens_nowhere(tmp_path: Path) -> None:
     (tmp_path / "www").mkdir()
     (tmp_path / "users").write_text("alice:secret\n")
-    finished = gpuboard(tmp_path, "serve", "--htpasswd", "users")
+    finished = run_gpuboard(tmp_path, "serve", "--htpasswd", "users")
     assert finished.returncode == 2
     assert finished.stderr.startswith(f"gpuboard: the passwords in {tmp_path}/users cannot be used: line 1: ")
     assert finished.stderr.count("\n") == 1
-    finished = gpuboard(tmp_path, "serve", "--htpasswd", "")
+    finished = run_gpuboard(tmp_path, "serve", "--htpasswd", "")
     assert (finished.returncode, finished.stderr.startswith("gpuboard: --htpasswd names no file: ")) == (2, True)
 
 

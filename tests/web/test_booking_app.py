@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -36,6 +33,7 @@ from site_builder.web.booking_app import (
 from site_builder.web.rate_limit import MAX_ADDRESSES, RateLimiter, build_rate_limit_address_key
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu, soon
+from tests.support.command_line import run_gpuboard
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_900_000_000.0
@@ -878,39 +876,32 @@ def test_somebody_who_holds_the_count_for_ever_is_not_waited_for(web: Web, monke
 # The command, the board, and the settings of a process
 
 
-def gpuboard(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    command = [sys.executable, "-m", "site_builder", *words]
-    environment = {**kept, "PYTHONPATH": str(ROOT), "GPUBOARD_CONF": "/dev/null"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
 def test_the_command_makes_a_token_that_counts_lists_whose_there_are_and_revokes_them(web: Web) -> None:
     folder = web.lab.state.parent
-    made = gpuboard(folder, "token", "alice")
+    made = run_gpuboard(folder, "token", "alice")
     assert (made.returncode, made.stderr) == (0, "gpuboard: alice sets GPUBOARD_TOKEN to this; it is not shown again\n")
     assert web.get(HTTP_AUTHORIZATION=f"Bearer {made.stdout.strip()}").said["who"] == "alice"
-    listed = gpuboard(folder, "token", "--list").stdout
+    listed = run_gpuboard(folder, "token", "--list").stdout
     assert listed.startswith("alice  20")
     assert [
-        token_entry["name"] for token_entry in json.loads(gpuboard(folder, "token", "--list", "--json").stdout)
+        token_entry["name"] for token_entry in json.loads(run_gpuboard(folder, "token", "--list", "--json").stdout)
     ] == ["alice"]
     assert made.stdout.strip() not in listed + (web.lab.state / "tokens.json").read_text()
-    gone = gpuboard(folder, "token", "--revoke", "alice")
+    gone = run_gpuboard(folder, "token", "--revoke", "alice")
     assert (gone.returncode, gone.stderr) == (0, "gpuboard: 1 token of alice counted until now\n")
-    again = gpuboard(folder, "token", "--revoke", "alice")
+    again = run_gpuboard(folder, "token", "--revoke", "alice")
     assert (again.returncode, again.stderr) == (1, "gpuboard: there is no token of alice\n")
 
 
 @pytest.mark.parametrize("words", [(), ("alice", "--list"), ("--list", "--revoke", "bob")])
 def test_the_command_does_one_thing_at_a_time(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = gpuboard(tmp_path, "token", *words)
+    done = run_gpuboard(tmp_path, "token", *words)
     assert done.returncode == 2
     assert "name somebody, or give --list, or --revoke NAME" in done.stderr
 
 
 def test_the_command_refuses_a_name_under_which_nobody_can_book(tmp_path: Path) -> None:
-    done = gpuboard(tmp_path, "token", "a\nb")
+    done = run_gpuboard(tmp_path, "token", "a\nb")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nobody can book under this name" in done.stderr
 

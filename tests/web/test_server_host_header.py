@@ -20,7 +20,8 @@ from site_builder.core import board_client
 from site_builder.web import server
 from site_builder.web.server import HostHeaderCheck, parse_host_header
 from tests.support.board_fixture import Lab
-from tests.support.live_page import free_port, gpuboard
+from tests.support.command_line import run_gpuboard
+from tests.support.live_page import free_port
 from tests.web.test_server import PAGE, Running, running
 
 if TYPE_CHECKING:
@@ -210,15 +211,15 @@ def test_the_password_is_not_asked_for_under_another_name(tmp_path: Path) -> Non
     "text", ["http://gpus.lab.org", "gpus.lab.org:80", "a/b", "*", "a..b", "b\xfccher.de", "x" * 64]
 )
 def test_a_setting_that_is_no_name_is_one_sentence(tmp_path: Path, text: str) -> None:
-    result = gpuboard(tmp_path, "config", GPUBOARD_SERVER_NAMES=text)
+    result = run_gpuboard(tmp_path, "config", GPUBOARD_SERVER_NAMES=text)
     assert result.returncode == 2
     assert "but must be names such as gpus.lab.org, without a port" in result.stderr
 
 
 def test_more_than_50_names_are_refused(tmp_path: Path) -> None:
     names = [f"gpu{number}.lab.org" for number in range(51)]
-    assert gpuboard(tmp_path, "config", GPUBOARD_SERVER_NAMES=" ".join(names[1:])).returncode == 0
-    assert gpuboard(tmp_path, "config", GPUBOARD_SERVER_NAMES=" ".join(names)).returncode == 2
+    assert run_gpuboard(tmp_path, "config", GPUBOARD_SERVER_NAMES=" ".join(names[1:])).returncode == 0
+    assert run_gpuboard(tmp_path, "config", GPUBOARD_SERVER_NAMES=" ".join(names)).returncode == 2
 
 
 def test_a_command_that_uses_another_name_says_what_to_set() -> None:
