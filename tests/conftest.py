@@ -17,7 +17,9 @@ from tests.support.history_fixtures import folder
 
 __all__ = ["browser"]
 
-settings.register_profile("gpuboard", deadline=None)
+pytest_plugins = ["tests.support.failure_artefacts"]
+
+settings.register_profile("gpuboard", deadline=None, print_blob=True)
 settings.load_profile("gpuboard")
 
 TESTS = Path(__file__).parent
