@@ -21,8 +21,8 @@ from site_builder.alerts.rules import (
 )
 from site_builder.core.formatting import format_duration
 from tests.integration.test_docs import rows
-from tests.support.captures import ROOT
 from tests.support.docs import blocks
+from tests.support.samples import ROOT
 
 EXAMPLE = ROOT / "alerts.conf.example"
 PAGE = "docs/alerts.md"

@@ -11,10 +11,9 @@ import pytest
 from site_builder.core.model import GpuStatus, HostStatus
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers import legacy_files
-from tests.snapshots.test_nvidia_csv import our_fields
 from tests.support.amd_fixtures import card, listed, metric, part, running, static, value
-from tests.support.captures import snapshot
 from tests.support.generated_fleet import NOW, decide, host_data
+from tests.support.samples import list_queried_fields, snapshot
 
 # Words for a GPU that cannot be used until it is reset, as drivers print them in any cell.
 LOST_WORDS = (
@@ -47,7 +46,7 @@ class Answer(NamedTuple):
 
 
 CSV = {
-    **dict.fromkeys(our_fields(), "0"),
+    **dict.fromkeys(list_queried_fields(), "0"),
     **{"index": "0", "uuid": "GPU-1", "name": "NVIDIA A100-SXM4-80GB", "pci.bus_id": "00000000:01:00.0"},
     **{"memory.total": "81920", "memory.used": "4", "memory.free": "81916", "temperature.gpu": "41"},
     **{"driver_version": "550.54", "pstate": "P0", "power.limit": "400.00", "compute_mode": "Default"},

@@ -23,10 +23,7 @@ from site_builder.health.problems import (
     build_problem,
     format_problem_advice,
 )
-from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS
-from tests.snapshots.test_nvidia_csv import BUNDLES, our_fields
-from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
 from tests.support.health_fixtures import parse_health_cells
 
 COLUMNS = ("fan.speed", "temperature.gpu.tlimit", "power.draw", *HEALTH_COLUMNS)
@@ -458,49 +455,3 @@ def test_whatever_a_host_reports_its_problems_are_few_and_short(
 def test_a_row_of_fewer_cells_than_columns_costs_nothing_but_itself() -> None:
     many = tuple(f"c{n}" for n in range(500))
     assert found(parse_health_cells(dict(zip(many, many)))) == ()
-
-
-# Recorded machines
-
-
-@needs_shared
-@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda case: case.stem.rpartition("__linux")[2] or case.stem)
-@pytest.mark.parametrize("state", ["idle", "load"])
-def test_recorded_machines_have_only_their_real_problems(bundle: Path, state: str) -> None:
-    supported_fields = set(replay(bundle, "--help-query-gpu").decode().replace('"', " ").split())
-    fields = ",".join(name for name in our_fields() if name in supported_fields)
-    answer = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state, REPLAY_GPUS="8")
-    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", answer))
-    judge = ProblemFinder(dump, dump.tool_results)
-    problem_kinds = {case.kind for row in dump.rows for case in judge.find_problems(row)}
-    assert len(dump.rows) == 8
-    assert problem_kinds == ({"persistence"} if "geforce" in bundle.name else set())
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    ("file", "header", "expected"),
-    [
-        (
-            "csv-gpu-requires-reset-nounits.csv",
-            "index, uuid, memory.used, memory.total, utilization.gpu, x",
-            [["reset"]],
-        ),
-        (
-            "csv-infoROM-warning-first.csv",
-            "index, name, utilization.gpu, memory.used, memory.total, temperature.gpu, y",
-            None,
-        ),
-        ("device-handle-gpu-lost-old.txt", "index, uuid, memory.used", [["off-bus"]]),
-        ("device-handle-unknown-new-then-table-610.txt", "index, uuid, memory.used", [["lost"]]),
-    ],
-)
-def test_recorded_errors_are_problems_of_their_gpus(file: str, header: str, expected: list[list[str]] | None) -> None:
-    (path,) = CAPTURES.glob(f"errors/*{file}")
-    body = path.read_bytes()
-    if expected is None:  # where its place on the bus is told, as we ask for it
-        body, expected = body.replace(b", 16.20", b", 00000000:01:00.0"), [["inforom"]]
-        header = header.replace(" y", " pci.bus_id")
-    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", header.encode() + b"\n" + body))
-    judge = ProblemFinder(dump, dump.tool_results)
-    assert [[problem.kind for problem in judge.find_problems(row)] for row in dump.rows] == expected

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers import host_and_ps_txt
-from tests.support.captures import ROOT, snapshot
+from tests.support.samples import ROOT, snapshot
 
 HEADER = "pid\tppid\tgpu_pid\tpgrp\tuid\tuser\telapsed [s]\tcpu [%]\trss [KiB]\tstate\tcontainer\tcommand\n"
 

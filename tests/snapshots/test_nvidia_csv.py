@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.core.model import ToolResult
 from site_builder.snapshots import gpu_tools
-from tests.support.captures import CAPTURES, ROOT, check_golden, needs_shared, replay, snapshot
+from tests.support.samples import snapshot
 
 HEADER = b"index, uuid, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%], temperature.gpu\n"
 GOOD = b"0, GPU-1, NVIDIA A100-SXM4-80GB, 1024, 81920, 37, 41\n"
 PROCESS_HEADER = b"gpu_uuid, pid, used_gpu_memory [MiB], process_name\n"
-BUNDLES = sorted(CAPTURES.glob("bundles/*linux*")) if CAPTURES.is_dir() else []
-
-
-def our_fields() -> list[str]:
-    text = (ROOT / "scripts/lib/nvidia.sh").read_text()
-    fields_match = re.search(r"GPU_FIELDS='(.*?)'", text, re.DOTALL)
-    assert fields_match
-    return [name.split("|")[0] for name in fields_match[1].split()]
 
 
 def test_a_row_is_understood_by_the_names_of_its_columns() -> None:
@@ -213,57 +202,6 @@ def test_nothing_makes_the_reader_fail(content: bytes | list[list[str]]) -> None
         assert gpu.memory_used is None or gpu.memory_used >= 0
 
 
-@needs_shared
-@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
-@pytest.mark.parametrize("state", ["idle", "load"])
-def test_recorded_machines(bundle: Path, state: str) -> None:
-    supported_fields = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
-    fields = ",".join(name for name in our_fields() if name in supported_fields)
-    csv_output = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    check_golden(
-        f"gpus-{bundle.stem.split('__', 1)[1]}-{state}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", csv_output))
-    )
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    ("name", "header"),
-    [
-        ("csv-gpu/*stdout1", b""),
-        ("csv-gpu/*tesla-p100", b""),
-        ("csv-gpu/*h200x8-busy-after", b""),
-        ("csv-gpu/*ubuntu-465.27-query-gpu", b""),
-        ("csv-gpu/*orin-nvgpu", b"name, uuid, memory.used, memory.total, utilization.gpu\n"),
-        (
-            "errors/*a6000-scattered-unknown-error",
-            b"index, name, uuid, temperature.gpu, fan.speed, power.draw, power.limit, memory.used, memory.total\n",
-        ),
-        ("errors/*gpu-requires-reset*", b"index, uuid, memory.used, memory.total, utilization.gpu, temperature.gpu\n"),
-        (
-            "errors/*infoROM-warning-first",
-            b"index, name, utilization.gpu, memory.used, memory.total, temperature.gpu, power.draw\n",
-        ),
-        ("errors/*device-handle-gpu-lost-old", HEADER),
-        ("errors/*no-devices", b""),
-        ("errors/*nvml-version-mismatch-new", b""),
-        ("errors/*invalid-field", b""),
-    ],
-)
-def test_recorded_answers(name: str, header: bytes) -> None:
-    (path,) = CAPTURES.glob(f"{name}.*")
-    check_golden(
-        f"gpus-{path.stem.split('__', 1)[1]}",
-        gpu_tools.parse_gpus_of_tools(snapshot("gpus", header + path.read_bytes())),
-    )
-
-
-@needs_shared
-def test_a_table_where_rows_were_expected_still_reports_the_lost_gpu() -> None:
-    (path,) = CAPTURES.glob("errors/*then-table-610.txt")
-    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", path.read_bytes(), rc=255))
-    assert [(gpu.index, gpu.lost) for gpu in dump.rows] == [(1, "Unknown Error")]
-
-
 # Processes
 
 
@@ -340,22 +278,3 @@ def test_ten_thousand_processes_are_parsed_and_more_are_a_problem() -> None:
 def test_nothing_makes_the_reader_fail_of_processes(body: bytes) -> None:
     gpu_tools.parse_processes_of_tools(body)
     gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + body))
-
-
-@needs_shared
-@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
-def test_recorded_machines_of_processes(bundle: Path) -> None:
-    csv_output = replay(
-        bundle, "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name", "--format=csv,nounits"
-    )
-    check_golden(
-        f"processes-{bundle.stem.split('__', 1)[1]}",
-        gpu_tools.parse_processes_of_tools(snapshot("processes", csv_output)),
-    )
-
-
-@needs_shared
-@pytest.mark.parametrize("name", ["h200x8-busy-after", "mig-container-unreadable-row"])
-def test_recorded_answers_of_processes(name: str) -> None:
-    (path,) = CAPTURES.glob(f"csv-apps/*{name}.csv")
-    check_golden(f"processes-{name}", gpu_tools.parse_processes_of_tools(snapshot("processes", path.read_bytes())))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,17 +13,9 @@ from hypothesis import strategies as st
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, ToolResult
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers.nvidia_xml import XML_FIELDS
-from site_builder.snapshots.parsers.values import parse_cell, parse_number
-from tests.snapshots.test_nvidia_csv import our_fields
-from tests.support.captures import CAPTURES, needs_shared, replay, snapshot
-from tests.support.nvidia_xml import document, xml_of
+from tests.support.nvidia_xml import document
+from tests.support.samples import list_queried_fields, snapshot
 
-BUNDLES = sorted(CAPTURES.glob("bundles/*")) if CAPTURES.is_dir() else []
-# What moved between two questions, a tenth of a second apart.
-MOVES = {"power.draw", "temperature.gpu", "temperature.memory", "fan.speed", "clocks_event_reasons.active"}
-MOVES |= {"clocks.current.graphics", "clocks.current.sm", "clocks.current.memory"}
-# And what only the XML tells.
-MOVING_HEALTH: dict[str, Any] = {"clock_reasons": None, "max_lanes": None}
 PROCESS = (
     "<process_info><gpu_instance_id>{gi}</gpu_instance_id><compute_instance_id>{ci}</compute_instance_id>"
     "<pid>{pid}</pid><type>{kind}</type><process_name>{name}</process_name><used_memory>{memory}</used_memory>"
@@ -102,28 +92,9 @@ def test_a_gpu_is_reported_under_the_names_of_the_csv() -> None:
     assert (dump.problems, dump.messages, dump.tool_results) == ((), (), (ToolResult("nvidia-smi", "nvidia", 0),))
 
 
-@needs_shared
-@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: path.stem.split("__", 1)[1])
-@pytest.mark.parametrize("state", ["idle", "load"])
-def test_xml_and_csv_of_one_machine_report_the_same_field_by_field(bundle: Path, state: str) -> None:
-    supported_fields = set(re.findall(r'"([^"]+)"', replay(bundle, "--help-query-gpu").decode()))
-    fields = ",".join(name for name in our_fields() if name in supported_fields)
-    rows = replay(bundle, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    (by_csv,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", rows)).rows
-    (first, *_) = read(xml_of(replay(bundle, "-q", REPLAY_STATE=state).decode())).rows
-    by_xml = first.parent or first
-    theirs, ours = by_csv.raw_fields, by_xml.raw_fields
-    assert set(theirs) - set(ours) == {"compute_cap"}  # which the XML does not tell
-    for name in theirs.keys() & ours.keys() - MOVES:
-        assert parse_cell(ours[name]) == parse_cell(theirs[name]), name
-    for name in MOVES:
-        assert (parse_number(ours[name]) is None) == (parse_number(theirs[name]) is None), name
-    assert by_csv.health._replace(**MOVING_HEALTH) == by_xml.health._replace(**MOVING_HEALTH)
-
-
 def test_every_field_of_ours_is_asked_of_the_csv_too() -> None:
     """So that a page shows the same of both; what only the XML has is listed here."""
-    assert set(XML_FIELDS) - set(our_fields()) <= {"pcie.link.gen.max", "pcie.link.width.max"}
+    assert set(XML_FIELDS) - set(list_queried_fields()) <= {"pcie.link.gen.max", "pcie.link.width.max"}
 
 
 @pytest.mark.parametrize(

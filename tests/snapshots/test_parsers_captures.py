@@ -1,4 +1,4 @@
-"""Every recorded answer of nvidia-smi, as it is understood: a golden file each, so that a diff shows what changed.
+"""Every recorded answer, as it is understood: a golden file each, so that a diff shows what changed.
 
 A capture that has none yet fails: GPUBOARD_UPDATE_GOLDEN=1 writes it, and whoever does so reads it.
 """
@@ -7,106 +7,112 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from site_builder.snapshots import gpu_tools
-from tests.snapshots.test_nvidia_csv import our_fields
-from tests.support.captures import CAPTURES, GOLDEN, check_golden, needs_shared, replay, snapshot
+from site_builder.snapshots.parsers.values import parse_cell, parse_number
+from tests.support.captures import (
+    list_captures,
+    name_capture,
+    name_capture_with_project,
+    read_capture,
+    replay,
+    replay_gpus,
+    replay_processes,
+)
+from tests.support.golden import GOLDEN, check_golden, describe_parsed_file
 from tests.support.nvidia_xml import xml_of
+from tests.support.samples import snapshot
 
-# What was recorded without the line that names the columns, by its file; the rest tells nothing but words without one.
-HEADERS = {
-    "orin-nvgpu": b"name, uuid, memory.used, memory.total, utilization.gpu\n",
-    "csv-a6000-scattered-unknown-error": b"index, name, uuid, temperature.gpu, fan.speed, power.draw, power.limit, "
-    b"memory.used, memory.total\n",
-    "csv-gpu-requires-reset-nounits": b"index, uuid, memory.used, memory.total, utilization.gpu, temperature.gpu\n",
-    "csv-loop-first-good-then-unknown": b"index, utilization.gpu, memory.used\n",
-    "csv-infoROM-warning-first": b"index, name, utilization.gpu, memory.used, memory.total, temperature.gpu, "
-    b"power.draw\n",
-    "container-not-found": b"gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n",
-    "windows-pid4-insufficient-permissions": b"pid, process_name, gpu_uuid, used_gpu_memory [MiB]\n",
-}
+# What moved between two queries, a tenth of a second apart.
+MOVING_FIELDS = {"power.draw", "temperature.gpu", "temperature.memory", "fan.speed", "clocks_event_reasons.active"}
+MOVING_FIELDS |= {"clocks.current.graphics", "clocks.current.sm", "clocks.current.memory"}
+# And what only the XML has.
+MOVING_HEALTH: dict[str, Any] = {"clock_reasons": None, "max_lanes": None}
+STATES = pytest.mark.parametrize("state", ["idle", "load"])
+BUNDLES = pytest.mark.parametrize("bundle", list_captures("bundles"), ids=name_capture)
 
 
-def files(folder: str) -> list[Path]:
-    return sorted(CAPTURES.glob(f"{folder}/*")) if CAPTURES.is_dir() else []
+def check_gpus(name: str, body: bytes) -> None:
+    parsed_gpus = gpu_tools.parse_gpus_of_tools(snapshot("gpus", body))
+    check_golden(f"captures/{name}", describe_parsed_file(parsed_gpus))
 
 
-def short(path: Path) -> str:
-    return path.stem.split("__", 1)[1]
+def check_processes(name: str, body: bytes) -> None:
+    parsed_processes = gpu_tools.parse_processes_of_tools(snapshot("processes", body))
+    check_golden(f"captures/{name}", describe_parsed_file(parsed_processes))
 
 
-def whose(path: Path) -> str:
-    """Several projects call theirs nvidia-smi.xml."""
-    return f"{path.stem.partition('+')[0]}-{short(path)}"
-
-
-def told_as(path: Path) -> bytes:
-    return HEADERS.get(short(path), b"") + path.read_bytes()
-
-
-@needs_shared
-@pytest.mark.parametrize("path", files("xml"), ids=whose)
+@pytest.mark.parametrize("path", list_captures("xml"), ids=name_capture_with_project)
 def test_recorded_xml(path: Path) -> None:
     xml_part = b"# part nvidia-xml rc=0\n" + path.read_bytes()
-    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_part)))
-    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", xml_part)))
+    check_gpus(f"xml-gpus-{name_capture_with_project(path)}", xml_part)
+    check_processes(f"xml-processes-{name_capture_with_project(path)}", xml_part)
 
 
-@needs_shared
-@pytest.mark.parametrize("path", [*files("csv-gpu"), *files("errors")], ids=short)
+@pytest.mark.parametrize("path", [*list_captures("csv-gpu"), *list_captures("errors")], ids=name_capture)
 def test_recorded_gpus(path: Path) -> None:
-    if "device-handle-gpu-lost-old" in path.name:
-        return  # test_readers_gpus.py has it below a header
-    check_golden(f"gpus-{short(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", told_as(path))))
+    check_gpus(f"gpus-{name_capture(path)}", read_capture(path))
 
 
-@needs_shared
-@pytest.mark.parametrize("path", [*files("csv-apps"), *files("errors")], ids=short)
+@pytest.mark.parametrize("path", [*list_captures("csv-apps"), *list_captures("errors")], ids=name_capture)
 def test_recorded_processes(path: Path) -> None:
-    check_golden(f"processes-{short(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", told_as(path))))
+    check_processes(f"processes-{name_capture(path)}", read_capture(path))
 
 
-@needs_shared
-@pytest.mark.parametrize("path", files("errors"), ids=short)
-def test_an_error_in_the_place_of_xml_is_reported_as_in_the_place_of_csv(path: Path) -> None:
+@pytest.mark.parametrize("path", [*list_captures("rocm"), *list_captures("amdsmi")], ids=name_capture)
+def test_recorded_answers_of_amd(path: Path) -> None:
+    tool = "rocm-smi" if path.parent.name == "rocm" else "amd-smi"
+    part = f"# part {tool} rc=0\n".encode() + path.read_bytes()
+    check_gpus(f"gpus-{path.parent.name}-{name_capture(path)}", part)
+    check_processes(f"processes-{path.parent.name}-{name_capture(path)}", part)
+
+
+@pytest.mark.parametrize("path", list_captures("errors"), ids=name_capture)
+def test_a_recorded_error_in_the_place_of_xml_is_reported_as_in_the_place_of_csv(path: Path) -> None:
     xml_part = b"# part nvidia-xml rc=255\n" + path.read_bytes()
-    by_xml, by_csv = (
-        gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_part)),
-        gpu_tools.parse_gpus_of_tools(snapshot("gpus", path.read_bytes())),
-    )
+    by_xml = gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_part))
+    by_csv = gpu_tools.parse_gpus_of_tools(snapshot("gpus", path.read_bytes()))
     assert [gpu.lost for gpu in by_xml.rows] == [gpu.lost for gpu in by_csv.rows]
     assert [line.strip() for line in by_csv.messages] == list(by_xml.messages)
     assert gpu_tools.parse_processes_of_tools(snapshot("processes", xml_part)).tool_results[0].is_complete is False
 
 
-@needs_shared
-@pytest.mark.parametrize("path", files("bundles"), ids=short)
-@pytest.mark.parametrize("state", ["idle", "load"])
-def test_recorded_machines_by_csv(path: Path, state: str) -> None:
-    supported_fields = set(re.findall(r'"([^"]+)"', replay(path, "--help-query-gpu").decode()))
-    fields = ",".join(name for name in our_fields() if name in supported_fields)
-    rows = replay(path, f"--query-gpu={fields}", "--format=csv,nounits", REPLAY_STATE=state)
-    check_golden(f"gpus-{short(path)}-{state}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", rows)))
-    asked = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name"
-    process_dump = gpu_tools.parse_processes_of_tools(
-        snapshot("processes", replay(path, asked, "--format=csv,nounits", REPLAY_STATE=state))
-    )
-    check_golden(f"processes-{short(path)}" + ("-idle" if state == "idle" else ""), process_dump)
+@BUNDLES
+@STATES
+def test_recorded_machines_by_csv(bundle: Path, state: str) -> None:
+    check_gpus(f"gpus-{name_capture(bundle)}-{state}", replay_gpus(bundle, REPLAY_STATE=state))
+    suffix = "-idle" if state == "idle" else ""
+    check_processes(f"processes-{name_capture(bundle)}{suffix}", replay_processes(bundle, REPLAY_STATE=state))
 
 
-@needs_shared
-@pytest.mark.parametrize("path", files("bundles"), ids=short)
-def test_recorded_machines_by_xml(path: Path) -> None:
-    xml = xml_of(replay(path, "-q", REPLAY_STATE="load").decode()).encode()
-    xml_parts = b"# part nvidia-xml rc=0\n" + xml + b"# part nvidia-xml/list rc=0\n" + replay(path, "-L")
-    check_golden(f"xml-gpus-{whose(path)}", gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_parts)))
-    check_golden(f"xml-processes-{whose(path)}", gpu_tools.parse_processes_of_tools(snapshot("processes", xml_parts)))
+@BUNDLES
+def test_recorded_machines_by_xml(bundle: Path) -> None:
+    xml = xml_of(replay(bundle, "-q", REPLAY_STATE="load").decode()).encode()
+    xml_parts = b"# part nvidia-xml rc=0\n" + xml + b"# part nvidia-xml/list rc=0\n" + replay(bundle, "-L")
+    check_gpus(f"xml-gpus-{name_capture_with_project(bundle)}", xml_parts)
+    check_processes(f"xml-processes-{name_capture_with_project(bundle)}", xml_parts)
 
 
-@needs_shared
+@BUNDLES
+@STATES
+def test_xml_and_csv_of_a_recorded_machine_report_the_same_field_by_field(bundle: Path, state: str) -> None:
+    (by_csv,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", replay_gpus(bundle, REPLAY_STATE=state))).rows
+    xml_part = b"# part nvidia-xml rc=0\n" + xml_of(replay(bundle, "-q", REPLAY_STATE=state).decode()).encode()
+    first, *_ = gpu_tools.parse_gpus_of_tools(snapshot("gpus", xml_part)).rows
+    by_xml = first.parent or first
+    csv_fields, xml_fields = by_csv.raw_fields, by_xml.raw_fields
+    assert set(csv_fields) - set(xml_fields) == {"compute_cap"}  # which the XML does not have
+    for name in csv_fields.keys() & xml_fields.keys() - MOVING_FIELDS:
+        assert parse_cell(xml_fields[name]) == parse_cell(csv_fields[name]), name
+    for name in MOVING_FIELDS:
+        assert (parse_number(xml_fields[name]) is None) == (parse_number(csv_fields[name]) is None), name
+    assert by_csv.health._replace(**MOVING_HEALTH) == by_xml.health._replace(**MOVING_HEALTH)
+
+
 def test_there_is_no_golden_file_of_a_capture_that_is_gone() -> None:
-    names = {whose(path) for folder in ("xml", "bundles") for path in files(folder)}
-    kept = {re.sub(r"^xml-(gpus|processes)-", "", path.stem) for path in GOLDEN.glob("xml-*.json")}
-    assert kept <= names
+    names = {name_capture_with_project(path) for folder in ("xml", "bundles") for path in list_captures(folder)}
+    golden_names = {re.sub(r"^xml-(gpus|processes)-", "", path.stem) for path in GOLDEN.glob("captures/xml-*.json")}
+    assert golden_names <= names

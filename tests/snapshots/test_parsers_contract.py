@@ -18,7 +18,7 @@ from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.envelope import SnapshotPart
 from site_builder.snapshots.gpu_tools import GPU_TOOLS, MAX_GPUS, MAX_PROCESSES
 from tests.support.amd_fixtures import card, listed, metric, running, static
-from tests.support.captures import snapshot
+from tests.support.samples import snapshot
 
 Read = Callable[[bytes], "ParsedFile[Gpu] | ParsedFile[GpuProcessRow]"]
 READERS: dict[str, Read] = {"gpus": gpu_tools.parse_gpus_of_tools, "processes": gpu_tools.parse_processes_of_tools}
