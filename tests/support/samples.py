@@ -16,6 +16,8 @@ FORMATS = {
     **{"nvidia/errors": "nvidia-csv", "amd/rocm-smi": "rocm-smi", "amd/amd-smi": "amd-smi"},
 }
 EXIT_CODE = re.compile(r"rc(\d{1,3})-")
+# Where a sample is a folder, its files are the answers to several queries. Each task has some of these.
+QUERIES = {"gpus": ("names", "static", "metric"), "processes": ("names", "static", "processes")}
 
 
 def list_queried_fields() -> list[str]:
@@ -31,37 +33,39 @@ def snapshot(task: str, body: bytes, rc: int = 0) -> bytes:
     return first + body + (b"" if body.endswith(b"\n") or not body else b"\n") + b"# end\n"
 
 
-def list_samples(folder: str) -> list[Path]:
-    return sorted(path for path in (SAMPLES / folder).iterdir() if path.suffix != ".md")
-
-
-def find_sample(place: str) -> Path:
-    """Return the one sample that this pattern matches."""
-    (path,) = SAMPLES.glob(place)
-    return path
+def list_samples(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (SAMPLES / folder).iterdir())
 
 
 def name_sample(path: Path) -> str:
     """Return the place of a sample without its extension, which is also that of its golden file."""
-    return str(path.relative_to(SAMPLES).with_suffix(""))
+    return str(path.relative_to(SAMPLES).with_suffix("") if path.is_file() else path.relative_to(SAMPLES))
 
 
-def build_part(path: Path, file_format: str | None = None) -> bytes:
-    """Return a sample as the part of a snapshot; its exit code is in its name."""
+def build_part(name: str, body: bytes, rc: str = "0") -> bytes:
+    """Return an answer as the host scripts write it into a part: no line of it may look like one of theirs."""
+    text = re.sub(rb"^# ", b" # ", body, flags=re.MULTILINE)
+    return f"# part {name} rc={rc}\n".encode() + text + (b"" if text.endswith(b"\n") or not text else b"\n")
+
+
+def build_parts(path: Path, task: str, file_format: str | None = None) -> bytes:
+    """Return a sample as parts of a snapshot; its exit code is in its name."""
     match = EXIT_CODE.match(path.name)
-    file_format = file_format or FORMATS[str(path.parent.relative_to(SAMPLES))]
-    body = path.read_bytes()
-    part = f"# part {file_format} rc={match[1] if match else 0}\n".encode() + body
-    part += b"" if body.endswith(b"\n") else b"\n"
+    tool = file_format or FORMATS[str(path.parent.relative_to(SAMPLES))]
+    if path.is_dir():
+        answers = {answer.stem: answer.read_bytes() for answer in path.iterdir()}
+        queries = (query for query in QUERIES[task] if query in answers)
+        return b"".join(build_part(f"{tool}/{query}", answers[query]) for query in queries)
+    parts = build_part(tool, path.read_bytes(), match[1] if match else "0")
     device_list = SAMPLES / "nvidia/list" / f"{path.stem}.txt"
-    if file_format == "nvidia-xml" and device_list.is_file():
-        part += b"# part nvidia-xml/list rc=0\n" + device_list.read_bytes()
-    return part
+    if tool == "nvidia-xml" and device_list.is_file():
+        parts += build_part("nvidia-xml/list", device_list.read_bytes())
+    return parts
 
 
 def read_gpus(path: Path, file_format: str | None = None) -> ParsedFile[Gpu]:
-    return gpu_tools.parse_gpus_of_tools(snapshot("gpus", build_part(path, file_format)))
+    return gpu_tools.parse_gpus_of_tools(snapshot("gpus", build_parts(path, "gpus", file_format)))
 
 
 def read_processes(path: Path, file_format: str | None = None) -> ParsedFile[GpuProcessRow]:
-    return gpu_tools.parse_processes_of_tools(snapshot("processes", build_part(path, file_format)))
+    return gpu_tools.parse_processes_of_tools(snapshot("processes", build_parts(path, "processes", file_format)))
