@@ -54,7 +54,7 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
         uuids: set[str | None] = set()
         for gpu in rows:
             # a row of nothing but errors belongs to the message before it
-            is_nameless = gpu.uuid is None and gpu.index is None and gpu.lost
+            is_nameless = gpu.uuid is None and gpu.index is None and gpu.bus_id is None and gpu.lost
             if is_nameless and tool_gpus and tool_gpus[-1].lost and tool_gpus[-1].uuid is None:
                 continue
             if gpu.uuid in uuids:

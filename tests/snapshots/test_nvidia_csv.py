@@ -101,6 +101,18 @@ def test_a_lost_gpu_keeps_its_row_and_the_others_theirs() -> None:
     assert dump.messages == (message.decode().strip(),)
 
 
+def test_two_lost_gpus_that_follow_each_other_are_two() -> None:
+    """Old drivers name them by their places on the bus alone."""
+    message = b"Unable to determine the device handle for GPU 0000:0%d:00.0: GPU is lost\n"
+    errors = b", ".join([b"[Unknown Error]"] * 7) + b"\n"
+    for lines in (message % 1 + message % 2, message % 1 + errors + message % 2 + errors):
+        dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + lines, rc=15))
+        assert [(gpu.bus_id, gpu.lost) for gpu in dump.rows] == [
+            ("0000:01:00.0", "GPU is lost"),
+            ("0000:02:00.0", "GPU is lost"),
+        ]
+
+
 @pytest.mark.parametrize("word", ["GPU is lost", "GPU requires reset", "Unknown Error"])
 def test_a_row_without_any_reading_says_why(word: str) -> None:
     row = f"0, GPU-1, T4, [{word}], [{word}], [{word}], [{word}]\n".encode()
