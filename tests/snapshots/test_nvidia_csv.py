@@ -279,6 +279,15 @@ def test_words_that_are_no_rows_are_kept_as_words() -> None:
     assert (dump.rows, dump.messages) == ((), ("Failed to initialize NVML: Unknown Error",))
 
 
+@pytest.mark.parametrize("row", ["GPU-2", "GPU-2, 43", "GPU-2, 43, 512", "MIG-2, 4"])
+def test_a_process_row_that_is_cut_is_no_list_without_that_process(row: str) -> None:
+    dump = gpu_tools.parse_processes_of_tools(
+        snapshot("processes", PROCESS_HEADER + f"GPU-1, 42, 512, python\n{row}\n".encode())
+    )
+    assert ([process.pid for process in dump.rows], dump.tool_results[0].is_complete) == ([42], False)
+    assert dump.problems == (f"a row that cannot be understood: {row}",)
+
+
 def test_ten_thousand_processes_are_parsed_and_more_are_a_problem() -> None:
     rows = b"".join(b"GPU-1, %d, 1, x\n" % n for n in range(10_001))
     dump = gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + rows))

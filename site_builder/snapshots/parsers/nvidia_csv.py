@@ -44,6 +44,7 @@ READING_COLUMNS = {
 WATCHED_PREFIXES = {"memory.": "memory", "utilization.": "use", "temperature.": "temperature"}
 RESET_REQUIRED_WORDS = "GPU requires reset"
 CellPicker = Callable[["list[str]"], "tuple[str, ...]"]
+UUID_PREFIXES = ("GPU-", "MIG-")
 PROCESS_COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
 
@@ -174,7 +175,8 @@ def parse_nvidia_csv_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             processes.append(process)
         else:
             messages.append(line.strip())
-            if columns and line.count(",") >= len(columns) - 1:
+            # a row that is cut is no message either: its GPU must not be called free
+            if columns and (line.count(",") >= len(columns) - 1 or line.startswith(UUID_PREFIXES)):
                 envelope.note_envelope_problem(problems, f"a row that cannot be understood: {line[:80]}")
     return ToolOutput(tuple(processes), messages, problems, bool(columns) and not problems, unreported)
 
@@ -196,7 +198,7 @@ def parse_csv_process_row(line: str, columns: tuple[str, ...]) -> GpuProcessRow 
         return None
     cells.append("")  # for columns that are missing
     uuid, pid, memory, name = [cells[position] for position in values.find_column_positions(columns, PROCESS_COLUMNS)]
-    if not uuid.startswith(("GPU-", "MIG-")):
+    if not uuid.startswith(UUID_PREFIXES):
         return None
     name = (values.parse_cell(name) or "")[:MAX_PROCESS_NAME_CHARACTERS]
     return GpuProcessRow(uuid, values.parse_integer(pid), values.parse_number(memory), name or None)
