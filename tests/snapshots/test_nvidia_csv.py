@@ -149,6 +149,12 @@ def test_a_row_with_cells_too_few_is_a_problem_and_costs_itself_alone() -> None:
     assert dump.has_missing_gpu
 
 
+def test_a_row_that_is_cut_after_its_uuid_is_a_missing_gpu_and_no_message() -> None:
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD + b"1, GPU-2, NVI\n"))
+    assert ([gpu.uuid for gpu in dump.rows], dump.messages, dump.has_missing_gpu) == (["GPU-1"], (), True)
+    assert dump.problems == ("a row has 3 cells where the header has 7: 1, GPU-2, NVI",)
+
+
 def test_a_failed_nvidia_smi_is_no_gpu_but_a_reason() -> None:
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", b"No devices were found\n", rc=6))
     assert (dump.rows, dump.messages) == ((), ("No devices were found",))

@@ -106,7 +106,7 @@ def parse_nvidia_csv_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
         elif match := HANDLE_ERROR.search(line):
             messages.append(line.strip())
             gpus.append(build_unreachable_csv_gpu(*match.groups()))
-        elif columns and len(cells) > width // 2 and len(cells) > 2:
+        elif columns and len(cells) > 2 and (len(cells) > width // 2 or ", GPU-" in line):
             has_missing_gpu = True
             problem = f"a row has {len(cells)} cells where the header has {width}: {line[:80]}"
             envelope.note_envelope_problem(problems, problem)
