@@ -51,16 +51,19 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
             continue
         vendors |= {tool.vendor} if rows else set()
         tool_gpus: list[Gpu] = []
-        uuids: set[str | None] = set()
+        positions: dict[str, int] = {}
         for gpu in rows:
             # a row of nothing but errors belongs to the message before it
             is_nameless = gpu.uuid is None and gpu.index is None and gpu.bus_id is None and gpu.lost
             if is_nameless and tool_gpus and tool_gpus[-1].lost and tool_gpus[-1].uuid is None:
                 continue
-            if gpu.uuid in uuids:
-                problems.append(f"the GPU {gpu.uuid} is told twice; the first row counts")
+            if gpu.uuid in positions:
+                problems.append(f"the GPU {gpu.uuid} is told twice; the busier row counts")
+                position = positions[gpu.uuid]
+                tool_gpus[position] = max(tool_gpus[position], gpu, key=rank_by_use)
                 continue
-            uuids |= {gpu.uuid} if gpu.uuid is not None else set()
+            if gpu.uuid is not None:
+                positions[gpu.uuid] = len(tool_gpus)
             tool_gpus.append(gpu)
         tool_gpus.sort(key=lambda gpu: (gpu.index is None, gpu.index or 0))
         # also where the first vendor has no GPU just now: what a booking calls amd0 must not become 0
@@ -70,6 +73,11 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
     if len(gpus) > MAX_GPUS:
         problems.append(f"{len(gpus)} GPUs are told; only the first {MAX_GPUS} count")
     return replace(file, rows=tuple(gpus[:MAX_GPUS]), problems=limit_problems(problems))
+
+
+def rank_by_use(gpu: Gpu) -> tuple[bool, float, float]:
+    """Return a key by which a GPU that may be free comes first, and a lost one last."""
+    return bool(gpu.lost or gpu.error), gpu.utilization_gpu or 0, gpu.memory_used or 0
 
 
 def parse_processes_of_tools(data: bytes) -> ParsedFile[GpuProcessRow]:

@@ -176,9 +176,9 @@ def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
     assert lab.page().count("<script") == lab.page().count('<script src="assets/')
 
 
-def test_the_first_row_of_a_gpu_listed_twice_counts(lab: Lab) -> None:
+def test_the_busier_row_of_a_gpu_listed_twice_counts(lab: Lab) -> None:
     lab.host("twice", gpu(0, 7000, 97, uuid="GPU-t") + gpu(0, 4, 0, uuid="GPU-t"))
-    assert words(build(lab)) == "data/twice/gpus.csv: the GPU GPU-t is told twice; the first row counts"
+    assert words(build(lab)) == "data/twice/gpus.csv: the GPU GPU-t is told twice; the busier row counts"
     assert lab.states("twice") == ["busy"]
 
 

@@ -130,7 +130,15 @@ def test_long_cells_are_cut_where_they_are_kept() -> None:
 def test_a_gpu_that_is_reported_twice_counts_once() -> None:
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD + GOOD))
     assert len(dump.rows) == 1
-    assert dump.problems == ("the GPU GPU-1 is told twice; the first row counts",)
+    assert dump.problems == ("the GPU GPU-1 is told twice; the busier row counts",)
+
+
+@pytest.mark.parametrize("other", ["1024, 81920, 99, 41", "70000, 81920, 37, 41", "[GPU is lost], 81920, 37, 41"])
+def test_of_two_rows_of_a_gpu_the_busier_counts(other: str) -> None:
+    row = f"0, GPU-1, NVIDIA A100-SXM4-80GB, {other}\n".encode()
+    (expected,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + row)).rows
+    for rows in (GOOD + row, row + GOOD):
+        assert gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + rows)).rows == (expected,)
 
 
 def test_warnings_between_the_rows_are_words_not_rows() -> None:
