@@ -141,6 +141,11 @@ def test_of_two_rows_of_a_gpu_the_busier_counts(other: str) -> None:
         assert gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + rows)).rows == (expected,)
 
 
+def test_a_header_that_is_printed_again_is_no_gpu() -> None:
+    dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD + HEADER))
+    assert ([gpu.uuid for gpu in dump.rows], dump.messages, dump.problems) == (["GPU-1"], (), ())
+
+
 def test_warnings_between_the_rows_are_words_not_rows() -> None:
     warning = b"WARNING: infoROM is corrupted at gpu 0000:41:00.0\n"
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", warning + HEADER + warning + GOOD + warning))

@@ -87,7 +87,7 @@ def list_csv_part_lines(parts: ToolParts) -> Sequence[str]:
 def parse_nvidia_csv_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
     """Parse every row; a lost GPU keeps its row, so that the others stay visible."""
     columns: NvidiaGpuColumns | None = None
-    width = 0
+    width, header_line = 0, ""
     gpus: list[Gpu] = []
     messages: list[str] = []
     problems: list[str] = []
@@ -98,7 +98,9 @@ def parse_nvidia_csv_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
             columns = find_nvidia_csv_columns(
                 tuple(envelope.take_first_envelope_lines(header, envelope.MAX_COLUMNS, "columns", problems))
             )
-            width = len(header)
+            width, header_line = len(header), line
+            continue
+        if line == header_line:
             continue
         cells = split_csv_row(line)
         if columns and len(cells) == width:
