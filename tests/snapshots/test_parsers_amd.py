@@ -107,6 +107,22 @@ def test_missing_values_in_amd_smi_json_are_not_available(nothing: object) -> No
     assert gpu.power_draw == 140
 
 
+@pytest.mark.parametrize(
+    ("engines", "error"),
+    [
+        ("[0 %, N/A, N/A]", None),
+        ("[N/A, 0 %]", None),
+        ("[N/A]", None),
+        ("[]", None),
+        ("[0 %, AMDSMI_STATUS_TIMEOUT]", "its use cannot be read: AMDSMI_STATUS_TIMEOUT"),
+    ],
+)
+def test_a_list_in_the_text_of_amd_smi_has_a_value_for_each_engine(engines: str, error: str | None) -> None:
+    text = f"GPU: 0\n    USAGE:\n        GFX_ACTIVITY: 7 %\n        VCN_ACTIVITY: {engines}\n"
+    gpu = one(part("amd-smi/metric", text))
+    assert (gpu.utilization_gpu, gpu.error) == (7, error)
+
+
 def test_temperature_is_that_of_the_edge_or_else_of_the_hottest_place() -> None:
     hot = {key: reading for key, reading in CARD.items() if "edge" not in key}
     assert one(part("rocm-smi", {"card0": hot})).temperature == 47

@@ -16,6 +16,8 @@ from site_builder.snapshots.parsers.amd_common import parse_amd_text
 INDENTED_LINE = re.compile(r"( *)([A-Za-z0-9_()-][A-Za-z0-9_() -]{0,59}):(?: (.*))?")
 PROCESS_INFO = "process_info"
 MAX_TEXT_DEPTH = 8
+# `[0 %, N/A, N/A, N/A]`: a value for each engine of its kind
+TEXT_LIST = re.compile(r"\[([^\[\]]*)\]")
 MIB_FROM_BYTES = values.build_mib_parser("b")
 MAX_DEPTH = 3
 # A tool lists each GPU once for each query.
@@ -113,7 +115,8 @@ def parse_amd_smi_text(lines: Iterable[str]) -> tuple[list[dict[str, object]], l
             section = stack[-1][1]
             below: dict[str, object] = {}
             if name != PROCESS_INFO:
-                section.setdefault(name, value or below)
+                engines = TEXT_LIST.fullmatch(value)
+                section.setdefault(name, engines[1].split(", ") if engines else value or below)
             elif isinstance(processes := section.setdefault("process_list", []), list):
                 processes.append({PROCESS_INFO: value or below})
             if not value:
