@@ -245,7 +245,9 @@ def test_an_error_of_amd_smi_is_reported_in_its_words() -> None:
 
 
 def test_the_table_for_people_is_understood_too() -> None:
-    first, second = told(part("rocm-smi", TABLE)).rows
+    parsed_gpus = told(part("rocm-smi", TABLE))
+    assert parsed_gpus.messages == ()
+    first, second = parsed_gpus.rows
     assert (first.index, first.name, first.temperature, first.utilization_gpu) == (0, "AMD Instinct MI300X", 45, 3)
     assert (first.power_draw, first.power_limit, first.clock) == (None, 300, 41)
     assert (second.index, second.name, second.power_draw) == (1, "AMD GPU 0x7550", 41)

@@ -147,8 +147,8 @@ class RocmSmiText:
         if "GPU%" in cells and cells[0] in {"GPU", "Device"}:
             self.table_header = [cell.split(" ")[0] for cell in cells]
             self.temperature_sensor = "junction" if "unction" in line else "edge"
-        elif self.table_header and len(self.facts) == 1 and "(Junction)" in cells:
-            self.temperature_sensor = "junction"
+        elif self.table_header and len(self.facts) == 1 and {"(Junction)", "(Edge)"} & set(cells):
+            self.temperature_sensor = "junction" if "(Junction)" in cells else "edge"
         elif self.table_header and cells[0].isdecimal() and len(cells[0]) <= 4 and len(cells) == len(self.table_header):
             self.current_card = self.find_or_add_card(cells[0])
             for column, cell in zip(self.table_header, cells):
