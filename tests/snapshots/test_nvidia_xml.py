@@ -297,6 +297,12 @@ def test_a_gpu_with_hardly_any_values_is_lost() -> None:
     assert rows[0].raw_fields["pci.bus_id"] == "00000000:01:00.0"
 
 
+@pytest.mark.parametrize(("tag", "reading"), [("utilization", "use"), ("fb_memory_usage", "memory")])
+def test_readings_that_are_printed_twice_are_none(tag: str, reading: str) -> None:
+    (parsed_gpu,) = read(document(gpu(1, f"<{tag}><used>0 MiB</used><gpu_util>0 %</gpu_util></{tag}>"))).rows
+    assert parsed_gpu.error == f"its {reading} cannot be read: printed twice"
+
+
 MESSAGE = "Unable to determine the device handle for GPU1: 0000:02:00.0: Unknown Error\n"
 
 

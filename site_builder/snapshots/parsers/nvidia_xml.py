@@ -53,6 +53,7 @@ NOT_AVAILABLE_CELL = "[N/A]"
 NO_DATA_MESSAGE = "nvidia-smi tells nothing of it"
 # The elements whose errors make the state of a GPU unknown, and the word for each.
 WATCHED_ELEMENTS = {"fb_memory_usage": "memory", "utilization": "use", "temperature": "temperature"}
+TWICE_WORDS = "printed twice"
 # These hold texts that users choose, such as the names of their programs.
 USER_TEXT_ELEMENTS = frozenset({"processes", "compute_processes", "accounted_processes", "mig_devices"})
 NO_LIST_MESSAGE, HIDDEN_PROCESS_MESSAGE = "nvidia-smi has no list of them", "nvidia-smi hides one of them"
@@ -302,6 +303,10 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     )
     if error and not gpu.error:
         gpu = gpu._replace(error=error.sentence)
+    if len(children) < len(element):  # which of two is right is not known
+        twice = [(reading, TWICE_WORDS) for tag, reading in WATCHED_ELEMENTS.items() if len(element.findall(tag)) > 1]
+        error = values.find_reading_error(twice)
+        gpu = gpu._replace(error=gpu.error or error.sentence) if error else gpu
     lost = gpu.lost or values.find_lost_value(
         list_xml_texts(child for child in element if child.tag not in USER_TEXT_ELEMENTS)
     )
