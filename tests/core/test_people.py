@@ -18,6 +18,7 @@ from site_builder.fleet.processes import format_process_container
 from site_builder.snapshots.parsers import legacy_files
 from tests.support.board_fixture import GPU_COLUMNS, PROCESS_COLUMNS, PS_COLUMNS, Lab, gpu, process
 from tests.support.generated_fleet import booking, decide, only_gpu, person, reason, state, used_by
+from tests.support.samples import SAMPLES
 
 NEW_COLUMNS = PS_COLUMNS.replace("container", "container\timage\tpod\tperson")
 
@@ -129,6 +130,35 @@ def test_two_spellings_of_one_login_on_a_gpu_are_one_person() -> None:
     gpu_status = only_gpu(used_by("maximil+", "maximilian"), logins=["maximilian"])
     assert gpu_status.people.users == ("maximil+",)
     assert gpu_status.reason == "in use by maximilian"
+
+
+def read_logins(name: str) -> list[str]:
+    return [row.split()[1] for row in (SAMPLES / "ps" / name).read_text().splitlines()[1:]]
+
+
+def test_odd_logins_of_ps_are_completed_or_left_alone() -> None:
+    seen_before = ["maximilian", "anna.schmidt@lab", "LABOR\\carol", "jörg", "uid 3000000000"]
+    people = PeopleDirectory({}, seen_before)
+    assert {login: people.display_login(login) for login in read_logins("pid-user-etime-cmd.txt")} == {
+        "60001": "60001",  # a number or a name of digits: `ps.txt` has the uid beside it
+        "maximil+": "maximilian",
+        "jörg": "jörg",
+        "LABOR\\c+": "LABOR\\carol",
+        "anna.sc+": "anna.schmidt@lab",
+        "lab-pc$": "lab-pc$",
+        "20260101": "20260101",
+        "bob": "bob",
+        "李雷": "李雷",
+        "64999": "64999",
+        "3000000+": "uid 3000000000",
+        "root": "root",
+    }
+
+
+def test_logins_without_their_letters_are_nobody_else() -> None:
+    """With LC_ALL=C, ps prints ? for each byte of a letter that is not ASCII."""
+    people = PeopleDirectory({}, ["jörg", "李雷", "jürg"])
+    assert [people.display_login(login) for login in read_logins("LC_ALL-C.txt")] == ["j??rg", "??????"]
 
 
 @pytest.mark.parametrize("name", ["john doe", "DOMAIN\\john doe", "müller", "a@b", "machine$", "x " * 50 + "x"])

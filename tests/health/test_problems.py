@@ -25,6 +25,7 @@ from site_builder.health.problems import (
 )
 from site_builder.snapshots.parsers.health_columns import HEALTH_COLUMNS
 from tests.support.health_fixtures import parse_health_cells
+from tests.support.samples import SAMPLES, list_samples, read_gpus
 
 COLUMNS = ("fan.speed", "temperature.gpu.tlimit", "power.draw", *HEALTH_COLUMNS)
 WELL = {
@@ -455,3 +456,50 @@ def test_whatever_a_host_reports_its_problems_are_few_and_short(
 def test_a_row_of_fewer_cells_than_columns_costs_nothing_but_itself() -> None:
     many = tuple(f"c{n}" for n in range(500))
     assert found(parse_health_cells(dict(zip(many, many)))) == ()
+
+
+# Samples of machines
+
+REAL_PROBLEMS = {
+    "525-rtx-a6000": {1: ["heat"]},
+    "550-h100": {2: ["ecc-uncorrected"], 3: ["repair-pending"]},
+    "570-rtx-5090": {1: ["recovery"]},
+    "590-h200": {2: ["recovery"]},
+    "595-rtx-pro-6000": {0: ["persistence"], 1: ["persistence"]},
+}
+
+
+def find_kinds(path: Path) -> dict[int | None, list[str]]:
+    """Return the kinds of the problems of each GPU that has any, by its number."""
+    parsed_gpus = read_gpus(path)
+    finder = ProblemFinder(parsed_gpus, parsed_gpus.tool_results)
+    kinds_by_gpu = {row.index: [problem.kind for problem in finder.find_problems(row)] for row in parsed_gpus.rows}
+    return {index: gpu_kinds for index, gpu_kinds in kinds_by_gpu.items() if gpu_kinds}
+
+
+@pytest.mark.parametrize("folder", ["gpus", "xml"])
+def test_machines_of_all_drivers_have_only_their_real_problems(folder: str) -> None:
+    kinds_by_machine = {
+        path.stem: find_kinds(path) for path in list_samples(f"nvidia/{folder}") if path.name[0].isdigit()
+    }
+    assert len(kinds_by_machine) > 25
+    assert {name: gpu_kinds for name, gpu_kinds in kinds_by_machine.items() if gpu_kinds} == REAL_PROBLEMS
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("gpus/error-requires-reset.csv", {1: ["reset"]}),
+        ("gpus/error-gpu-is-lost.csv", {1: ["off-bus"]}),
+        ("gpus/rc14-inforom-between.csv", {1: ["inforom"]}),
+        ("gpus/rc15-handle-old-between-rows.csv", {None: ["off-bus"]}),
+        ("gpus/rc255-handle-new-with-error-row.csv", {1: ["lost"]}),
+        ("xml/error-requires-reset.xml", {1: ["reset"]}),
+        ("xml/rc14-inforom-between.xml", {1: ["inforom"]}),
+        ("xml/rc15-handle-old-before.xml", {1: ["off-bus"]}),
+        ("xml/rc255-handle-new-after.xml", {1: ["lost"]}),
+        ("errors/rc255-handle-then-table.txt", {1: ["lost"]}),
+    ],
+)
+def test_errors_that_tools_print_are_problems_of_their_gpus(place: str, expected: dict[int | None, list[str]]) -> None:
+    assert find_kinds(SAMPLES / "nvidia" / place) == expected
