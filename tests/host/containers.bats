@@ -6,6 +6,29 @@ load containers
 
 setup() { container_setup; }
 
+# concluded_from_cgroups: container and person of root's process in each cgroup of tests/samples/cgroup.
+concluded_from_cgroups() {
+    local file pid=100
+    for file in "$SAMPLES"/cgroup/*; do
+        pid=$((pid + 1))
+        fake "$pid" 1 "$pid" <<<python
+        cp "$file" "$TMP/proc/$pid/cgroup"
+    done
+    gpu_process $(seq 101 "$pid")
+    take
+    pid=100
+    for file in "$SAMPLES"/cgroup/*; do
+        pid=$((pid + 1))
+        echo "$(basename "$file" .txt) $(column container "$pid") $(column person "$pid")"
+    done
+}
+
+@test "containers, jobs and the person of a session are told from the cgroup" {
+    concluded_from_cgroups >"$TMP/concluded"
+    [ -z "${GPUBOARD_UPDATE_GOLDEN:-}" ] || cp "$TMP/concluded" "$GOLDEN/cgroup.txt"
+    diff "$GOLDEN/cgroup.txt" "$TMP/concluded"
+}
+
 @test "docker tells image and person of a container that root runs" {
     engine docker
     tells 'gpuboard.user "alice"'

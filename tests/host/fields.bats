@@ -72,11 +72,21 @@ setup() {
     [ ! -e "$SPOOL/fields" ]
 }
 
-@test "lists of real drivers since 2021 each give what they have" {
-    need_shared
-    awk_fields() { awk -v wanted="$(sed -n "/^GPU_FIELDS='/,/'/p" "$TMP/scripts/lib/nvidia.sh" | sed "s/GPU_FIELDS=//; s/'//g" | tr '\n' ' ')" -f "$TMP/scripts/lib/query_fields.awk" "$1"; }
-    old=$(awk_fields "$SHARED/captures/help/utkuozdemir+nvidia_gpu_exporter__fields-2021.txt")
-    [[ $old == *clocks_throttle_reasons.active* && $old != *clocks_event* && $old != *memory.reserved* && $old == *pcie.link.gen.current* ]]
-    later=$(awk_fields "$SHARED/captures/help/netdata+go.d.plugin__help-query-gpu.txt")
-    [[ $later == *memory.reserved* && $later == *compute_cap* && $later == *clocks_throttle_reasons.active* ]]
+# choose_from FILE: the fields that are asked of a driver with this list.
+choose_from() { awk -v wanted="$(sed -n "/^GPU_FIELDS='/,/'/p" "$TMP/scripts/lib/nvidia.sh" | sed "s/GPU_FIELDS=//; s/'//g" | tr '\n' ' ')" -f "$TMP/scripts/lib/query_fields.awk" "$1"; }
+
+@test "lists of drivers since 2021 each give what they have" {
+    local list fields
+    for list in "$SAMPLES"/nvidia/help/*; do
+        fields=$(head -n 1 "$SAMPLES/nvidia/gpus/$(basename "$list" .txt).csv" | sed 's/ \[[^]]*\]//g; s/, /,/g')
+        [ "$(choose_from "$list")" = "$fields" ]
+    done
+    for list in "$SAMPLES"/nvidia/help/465-* $(captures 'help/*2021*'); do
+        fields=$(choose_from "$list")
+        [[ $fields == *clocks_throttle_reasons.active* && $fields != *clocks_event* && $fields != *memory.reserved* && $fields == *pcie.link.gen.current* ]]
+    done
+    for list in $(captures 'help/netdata*'); do
+        fields=$(choose_from "$list")
+        [[ $fields == *memory.reserved* && $fields == *compute_cap* && $fields == *clocks_throttle_reasons.active* ]]
+    done
 }

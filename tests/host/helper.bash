@@ -1,9 +1,10 @@
 # What the tests of the host side share: a folder of their own, the scripts under the shell to test, a stand-in nvidia-smi.
 # shellcheck disable=SC2034 # used by the tests
 
+SAMPLES=$BATS_TEST_DIRNAME/../samples
+GOLDEN=$BATS_TEST_DIRNAME/../golden
+# Recordings of real machines: an additional check where this folder is; nothing else here knows of it.
 SHARED=${GPUBOARD_SHARED:-$BATS_TEST_DIRNAME/../../../shared}
-ERRORS=$SHARED/captures/errors
-BUNDLES=$SHARED/captures/bundles
 
 # use_shell: copies the scripts, with the shell to test in their first line (GPUBOARD_TEST_SHELL: dash, bash or ash).
 use_shell() {
@@ -45,22 +46,31 @@ teardown() {
 
 # missing WORDS: what this machine does not have; in CI that is a failure, not a skip.
 missing() {
-    if [ -n "${CI:-}" ] && [[ $* != *../shared* ]]; then
+    if [ -n "${CI:-}" ]; then
         echo "missing in CI: $*" >&2
         return 1
     fi
     skip "$*"
 }
 
-need_shared() { [ -d "$SHARED/captures" ] || missing "../shared/captures is not here"; }
 need_root() { [ "$(id -u)" = 0 ] || missing "this needs root"; }
 
-# replay NAME: puts a recorded machine in the place of the stand-in.
+# machine NAME: lets the stand-in answer as this machine of tests/samples/nvidia does.
+machine() {
+    sed -E 's/\r$//; 1s/ \[[^]]*\]//g; s/ (MiB|%|W|MHz)(,|$)/\2/g' "$SAMPLES/nvidia/gpus/$1.csv" >"$SMI/table"
+    head -n 1 "$SMI/table" | sed 's/, /\n/g' >"$SMI/fields"
+    sed 1d "$SAMPLES/nvidia/processes/$1.csv" >"$SMI/apps"
+    cp "$SAMPLES/nvidia/xml/$1.xml" "$SMI/xml"
+    cp "$SAMPLES/nvidia/list/$1.txt" "$SMI/list"
+}
+
+# captures PATTERN: the recorded files of this name; none where there are no recordings.
+captures() { [ ! -d "$SHARED/captures" ] || find "$(realpath "$SHARED")/captures" -path "*/$1" | sort; }
+
+# replay BUNDLE: puts a recorded machine in the place of the stand-in.
 replay() {
-    need_shared
     ln -sf "$(realpath "$SHARED")/tools/replay-nvidia-smi" "$TMP/bin/nvidia-smi"
-    REPLAY_BUNDLE=$(find "$(realpath "$BUNDLES")" -name "*$1*")
-    export REPLAY_BUNDLE
+    export REPLAY_BUNDLE=$1
 }
 
 # within SECONDS COMMAND...: waits until it succeeds.

@@ -236,36 +236,6 @@ EOF
     [ "$(column user 101)" = "$long" ]
 }
 
-@test "containers and jobs are told from the cgroup" {
-    local id=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef pid=100 line want
-    while IFS='|' read -r want line; do
-        pid=$((pid + 1))
-        fake "$pid" 1 "$pid" <<<python
-        printf '12:cpuset:/\n%s\n' "${line//ID/$id}" >"$TMP/proc/$pid/cgroup"
-        echo "$pid $want" >>"$TMP/wanted"
-    done <<'EOF'
-docker:0123456789ab|0::/system.slice/docker-ID.scope
-docker:0123456789ab|4:memory:/docker/ID
-podman:0123456789ab|0::/machine.slice/libpod-ID.scope/container
-podman:0123456789ab|0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope
-containerd:0123456789ab|0::/system.slice/nerdctl-ID.scope
-containerd:0123456789ab|4:memory:/default/ID
-containerd:0123456789ab|0::/system.slice/cri-containerd-ID.scope
-cri-o:0123456789ab|0::/machine.slice/crio-ID.scope
-kubernetes:11111111-2222-3333-4444-555555555555/0123456789ab|0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111_2222_3333_4444_555555555555.slice/cri-containerd-ID.scope
-kubernetes:11111111-2222-3333-4444-555555555555/0123456789ab|4:memory:/kubepods/besteffort/pod11111111-2222-3333-4444-555555555555/ID
-lxc:web-1|0::/lxc.payload.web-1/user.slice
-lxc:web-1|4:memory:/lxc/web-1
-slurm:4711|0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0
-slurm:4711|4:memory:/slurm/uid_1000/job_4711/step_batch
-docker:0123456789ab|4:memory:/slurm/uid_1000/job_4711/docker/ID
--|0::/user.slice/user-1000.slice/session-3.scope
-EOF
-    gpu_process $(seq 101 "$pid")
-    take
-    while read -r pid want; do [ "$(column container "$pid")" = "$want" ] || { echo "$pid: $(column container "$pid"), not $want" >&2 && false; }; done <"$TMP/wanted"
-}
-
 # masks: each line of masks.txt, through the real script.
 masks() {
     local pid=100

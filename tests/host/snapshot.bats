@@ -182,29 +182,57 @@ EOF
     [ "$(tail -n 1 "$DATA/processes.csv")" = '# end' ]
 }
 
-@test "each recorded error text of nvidia-smi is passed on whole, with its exit code" {
-    need_shared
-    for text in "$ERRORS"/*; do
+# exit_code FILE: the one in the name of a sample.
+exit_code() { basename "$1" | sed 's/^rc\([0-9]*\)-.*/\1/'; }
+
+@test "each error text of nvidia-smi is passed on whole, with its exit code" {
+    local text
+    echo 9 >"$SMI/rc"
+    for text in "$SAMPLES"/nvidia/errors/* $(captures 'errors/*'); do
+        [ -s "$text" ] || continue # which has a test of its own
         cp -f "$text" "$SMI/say"
-        echo 9 >"$SMI/rc"
-        "$RUN_SH" once
-        whole "$DATA/gpus.csv" gpus 9
-        sed -e '1d' -e '$d' "$DATA/gpus.csv" | grep -v '^# err' | diff - <(awk 1 "$text")
+        "$RUN_SH" tick 1
+        whole "$SPOOL/gpus.csv" gpus 9
+        sed -e '1d' -e '$d' "$SPOOL/gpus.csv" | grep -v '^# err' | diff --strip-trailing-cr - <(awk 1 "$text")
     done
 }
 
-@test "one lost GPU of eight costs neither the others nor its own words" {
-    replay h100-80gb
-    REPLAY_GPUS=8 REPLAY_FAIL=lost "$RUN_SH" once
-    whole "$DATA/gpus.csv" gpus 255
-    [ "$(grep -cE '^[1-7], GPU-' "$DATA/gpus.csv")" = 7 ]
-    has "$DATA/gpus.csv" 'Unable to determine the device handle for GPU0'
+@test "a lost GPU costs neither the others nor its own words" {
+    local text bundle
+    for text in "$SAMPLES"/nvidia/gpus/rc*-handle-*; do
+        cp -f "$text" "$SMI/say"
+        exit_code "$text" >"$SMI/rc"
+        "$RUN_SH" tick 1
+        whole "$SPOOL/gpus.csv" gpus "$(exit_code "$text")"
+        [ "$(grep -cE '^[02], GPU-' "$SPOOL/gpus.csv")" = 2 ]
+        has "$SPOOL/gpus.csv" 'Unable to determine the device handle for '
+    done
+    for bundle in $(captures 'bundles/*h100-80gb*'); do
+        replay "$bundle"
+        rm -rf "$SPOOL"
+        REPLAY_GPUS=8 REPLAY_FAIL=lost "$RUN_SH" once
+        whole "$DATA/gpus.csv" gpus 255
+        [ "$(grep -cE '^[1-7], GPU-' "$DATA/gpus.csv")" = 7 ]
+        has "$DATA/gpus.csv" 'Unable to determine the device handle for GPU0'
+    done
 }
 
-@test "recorded machines of drivers 590 to 610, with MIG, answer with every field that they know" {
-    for machine in 2080-super__595 2080-super__610 h100-80gb h100-mig h200; do
+@test "machines of all drivers answer with every field that they know" {
+    local text bundle
+    export GPUBOARD_NVIDIA=csv
+    for text in "$SAMPLES"/nvidia/gpus/[0-9]*; do
+        machine "$(basename "$text" .csv)"
         rm -rf "$SPOOL"
-        replay "$machine"
+        "$RUN_SH" tick 1
+        "$RUN_SH" tick 2
+        whole "$SPOOL/gpus.csv" gpus 0
+        whole "$SPOOL/processes.csv" processes 0
+        sed '1d; $d; 2s/ \[[^]]*\]//g' "$SPOOL/gpus.csv" | diff - "$SMI/table"
+        [ "$(grep -c '^GPU-' "$SPOOL/processes.csv")" = "$(grep -c '^GPU-' "$SMI/apps")" ]
+    done
+    for bundle in $(captures 'bundles/*linux*'); do
+        rm -rf "$SPOOL"
+        replay "$bundle"
         "$RUN_SH" once
         whole "$DATA/gpus.csv" gpus 0
         whole "$DATA/processes.csv" processes 0
@@ -212,14 +240,29 @@ EOF
         [ "$(sed -n 2p "$DATA/gpus.csv" | tr -cd , | wc -c)" -ge 39 ]
         [ "$(sed -n 2p "$DATA/gpus.csv" | tr -cd , | wc -c)" = "$(sed -n 3p "$DATA/gpus.csv" | tr -cd , | wc -c)" ]
     done
-    grep -qE '^driver=590\.48\.01$' "$DATA/host.txt"
 }
 
-@test "recorded failures of nvidia-smi are pushed as they are, with exit 0" {
-    replay h200
-    for fail in driver:9 mismatch:18 nodevices:6; do
-        REPLAY_FAIL=${fail%:*} "$RUN_SH" once
-        whole "$DATA/gpus.csv" gpus "${fail#*:}"
+@test "the host tells the version of the driver as nvidia-smi has it" {
+    machine 590-h200
+    "$RUN_SH" once
+    grep -qE '^driver=590\.48$' "$DATA/host.txt"
+}
+
+@test "failures of nvidia-smi are pushed as they are, with exit 0" {
+    local name fail bundle
+    for name in rc9-driver-not-loaded rc18-library-mismatch-new rc6-no-devices; do
+        cp -f "$SAMPLES/nvidia/errors/$name.txt" "$SMI/say"
+        exit_code "$name" >"$SMI/rc"
+        "$RUN_SH" once
+        whole "$DATA/gpus.csv" gpus "$(exit_code "$name")"
     done
     has "$DATA/gpus.csv" 'No devices were found'
+    for bundle in $(captures 'bundles/*h200*'); do
+        replay "$bundle"
+        for fail in driver:9 mismatch:18 nodevices:6; do
+            REPLAY_FAIL=${fail%:*} "$RUN_SH" once
+            whole "$DATA/gpus.csv" gpus "${fail#*:}"
+        done
+        has "$DATA/gpus.csv" 'No devices were found'
+    done
 }
