@@ -49,7 +49,9 @@ function read_container(pid,    line, slice) {
     login = slice = ""
     while ((getline line < (proc "/" pid "/cgroup")) > 0) {
         if (container == "-" || index(container, "slurm:") == 1) container = parse_container(line, container)
-        if (match(line, /\/user-[0-9]+\.slice/)) slice = substr(line, RSTART + 6, RLENGTH - 12)
+        # the users within a container are not those of the host
+        if (match(line, /\/user-[0-9]+\.slice/) && substr(line, 1, RSTART) !~ /lxc|docker|libpod|kubepods|crio|containerd|nerdctl|buildkit/)
+            slice = substr(line, RSTART + 6, RLENGTH - 12)
     }
     close(proc "/" pid "/cgroup")
     if (container !~ /^(docker|containerd|cri-o|kubernetes|lxc):/ && (getline line < (proc "/" pid "/loginuid")) > 0 && line ~ /^[0-9]+$/) login = line
