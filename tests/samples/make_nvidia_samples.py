@@ -526,15 +526,15 @@ def build_gpu_tree(machine: Machine, number: int) -> Tree:
     event = "event" if branch >= 535 else "throttle"
     mask = cells[f"clocks_{event}_reasons.active"]
     prefix = f"clocks_{event}_reason"
-    tree[f"{prefix}s"] = (
-        "N/A"
-        if mask[0] == "["
-        else {
-            f"{prefix}_{reason}": "Active" if int(mask, 16) & bit else "Not Active"
-            for reason, bit, first in CLOCK_REASONS
-            if branch >= first
-        }
-    )
+    active = 0 if mask[0] == "[" else int(mask, 16)
+    reasons: Tree = {
+        f"{prefix}_{reason}": "Active" if active & bit else "Not Active"
+        for reason, bit, first in CLOCK_REASONS
+        if branch >= first
+    }
+    if branch < 384:
+        reasons[f"{prefix}_unknown"] = "Not Active"
+    tree[f"{prefix}s"] = "N/A" if mask[0] == "[" else reasons
     if branch >= 575:
         tree["clocks_event_reasons_counters"] = {"clocks_event_reasons_counters_sw_power_cap": "0 us"}
     names = ("total", "reserved", "used", "free") if branch >= 510 else ("total", "used", "free")
