@@ -44,6 +44,8 @@ def test_columns_may_come_in_any_order_and_number() -> None:
         "inf",
         "-1",
         "1e99",
+        "1_000",
+        "٣١",
         "x",
     ],
 )

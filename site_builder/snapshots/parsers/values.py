@@ -100,7 +100,7 @@ def find_reading_error(cells: Iterable[tuple[str, str]]) -> ReadingError | None:
 
 def parse_number(cell: str) -> float | None:
     """Return the number in a cell, with or without a unit; None for anything but a plain number from 0 up."""
-    if cell[:1] == "[":
+    if cell[:1] == "[" or "_" in cell or not cell.isascii():  # float() takes 1_000 and digits of other scripts
         return None
     try:
         value = float(cell)
