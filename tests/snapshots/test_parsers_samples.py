@@ -16,7 +16,8 @@ from site_builder.core.model import Gpu, GpuProcessRow, HostStatus, ParsedFile
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers import host_and_ps_txt, legacy_files
 from site_builder.snapshots.parsers.values import UNIT_SUFFIX, parse_cell
-from tests.samples.make_nvidia_samples import MACHINES, Machine, build_samples
+from tests.samples.make_nvidia_samples import build_samples
+from tests.samples.nvidia_machines import MACHINES, Machine
 from tests.support.generated_fleet import decide, host_data
 from tests.support.golden import GOLDEN, check_golden, describe_parsed_file
 from tests.support.samples import (
