@@ -23,7 +23,7 @@ concluded_from_cgroups() {
     done
 }
 
-@test "containers, jobs and the person of a session are told from the cgroup" {
+@test "containers, jobs and the person of a session are read from the cgroup" {
     concluded_from_cgroups | LC_ALL=C sort >"$TMP/concluded"
     [ -z "${GPUBOARD_UPDATE_GOLDEN:-}" ] || cp "$TMP/concluded" "$GOLDEN/cgroup.txt"
     diff "$GOLDEN/cgroup.txt" "$TMP/concluded"

@@ -242,7 +242,7 @@ exit_code() { basename "$1" | sed 's/^rc\([0-9]*\)-.*/\1/'; }
     done
 }
 
-@test "the host tells the version of the driver as nvidia-smi has it" {
+@test "the version of the driver is that of nvidia-smi" {
     machine 590-h200
     "$RUN_SH" once
     grep -qE '^driver=590\.48$' "$DATA/host.txt"

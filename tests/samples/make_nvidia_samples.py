@@ -243,7 +243,7 @@ def build_mig_trees(load: Load) -> list[Tree]:
             "index": str(index),
             "gpu_instance_id": str(instance.gpu_instance),
             "compute_instance_id": "0",
-            "device_attributes": {"shared": {"multiprocessor_count": "60"}},
+            "device_attributes": {"shared": {"multiprocessor_count": "10"}},
             "ecc_error_count": {"volatile_count": {"sram_uncorrectable": "0"}},
             "fb_memory_usage": {
                 "total": f"{instance.memory} MiB",
@@ -251,7 +251,7 @@ def build_mig_trees(load: Load) -> list[Tree]:
                 "used": f"{instance.used} MiB",
                 "free": f"{instance.memory - instance.used} MiB",
             },
-            "bar1_memory_usage": {"total": "24739 MiB", "used": "1 MiB", "free": "24738 MiB"},
+            "bar1_memory_usage": {"total": "1000 MiB", "used": "1 MiB", "free": "999 MiB"},
         }
         for index, instance in enumerate(load.instances)
     ]

@@ -255,7 +255,7 @@ MACHINES = (
                 used=11120,
                 processes=(python(4242, 11060, instance="2"), python(4243, 9, "bash", kind="G", instance="3")),
                 cells={"mig.mode.current": "Enabled", **every("utilization fan", "[N/A]")},
-                instances=(Instance(2, "3g.40gb", 40448, 11074), Instance(3, "2g.20gb", 20096, 17)),
+                instances=(Instance(2, "3g.40gb", 40000, 11074), Instance(3, "2g.20gb", 20000, 17)),
             ),
             IDLE,
             Load(cells={"mig.mode.current": "Enabled", **every("utilization fan", "[N/A]")}),
@@ -276,7 +276,7 @@ MACHINES = (
         "560-wsl",
         "560.35",
         Card("NVIDIA GeForce RTX 4090", "Ada", 24564, 450, True, False),
-        (Load(used=2900, use=55, processes=(Process(63488, "[Not Found]", "[N/A]"),)),),
+        (Load(used=2900, use=55, processes=(Process(4300, "[Not Found]", "[N/A]"),)),),
     ),
     Machine(
         "551-windows",
@@ -288,9 +288,9 @@ MACHINES = (
                 use=3,
                 processes=(
                     Process(4, "[Insufficient Permissions]", "[N/A]", "C+G"),
-                    Process(7824, "C:\\Windows\\explorer.exe", "[N/A]", "C+G"),
-                    Process(9000, "C:\\Program Files\\Render Farm, Ltd\\render.exe", "[N/A]", "C+G"),
-                    Process(9100, "", "[N/A]", "C+G"),
+                    Process(4301, "C:\\Windows\\explorer.exe", "[N/A]", "C+G"),
+                    Process(4302, "C:\\Program Files\\Render Farm, Ltd\\render.exe", "[N/A]", "C+G"),
+                    Process(4303, "", "[N/A]", "C+G"),
                 ),
                 cells={"persistence_mode": "[N/A]"},
             ),
@@ -308,7 +308,7 @@ def fields_of(branch: int) -> list[tuple[str, str]]:
 def cells_of(machine: Machine, number: int) -> dict[str, str]:
     """Return the cells of a GPU by field, without units."""
     card, load, missing = machine.card, machine.loads[number], machine.missing
-    reserved = 551 if machine.branch >= 510 else 0
+    reserved = 500 if machine.branch >= 510 else 0
     ecc = "0" if card.has_ecc else missing
     remaps = "0" if card.has_ecc and card.age >= ARCHITECTURES.index("Ampere") else "[N/A]"
     retires = "0" if card.has_ecc and card.age < ARCHITECTURES.index("Ampere") else missing

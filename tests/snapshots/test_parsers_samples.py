@@ -75,7 +75,7 @@ def describe_board(host: HostStatus) -> dict[str, Any]:
     return board
 
 
-def judge(gpus: ParsedFile[Gpu], processes: ParsedFile[GpuProcessRow]) -> dict[str, Any]:
+def decide_board(gpus: ParsedFile[Gpu], processes: ParsedFile[GpuProcessRow]) -> dict[str, Any]:
     return describe_board(decide(host_data(gpus, processes)))
 
 
@@ -93,7 +93,7 @@ def test_gpus_of_nvidia_csv(path: Path) -> None:
     processes = SAMPLES / "nvidia/processes" / path.name
     gpus = read_gpus(path)
     is_machine = processes.is_file() and path.stem in {machine.name for machine in MACHINES}
-    board = judge(gpus, read_processes(processes) if is_machine else parse_processes(NO_PROCESS))
+    board = decide_board(gpus, read_processes(processes) if is_machine else parse_processes(NO_PROCESS))
     check_golden(name_sample(path), {"board": board, "gpus": describe(gpus)})
 
 
@@ -103,7 +103,7 @@ def test_processes_of_nvidia_csv(path: Path) -> None:
     gpus = SAMPLES / "nvidia/gpus" / path.name
     is_machine = path.stem in {machine.name for machine in MACHINES}
     processes = read_processes(path)
-    board = judge(read_gpus(gpus) if is_machine else parse_gpus(IDLE_GPUS), processes)
+    board = decide_board(read_gpus(gpus) if is_machine else parse_gpus(IDLE_GPUS), processes)
     check_golden(name_sample(path), {"board": board, "processes": describe(processes)})
 
 
@@ -112,7 +112,7 @@ def test_gpus_and_processes_of_nvidia_xml(path: Path) -> None:
     gpus, processes = read_gpus(path), read_processes(path)
     check_golden(
         name_sample(path),
-        {"board": judge(gpus, processes), "gpus": describe(gpus), "processes": describe(processes)},
+        {"board": decide_board(gpus, processes), "gpus": describe(gpus), "processes": describe(processes)},
     )
 
 
@@ -122,13 +122,13 @@ def test_an_error_in_the_place_of_an_answer(path: Path) -> None:
     gpus, processes = read_gpus(path), read_processes(path)
     xml_gpus, xml_processes = read_gpus(path, "nvidia-xml"), read_processes(path, "nvidia-xml")
     golden = {
-        "instead of GPUs": {"board": judge(gpus, parse_processes(NO_PROCESS)), "gpus": describe(gpus)},
+        "instead of GPUs": {"board": decide_board(gpus, parse_processes(NO_PROCESS)), "gpus": describe(gpus)},
         "instead of processes": {
-            "board": judge(parse_gpus(IDLE_GPUS), processes),
+            "board": decide_board(parse_gpus(IDLE_GPUS), processes),
             "processes": describe(processes),
         },
         "instead of XML": {
-            "board": judge(xml_gpus, xml_processes),
+            "board": decide_board(xml_gpus, xml_processes),
             "gpus": describe(xml_gpus),
             "processes": describe(xml_processes),
         },
@@ -143,7 +143,7 @@ def test_gpus_and_processes_of_amd(path: Path) -> None:
     gpus, processes = read_gpus(path), read_processes(path)
     check_golden(
         name_sample(path),
-        {"board": judge(gpus, processes), "gpus": describe(gpus), "processes": describe(processes)},
+        {"board": decide_board(gpus, processes), "gpus": describe(gpus), "processes": describe(processes)},
     )
 
 
