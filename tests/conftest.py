@@ -1,27 +1,28 @@
-"""For all tests: one browser, a history in a state folder, and a machine that is busy is no failure of ours."""
+"""For all tests: one browser, one Consul, a history in a state folder, and a slow machine is no failure of ours."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from datetime import timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from site_builder.history.writer import HistoryWriter
 from tests.default_signals import ignore_here_alone
+from tests.support import hypothesis_profiles
 from tests.support.browser import browser
 from tests.support.captures import CAPTURES
+from tests.support.consul_server import consul, shared_consul
 from tests.support.history_fixtures import folder
 
-__all__ = ["browser"]
+__all__ = ["browser", "consul", "shared_consul"]
 
 pytest_plugins = ["tests.support.failure_artefacts"]
 
-settings.register_profile("gpuboard", deadline=None, print_blob=True)
-settings.load_profile("gpuboard")
+hypothesis_profiles.load(os.environ.get("HYPOTHESIS_PROFILE", "full"))
 
 TESTS = Path(__file__).parent
 # Tests of recorded machines need the recordings, which are not part of the project.

@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -268,13 +267,6 @@ def test_where_there_is_no_room_the_oldest_of_the_history_goes_first(tmp_path: P
         store.change(lambda state: state._replace(id_counter=7))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    consul_server = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield consul_server
-    consul_server.stop()
-
-
 COUNT = f"""
 import sys
 from pathlib import Path
@@ -288,8 +280,8 @@ for _ in range({CHANGES}):
 
 
 @pytest.mark.parametrize("where", ["a file", "Consul"])
-def test_concurrent_writers_lose_no_change(where: str, tmp_path: Path, server: ConsulServer) -> None:
-    address = server.address if where == "Consul" else ""
+def test_concurrent_writers_lose_no_change(where: str, tmp_path: Path, consul: ConsulServer) -> None:
+    address = consul.address if where == "Consul" else ""
     command = [sys.executable, "-c", COUNT.replace("import sys", f"import sys; sys.path.insert(0, {str(ROOT)!r})")]
     writers = [subprocess.Popen([*command, str(tmp_path), address]) for _ in range(WRITERS)]
     assert [writer.wait(120) for writer in writers] == [0] * WRITERS
@@ -298,11 +290,11 @@ def test_concurrent_writers_lose_no_change(where: str, tmp_path: Path, server: C
 
 
 def test_in_consul_it_is_compressed_and_a_lost_answer_is_checked(
-    tmp_path: Path, server: ConsulServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, consul: ConsulServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    access = kv_fixtures.access(server.address)
+    access = kv_fixtures.access(consul.address)
     consul_store = ConsulAlertStore(tmp_path, access)
-    store = kv_fixtures.Hosts(tmp_path / "hosts", server.address)
+    store = kv_fixtures.Hosts(tmp_path / "hosts", consul.address)
     store.delete("alerts.json")
     assert consul_store.change(lambda _: build_state(build_notification(1))) == build_state(build_notification(1))
     assert (store.get("alerts.json") or b"").startswith(b"\x1f\x8b")

@@ -34,13 +34,6 @@ from tests.support.consul_server import ROOT, TOOLS, ConsulServer, free_ports, m
 from tests.support.kv_fixtures import PREFIX, Hosts
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    consul_server = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield consul_server
-    consul_server.stop()
-
-
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who leads is no question here."""
@@ -48,10 +41,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
-    consul_hosts = Hosts(tmp_path / "hosts", server.address)
-    yield consul_hosts
-    consul_hosts.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
+def hosts(tmp_path: Path, consul: ConsulServer) -> Hosts:
+    return Hosts(tmp_path / "hosts", consul.address)
 
 
 class Web:
@@ -84,8 +75,8 @@ def web_of(folder: Path, address: str) -> Iterator[Web]:
 
 
 @pytest.fixture
-def web(tmp_path: Path, server: ConsulServer) -> Iterator[Web]:
-    with web_of(tmp_path / "web", server.address) as web_host:
+def web(tmp_path: Path, consul: ConsulServer) -> Iterator[Web]:
+    with web_of(tmp_path / "web", consul.address) as web_host:
         yield web_host
 
 
@@ -259,7 +250,7 @@ def bomb() -> bytes:
     return gzip.compress(b"\0" * (64 << 20), 1)
 
 
-def test_a_foreign_entry_is_reported_and_the_old_data_stays(hosts: Hosts, web: Web, server: ConsulServer) -> None:
+def test_a_foreign_entry_is_reported_and_the_old_data_stays(hosts: Hosts, web: Web, consul: ConsulServer) -> None:
     hosts.push("atlas")
     hosts.push("zeus")
     web.build()
@@ -285,7 +276,7 @@ def test_a_foreign_entry_is_reported_and_the_old_data_stays(hosts: Hosts, web: W
     ]
     for content, why in cases:
         hosts.put("data/atlas", content)
-        assert words(web.build()) == f"Consul at {server.address}: {PREFIX}/data/atlas is not copied: {why}", why
+        assert words(web.build()) == f"Consul at {consul.address}: {PREFIX}/data/atlas is not copied: {why}", why
         assert web.states() == {"atlas": "fresh", "zeus": "fresh"}
     web.again()
     assert "more than the 8 MB" in words(web.build())  # a builder that begins anew tells it too
@@ -391,7 +382,7 @@ def test_no_value_makes_us_fail(value: bytes, host: str) -> None:
 
 
 def test_a_real_host_that_pushes_into_consul_is_on_the_board(
-    hosts: Hosts, web: Web, server: ConsulServer, tmp_path: Path
+    hosts: Hosts, web: Web, consul: ConsulServer, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -400,7 +391,7 @@ def test_a_real_host_that_pushes_into_consul_is_on_the_board(
         "HOME": str(home),
         "HOST": "atlas",
         "GPUBOARD_SPOOL": str(tmp_path / "spool"),
-        "GPUBOARD_DEST": f"consul://{server.address}/{PREFIX}",
+        "GPUBOARD_DEST": f"consul://{consul.address}/{PREFIX}",
     }
     run([str(ROOT / "scripts/gpu-run.sh"), "once"], env=environment, cwd=home, check=True)
     assert "not copied" not in words(web.build())
@@ -449,11 +440,11 @@ def test_a_copy_changed_by_hand_is_kept_beside_and_reported(hosts: Hosts, web: W
 # Forgetting
 
 
-def test_a_forgotten_host_is_gone_from_consul_too(hosts: Hosts, web: Web, server: ConsulServer, tmp_path: Path) -> None:
+def test_a_forgotten_host_is_gone_from_consul_too(hosts: Hosts, web: Web, consul: ConsulServer, tmp_path: Path) -> None:
     hosts.push("atlas")
     hosts.push("zeus")
     web.build()
-    folder, settings = tmp_path / "web", kv_fixtures.environment(server.address)
+    folder, settings = tmp_path / "web", kv_fixtures.environment(consul.address)
     done(folder, "forget", "atlas", **settings)
     assert hosts.get("data/atlas") is None
     web.build()
@@ -549,7 +540,7 @@ second.release()
 
 @pytest.mark.parametrize("library", ["python-consul", "py-consul"])
 def test_python_consul_and_py_consul_behave_the_same(
-    hosts: Hosts, server: ConsulServer, tmp_path: Path, library: str
+    hosts: Hosts, consul: ConsulServer, tmp_path: Path, library: str
 ) -> None:
     if library == "py-consul" and sys.version_info < (3, 10):
         pytest.skip("py-consul needs Python 3.10")
@@ -562,7 +553,7 @@ def test_python_consul_and_py_consul_behave_the_same(
     paths = [str(place), str(ROOT)] if library == "py-consul" else [str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CONSUL_HTTP_ADDR": "127.0.0.1:1"}
     where = str(place) if library == "py-consul" else "/"
-    command = [sys.executable, "-W", "error", "-c", CONFORMANCE, where, str(tmp_path / library), server.address]
+    command = [sys.executable, "-W", "error", "-c", CONFORMANCE, where, str(tmp_path / library), consul.address]
     finished = run(command, env=environment, capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert finished.stdout.splitlines() == ["[]", "True False b'{}'", "True one True", "True None None"]

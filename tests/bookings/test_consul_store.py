@@ -6,7 +6,6 @@ import json
 import shlex
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +27,19 @@ from tests.support.board_fixture import Lab, words
 from tests.support.booking_fixtures import done, lab_of
 from tests.support.command_line import run_gpuboard
 from tests.support.consul_server import ConsulServer, free_ports
-from tests.support.kv_fixtures import PREFIX, Hosts
+from tests.support.kv_fixtures import Hosts
 
 ALICE, BOB = BookingUser("alice"), BookingUser("bob")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    consul_server = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield consul_server
-    consul_server.stop()
+@pytest.fixture
+def store(tmp_path: Path, consul: ConsulServer) -> Hosts:
+    return Hosts(tmp_path / "hosts", consul.address)
 
 
 @pytest.fixture
-def store(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
-    consul_hosts = Hosts(tmp_path / "hosts", server.address)
-    yield consul_hosts
-    consul_hosts.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
-
-
-@pytest.fixture
-def access(server: ConsulServer) -> ConsulAccess:
-    return kv_fixtures.access(server.address)
+def access(consul: ConsulServer) -> ConsulAccess:
+    return kv_fixtures.access(consul.address)
 
 
 @pytest.fixture
@@ -157,9 +147,9 @@ def build(lab: Lab, access: ConsulAccess) -> str:
 
 
 def test_the_commands_book_change_release_and_edit_there(
-    store: Hosts, server: ConsulServer, two: tuple[Lab, Lab], tmp_path: Path
+    store: Hosts, consul: ConsulServer, two: tuple[Lab, Lab], tmp_path: Path
 ) -> None:
-    settings = kv_fixtures.environment(server.address)
+    settings = kv_fixtures.environment(consul.address)
     first_folder, second_folder = (lab.data.parent for lab in two)
     booking = ["book", "atlas:0", "--from", "tomorrow 9:00", "--for", "2h", "--json"]
     booked = json.loads(done(first_folder, *booking, **settings).stdout)

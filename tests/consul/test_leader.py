@@ -24,13 +24,6 @@ from tests.support.kv_fixtures import PREFIX, Hosts
 PATIENCE = 60
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
-    consul = ConsulServer(tmp_path_factory.mktemp("consul") / "one")
-    yield consul
-    consul.stop()
-
-
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other tests starts a process in its own time."""
@@ -38,10 +31,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path, server: ConsulServer) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path / "hosts", server.address)
-    yield hosts
-    hosts.call("DELETE", f"/v1/kv/{PREFIX}?recurse=true")
+def store(tmp_path: Path, consul: ConsulServer) -> Hosts:
+    return Hosts(tmp_path / "hosts", consul.address)
 
 
 class Clock:

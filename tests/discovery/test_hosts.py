@@ -67,20 +67,17 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("tls") / "ours")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[ConsulServer]:
+@pytest.fixture
+def server(consul: ConsulServer) -> ConsulServer:
     """A Consul without ACLs that knows some hosts, by http and by https."""
-    consul = ConsulServer(tmp_path_factory.mktemp("consul") / "open", certificates=certificates)
-    try:
-        fill(consul)
-        yield consul
-    finally:
-        consul.stop()
+    fill(consul)
+    return consul
+
+
+@pytest.fixture(scope="session")
+def certificates(shared_consul: ConsulServer) -> Path:
+    assert shared_consul.certificates
+    return shared_consul.certificates
 
 
 @pytest.fixture(scope="module")

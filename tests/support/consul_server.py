@@ -1,4 +1,4 @@
-"""A real Consul for the tests: in dev mode, on free ports of 127.0.0.1, ended by its own pid."""
+"""A real Consul for the tests: in dev mode, on free ports of 127.0.0.1, ended by its own pid; tests share one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
+AGENT = "agent.lab.example"
 ROOT_TOKEN = "5e0c1f7a-0000-4000-8000-000000000001"  # noqa: S105 of a Consul that lives for one test run
 READ_ALL = 'service_prefix "" { policy = "read" }\nnode_prefix "" { policy = "read" }\n'
 
@@ -77,6 +79,7 @@ class ConsulServer:
         folder.mkdir()
         self.port, self.tls_port, server, lan, wan = free_ports(5)
         self.token = ROOT_TOKEN if acl else ""
+        self.certificates = certificates
         ports = {"http": self.port, "dns": -1, "grpc": -1, "server": server, "serf_lan": lan, "serf_wan": wan}
         settings: dict[str, object] = {"disable_update_check": True, **extra_settings, "ports": ports}
         if acl:
@@ -86,7 +89,7 @@ class ConsulServer:
             files = {"ca_file": "ca.pem", "cert_file": "server.pem", "key_file": "server.key"}
             settings.update({key: str(certificates / file) for key, file in files.items()})
         (folder / "settings.json").write_text(json.dumps(settings))
-        command = [program(), "agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", "-node=agent.lab.example"]
+        command = [program(), "agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", f"-node={AGENT}"]
         command += [f"-config-file={folder / 'settings.json'}"]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CONSUL_")}
         self.log = folder / "log"
@@ -143,7 +146,34 @@ class ConsulServer:
         token: str = self.call("PUT", "/v1/acl/token", {"Policies": [{"Name": name}]})["SecretID"]
         return token
 
+    def clear(self) -> None:
+        """Remove what tests have put there: keys, sessions, services and nodes."""
+        self.call("DELETE", "/v1/kv/?recurse=true")
+        for session in self.call("GET", "/v1/session/list"):
+            self.call("PUT", f"/v1/session/destroy/{session['ID']}")
+        for service in self.call("GET", "/v1/agent/services"):
+            self.call("PUT", f"/v1/agent/service/deregister/{service}")
+        for node in self.call("GET", "/v1/catalog/nodes"):
+            if node["Node"] != AGENT:
+                self.call("PUT", "/v1/catalog/deregister", {"Node": node["Node"]})
+
     def stop(self) -> None:
         """End it at once, as a crash would."""
         self.process.kill()
         self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def shared_consul(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
+    """The Consul without ACLs of all tests, by http and by https; ask for `consul`, which is empty."""
+    folder = tmp_path_factory.mktemp("consul")
+    server = ConsulServer(folder / "server", certificates=make_certificates(folder / "tls"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def consul(shared_consul: ConsulServer) -> ConsulServer:
+    """A Consul in which nothing is."""
+    shared_consul.clear()
+    return shared_consul
