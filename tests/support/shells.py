@@ -28,7 +28,8 @@ START = {
 }
 READY = {
     "bash": "PS1='READY>'; bind 'set show-all-if-ambiguous on'; bind 'set bell-style none'",
-    "zsh": "unsetopt auto_menu auto_remove_slash; bindkey -e; autoload -Uz compinit; compinit -D -u; PS1='READY>'",
+    "zsh": "unsetopt auto_menu auto_remove_slash list_ambiguous; bindkey -e;"
+    " autoload -Uz compinit; compinit -D -u; PS1='READY>'",
 }
 
 
@@ -86,10 +87,10 @@ class Terminal:
         """What was shown, without what steers a terminal."""
         return STEERING.sub("", self.seen).replace("\r", "\n")
 
-    def tab(self, line: str, times: int = 2) -> Offered:
+    def tab(self, line: str) -> Offered:
         """Type a line and press TAB; what then stands there is printed, and so ends what was listed."""
         self.seen = ""
-        self.type(line + "\t" * times + "\x01echo GOT: \x05.\r")
+        self.type(line + "\t\x01echo GOT: \x05.\r")
         screen_match = self.until(r"^GOT: (.*)\.$")
         return Offered(screen_match[1], set(self.screen()[: screen_match.start()].split()))
 
