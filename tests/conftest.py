@@ -17,8 +17,9 @@ from tests.support.browser import browser
 from tests.support.captures import CAPTURES
 from tests.support.consul_server import consul, shared_consul
 from tests.support.history_fixtures import folder
+from tests.support.unflushed import unflushed_files
 
-__all__ = ["browser", "consul", "shared_consul"]
+__all__ = ["browser", "consul", "shared_consul", "unflushed_files"]
 
 pytest_plugins = ["tests.support.failure_artefacts"]
 
