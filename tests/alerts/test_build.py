@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+import signal
 import time
 from collections.abc import Iterator
 from datetime import timezone
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from site_builder.alerts import sender
 from site_builder.alerts.channels import NotificationChannels
 from site_builder.alerts.contacts import Contacts
 from site_builder.alerts.model import DeliveryOutcome, Notification
@@ -19,9 +22,10 @@ from site_builder.alerts.sender import NotificationSender
 from site_builder.alerts.store import AlertStateError, AlertStore
 from site_builder.board.builder import Builder, BuildError
 from site_builder.core.clock import Now
-from site_builder.core.model import AlertSettings
+from site_builder.core.model import AlertSettings, StateLimits
 from tests.support.board_fixture import Lab, gpu
 from tests.support.fake_clock import Machine, machine_in
+from tests.support.forked import run_forked
 from tests.support.sender_fixtures import (
     Receiver,
     build_notification,
@@ -247,30 +251,19 @@ def test_a_damaged_state_is_a_first_start_and_named_on_the_page(machine: Machine
     assert said(web) == []
 
 
-# A build that is killed where it decides; it is built in a process of its own, by the clock of this machine.
-BUILD = """
-import os, signal, sys, time
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from site_builder.alerts import sender
-from site_builder.alerts.store import AlertStore
-from site_builder.core.model import AlertSettings, StateLimits
-from tests.support.board_fixture import Lab
-
-root, folder, url, point = sys.argv[1:]
-
-def die(*_):
+def die(*_: object) -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
 
-if point == "before it writes":
-    AlertStore.write = die
-if point == "before it sends":
-    sender.start_sender_process = die
-lab = object.__new__(Lab)
-lab.data, lab.state, lab.www = (Path(folder) / name for name in ("data", "state", "www"))
-alerts = AlertSettings(channels=(("lab", url),), rules_file=str(Path(folder) / "alerts.conf"))
-lab.build(alerts=alerts, limits=StateLimits(stale_after=0, down_after=1))
-"""
+
+def build_until(point: str, lab: Lab, url: str) -> None:
+    """Build by the clock of this machine, in a child that dies where it decides."""
+    if point == "before it writes":
+        AlertStore.write = die  # type: ignore[assignment, method-assign]
+    if point == "before it sends":
+        sender.start_sender_process = die  # type: ignore[assignment]
+    alerts = AlertSettings(channels=(("lab", url),), rules_file=str(lab.data.parent / "alerts.conf"))
+    lab.build(alerts=alerts, limits=StateLimits(stale_after=0, down_after=1))
 
 
 @pytest.mark.parametrize("point", ["before it writes", "before it sends"])
@@ -284,9 +277,7 @@ def test_kill_9_between_deciding_and_sending_loses_and_repeats_nothing(
     wait_until(lambda: time.time() - (lab.data / "atlas/host.txt").stat().st_ctime > 2)
     store = AlertStore(lab.state)
     for at, code in ((point, -9), ("nowhere", 0), ("nowhere", 0)):
-        command = [sys.executable, "-c", BUILD, str(ROOT), str(tmp_path), web.url, at]
-        done = subprocess.run(command, timeout=60, check=False, capture_output=True)
-        assert done.returncode == code, done.stderr.decode()
+        assert run_forked(partial(build_until, at, lab, web.url)) == code
         assert "atlas" in lab.page()
         if at == point:
             assert len(store.read().notifications) == (point == "before it sends")

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
+import signal
 import struct
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from datetime import timezone
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from dateutil import tz
 
 from site_builder.alerts import sender
-from site_builder.alerts.model import AlertState, DeliveryOutcome, Notification
+from site_builder.alerts.model import AlertMessage, AlertState, DeliveryOutcome, Notification
 from site_builder.alerts.sender import NotificationSender, SenderBusyError
-from site_builder.alerts.store import AlertStateError, AlertStore, try_alert_state_lock
+from site_builder.alerts.store import STATE_FILE, AlertStateError, AlertStore, try_alert_state_lock
 from site_builder.core.clock import find_zone, load_named_zone, read_localtime_zone
 from site_builder.core.model import AlertSettings
 from tests.support.board_fixture import Lab
+from tests.support.forked import run_forked, start_forked, wait_forked
 from tests.support.sender_fixtures import (
     PATIENCE,
     FakeTransport,
@@ -118,55 +121,45 @@ def test_a_lock_that_cannot_be_opened_is_named_in_the_build_log(lab: Lab, monkey
     assert reason in (lab.state / "build.log").read_text()
 
 
-# A sender that is killed at one of its writes, or between two of them; each letter goes to a real web server.
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from http.client import HTTPConnection
-from site_builder.alerts import store
-from site_builder.alerts.model import DeliveryOutcome
-from site_builder.alerts.sender import NotificationSender
-from site_builder.config.settings import Settings
+def send_until(point: str, which: int, lab: Lab, port: int) -> None:
+    """Send to a real web server, in a child that is killed at one of its writes, or between two of them."""
+    writes, requests = itertools.count(1), itertools.count(1)
+    current_write = 0
+    rename = os.replace
 
-root, folder, port, point, which = sys.argv[1:]
+    def die(at: str, number: int) -> None:
+        if (at, number) == (point, which):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def die(at, number):
-    if (at, number) == (point, int(which)):
-        os.kill(os.getpid(), signal.SIGKILL)
+    class Store(AlertStore):
+        def write(self, content: bytes) -> None:
+            nonlocal current_write
+            current_write = next(writes)
+            die("before write", current_write)
+            super().write(content)
+            die("after write", current_write)
 
-class Store(store.AlertStore):
-    count = 0
-    def write(self, content):
-        Store.count += 1
-        die("before write", Store.count)
-        super().write(content)
-        die("after write", Store.count)
+    def rename_or_die(new: Path, path: Path) -> None:
+        if Path(path).name == STATE_FILE:
+            die("before rename", current_write)
+        rename(new, path)
 
-replace = os.replace
-def replacing(new, path):
-    if Path(path).name == store.STATE_FILE:
-        die("before rename", Store.count)
-    replace(new, path)
-os.replace = replacing
-
-class Web:
-    count = 0
-    def send(self, notification, message):
-        Web.count += 1
-        line = HTTPConnection("127.0.0.1", int(port), timeout=30)
+    def send(notification: Notification, _: AlertMessage) -> DeliveryOutcome:
+        number = next(requests)
+        line = HTTPConnection("127.0.0.1", port, timeout=30)
         line.request("POST", "/", notification.id)
-        die("after request", Web.count)
+        die("after request", number)
         status = line.getresponse().status
-        die("after answer", Web.count)
+        die("after answer", number)
         return DeliveryOutcome("sent" if status == 200 else "failed")
 
-state = Path(folder)
-settings = Settings(data=state, www=state, state=state, zone=None, limits=None, privacy=None, consul=None)
-sender = NotificationSender(settings, Store(state), Web().send, lambda: 1000)
-sender.render_message = lambda notification: None
-sender.send_due()
-"""
+    os.replace = rename_or_die  # type: ignore[assignment]
+    notification_sender = NotificationSender(lab.settings(), Store(lab.state), send, lambda: 1000)
+    if point == "unlocked":
+        notification_sender.claim_prefix = notification_sender.claim_name
+    notification_sender.send_due()
+
+
 CLAIM, RESULT = 1, 2
 
 
@@ -185,15 +178,12 @@ CLAIM, RESULT = 1, 2
         ("after write", 3, "sent"),  # the claim of the next letter
     ],
 )
-def test_kill_9_at_any_point_loses_nothing_and_sends_nothing_twice(
-    point: str, which: int, how: str, tmp_path: Path
-) -> None:
-    store = store_state(tmp_path, build_state(build_notification(1), build_notification(2)))
+def test_kill_9_at_any_point_loses_nothing_and_sends_nothing_twice(point: str, which: int, how: str, lab: Lab) -> None:
+    store = store_state(lab.state, build_state(build_notification(1), build_notification(2)))
     with run_receiver() as web:
         for at in (point, "nowhere"):  # the one that is killed, and the one that the next build starts
-            command = [sys.executable, "-c", KILLED, str(ROOT), str(tmp_path), str(web.server_port), at, str(which)]
-            done = subprocess.run(command, timeout=PATIENCE, check=False, capture_output=True)
-            assert done.returncode == (-9 if at == point != "nowhere" else 0), done.stderr.decode()
+            code = run_forked(partial(send_until, at, which, lab, web.server_port))
+            assert code == (-9 if at == point != "nowhere" else 0)
     assert len(web.got) == len(set(web.got)), "something came twice"
     status_by_alert = {record.alerts[0].id: record.status for record in store.read().history}
     assert store.read().notifications == ()
@@ -218,21 +208,14 @@ def test_sigterm_lets_the_sender_finish_the_current_notification(lab: Lab) -> No
     assert [(entry.id, entry.claimed_by) for entry in store.read().notifications] == [("l2", "")]
 
 
-def test_two_senders_on_one_state_send_each_notification_once(tmp_path: Path) -> None:
+def test_two_senders_on_one_state_send_each_notification_once(lab: Lab) -> None:
     """The lock of `alone` keeps them apart on one machine; in Consul only the claims do."""
     count = 20
-    store_state(tmp_path, build_state(*(build_notification(number) for number in range(count))))
+    store_state(lab.state, build_state(*(build_notification(number) for number in range(count))))
     with run_receiver() as web:
-        command = [
-            sys.executable,
-            "-c",
-            KILLED.replace("sender.send_due()", "sender.claim_prefix = sender.claim_name; sender.send_due()"),
-        ]
-        command += [str(ROOT), str(tmp_path), str(web.server_port), "nowhere", "0"]
-        both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-        for sender_process in both:
-            _, words = sender_process.communicate(timeout=PATIENCE)
-            assert sender_process.returncode == 0, words.decode()
+        act = partial(send_until, "unlocked", 0, lab, web.server_port)
+        both = [start_forked(act) for _ in range(2)]
+        assert [wait_forked(child) for child in both] == [0, 0]
     assert sorted(web.got) == sorted(f"l{number}".encode() for number in range(count))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from site_builder.consul.client import ConsulUnavailableError
 from site_builder.core import files
 from tests.support import kv_fixtures
 from tests.support.consul_server import ConsulServer
+from tests.support.forked import start_forked, wait_forked
 from tests.support.sender_fixtures import alert, build_notification, build_state
 
 ROOT = Path(__file__).parents[2]
@@ -267,25 +266,18 @@ def test_where_there_is_no_room_the_oldest_of_the_history_goes_first(tmp_path: P
         store.change(lambda state: state._replace(id_counter=7))
 
 
-COUNT = f"""
-import sys
-from pathlib import Path
-from site_builder.alerts.store import open_alert_store
-from tests.support import kv_fixtures
-address = sys.argv[2]
-store = open_alert_store(Path(sys.argv[1]), kv_fixtures.access(address) if address else None)
-for _ in range({CHANGES}):
-    store.change(lambda state: state._replace(id_counter=state.id_counter + 1), 60)
-"""
-
-
 @pytest.mark.parametrize("where", ["a file", "Consul"])
 def test_concurrent_writers_lose_no_change(where: str, tmp_path: Path, consul: ConsulServer) -> None:
-    address = consul.address if where == "Consul" else ""
-    command = [sys.executable, "-c", COUNT.replace("import sys", f"import sys; sys.path.insert(0, {str(ROOT)!r})")]
-    writers = [subprocess.Popen([*command, str(tmp_path), address]) for _ in range(WRITERS)]
-    assert [writer.wait(120) for writer in writers] == [0] * WRITERS
-    store = alert_store.open_alert_store(tmp_path, kv_fixtures.access(address) if address else None)
+    access = kv_fixtures.access(consul.address) if where == "Consul" else None
+
+    def count() -> None:
+        store = alert_store.open_alert_store(tmp_path, access)
+        for _ in range(CHANGES):
+            store.change(lambda state: state._replace(id_counter=state.id_counter + 1), 60)
+
+    writers = [start_forked(count) for _ in range(WRITERS)]
+    assert [wait_forked(writer) for writer in writers] == [0] * WRITERS
+    store = alert_store.open_alert_store(tmp_path, access)
     assert store.read().id_counter == WRITERS * CHANGES
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import json
 import os
 import pwd
@@ -12,7 +13,6 @@ import stat
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -26,6 +26,7 @@ from site_builder.bookings.transaction import BookingUser
 from site_builder.core.locks import LockedFileError
 from tests.support.board_fixture import Lab
 from tests.support.board_fixture import gpu as gpu_row
+from tests.support.forked import fork, run_forked
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 ALICE, BOB, LAB_GROUP = 7101, 7102, 7201
@@ -53,13 +54,6 @@ def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
         return f"booked {answer['bookings'][0]['id']}"
     except LockedFileError as why:
         return str(why)
-
-
-def fork() -> int:
-    """A child that is like us; Python warns where other threads run, which the child does not have."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def as_user(uid: int, groups: list[int], act: Callable[[], str]) -> str:
@@ -166,7 +160,8 @@ def test_files_of_a_killed_process_are_removed(lab: Lab) -> None:
 
 
 def test_while_somebody_writes_the_others_wait_and_in_the_end_say_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(booking_store, "LOCK_TIMEOUT_S", 0.3)
+    # the default of an argument, which is LOCK_TIMEOUT_S
+    monkeypatch.setattr(inspect.unwrap(booking_store.hold_booking_store_lock), "__defaults__", (0.3,))
     with (lab.data / booking_store.LOCK_FILE).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert "somebody else has been writing" in book(lab)
@@ -212,10 +207,9 @@ STEPS = ("open", "fsync", "rename", "fchmod", "fchown", "unlink", "stat", "scand
 
 def killed_at(step: int, act: Callable[[], object]) -> bool:
     """Whether `act`, in a process of its own, was killed at its so-manieth call of the system; else it ended."""
-    child = fork()
-    if not child:
-        left = [step]
+    left = [step]
 
+    def act_and_die() -> None:
         def dying(call: Callable[..., object]) -> Callable[..., object]:
             def instead(*arguments: object, **named: object) -> object:
                 left[0] -= 1
@@ -228,8 +222,8 @@ def killed_at(step: int, act: Callable[[], object]) -> bool:
         for name in STEPS:
             setattr(os, name, dying(getattr(os, name)))
         act()
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+    return run_forked(act_and_die) == -signal.SIGKILL
 
 
 def test_killed_at_any_step_the_file_is_whole_the_lock_is_free_and_each_change_is_logged(lab: Lab) -> None:

@@ -279,6 +279,7 @@ def test_after_the_move_a_program_of_an_older_version_books_nothing(lab: Lab, mo
 
 
 @AS_ROOT
+@pytest.mark.slow
 def test_killed_at_any_step_the_next_call_finishes_and_no_booking_is_lost(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,7 +312,8 @@ def test_killed_at_any_step_the_next_call_finishes_and_no_booking_is_lost(
         assert stat.S_IMODE(lab.data.stat().st_mode) == 0o2750
         left = {path.name for path in lab.data.iterdir()} - {"atlas", "bookings", "comments.json", "watches.json"}
         assert left == {booking_store.LOCK_FILE}
-        assert words(lab.build()) == ""
+        if went_on or step % 10 == 0:
+            assert words(lab.build()) == ""
         if went_on:
             break
     assert step > 40

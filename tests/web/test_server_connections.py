@@ -208,9 +208,11 @@ def test_busy_connections_of_one_address_are_limited_too(monkeypatch: pytest.Mon
     monkeypatch.setattr(server, "IDLE_LIMIT_PER_ADDRESS", 5)
     monkeypatch.setattr(server, "MAX_PER_ADDRESS", 20)
     site = Waiting()
-    with serving(site) as port, many(port, ["127.0.0.1"] * 20, ASK % b"wait") as busy:
-        for _ in busy:
-            assert site.arrived.acquire(timeout=10)
+    with serving(site) as port, contextlib.ExitStack() as lines:
+        busy = []
+        for _ in range(20):
+            busy.append(lines.enter_context(connect(port, send=ASK % b"wait")))
+            assert site.arrived.acquire(timeout=30)  # else it is one of too many that are idle
         with many(port, ["127.0.0.1"] * 10) as refused:
             wait_until(lambda: count_open(refused) == 0)
         assert get(port, "127.0.0.9") == (200, b"ok")
