@@ -24,8 +24,8 @@ from site_builder.web import static_files
 from site_builder.web.static_files import CONTENT_SECURITY_POLICY
 from tests.support.board_fixture import Lab
 from tests.support.browser import PATIENCE, ROOT, node_module
+from tests.support.serve_fixtures import Running, running
 from tests.support.week_fixtures import HOSTILE, MORNING, PARIS, lab_of, week_of
-from tests.web.test_server import Running, running
 
 PHONE, LAPTOP = 390, 1440
 RIGHTS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

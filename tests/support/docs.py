@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import click
 
 from site_builder.cli import COMMANDS, main
+from tests.support.command_line import run_gpuboard
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -74,12 +74,14 @@ def anchors(page: str) -> set[str]:
 
 
 @cache
+@cache
 def help_of(program: str) -> str:
     """What a program of ours prints when it is asked for help."""
-    words = (
-        [sys.executable, "-m", "site_builder", *program.split()[1:]] if program.startswith("gpuboard") else [program]
-    )
-    done = subprocess.run([*words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    if program.startswith("gpuboard"):
+        done = run_gpuboard(ROOT, *program.split()[1:], "--help")
+    else:
+        done = subprocess.run([program, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 

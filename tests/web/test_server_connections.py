@@ -23,7 +23,7 @@ from tests.support.board_fixture import Lab
 from tests.support.browser import build
 from tests.support.live_page import free_port
 from tests.support.pace import wall, within
-from tests.web.test_server import PAGE, Running, running
+from tests.support.serve_fixtures import PAGE, Running, running
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

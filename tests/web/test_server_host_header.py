@@ -22,7 +22,7 @@ from site_builder.web.server import HostHeaderCheck, parse_host_header
 from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
 from tests.support.live_page import free_port
-from tests.web.test_server import PAGE, Running, running
+from tests.support.serve_fixtures import PAGE, Running, running
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
