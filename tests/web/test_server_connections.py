@@ -204,15 +204,24 @@ def test_a_request_that_is_being_answered_is_never_cut_off() -> None:
             assert busy.recv(100).startswith(b"HTTP/1.1 200 OK")
 
 
+def connect_until_busy(site: Waiting, port: int) -> socket.socket:
+    """Open a connection whose request is being answered; one of too many is closed if its request comes too late."""
+    while True:
+        line = connect(port, send=ASK % b"wait")
+        while not site.arrived.acquire(timeout=0.1):
+            if not count_open([line]):
+                break
+        else:
+            return line
+        line.close()
+
+
 def test_busy_connections_of_one_address_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "IDLE_LIMIT_PER_ADDRESS", 5)
     monkeypatch.setattr(server, "MAX_PER_ADDRESS", 20)
     site = Waiting()
     with serving(site) as port, contextlib.ExitStack() as lines:
-        busy = []
-        for _ in range(20):
-            busy.append(lines.enter_context(connect(port, send=ASK % b"wait")))
-            assert site.arrived.acquire(timeout=30)  # else it is one of too many that are idle
+        busy = [lines.enter_context(connect_until_busy(site, port)) for _ in range(20)]
         with many(port, ["127.0.0.1"] * 10) as refused:
             wait_until(lambda: count_open(refused) == 0)
         assert get(port, "127.0.0.9") == (200, b"ok")
