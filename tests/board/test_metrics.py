@@ -435,7 +435,6 @@ def full_gpu() -> Gpu:
     return row
 
 
-@pytest.mark.alone
 def test_metrics_of_eight_thousand_gpus_are_fast() -> None:
     rows = [full_gpu()._replace(index=index, uuid=f"GPU-{index}") for index in range(8)]
     host_statuses = [bare(*rows, name=f"gpu{number:04}") for number in range(1000)]
@@ -445,5 +444,5 @@ def test_metrics_of_eight_thousand_gpus_are_fast() -> None:
         return metrics.render_metrics(hosts, 0, now(), 60, None)
 
     assert assembled().count(b"\n") > 8000 * 20
-    check(took(lambda: [metrics.render_host_metrics(board) for board in host_statuses], rounds=5), 0.3)
-    check(took(assembled, rounds=5), 0.1)
+    check(took(lambda: [metrics.render_host_metrics(board) for board in host_statuses]), 1)
+    check(took(assembled), 0.5)
