@@ -1,0 +1,85 @@
+"""`gpuboard config`, and the docs of the settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from site_builder.config.schema import (
+    HOST_SETTINGS,
+    SETTINGS,
+)
+from site_builder.config.settings import (
+    ConfFile,
+    load_conf_file,
+)
+from tests.support.settings_fixtures import EXAMPLE, ROOT, as_sh_reads, parsed
+
+DOCS = ROOT / "docs/settings.md"
+
+
+# Docs that cannot drift (GPUBOARD_UPDATE_GOLDEN=1 writes them anew)
+
+
+def test_host_settings_are_those_of_the_scripts() -> None:
+    reader = (ROOT / "scripts/lib/settings.sh").read_text().partition("\nread_conf_file()")[2].partition("\n}\n")[0]
+    cases = re.findall(r"^ +(GPUBOARD_[A-Z_ |]+)\) ;;$", reader, re.MULTILINE)
+    assert set(" ".join(cases).replace("|", " ").split()) == set(HOST_SETTINGS)
+    of_both = re.findall(r"^ +(CONSUL_[A-Z_ |]+)\) ;;", reader, re.MULTILINE)
+    names = set(" ".join(of_both).replace("|", " ").split())
+    assert names == {name for name in SETTINGS if name.startswith("CONSUL_")} | {"GPUBOARD_CONSUL_SERVICE"}
+
+
+def kept(path: Path, part: str, start: str) -> None:
+    """The part of a file from the line `start` up to an empty line is this."""
+    text = path.read_text()
+    before, separator, after = text.partition(start)
+    assert separator
+    if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
+        text = before + part + "\n" + after[after.index("\n\n") + 1 :]
+        path.write_text(text)
+    assert f"{part}\n" in text
+
+
+def test_the_docs_have_every_setting_with_its_default() -> None:
+    lines = ["| setting | default | what it is | what it prevents |", "| --- | --- | --- | --- |"]
+    for setting_name, setting in SETTINGS.items():
+        default = f"`{setting.default}`" if setting.default else "none"
+        name = f"`{setting_name}`" + (f", `{setting.flag}`" if setting.flag else "")
+        lines.append(f"| {name} | {default} | {setting.description} | {setting.prevented_failure} |")
+    kept(DOCS, "\n".join(lines), lines[0])
+
+
+def test_the_example_has_every_setting_with_its_default() -> None:
+    lines = ["# --- The web host: docs/settings.md ---"]
+    for name, setting in SETTINGS.items():
+        lines += [f"# {setting.description[0].upper()}{setting.description[1:]}.", f"#{name}={setting.default}"]
+    kept(EXAMPLE, "\n".join(lines), lines[0])
+    assert set(re.findall(r"^#([A-Z_]+)=", EXAMPLE.read_text(), re.MULTILINE)) == {*SETTINGS, *HOST_SETTINGS}
+
+
+def test_the_example_can_be_used_as_it_is_and_with_every_line_on(tmp_path: Path) -> None:
+    assert load_conf_file(str(EXAMPLE), {}) == ConfFile(EXAMPLE, {})
+    file = tmp_path / "my.conf"
+    file.write_text(re.sub(r"^#([A-Z_]+=)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE))
+    loaded = load_conf_file(str(file), {})
+    assert (len(loaded.values), loaded.warnings) == (len(SETTINGS) + len(HOST_SETTINGS), ())
+    environment = {"TZ": "Europe/Paris"}
+    assert parsed(environment=environment, file=file.read_text()) == parsed(environment=environment)
+    assert as_sh_reads(file) == as_sh_reads(EXAMPLE)
+
+
+def test_every_name_in_the_code_is_documented() -> None:
+    names = re.compile(r"\b(?:GPUBOARD|CONSUL)(?:_[A-Z]+)+\b")
+    used: set[str] = set()
+    for module in (ROOT / "site_builder").rglob("*.py"):
+        used |= set(names.findall(module.read_text()))
+    documented = set(names.findall(DOCS.read_text())) | set(names.findall((ROOT / "docs/hosts.md").read_text()))
+    assert used - documented == set()
+
+
+def test_misspelt_variable_causes_a_warning(tmp_path: Path) -> None:
+    environment = {"GPUBOARD_SHOW_COMANDS": "none", "GPUBOARD_TEST_SHELL": "dash", "GPUBOARD_CONF": ""}
+    (warning,) = load_conf_file(None, environment, [tmp_path / "gpuboard.conf"]).warnings
+    assert warning == "the environment has GPUBOARD_SHOW_COMANDS, which is no setting; is it GPUBOARD_SHOW_COMMANDS?"
