@@ -114,6 +114,7 @@ def test_what_the_docs_show_runs(block: Block, own: OwnGpus, tmp_path: Path) -> 
     assert finished.stdout == "".join(f"{HERE} {index} A100 80 GB free []\n" for index in range(2))
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_the_functions(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

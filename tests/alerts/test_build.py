@@ -125,6 +125,7 @@ def test_a_receiver_that_is_slow_does_not_delay_the_page(machine: Machine, web: 
     sender_ended(builder)
 
 
+@pytest.mark.slow
 def test_no_password_stands_in_a_file_or_in_the_arguments_of_a_process(machine: Machine, web: Receiver) -> None:
     web.answers = [(0, {}), (500, {})]
     url = web.url.replace("://", "://gpus:hunter2@")
@@ -211,6 +212,7 @@ def test_a_fault_of_alerts_never_costs_the_page(
     assert "secret" not in machine.lab.page()
 
 
+@pytest.mark.slow
 def test_a_full_disk_sends_nothing_that_is_not_stored(
     machine: Machine, web: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +268,7 @@ def build_until(point: str, lab: Lab, url: str) -> None:
     lab.build(alerts=alerts, limits=StateLimits(stale_after=0, down_after=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["before it writes", "before it sends"])
 def test_kill_9_between_deciding_and_sending_loses_and_repeats_nothing(
     point: str, web: Receiver, tmp_path: Path
@@ -303,6 +306,7 @@ def test_a_receiver_that_is_not_well(
 ) -> None:
     lab, at = Lab(tmp_path), int(time.time())
     store = store_state(lab.state, build_state(build_notification(made=at)))
+    timeout_s = 1 if how == "unsure" else 30
     with run_receiver() as web:
         web.answers = [answer] if answer else []
         url = web.url if answer else "json://127.0.0.1:1"
@@ -313,7 +317,7 @@ def test_a_receiver_that_is_not_well(
             heard.append(outcome.status)
 
         NotificationSender(
-            settings, store, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at
+            settings, store, NotificationChannels(settings, Contacts(), timeout_s=timeout_s).send, lambda: at
         ).send_due(note)
         assert heard == [how]
         left = store.read()
@@ -325,7 +329,7 @@ def test_a_receiver_that_is_not_well(
         assert "127.0.0.1" not in left.notifications[0].last_error
         if answer:  # it gets well
             NotificationSender(
-                settings, store, NotificationChannels(settings, Contacts(), timeout_s=2).send, lambda: at + wait
+                settings, store, NotificationChannels(settings, Contacts(), timeout_s=timeout_s).send, lambda: at + wait
             ).send_due(note)
             assert heard == [how, "sent"]
             assert len(web.got) == 1

@@ -440,6 +440,7 @@ def test_run_exits_1_if_a_notification_failed(board: Board) -> None:
     assert board.alert_state.notifications[0].tries == 1
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> None:
     alerts = load_settings(str(board.conf), {}, {}).settings.alerts
     board.lab.build(alerts=alerts)

@@ -182,6 +182,7 @@ def test_whatever_stands_there_is_read(data: bytes, name: str) -> None:
     contacts.find_person("slack", name)
 
 
+@pytest.mark.slow
 def test_a_file_of_a_megabyte_takes_no_time() -> None:
     for line in (b"a,b\n", b"x" * 2000 + b"\n", b"a," + b"a." * 500 + b"@" + b"a." * 500 + b"\n", b" " * 2000 + b"#\n"):
         assert len(parse_contacts(line * (1_000_000 // len(line))).problems) <= 51

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.alerts import queue
@@ -46,6 +46,7 @@ from tests.support.alert_fixtures import (
     ruled,
 )
 from tests.support.generated_fleet import PARIS
+from tests.support.hypothesis_profiles import examples
 from tests.support.sender_fixtures import alert, build_notification, build_state
 
 DAY = 86400
@@ -331,7 +332,7 @@ LOOKS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(
     looks=LOOKS,
     quiet=st.sampled_from([None, NIGHT, (0, 1439)]),
@@ -381,7 +382,7 @@ def is_quiet(quiet: tuple[int, int] | None, minute: int) -> bool:
     return begin <= minute < end if begin < end else minute >= begin or minute < end
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(looks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 29)), max_size=60), most=st.integers(1, 5))
 def test_nobody_gets_more_notifications_an_hour_than_allowed(looks: list[tuple[int, int]], most: int) -> None:
     hosts = {f"gpu{number}": ("fresh", 4) for number in range(30)}

@@ -10,11 +10,12 @@ from zoneinfo import ZoneInfo
 import html5lib
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.alerts import render as alert_render
 from site_builder.alerts.model import ALL_RULES, Alert, Notification
+from tests.support.hypothesis_profiles import examples
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs/alert.schema.json").read_text())
@@ -139,7 +140,7 @@ links = st.one_of(st.none(), texts)
 several = st.lists(texts, max_size=3).map(tuple)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.builds(
         Alert,

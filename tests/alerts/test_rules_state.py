@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.alerts.model import ALL_RULES, STEP_OVER, AlertContext, AlertState, Condition, TrackedCondition
@@ -28,6 +28,7 @@ from tests.support.alert_fixtures import (
     ruled,
 )
 from tests.support.generated_fleet import PARIS
+from tests.support.hypothesis_profiles import examples
 
 # What is so, holds, and is over
 
@@ -418,7 +419,7 @@ def test_every_rule_has_a_title_for_one_and_for_several() -> None:
 # Whatever happens
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(looks=st.lists(st.tuples(st.integers(1, 3000), st.booleans()), max_size=40), hold=st.integers(0, 3600))
 def test_only_conditions_that_lasted_are_reported(looks: list[tuple[int, bool]], hold: int) -> None:
     simulator = AlertSimulator(ruled(delay=hold, resolve_after=hold))

@@ -208,6 +208,7 @@ def test_sigterm_lets_the_sender_finish_the_current_notification(lab: Lab) -> No
     assert [(entry.id, entry.claimed_by) for entry in store.read().notifications] == [("l2", "")]
 
 
+@pytest.mark.slow
 def test_two_senders_on_one_state_send_each_notification_once(lab: Lab) -> None:
     """The lock of `alone` keeps them apart on one machine; in Consul only the claims do."""
     count = 20
@@ -240,6 +241,7 @@ def test_the_sender_process_gets_folder_names_that_are_not_utf_8(lab: Lab) -> No
     assert sender.unpack_sender_settings(sender.pack_sender_settings(settings)) == settings
 
 
+@pytest.mark.slow
 def test_the_sender_process_is_independent_of_the_builder_and_ends(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_state(lab.state, build_state(build_notification(1, "channel:none")))
     monkeypatch.chdir(lab.data)  # where others may leave modules of any name

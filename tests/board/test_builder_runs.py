@@ -175,6 +175,7 @@ def test_a_second_builder_waits_for_the_lock_and_the_board_never_pauses(lab: Lab
     assert second.wait(timeout=LONG) == 0
 
 
+@pytest.mark.slow
 def test_a_builder_that_never_gets_the_lock_ends_in_its_time_without_a_word(lab: Lab) -> None:
     busy_lab(lab)
     first = subprocess.Popen(
@@ -269,6 +270,7 @@ def test_a_slow_builder_ends_in_its_time_and_makes_up_for_nothing(lab: Lab, monk
 # Both cores
 
 
+@pytest.mark.slow
 def test_many_hosts_are_made_on_both_cores_with_the_same_result(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(parallel.MIN_PARALLEL_ITEMS):
         lab.host(f"gpu{number}", gpu(0, 100 + number, uuid=f"GPU-{number}"))

@@ -135,6 +135,7 @@ def test_an_old_entry_is_not_new_to_a_builder_that_has_just_begun(hosts: Hosts, 
     assert 600 <= web.lab.host_status("dead")["age"] <= 620
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["state", "data", "both"])
 def test_an_old_snapshot_never_looks_new_after_state_or_data_was_lost(hosts: Hosts, web: Web, lost: str) -> None:
     hosts.push("dead", ago=600)
@@ -168,6 +169,7 @@ def test_an_entry_that_changed_before_the_builder_started_is_as_old_as_it_says(h
     assert 3600 <= web.lab.host_status("ahead")["age"] <= 3660  # no more is known of it
 
 
+@pytest.mark.slow
 def test_an_old_snapshot_never_looks_new_after_a_restore_or_rewrite(hosts: Hosts, web: Web) -> None:
     same, older = (gzip.compress(hosts.value("dead", time=int(time.time()) - ago, every=10)) for ago in (700, 4000))
     hosts.put("data/dead", same)
@@ -194,6 +196,7 @@ def test_an_old_entry_stays_old_for_a_builder_whose_clock_is_behind(hosts: Hosts
     assert web.states() == {"dead": "down"}
 
 
+@pytest.mark.slow
 def test_an_old_snapshot_never_looks_new_by_a_forged_first_line(hosts: Hosts, web: Web) -> None:
     snapshot = hosts.value("dead", time=int(time.time()) - 4000, every=10)
     first = next(line for line in snapshot.split(b"\n") if b" task=host " in line)
@@ -225,6 +228,7 @@ def test_a_site_whose_writer_has_gone_is_written_by_who_does_not_lead(hosts: Hos
     assert web.build(400).written_files
 
 
+@pytest.mark.slow
 def test_an_entry_with_a_clock_ahead_is_reported_and_shown_once_it_changes(hosts: Hosts, web: Web) -> None:
     hosts.push("atlas", ago=-600)
     for _ in range(2):
@@ -329,6 +333,7 @@ def test_a_folder_of_a_host_that_is_a_link_is_not_written_into(hosts: Hosts, web
     assert web.states() == {"zeus": "fresh"}
 
 
+@pytest.mark.slow
 def test_while_consul_is_away_the_last_data_serves_and_grows_old(tmp_path: Path) -> None:
     own = ConsulServer(tmp_path / "own")
     hosts = Hosts(tmp_path / "hosts", own.address)
@@ -538,6 +543,7 @@ second.release()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["python-consul", "py-consul"])
 def test_python_consul_and_py_consul_behave_the_same(
     hosts: Hosts, consul: ConsulServer, tmp_path: Path, library: str

@@ -60,6 +60,7 @@ def test_a_host_is_decided_once_for_its_card_its_page_and_what_programs_read_of_
         assert sorted(decided) == hosts
 
 
+@pytest.mark.slow
 def test_with_time_for_one_host_per_build_all_hosts_get_charts_in_the_end(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

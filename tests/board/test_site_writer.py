@@ -22,6 +22,7 @@ def number_in(path: Path) -> int:
     return int(node["gpus"][0]["tot_mem"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [10, 59.9], ids=["a builder that stays", "cron, a little early"])
 def test_files_for_programs_are_never_older_than_the_docs_say(tmp_path: Path, every: float) -> None:
     lab, began = Lab(tmp_path), time.time()

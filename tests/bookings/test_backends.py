@@ -91,6 +91,7 @@ def test_an_open_board_gets_the_login_of_this_machine(lab: Lab, tmp_path: Path) 
         assert not any(entries(lab).values())
 
 
+@pytest.mark.slow
 def test_times_are_those_of_whoever_books_and_another_clock_is_reported(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_ZONE="Asia/Tokyo") as url:
         me = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token_of(lab, "alice"), "GPUBOARD_ZONE": "Europe/Paris"}
@@ -105,6 +106,7 @@ def test_a_named_folder_comes_before_the_address_of_the_settings(lab: Lab, tmp_p
     assert entries(lab)["atlas"]["*"]["name"] == ME
 
 
+@pytest.mark.slow
 def test_a_board_that_takes_no_bookings_says_so(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_BOOK_URL="") as url:
         finished = run_gpuboard(tmp_path / "away", "book", "atlas", "--for", "1h", "--url", url)
@@ -230,6 +232,7 @@ def test_a_token_in_the_clear_is_reported_unless_it_stays_on_this_machine(tmp_pa
     assert "nothing answers at 127.0.0.1:" in here.stderr
 
 
+@pytest.mark.slow
 def test_a_silent_booking_service_is_given_up_with_advice_how_to_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +259,7 @@ def test_an_answer_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
     assert "longer than the 1 MiB" in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     import ssl  # noqa: PLC0415 # only here
 

@@ -231,6 +231,7 @@ def test_where_others_always_come_first_it_ends(
     assert store.get("data/comments.json") is None
 
 
+@pytest.mark.slow
 def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
     two: tuple[Lab, Lab], access: ConsulAccess, store: Hosts
 ) -> None:

@@ -211,6 +211,7 @@ def test_an_edit_that_is_ended_leaves_no_copy_behind(lab: Lab, tmp_path: Path, n
     assert (code, copy.parent.exists(), text(lab)) == (128 + number, False, TEXT)
 
 
+@pytest.mark.slow
 def test_an_edit_that_is_ended_while_its_editor_starts_leaves_no_copy_behind(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW_START)
     place = {**temporary(tmp_path), "PYTHONPATH": f"{tmp_path}:{ROOT}"}

@@ -226,6 +226,7 @@ def killed_at(step: int, act: Callable[[], object]) -> bool:
     return run_forked(act_and_die) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_the_file_is_whole_the_lock_is_free_and_each_change_is_logged(lab: Lab) -> None:
     lab.host("atlas", "".join(gpu_row(index) for index in range(100)))
     lab.book("{}")

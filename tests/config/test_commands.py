@@ -56,6 +56,7 @@ def test_tab_completes_a_command(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard tok"), "gpuboard token")
 
 
+@pytest.mark.slow
 def test_tab_completes_a_command_of_a_command_and_its_host(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard alerts sil"), "gpuboard alerts silence")
     assert same(terminal.tab("gpuboard alerts silence at"), "gpuboard alerts silence atlas")
@@ -65,6 +66,7 @@ def test_tab_lists_the_commands(terminal: Terminal) -> None:
     assert {*COMMANDS} <= terminal.tab("gpuboard ").words
 
 
+@pytest.mark.slow
 def test_tab_lists_the_commands_that_begin_so(terminal: Terminal) -> None:
     offered = terminal.tab("gpuboard b")
     assert {"book", "bookings", "build"} <= offered.words
@@ -76,6 +78,7 @@ def test_tab_completes_options_of_the_command(terminal: Terminal) -> None:
     assert {"--until", "--undo"} & terminal.tab("gpuboard book --u").words == {"--until"}
 
 
+@pytest.mark.slow
 def test_tab_knows_the_shells(terminal: Terminal) -> None:
     assert {"bash", "zsh", "fish"} <= terminal.tab("gpuboard completion ").words
 
@@ -87,10 +90,12 @@ def test_tab_completes_a_host(terminal: Terminal) -> None:
     assert "atlas" not in offered.words
 
 
+@pytest.mark.slow
 def test_tab_knows_hosts_of_the_original_scripts(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard forget ol"), "gpuboard forget old1")
 
 
+@pytest.mark.slow
 def test_tab_offers_the_gpus_of_the_only_host_that_is_left(terminal: Terminal) -> None:
     offered = terminal.tab("gpuboard book hyd")
     assert same(offered, "gpuboard book hydra")
@@ -103,11 +108,13 @@ def test_tab_completes_gpus_behind_the_colon(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard book hydra:0 atlas:2,0,"), "gpuboard book hydra:0 atlas:2,0,1")
 
 
+@pytest.mark.slow
 def test_tab_leaves_a_gpu_that_is_typed_already(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard book atlas:0,1"), "gpuboard book atlas:0,1")
     assert same(terminal.tab("gpuboard book atlas:7"), "gpuboard book atlas:7")
 
 
+@pytest.mark.slow
 def test_tab_offers_folders_where_a_folder_is_wanted(terminal: Terminal) -> None:
     offered = terminal.tab("gpuboard build --data sp")
     assert {"spare/", "spade/"} <= offered.words
@@ -116,14 +123,17 @@ def test_tab_offers_folders_where_a_folder_is_wanted(terminal: Terminal) -> None
     assert same(terminal.tab("gpuboard build --data=spar"), "gpuboard build --data=spare/")
 
 
+@pytest.mark.slow
 def test_tab_offers_files_where_a_file_is_wanted(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard config --conf spo"), "gpuboard config --conf spoken.conf")
 
 
+@pytest.mark.slow
 def test_tab_looks_into_the_folder_that_the_line_names(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard forget --data spare at"), "gpuboard forget --data spare at")
 
 
+@pytest.mark.slow
 def test_tab_offers_nothing_where_nothing_is_known(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard change k7"), "gpuboard change k7")
     assert same(terminal.tab("gpuboard nonsense sp"), "gpuboard nonsense sp")

@@ -182,6 +182,7 @@ def wait_for(lead: Leadership, leads: bool = True) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not_lead(
     store: Hosts, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_heartbeat_counts_for_6_seconds(store: Hosts, tmp_path: Path) -> None:
 # One site that several write
 
 
+@pytest.mark.slow
 def test_shared_site_is_written_only_by_the_leader(store: Hosts, tmp_path: Path) -> None:
     store.push("atlas", gpu())
     labs = [Lab(tmp_path / name) for name in ("one", "two")]

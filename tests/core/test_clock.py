@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil import tz
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.board.card import build_card, render_card
@@ -28,6 +28,7 @@ from site_builder.core.model import (
 )
 from site_builder.fleet import booking_use
 from tests.support.generated_fleet import EVERY, FILES, NOW, PARIS, decide, gpu, head, now, person, process
+from tests.support.hypothesis_profiles import examples
 
 HOUR, DAY = 3600, 86400
 
@@ -176,7 +177,7 @@ def promises(draw: st.DrawFn) -> tuple[Now, list[Booking]]:
     return Now(epoch, draw(st.sampled_from(ZONES))), draw(st.lists(bookings(epoch), min_size=1, max_size=2))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(promises(), SHARES)
 def test_booking_status_stays_the_same_until_its_expiry(what: tuple[Now, list[Booking]], share: float) -> None:
     moment, booking_list = what
@@ -232,7 +233,7 @@ def both(
     return first, at(later(moment, share))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     moments(),
     SHARES,

@@ -50,6 +50,7 @@ def problems(lab: Lab) -> list[str]:
 # Real builds
 
 
+@pytest.mark.slow
 def test_one_build_with_the_clock_40_days_ahead_removes_nothing(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": "alice", "date": date(5)}}})
     before = (lab.data / "comments.json").read_bytes()
@@ -76,6 +77,7 @@ def test_ended_bookings_are_removed_when_the_clock_is_right_again(lab: Lab, tmp_
     assert set(entries(lab)["atlas"]) == {"0"}
 
 
+@pytest.mark.slow
 def test_a_first_build_with_a_clock_that_no_host_confirms_removes_nothing(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": "alice", "date": date(5)}}})
     for _ in range(2):
@@ -99,6 +101,7 @@ def test_a_clock_that_the_hosts_contradict_removes_nothing(lab: Lab, tmp_path: P
     assert entries(lab)["atlas"] == {}
 
 
+@pytest.mark.slow
 def test_watches_stay_while_the_clock_is_in_doubt(lab: Lab, tmp_path: Path) -> None:
     environment = {"GPUBOARD_NOTIFY": "lab=json://127.0.0.1:9/"}
     done(tmp_path, "notify", "me", "--when", "9 H100 free on one host", **environment)

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil import tz
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from site_builder.bookings import calendar as booking_calendar
@@ -34,6 +34,7 @@ from site_builder.watches import store as watch_store
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import done, lab_of
 from tests.support.command_line import run_gpuboard
+from tests.support.hypothesis_profiles import examples
 from tests.support.pace import within
 
 ZONES: tuple[tzinfo, ...] = (
@@ -237,7 +238,8 @@ def use(booking: Booking, now: Now) -> None:
             continue
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(TEXTS, TEXTS, RULES), min_size=30, max_size=60), st.sampled_from(ZONES))
 def test_a_build_and_its_commands_take_any_dates(
     lab: Lab, date_texts: list[tuple[str, str, str]], zone: tzinfo

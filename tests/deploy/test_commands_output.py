@@ -83,6 +83,7 @@ def test_a_file_has_lines_of_hosts_txt_or_such_words_as_are_typed(tmp_path: Path
             targets.read_targets_file(file)
 
 
+@pytest.mark.slow
 def test_the_hosts_of_consul_have_the_names_of_the_board(tmp_path: Path) -> None:
     server = ConsulServer(tmp_path / "consul")
     try:

@@ -195,6 +195,7 @@ def test_missing_ca_is_reported(lab: Lab, server: ConsulServer) -> None:
     assert "cannot be asked: nowhere.pem cannot be read; correct the settings of its certificates" in problem
 
 
+@pytest.mark.slow
 def test_the_last_good_list_serves_while_consul_is_down_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
     server = ConsulServer(tmp_path / "consul")
     try:

@@ -433,6 +433,7 @@ def test_a_server_that_is_away_is_reported_once_and_the_rest_is_left_out(lab: La
 # Consul
 
 
+@pytest.mark.slow
 def test_consul_is_asked_for_its_leader_the_token_and_the_service(lab: Lab, tmp_path: Path) -> None:
     assert look(case_of(lab), "consul").is_not_applicable
     server = ConsulServer(tmp_path / "consul", acl=True)

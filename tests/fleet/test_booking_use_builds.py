@@ -244,6 +244,7 @@ def at_midday() -> tuple[str, timezone]:
     return f"Etc/GMT{-ahead:+}", timezone(timedelta(hours=ahead))
 
 
+@pytest.mark.slow
 def test_an_open_page_follows_who_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     entry = {"name": "alice", "from": soon(-2 * HOUR), "date": soon(3 * DAY + 1800)}

@@ -6,7 +6,7 @@ from datetime import timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
@@ -386,7 +386,6 @@ LOOKS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(LOOKS)
 def test_no_event_ends_before_it_begins_or_is_reported_twice(looks: list[Any]) -> None:
     state, at = None, NOON

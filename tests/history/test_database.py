@@ -150,6 +150,7 @@ def filled(path: Path) -> None:
     os.close(handle)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
 def test_a_disk_that_is_full_for_a_while_costs_its_minutes_and_one_sentence(machine: Machine) -> None:
     state = machine.lab.state

@@ -353,6 +353,7 @@ def peak(past: HistoryReader, days: int) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_a_month_needs_no_more_memory_than_some_days(history: HistoryWriter) -> None:
     record(history, NOON, 1, [host(*(gpu("busy", ["alice"], index=number) for number in range(8)))])
     roll(history, NOON + 2 * DAY)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
@@ -18,6 +18,7 @@ from site_builder.history.rollups import SUMS_FILE, HostModel, MonthUsage, Rollu
 from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import epoch, gpu, host, record, roll, used
+from tests.support.hypothesis_profiles import examples
 from tests.support.pace import check, took
 
 NOON = epoch("2026-03-10T12:00")
@@ -244,7 +245,7 @@ GPUS = st.builds(
 FLEETS = st.lists(st.dictionaries(st.sampled_from(["atlas", "hydra", "gpu01"]), GPUS, max_size=3), min_size=1)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     fleets=FLEETS, begins=st.integers(0, 119), rolls=st.sets(st.integers(0, 80)), builders=st.sets(st.integers(0, 80))
 )

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from site_builder.core.formatting import DAY, HOUR
@@ -18,6 +18,7 @@ from site_builder.history.model import GPU_STATES
 from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 from tests.support.history_fixtures import A100, epoch, gpu, host, minutes, record, roll, used
+from tests.support.hypothesis_profiles import examples
 
 PARIS, KOLKATA = ZoneInfo("Europe/Paris"), ZoneInfo("Asia/Kolkata")
 MARCH = (date(2026, 3, 1), date(2026, 3, 31))
@@ -188,7 +189,7 @@ HOSTS = st.dictionaries(st.sampled_from(["atlas", "hydra", "gpu01"]), GPUS, max_
 FLEETS = st.lists(HOSTS, min_size=1, max_size=8)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @example(fleets=[{}, {}, {}, {}, {}, {"atlas": gpu("unknown", use=None)}], starts=[60, 0, 65], rolls=[])
 @given(fleets=FLEETS, starts=st.lists(st.integers(0, 200), min_size=1, max_size=5), rolls=st.lists(st.integers(0, 5)))
 def test_sums_are_the_minutes_that_were_recorded(

@@ -152,6 +152,7 @@ def test_what_was_served_long_ago_never_looks_fresh(served: Served, data: Path) 
     assert not (data / "atlas").exists()
 
 
+@pytest.mark.slow
 def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_allowed(
     served: Served, data: Path, tmp_path: Path
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_server_that_never_greets_and_one_that_is_no_sshd_cost_no_more_than_th
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_ends_at_its_limit_and_one_that_talks_too_much_at_its_bound(box: Sshd) -> None:
     with connect_ssh("box", config=box.config) as host:
         with pytest.raises(SshError, match="box did not do it within 1 s"):
@@ -212,6 +213,7 @@ def test_a_closed_connection_ends_the_command_that_somebody_waits_for(box: Sshd)
         host.run("sleep 60", timeout_s=50)
 
 
+@pytest.mark.slow
 def test_a_crowd_at_the_door_gets_in_one_after_the_other(tmp_path: Path) -> None:
     with Sshd(tmp_path / "box", "MaxStartups 2:80:4\n") as server:
         outcomes: list[object] = []

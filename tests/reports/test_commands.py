@@ -142,6 +142,7 @@ def test_each_day_has_a_bar_and_each_hour_a_cell(lab: Lab, run: Report) -> None:
 # Weeks whose length or name is odd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "monday", "hours"),
     [
@@ -167,6 +168,7 @@ def test_a_week_has_as_many_hours_as_its_clocks_say(
     assert ("came twice" in html, "left this hour out" in html) == (hours == 169, hours == 167)
 
 
+@pytest.mark.slow
 def test_a_week_that_lies_in_two_years_and_months_is_whole(tmp_path: Path, run: Report) -> None:
     lab = Lab(tmp_path)
     start = epoch("2026-12-28T00:00", PARIS)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.alerts.slack_client import escape_for_slack_api, truncate_for_slack_api
@@ -22,6 +22,7 @@ from site_builder.slack.blocks import AnswerTable, SlackAnswer
 from site_builder.slack.bot import BotCommand
 from tests.support import block_kit
 from tests.support.command_line import ROOT
+from tests.support.hypothesis_profiles import examples
 
 OWN = "UBOT00001"
 NOW = int(time.time())
@@ -110,7 +111,7 @@ def test_a_command_is_its_first_word_and_slips_are_hinted_at(text: str, ask: Bot
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=20), lambda of: st.lists(of, max_size=3))
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_no_envelope_is_too_odd(anything: object) -> None:
     event = dict.fromkeys(("type", "channel", "user", "ts", "text", "subtype"), anything)
     for payload in (anything, {"event": anything}, {"event": event}, {"event": {**event, "type": "app_mention"}}):
@@ -276,7 +277,7 @@ TEXT = (
 
 
 @given(TEXT, st.lists(TEXT, max_size=20), st.lists(st.tuples(TEXT, TEXT), max_size=12), st.lists(TEXT, max_size=3))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_answer_is_beyond_slacks_limits_nor_calls_anybody(
     title: str, lines: list[str], cells: list[tuple[str, str]], notes: list[str]
 ) -> None:

@@ -287,6 +287,7 @@ def test_the_rate_limit_is_answered_once(slack: Slack) -> None:
 # What goes wrong
 
 
+@pytest.mark.slow
 def test_a_line_that_slack_renews_or_that_breaks_is_opened_again_and_nothing_is_lost(slack: Slack) -> None:
     opened = slack.opened
     slack.disconnect()
@@ -335,6 +336,7 @@ def test_a_second_bot_ends_at_once_and_shows_no_token(bot: Bot, lab: Lab) -> Non
     assert f"process {bot.process.pid}" in str(check)
 
 
+@pytest.mark.slow
 def test_in_a_terminal_a_second_bot_says_whether_slack_can_be_reached(bot: Bot, lab: Lab, slack: Slack) -> None:
     terminal_messages = []
     for refusals in (0, 1):

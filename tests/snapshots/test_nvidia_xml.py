@@ -7,7 +7,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, ToolResult
@@ -468,7 +468,6 @@ ANY = st.one_of(
 )
 
 
-@settings(deadline=1000)
 @given(st.lists(ANY, max_size=60), st.lists(st.one_of(st.sampled_from(LIST.split("\n")), st.text()), max_size=5))
 def test_nothing_makes_the_reader_fail(parts: list[str], listed: list[str]) -> None:
     body = "".join(parts).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
@@ -482,7 +481,6 @@ def test_nothing_makes_the_reader_fail(parts: list[str], listed: list[str]) -> N
 MUTABLE = [line for line in re.split(r"(?<=>)", document(gpu(1, MIG) + gpu(2, running(process(42))) + gpu(3))) if line]
 
 
-@settings(deadline=1000)
 @given(st.data())
 def test_real_shapes_that_are_damaged_lose_no_more_than_is_damaged(data: st.DataObject) -> None:
     """Elements are dropped, doubled, moved or filled with something else: a GPU is read right, or it is none."""

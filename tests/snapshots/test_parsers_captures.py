@@ -26,6 +26,8 @@ from tests.support.golden import GOLDEN, check_golden, describe_parsed_file
 from tests.support.nvidia_xml import xml_of
 from tests.support.samples import snapshot
 
+pytestmark = pytest.mark.slow
+
 # What moved between two queries, a tenth of a second apart.
 MOVING_FIELDS = {"power.draw", "temperature.gpu", "temperature.memory", "fan.speed", "clocks_event_reasons.active"}
 MOVING_FIELDS |= {"clocks.current.graphics", "clocks.current.sm", "clocks.current.memory"}

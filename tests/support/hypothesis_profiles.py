@@ -5,6 +5,8 @@ A failure prints how to repeat it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import settings
 
 EXAMPLES = {"full": 100, "quick": 15}
@@ -18,7 +20,7 @@ def load(profile: str) -> None:
     settings.load_profile(profile)
 
 
-def examples(full: int) -> settings:
+def examples(full: int, **more: Any) -> settings:  # noqa: ANN401 # as settings has them
     """Try so many in a full run, and the share of them in a quick one."""
     share = settings().max_examples / EXAMPLES["full"]
-    return settings(max_examples=max(LEAST, round(full * share)))
+    return settings(max_examples=max(LEAST, round(full * share)), **more)

@@ -214,6 +214,7 @@ def test_only_the_worst_of_many_are_on_the_board_and_the_rest_is_counted(tmp_pat
     assert len(told(lab)["items"]) == MAX_BOARD_LINES + 7
 
 
+@pytest.mark.slow
 def test_a_thousand_hosts_are_gathered_in_little_time(tmp_path: Path) -> None:
     history = HistoryWriter(history_fixtures.folder(tmp_path), timezone.utc)
     boards = large(1000)
@@ -284,6 +285,7 @@ def test_the_limit_of_use_is_that_of_the_settings(tmp_path: Path) -> None:
 # Live
 
 
+@pytest.mark.slow
 def test_an_open_page_is_reported_as_waste_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("ares")

@@ -17,6 +17,7 @@ print(child.returncode)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_the_command_after_the_process_that_it_waits_for(signal_name: str) -> None:
     command = [sys.executable, "-c", WAIT_FOR_CHILD, signal_name]

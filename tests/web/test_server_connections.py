@@ -119,6 +119,7 @@ def addresses(count: int) -> list[str]:
     return [f"127.0.1.{number % 50 + 1}" for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [b"", b"G", PARTIAL], ids=["silent", "one byte", "half a request"])
 @pytest.mark.parametrize("sources", [["127.0.0.1"] * MANY, addresses(2 * MANY)], ids=["one address", "50 addresses"])
 def test_a_thousand_connections_without_a_request_keep_nobody_waiting(
@@ -131,12 +132,14 @@ def test_a_thousand_connections_without_a_request_keep_nobody_waiting(
         assert board.log.read_text() == ""
 
 
+@pytest.mark.slow
 def test_a_thousand_connections_by_way_of_the_proxy_keep_nobody_waiting(folder: Path) -> None:
     sources = ["127.0.0.1"] * 2 * MANY
     with running(folder, GPUBOARD_PROXY="127.0.0.1") as board, many(board.port, sources), within(1, wall):
         assert get(board.port)[0] == 200
 
 
+@pytest.mark.slow
 def test_clients_that_open_connections_without_end_keep_nobody_waiting(folder: Path) -> None:
     stop = threading.Event()
 
@@ -229,6 +232,7 @@ def test_busy_connections_of_one_address_are_limited_too(monkeypatch: pytest.Mon
         assert all(line.recv(100).startswith(b"HTTP/1.1 200 OK") for line in busy)
 
 
+@pytest.mark.slow
 def test_clients_that_read_nothing_lose_their_slots_to_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 100)
     monkeypatch.setattr(server, "STALLED_AFTER_S", 0.2)
@@ -238,6 +242,7 @@ def test_clients_that_read_nothing_lose_their_slots_to_others(folder: Path, monk
         assert get(port, "127.0.0.9")[0] == 200
 
 
+@pytest.mark.slow
 def test_an_open_page_goes_on_after_its_connection_was_closed(tmp_path: Path, browser: Browser) -> None:
     Lab(tmp_path).host("atlas")
     build(tmp_path)
@@ -256,6 +261,7 @@ def test_an_open_page_goes_on_after_its_connection_was_closed(tmp_path: Path, br
             context.close()
 
 
+@pytest.mark.slow
 def test_with_few_files_allowed_it_answers_all_the_same(folder: Path) -> None:
     limited = ("sh", "-c", 'ulimit -n 200 && exec "$@"', "sh")
     board = Running(folder, limited)

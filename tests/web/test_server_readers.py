@@ -37,6 +37,7 @@ def version(number: int, size: int = 1_000_000) -> bytes:
     return f"<p>{number:04d} is the version of this line</p>\n".encode() * (size // 43)
 
 
+@pytest.mark.slow
 def test_50_readers_get_a_page_whole_while_it_is_replaced(folder: Path) -> None:
     """Each body is one of the versions, and each tag stands for one body."""
     page, new = folder / "www/index.html", folder / "new"
@@ -72,6 +73,7 @@ def test_50_readers_get_a_page_whole_while_it_is_replaced(folder: Path) -> None:
     assert log == ""
 
 
+@pytest.mark.slow
 def test_stalled_clients_do_not_delay_others(folder: Path) -> None:
     (folder / "www/index.html").write_bytes(version(0, LARGE))
     (folder / "www/small.txt").write_text("small")

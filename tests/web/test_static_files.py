@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.browser import missing
+from tests.support.hypothesis_profiles import examples
 from tests.support.serve_fixtures import (
     PAGE,
     SECRET,
@@ -170,7 +171,7 @@ PATHS = st.builds(bytes.join, st.sampled_from([b"", b"/"]), st.lists(PIECES, min
 
 
 @given(path=PATHS, absolute=st.booleans())
-@settings(max_examples=400)
+@examples(400)
 def test_no_path_whatsoever_yields_a_byte_of_a_secret(site: Running, path: bytes, absolute: bool) -> None:
     folder = bytes(site.log.parent) if absolute else b""
     answer = site.target(b"/" + folder + path)
