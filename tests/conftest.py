@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timezone
@@ -50,7 +51,9 @@ LONGEST = (
 
 
 def pytest_configure() -> None:
-    """Start children with default signal handling under nohup too."""
+    """Start children with default signal handling under nohup too, and let no child compile our modules again."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if threading.current_thread() is threading.main_thread():  # workers of xdist inherit it
         ignore_here_alone()
 
