@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date, datetime, timezone, tzinfo
 from pathlib import Path
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -24,7 +26,7 @@ from site_builder.history.usage_sums import UNITS_PER_MINUTE
 from site_builder.history.writer import HistoryWriter
 from tests.support.command_line import run_gpuboard
 from tests.support.history_fixtures import epoch, folder, minutes, roll, used
-from tests.support.pace import check, took
+from tests.support.pace import check, own
 
 # A Tuesday afternoon, not on the hour.
 NOW = epoch("2026-09-22T14:37") + 12
@@ -40,12 +42,38 @@ def filled(
     return HistoryReader(state, zone)
 
 
+class Past(NamedTuple):
+    """A history, and the seconds that this process worked to fill it."""
+
+    reader: HistoryReader
+    seconds: float
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HistoryReader]:
+def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+    began = own()
+    reader = filled(folder(tmp_path_factory.mktemp("past")))
+    yield Past(reader, own() - began)
+    reader.close()
+
+
+@pytest.fixture(scope="module")
+def whole(past: Past) -> HistoryReader:
     """The past of the whole lab."""
-    made = filled(folder(tmp_path_factory.mktemp("past")))
-    yield made
-    made.close()
+    return past.reader
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The past of a lab of two hosts, for tests that write nothing."""
+    state = folder(tmp_path_factory.mktemp("two"))
+    filled(state, hosts=2).close()
+    return state
+
+
+@pytest.fixture
+def two_hosts_copy(two_hosts: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(two_hosts, tmp_path / "copy")
 
 
 def content(state: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -60,47 +88,38 @@ def content(state: Path) -> dict[str, list[tuple[object, ...]]]:
 # Settled
 
 
-def test_the_same_options_are_the_same_past(tmp_path: Path) -> None:
-    first_folder, two = (tmp_path / name for name in ("one", "two"))
-    for state in (first_folder, two):
-        state.mkdir()
-        filled(state, hosts=3).close()
-    assert content(first_folder) == content(two)
+def test_the_same_options_are_the_same_past(tmp_path: Path, two_hosts: Path) -> None:
+    state = folder(tmp_path)
+    filled(state, hosts=2).close()
+    assert content(state) == content(two_hosts)
 
 
-def test_another_seed_is_another_past(tmp_path: Path) -> None:
+def test_another_seed_is_another_past(tmp_path: Path, two_hosts: Path) -> None:
     usages = []
-    for seed in (1, 2):
-        state = tmp_path / str(seed)
-        state.mkdir()
-        usages.append(used(filled(state, 2, seed).read_daily_usage(*EVER, NOW)))
+    for reader in (HistoryReader(two_hosts, timezone.utc), filled(folder(tmp_path), hosts=2, seed=2)):
+        usages.append(used(reader.read_daily_usage(*EVER, NOW)))
+        reader.close()
     assert usages[0] != usages[1]
 
 
-def test_a_history_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
-    state = folder(tmp_path)
-    filled(state, hosts=1).close()
-    before = content(state)
-    filled(state, hosts=1).close()
-    assert content(state) == before
+def test_a_history_that_is_there_stays_as_it_is(two_hosts: Path, two_hosts_copy: Path) -> None:
+    filled(two_hosts_copy, hosts=2).close()
+    filled(two_hosts_copy, hosts=1, seed=2).close()
+    assert content(two_hosts_copy) == content(two_hosts)
 
 
-def test_a_host_has_the_same_past_in_a_larger_lab(tmp_path: Path, whole: HistoryReader) -> None:
-    small = filled(folder(tmp_path), hosts=2).read_daily_usage(*EVER, NOW)
+def test_a_host_has_the_same_past_in_a_larger_lab(two_hosts: Path, whole: HistoryReader) -> None:
+    reader = HistoryReader(two_hosts, timezone.utc)
+    small = reader.read_daily_usage(*EVER, NOW)
+    reader.close()
     large = whole.read_daily_usage(*EVER, NOW)
     hosts = {row.host for row in small.seen}
     assert [row for row in large.shares if row.host in hosts] == small.shares
     assert [row for row in large.seen if row.host in hosts] == small.seen
 
 
-@pytest.mark.alone
-def test_the_simulated_history_is_there_at_once(tmp_path: Path) -> None:
-    spent = []
-    for number in range(2):
-        state = tmp_path / str(number)
-        state.mkdir()
-        spent.append(took(lambda state=state: filled(state).close()))  # type: ignore[misc]
-    check(min(spent), 3)
+def test_the_simulated_history_is_there_at_once(past: Past) -> None:
+    check(past.seconds, 6)
 
 
 # As a builder would have kept it
@@ -193,10 +212,9 @@ def test_days_are_those_of_the_zone(tmp_path: Path) -> None:
     assert by_day[date(2026, 9, 10)] == 8 * 24 * 60
 
 
-def test_a_builder_goes_on_with_it_and_counts_nothing_again(tmp_path: Path) -> None:
-    state = folder(tmp_path)
-    before = filled(state, hosts=2).read_daily_usage(*EVER, NOW)
-    history = HistoryWriter(state, timezone.utc)
+def test_a_builder_goes_on_with_it_and_counts_nothing_again(two_hosts_copy: Path) -> None:
+    history = HistoryWriter(two_hosts_copy, timezone.utc)
+    before = history.read_daily_usage(*EVER, NOW)
     for now in (NOW, NOW + DAY, NOW + 2 * DAY):
         roll(history, now)
         daily_usage = history.read_daily_usage(*EVER, now)
@@ -281,9 +299,17 @@ def people_at(after: float) -> dict[tuple[str, str], set[str]]:
     return people_by_gpu
 
 
-@pytest.mark.parametrize("after", [0, 5 * HOUR])
-def test_who_was_there_last_is_who_is_there_when_it_begins(tmp_path: Path, after: int) -> None:
-    told = filled(folder(tmp_path), after=after)
+def test_who_was_there_last_is_who_is_there_when_it_begins(whole: HistoryReader) -> None:
+    check_last_people(whole, 0)
+
+
+def test_who_was_there_last_is_who_is_there_when_it_begins_later(tmp_path: Path) -> None:
+    reader = filled(folder(tmp_path), after=5 * HOUR)
+    check_last_people(reader, 5 * HOUR)
+    reader.close()
+
+
+def check_last_people(told: HistoryReader, after: float) -> None:
     expected, recorded_people = people_at(after), {}
     for name in told.list_hosts():
         for _, sample in told.read_minutes(name, 1, NOW, NOW - 10 * MINUTE):
