@@ -14,12 +14,15 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from site_builder.client import picker
+from site_builder.client import commands, picker
+from site_builder.core import subprocesses
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, soon
-from tests.support.booking_fixtures import ME, Terminal, done, lab_of, served
+from tests.support.board_server import serve_board
+from tests.support.booking_fixtures import ME, Terminal, done, lab_of
 from tests.support.command_line import clean_environment, run_gpuboard, run_in_own_process
 from tests.support.live_page import free_port
 from tests.support.own_gpus import A100, HERE, STAND_INS, OwnGpus, row, uuid
@@ -139,11 +142,16 @@ def test_a_driver_that_does_not_answer_is_reported_in_its_own_words(own: OwnGpus
     assert "nvidia-smi ended with exit code 9: NVIDIA-SMI has failed because" in said(asked(own, "available"), 2)
 
 
-@pytest.mark.slow
-def test_an_nvidia_smi_that_hangs_is_given_up(own: OwnGpus) -> None:
+def test_an_nvidia_smi_that_hangs_is_given_up(own: OwnGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert subprocesses.TIMEOUT_S <= 10
+    monkeypatch.setattr(subprocesses, "TIMEOUT_S", 0.5)
+    hung_processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+    monkeypatch.setattr(subprocesses, "HUNG_PROCESSES", hung_processes)
     (own.smi / "sleep").write_text("60")
     with within(20, wall):
         assert "nvidia-smi did not answer in time" in said(asked(own, "available"), 2)
+    for _, process in hung_processes:
+        process.communicate(timeout=30)
 
 
 def test_processes_that_could_not_be_read_are_no_free_gpu(own: OwnGpus, tmp_path: Path) -> None:
@@ -295,7 +303,7 @@ def answering(content: bytes, code: int = 200, **headers: str) -> Iterator[str]:
 
 def test_a_board_answers_as_its_folder_does(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": ME, "date": soon(7200)}, "1": {"name": "bob", "date": soon(7200)}}})
-    with served(lab) as url:
+    with serve_board(lab) as url:
         assert done(tmp_path, "available", "--all", "--url", url).stdout == of(lab, "available", "--all").stdout
         assert done(tmp_path, "available", "--host", "atlas", GPUBOARD_URL=url).stdout == "0,2,3\n"
 
@@ -310,7 +318,7 @@ def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, t
 
 
 def test_the_age_of_a_board_is_reported_by_its_servers_clock_not_by_ours(lab: Lab, tmp_path: Path) -> None:
-    with served(lab) as url:
+    with serve_board(lab) as url:
         command = ["faketime", "-f", "+3d", sys.executable, "-m", "site_builder", "available", "--all", "--url", url]
         finished = subprocess.run(
             command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
@@ -368,21 +376,23 @@ def test_wait_returns_at_once_where_there_are_enough(own: OwnGpus) -> None:
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "0,2\n", "")
 
 
-def test_wait_returns_when_they_come_free(own: OwnGpus) -> None:
+def test_wait_returns_when_they_come_free(own: OwnGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     own.tell(row(0), row(1, BUSY))
-    command = [sys.executable, "-m", "site_builder", "wait", "--gpus", "2", "--every", "1"]
-    process = subprocess.Popen(
-        command, cwd=own.smi.parent, env=clean_environment(**own.environment), stdout=subprocess.PIPE, text=True
-    )
-    time.sleep(1.5)
-    assert process.poll() is None
-    own.tell(row(0), row(1))
-    assert process.communicate(timeout=30)[0] == "0,1\n"
-    assert process.returncode == 0
+    waited: list[float] = []
+
+    def free_one(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            own.tell(row(0), row(1))
+
+    monkeypatch.setattr(commands, "time", Mock(wraps=time, sleep=free_one))
+    finished = asked(own, "wait", "--gpus", "2", "--every", "1")
+    assert (finished.returncode, finished.stdout) == (0, "0,1\n")
+    assert waited == [1, 1]
 
 
 def test_wait_gives_up_after_its_time_with_exit_1(own: OwnGpus) -> None:
-    message = said(asked(own, "wait", "--gpus", "3", "--timeout", "2s", "--every", "1"), 1)
+    message = said(asked(own, "wait", "--gpus", "3", "--timeout", "1s", "--every", "1"), 1)
     assert "2 of the 3 GPUs can be had" in message
 
 
