@@ -5,6 +5,7 @@ tests/samples/upgrade/README.md says what the older version left behind.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -12,20 +13,24 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import orjson
 import pytest
 
+from site_builder.alerts import sender
+from site_builder.core.files import FileSignature
 from site_builder.core.model import BookingPolicy
 from site_builder.health.store import StoredEventReader
 from site_builder.history.reader import HistoryReader
 from site_builder.web.booking_app import BookingApplication
 from tests.support.board_fixture import Lab
+from tests.support.command_line import run_gpuboard
 from tests.support.docs import ROOT, commands
 from tests.support.receivers import Web
 
@@ -34,18 +39,21 @@ ANSWERS: dict[str, Any] = json.loads((SAMPLES / "answers.json").read_bytes())
 BUILT_AT: int = ANSWERS["built_at"]
 NEW_KEYS = {"promised": "booked_idle", "violated": "conflict"}
 NEW_STATES = {"told": "reported", "waits": "waiting", "untold": "unreported", "coming": "upcoming"}
-# Run gpuboard on the clock of the story, on which files arrive when they were written; `alerts run` alone sends.
-AT_MOMENT = """
-import runpy, sys, time
-now = float(sys.argv[1])
-time.time = lambda: now
-from site_builder.alerts import sender
-from site_builder.core.files import FileSignature
-FileSignature.from_stat = staticmethod(lambda of: FileSignature(of.st_ino, of.st_size, of.st_mtime_ns, of.st_mtime_ns))
-sender.start_sender_process = lambda _: None
-sys.argv = ["gpuboard", *sys.argv[2:]]
-runpy.run_module("site_builder", run_name="__main__")
-"""
+
+
+@contextlib.contextmanager
+def moment_of_the_story(now: int) -> Iterator[None]:
+    """Stop the clock, by which files arrive when they were written; `alerts run` alone sends."""
+
+    def build_signature(of: os.stat_result) -> FileSignature:
+        return FileSignature(of.st_ino, of.st_size, of.st_mtime_ns, of.st_mtime_ns)
+
+    with (
+        mock.patch.object(time, "time", lambda: float(now)),
+        mock.patch.object(FileSignature, "from_stat", staticmethod(build_signature)),
+        mock.patch.object(sender, "start_sender_process", lambda _: None),
+    ):
+        yield
 
 
 class Board:
@@ -74,11 +82,8 @@ class Board:
             os.utime(path, (arrived, arrived))
 
     def run(self, now: int, *words: str) -> str:
-        environment = {**os.environ, "GPUBOARD_CONF": "gpuboard.conf", "PYTHONPATH": str(ROOT), "TZ": "UTC"}
-        command = [sys.executable, "-c", AT_MOMENT, str(now), *words]
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        with moment_of_the_story(now):
+            done = run_gpuboard(self.folder, *words, GPUBOARD_CONF="gpuboard.conf", TZ="UTC")
         assert done.returncode == 0, done.stderr
         return done.stdout
 
