@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -39,11 +40,23 @@ ANSWERS: dict[str, Any] = json.loads((SAMPLES / "answers.json").read_bytes())
 BUILT_AT: int = ANSWERS["built_at"]
 NEW_KEYS = {"promised": "booked_idle", "violated": "conflict"}
 NEW_STATES = {"told": "reported", "waits": "waiting", "untold": "unreported", "coming": "upcoming"}
+# Run gpuboard on the clock of the story, on which files arrive when they were written; `alerts run` alone sends.
+AT_MOMENT = """
+import runpy, sys, time
+now = float(sys.argv[1])
+time.time = lambda: now
+from site_builder.alerts import sender
+from site_builder.core.files import FileSignature
+FileSignature.from_stat = staticmethod(lambda of: FileSignature(of.st_ino, of.st_size, of.st_mtime_ns, of.st_mtime_ns))
+sender.start_sender_process = lambda _: None
+sys.argv = ["gpuboard", *sys.argv[2:]]
+runpy.run_module("site_builder", run_name="__main__")
+"""
 
 
 @contextlib.contextmanager
-def moment_of_the_story(now: int) -> Iterator[None]:
-    """Stop the clock, by which files arrive when they were written; `alerts run` alone sends."""
+def stop_clock_at(now: int) -> Iterator[None]:
+    """Do in this process what AT_MOMENT does in one of its own."""
 
     def build_signature(of: os.stat_result) -> FileSignature:
         return FileSignature(of.st_ino, of.st_size, of.st_mtime_ns, of.st_mtime_ns)
@@ -82,8 +95,11 @@ class Board:
             os.utime(path, (arrived, arrived))
 
     def run(self, now: int, *words: str) -> str:
-        with moment_of_the_story(now):
-            done = run_gpuboard(self.folder, *words, GPUBOARD_CONF="gpuboard.conf", TZ="UTC")
+        environment = {**os.environ, "GPUBOARD_CONF": "gpuboard.conf", "PYTHONPATH": str(ROOT), "TZ": "UTC"}
+        command = [sys.executable, "-c", AT_MOMENT, str(now), *words]
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -91,8 +107,11 @@ class Board:
         return json.loads(self.run(now, *words, "--json"))
 
     def build(self, now: int) -> None:
+        """Build within this process; all else has clocks that are set when its modules are loaded."""
         self.push(now)
-        self.run(now, "build")
+        with stop_clock_at(now):
+            done = run_gpuboard(self.folder, "build", GPUBOARD_CONF="gpuboard.conf", TZ="UTC")
+        assert done.returncode == 0, done.stderr
 
     def rename_keys(self) -> None:
         """Do what docs/upgrading.md says about alerts.conf."""
