@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from site_builder.cli import LazyCommandGroup
+from site_builder.cli import main
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
 from site_builder.config.settings import load_conf_file
 from site_builder.core import people
@@ -125,13 +125,13 @@ def is_valid_command(words: list[str]) -> bool:
     """The same for gpuboard; click itself parses them."""
     if not words or words[0] in ("--version", "--debug", "--help"):
         return bool(words)
-    group: click.Group = LazyCommandGroup()
+    group: click.Group = main
     command = group.get_command(click.Context(group), words[0])
     while isinstance(command, click.Group) and words[1:] and not words[1].startswith("-"):
         group, words = command, words[1:]
         command = group.get_command(click.Context(group), words[0])
     try:
-        return command is not None and bool(command.make_context(words[0], words[1:]))
+        return command is not None and bool(command.make_context(words[0], words[1:], **main.context_settings))
     except click.UsageError:
         return False
 
