@@ -16,7 +16,7 @@ from site_builder.core.formatting import hide_paths
 from site_builder.core.model import AlertSettings, Problem
 from tests.support.board_fixture import Lab, gpu
 from tests.support.browser import missing
-from tests.support.command_line import clean_environment
+from tests.support.command_line import clean_environment, run_gpuboard
 
 RULES = "[host-down]\ndelay = 5m\n"
 OVER = '{"atlas": {"0": {"name": "alice", "date": "2020-01-01 12:00"}}}'
@@ -48,25 +48,25 @@ class Board:
         for path, content in self.files.items():
             path.write_text(content)
             path.chmod(0o600)
-        self.build()
+        settings = {
+            "DATA": lab.data,
+            "WWW": lab.www,
+            "STATE": lab.state,
+            "ALERTS": self.conf / "alerts.conf",
+            "CONTACTS": self.conf / "contacts.csv",
+            "HOOKS": self.conf / "hooks",
+        }
+        self.environment = {f"GPUBOARD_{name}": str(path) for name, path in settings.items()}
+        assert run_gpuboard(folder, "build", **self.environment).returncode == 0
 
     def build(self) -> None:
         """Build once, as a user who may not read everything."""
-        lab = self.lab
-        settings = {
-            "GPUBOARD_DATA": lab.data,
-            "GPUBOARD_WWW": lab.www,
-            "GPUBOARD_STATE": lab.state,
-            "GPUBOARD_ALERTS": self.conf / "alerts.conf",
-            "GPUBOARD_CONTACTS": self.conf / "contacts.csv",
-            "GPUBOARD_HOOKS": self.conf / "hooks",
-        }
         command = [sys.executable, "-m", "site_builder", "build"]
         if os.geteuid() == 0:
             rights = "-dac_override,-dac_read_search"
             setpriv = shutil.which("setpriv") or missing("root reads everything, and setpriv is not here")
             command = [setpriv, "--bounding-set", rights, "--inh-caps", rights, *command]
-        variables = clean_environment(**{name: str(path) for name, path in settings.items()})
+        variables = clean_environment(**self.environment)
         result = subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False)
         assert "Traceback" not in result.stderr, result.stderr
         self.said = result.stderr
