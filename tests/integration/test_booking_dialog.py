@@ -22,10 +22,10 @@ from site_builder.board.builder import Builder
 from site_builder.bookings import parser as booking_parser
 from site_builder.core.model import BookingPolicy, PrivacySettings
 from site_builder.web import rate_limit
-from tests.board.test_pages import HOSTILE
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.browser import PATIENCE, node_module, served
 from tests.support.command_line import clean_environment, run_gpuboard
+from tests.support.hostile_texts import HOSTILE
 from tests.support.live_board import ITS_OWN, Board
 from tests.support.live_board import opened as following
 from tests.support.live_page import free_port

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import html5lib
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.board_fixture import Lab, gpu, person, process
-from tests.support.browser import PATIENCE, Site, node_module, served
+from tests.support.browser import PATIENCE, ServedBoard, open_page, serve_board, served
 from tests.support.chart_fixtures import GPUS, past_of
+from tests.support.page_checks import (
+    LAPTOP,
+    PHONE,
+    TOO_WIDE,
+    find_accessibility_faults,
+    find_parse_errors,
+    validate_elements,
+)
 
-PHONE, LAPTOP, WALL = 390, 1440, 2560
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-TOO_WIDE = """() => [document.documentElement, ...document.querySelectorAll(".host, .part, .plot, .bar")]
-    .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.id || one.className || one.tagName)"""
+WALL = 2560
 LINES = """(one) => {
     const all = document.createRange();
     all.selectNodeContents(one);
@@ -29,54 +30,26 @@ LINES = """(one) => {
 SPANS = ("day", "week", "month", "year")
 
 
-class Served(NamedTuple):
-    """A lab with a past, and who serves its site."""
-
-    lab: Lab
-    site: Site
-
-    @property
-    def url(self) -> str:
-        return f"{self.site.url}hosts/atlas.html"
-
-
 def push(lab: Lab) -> None:
     rows = "".join(gpu(number, 9000, 50) for number in range(GPUS))
     lab.host("atlas", rows, process(), person())
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBoard]:
     folder = tmp_path_factory.mktemp("charts")
     lab = Lab(folder)
     past_of(lab.state, time.time())
     push(lab)
     lab.build()
-    with served(lab.www, folder / "server") as site:
-        yield Served(lab, site)
-
-
-@contextmanager
-def opened(browser: Browser, url: str, width: int = LAPTOP, **options: Any) -> Iterator[Page]:  # noqa: ANN401 of playwright
-    """A page of its own, which must not say a word on the console."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-    try:
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        console_messages: list[str] = []
-        page.on("console", lambda message: console_messages.append(message.text))
-        page.on("pageerror", lambda error: console_messages.append(str(error)))
-        page.goto(url)
-        yield page
-        assert console_messages == []
-    finally:
-        context.close()
+    with serve_board(lab, folder) as board:
+        yield board
 
 
 @pytest.fixture
-def plain(browser: Browser, past: Served) -> Iterator[Page]:
+def plain(browser: Browser, past: ServedBoard) -> Iterator[Page]:
     """The host's page without JavaScript."""
-    with opened(browser, past.url, java_script_enabled=False) as page:
+    with open_page(browser, past.url("atlas"), java_script_enabled=False) as page:
         yield page
 
 
@@ -158,8 +131,8 @@ def test_charts_become_tables_without_script(plain: Page) -> None:
     assert len(tops) == 1 and all(is_read(cell) for cell in cells.all())
 
 
-def test_a_screen_reader_finds_a_table_for_each_chart(browser: Browser, past: Served) -> None:
-    with opened(browser, past.url) as page:
+def test_a_screen_reader_finds_a_table_for_each_chart(browser: Browser, past: ServedBoard) -> None:
+    with open_page(browser, past.url("atlas")) as page:
         table = page.get_by_role("table", name="The last 24 hours of GPU 0")
         assert table.get_by_role("row").count() == page.locator("#_day-0 tr").count()
         assert table.get_by_role("columnheader", name="Temperature, highest").count() == 1
@@ -170,8 +143,8 @@ def test_a_screen_reader_finds_a_table_for_each_chart(browser: Browser, past: Se
 # With JavaScript
 
 
-def test_the_arrow_keys_walk_along_a_chart(browser: Browser, past: Served) -> None:
-    with opened(browser, past.url) as page:
+def test_the_arrow_keys_walk_along_a_chart(browser: Browser, past: ServedBoard) -> None:
+    with open_page(browser, past.url("atlas")) as page:
         count = page.locator("#_day-0 tbody tr").count()
         row(page, "_day-0", -1).focus()
         for key, place in (("ArrowLeft", count - 2), ("ArrowLeft", count - 3), ("Home", 0), ("ArrowLeft", 0)):
@@ -242,71 +215,65 @@ def test_an_open_board_sets_numbers_beside_a_line(browser: Browser, tmp_path: Pa
 # How it looks
 
 
-@pytest.mark.parametrize("width", [PHONE, 800, LAPTOP, WALL])
-def test_nothing_is_wider_than_its_place(browser: Browser, past: Served, width: int) -> None:
-    with opened(browser, past.url, width) as page:
+def test_nothing_is_wider_than_its_place(browser: Browser, past: ServedBoard) -> None:
+    widths = (PHONE, 800, LAPTOP, WALL)
+    with open_page(browser, past.url("atlas")) as page:
         open_all(page)
-        assert page.evaluate(TOO_WIDE) == []
+        for width in widths:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(TOO_WIDE) == [], width
         page.locator("#_day-tables > summary").click()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        cells = page.locator("#_day-0 tbody tr").first.locator("th, td:nth-child(-n + 5)").all()
-        assert {cell.evaluate(LINES) for cell in cells} == {1}  # and no time or number is broken in two
+        for width in widths:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            cells = page.locator("#_day-0 tbody tr").first.locator("th, td:nth-child(-n + 5)").all()
+            assert {cell.evaluate(LINES) for cell in cells} == {1}  # and no time or number is broken in two
         page.goto(past.site.url)
-        assert page.evaluate(TOO_WIDE) == []
+        for width in widths:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(TOO_WIDE) == [], width
 
 
-def test_on_a_phone_charts_stand_below_each_other(browser: Browser, past: Served) -> None:
-    with opened(browser, past.url, PHONE) as page:
+def test_on_a_phone_charts_stand_below_each_other(browser: Browser, past: ServedBoard) -> None:
+    with open_page(browser, past.url("atlas"), PHONE) as page:
         boxes = [page.locator(f"#_day-{number}").bounding_box() for number in range(3)]
         assert all(boxes) and len({box["x"] for box in boxes if box}) == 1
 
 
-def test_a_line_of_the_board_is_seen_on_a_screen_and_on_a_phone(browser: Browser, past: Served) -> None:
+def test_a_line_of_the_board_is_seen_on_a_screen_and_on_a_phone(browser: Browser, past: ServedBoard) -> None:
     for width in (PHONE, LAPTOP):
-        with opened(browser, past.site.url, width) as page:
+        with open_page(browser, past.site.url, width) as page:
             box = page.locator("#atlas .day svg").first.bounding_box()
             assert box and box["width"] > 90 and 15 < box["height"] < 40
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBoard]:
     """A host with two GPUs, of which all can be looked at within a moment."""
     folder = tmp_path_factory.mktemp("few")
     lab = Lab(folder)
     past_of(lab.state, time.time(), 300, (30, 100), gpus=2)
     lab.host("atlas", gpu(0, 9000, 50) + gpu(1), process(), person())
     lab.build()
-    with served(lab.www, folder / "server") as site:
-        yield Served(lab, site)
+    with serve_board(lab, folder) as board:
+        yield board
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", LAPTOP)])
-def test_axe_finds_no_accessibility_fault(browser: Browser, few: Served, scheme: Any, width: int) -> None:  # noqa: ANN401
-    wrong = []
-    with opened(browser, few.url, width, bypass_csp=True, color_scheme=scheme) as page:
-        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
+def test_axe_finds_no_accessibility_fault(browser: Browser, few: ServedBoard) -> None:
+    with open_page(browser, few.url("atlas")) as page:
         page.locator("#_week > summary").click()
-        for tables in (False, True):
-            if tables:
-                page.locator("#_day-tables > summary").click()
-            axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
-            wrong += [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in axe_report["violations"]]
+        wrong = find_accessibility_faults(page)
+        page.locator("#_day-tables > summary").click()
+        wrong += find_accessibility_faults(page)
         page.goto(few.site.url)
-        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", RULES)
-        wrong += [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in axe_report["violations"]]
+        wrong += find_accessibility_faults(page)
     assert wrong == []
 
 
-def test_the_html_is_valid(browser: Browser, past: Served, tmp_path: Path) -> None:
-    for name in ("hosts/atlas.html", "index.html"):
-        parser = html5lib.HTMLParser()
-        parser.parse((past.lab.www / name).read_text())
-        assert parser.errors == []
-        with opened(browser, past.site.url + name, java_script_enabled=False) as page:
-            (tmp_path / name.replace("/", "-")).write_text(page.content())  # with the end tags that we leave out
-    (tmp_path / "rules.json").write_text('{"extends": ["html-validate:standard"], "elements": ["html5"]}')
-    program = node_module("html-validate/bin/html-validate.mjs")
-    command = ["node", str(program), "--config", "rules.json", "hosts-atlas.html", "index.html"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+def test_the_html_is_valid(browser: Browser, past: ServedBoard, tmp_path: Path) -> None:
+    assert find_parse_errors(past.lab.www / "hosts/atlas.html", past.lab.www / "index.html") == []
+    with open_page(browser, past.url("atlas"), java_script_enabled=False) as page:
+        contents = {"host": page.content()}
+        page.goto(past.site.url)
+        contents["board"] = page.content()
+    assert validate_elements(tmp_path, contents) == ""

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import html5lib
 import jsonschema
 import pytest
 from playwright.sync_api import Browser
@@ -23,10 +22,10 @@ from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
 from site_builder.core.records import as_clean_text
 from site_builder.watches import build as watch_build
 from site_builder.watches import store as watch_store
-from tests.integration.test_host_page import LAPTOP, PHONE, TOO_WIDE, Served, opened, serving
 from tests.support.board_fixture import Lab, person, process
-from tests.support.browser import node_module
+from tests.support.browser import ServedBoard, open_page, serve_board
 from tests.support.generated_fleet import now as a_moment
+from tests.support.page_checks import TOO_WIDE, each_view, find_parse_errors, remove_charts, run_axe
 from tests.support.problem_fixtures import UNCORRECTED, lost, make, row, tell
 
 ROOT = Path(__file__).parents[2]
@@ -338,38 +337,26 @@ def test_metrics_have_a_line_for_each_problem(lab: Lab) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(lab, tmp_path_factory.mktemp("server")) as running_site:
+def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBoard]:
+    with serve_board(lab, tmp_path_factory.mktemp("server")) as running_site:
         yield running_site
 
 
 @pytest.mark.parametrize("path", ["", "hosts/atlas.html"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [LAPTOP, PHONE])
-def test_axe_finds_nothing_and_nothing_is_too_wide(
-    browser: Browser,
-    site: Served,
-    path: str,
-    scheme: Any,  # noqa: ANN401
-    width: int,
-) -> None:
-    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-    with opened(browser, f"{site.site.url}{path}", width, bypass_csp=True, color_scheme=scheme) as page:
-        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
-        assert page.evaluate(TOO_WIDE) == []
-    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
+def test_axe_finds_nothing_and_nothing_is_too_wide(browser: Browser, site: ServedBoard, path: str) -> None:
+    with open_page(browser, f"{site.site.url}{path}") as page:
+        remove_charts(page)
+        for rules in each_view(page):
+            assert page.evaluate(TOO_WIDE) == []
+            assert run_axe(page, rules).faults == []
 
 
-def test_what_nobody_should_be_given_cannot_be_copied(browser: Browser, site: Served) -> None:
-    with opened(browser, site.site.url) as page:
+def test_what_nobody_should_be_given_cannot_be_copied(browser: Browser, site: ServedBoard) -> None:
+    with open_page(browser, site.site.url) as page:
         page.wait_for_selector("#atlas button.copy")
         labels = page.eval_on_selector_all("#atlas .gpus button.copy", "all => all.map((one) => one.title)")
     assert labels == [f"Copy CUDA_VISIBLE_DEVICES={index}" for index in (0, 6, 7)]
 
 
-@pytest.mark.parametrize("file", ["index.html", "hosts/atlas.html"])
-def test_the_html_is_valid(lab: Lab, file: str) -> None:
-    parser = html5lib.HTMLParser()
-    parser.parse((lab.www / file).read_text())
-    assert parser.errors == []
+def test_the_html_is_valid(lab: Lab) -> None:
+    assert find_parse_errors(lab.www / "index.html", lab.www / "hosts/atlas.html") == []

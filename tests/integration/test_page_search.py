@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from playwright.sync_api import Browser, Page, expect
 from bench.fleet import fleet
 from site_builder.board.builder import Builder
 from tests.support.board_fixture import Lab, gpu, person, process
-from tests.support.browser import PATIENCE, Site, node_module, served, wait_until
+from tests.support.browser import Site, at_a_later_second, open_page, served, wait_until
 from tests.support.every_state import make_lab
+from tests.support.page_checks import LAPTOP, find_accessibility_faults
 from tests.support.searches import ALL, FOUND, FOUND_IN_THE_PAGE, NOT_FOUND, NOT_YET_TYPED
 
-PHONE, LAPTOP = 390, 1440
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
 ODD = """python -c 'print("a.b*c")'"""
 SHOWN = """() => Object.fromEntries([...document.querySelectorAll("main > .host")].filter((card) => !card.hidden)
@@ -27,23 +26,6 @@ SHOWN = """() => Object.fromEntries([...document.querySelectorAll("main > .host"
         .map((row) => row.cells[0].textContent).join("")]))"""
 ORDER = """() => [...document.querySelectorAll("main > .host, main > .group")].filter((one) => !one.hidden)
     .map((one) => one.id || `# ${one.textContent}`)"""
-
-
-@contextmanager
-def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:  # noqa: ANN401 of playwright
-    """A page of its own, which must not say a word on the console."""
-    context = browser.new_context(**{"viewport": {"width": LAPTOP, "height": 900}, **options})
-    try:
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        console_messages: list[str] = []
-        page.on("console", lambda message: console_messages.append(message.text))
-        page.on("pageerror", lambda error: console_messages.append(str(error)))
-        page.goto(url)
-        yield page
-        assert console_messages == []
-    finally:
-        context.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +39,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def one_board(browser: Browser, states: Site) -> Iterator[Page]:
-    with opened(browser, states.url) as page:
+    with open_page(browser, states.url) as page:
         yield page
 
 
@@ -75,9 +57,9 @@ class Moving:
         self.lab, self.site, self.page = lab, site, page
 
     def builds(self) -> Page:
-        """A build, which the page takes over; at another second, which is all that a web server tells of a file."""
-        time.sleep(1 - time.time() % 1 + 0.01)
-        self.lab.build()
+        """A build, which the page takes over."""
+        with at_a_later_second(self.lab):
+            self.lab.build()
         built = self.page.evaluate("built")
         self.page.evaluate("refresh()")
         wait_until(self.page, "(before) => built > before && !asking", built)
@@ -100,7 +82,7 @@ def moving(browser: Browser, tmp_path: Path) -> Iterator[Moving]:
     fill(lab, "gpu10", [0, 0, 10])
     (lab.data / "hosts.txt").write_text("gpu1, , vision\ngpu2, , nlp\n")
     lab.build()
-    with served(lab.www, tmp_path / "server") as site, opened(browser, site.url) as page:
+    with served(lab.www, tmp_path / "server") as site, open_page(browser, site.url) as page:
         yield Moving(lab, site, page)
 
 
@@ -345,7 +327,7 @@ def test_a_reload_and_a_bookmark_show_the_same(browser: Browser, board: Page) ->
     assert before[3] == 5  # of six with GPUs
     board.reload()
     assert view(board) == before
-    with opened(browser, board.url) as page:
+    with open_page(browser, board.url) as page:
         assert view(page) == before
 
 
@@ -456,17 +438,12 @@ def test_every_control_has_a_name(board: Page) -> None:
     assert [name for name in names if '"' not in name and ":" not in name] == []
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", LAPTOP), ("dark", PHONE)])
-def test_axe_finds_nothing_on_a_board_with_choices(browser: Browser, states: Site, scheme: Any, width: int) -> None:  # noqa: ANN401
-    url = f"{states.url}?q=state:free&group=model&folded=nile&sort=free"
-    with opened(browser, url, bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 900}) as page:
+def test_axe_finds_nothing_on_a_board_with_choices(browser: Browser, states: Site) -> None:
+    with open_page(browser, f"{states.url}?q=state:free&group=model&folded=nile&sort=free") as page:
         page.locator("#atlas .copy").first.wait_for()
         page.locator("#nile .fold").wait_for()
         assert order(page)[0].startswith("# ")
-        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-        axe_report = page.evaluate("(rules) => axe.run({ runOnly: rules })", rules)
-    assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
+        assert find_accessibility_faults(page) == []
 
 
 # Copying
@@ -484,7 +461,7 @@ def test_axe_finds_nothing_on_a_board_with_choices(browser: Browser, states: Sit
 def test_a_click_copies_what_one_types_next(
     browser: Browser, states: Site, place: str, text: str, secure: bool
 ) -> None:
-    with opened(browser, states.url, permissions=["clipboard-read", "clipboard-write"]) as page:
+    with open_page(browser, states.url, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.evaluate("navigator.clipboard.writeText('nothing yet')")
         page.evaluate("window.reader = navigator.clipboard")
         if not secure:  # as over plain http
@@ -501,7 +478,7 @@ def test_a_click_copies_what_one_types_next(
 
 
 def test_what_could_not_be_copied_is_reported(browser: Browser, states: Site) -> None:
-    with opened(browser, states.url) as page:
+    with open_page(browser, states.url) as page:
         page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
         page.evaluate("document.execCommand = () => false")
         page.locator("#atlas header .copy").click()
@@ -544,7 +521,7 @@ def test_a_thousand_hosts_are_searched_within_100_ms_at_best_and_once_warm(brows
     builder = Builder(lab.settings(), 10)
     builder.build(time.time())
     builder.close()
-    with served(lab.www, tmp_path / "server") as site, opened(browser, site.url) as page:
+    with served(lab.www, tmp_path / "server") as site, open_page(browser, site.url) as page:
         page.wait_for_load_state()
         loaded = page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
         page.evaluate(TYPE)

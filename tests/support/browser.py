@@ -11,10 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.board_fixture import Lab
+from tests.support.command_line import run_gpuboard
 
 ROOT = Path(__file__).parents[2]
 NODE_MODULES = ROOT / ".tools/node_modules"
@@ -62,9 +65,8 @@ def node_module(path: str) -> Path:
 
 def build(folder: Path) -> None:
     """`gpuboard build` in the folder of a lab, as a user starts it: with no settings of ours."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUBOARD_", "CONSUL_"))}
-    command = [sys.executable, "-m", "site_builder", "build"]
-    subprocess.run(command, cwd=folder, env={**kept, "PYTHONPATH": str(ROOT)}, check=True)
+    finished = run_gpuboard(folder, "build")
+    assert finished.returncode == 0, finished.stderr
 
 
 def wait_until(page: Page, words: str, argument: object = None) -> None:
@@ -130,6 +132,56 @@ def served(www: Path, folder: Path) -> Iterator[Site]:
         yield site
     finally:
         site.stop()
+
+
+class ServedBoard(NamedTuple):
+    """A lab, and who serves its site."""
+
+    lab: Lab
+    site: Site
+
+    def url(self, host: str) -> str:
+        """The page of a host."""
+        return f"{self.site.url}hosts/{host}.html"
+
+    def html(self, host: str) -> str:
+        """What stands in it."""
+        return (self.lab.www / f"hosts/{host}.html").read_text()
+
+
+@contextmanager
+def serve_board(lab: Lab, folder: Path) -> Iterator[ServedBoard]:
+    """Serve the site of a lab; `folder` is for the server's own files."""
+    with served(lab.www, folder / "server") as site:
+        yield ServedBoard(lab, site)
+
+
+@contextmanager
+def at_a_later_second(lab: Lab) -> Iterator[None]:
+    """Build within this: a web server tells versions of live.json apart by whole seconds."""
+    live = lab.www / "live.json"
+    next_second = int(live.stat().st_mtime) + 1
+    yield
+    if live.stat().st_mtime < next_second:
+        os.utime(live, (next_second, next_second))
+
+
+@contextmanager
+def open_page(browser: Browser, url: str, width: int = 1440, height: int = 900, **options: Any) -> Iterator[Page]:  # noqa: ANN401 of playwright
+    """Open a page of its own, which must not write a word to the console, and which counts alerts."""
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    try:
+        context.add_init_script("window.alerts = 0; window.alert = () => { window.alerts += 1 }")
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        console_messages: list[str] = []
+        page.on("console", lambda message: console_messages.append(message.text))
+        page.on("pageerror", lambda error: console_messages.append(str(error)))
+        page.goto(url)
+        yield page
+        assert console_messages == []
+    finally:
+        context.close()
 
 
 @contextmanager
