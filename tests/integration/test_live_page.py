@@ -13,22 +13,18 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from tests.support.board_fixture import Lab, gpu, soon
-from tests.support.live_board import Board, opened, settled, squeezed, until
+from tests.support.browser import wait_until
+from tests.support.live_board import Board, board, drawn, opened, settled, squeezed
+
+__all__ = ["board", "drawn"]  # fixtures
 
 HOUR = 3600
 
 
 @pytest.fixture
-def board(browser: Browser, tmp_path: Path) -> Iterator[Board]:
-    """Three hosts on an open page."""
-    with opened(browser, Board(tmp_path), tmp_path) as opened_board:
-        yield opened_board
-
-
-@pytest.fixture
-def clocked(browser: Browser, tmp_path: Path) -> Iterator[Board]:
+def clocked(browser: Browser, tmp_path: Path, drawn: Lab) -> Iterator[Board]:
     """The same, where the test lets time pass."""
-    with opened(browser, Board(tmp_path), tmp_path, datetime.now(timezone.utc)) as opened_board:
+    with opened(browser, Board(tmp_path, drawn=drawn), tmp_path, datetime.now(timezone.utc)) as opened_board:
         yield opened_board
 
 
@@ -114,7 +110,7 @@ def test_problems_are_counted_as_they_come_and_go(board: Board) -> None:
 
 def caught_up(board: Board) -> str:
     """What the page of four hosts says when it knows the last build; it may just have been asking for one before."""
-    until(board.page, "near.size === 4")
+    wait_until(board.page, "near.size === 4")
     settled(board)
     board.follow()
     return board.shown()
@@ -325,9 +321,9 @@ def test_the_age_of_each_host_counts_up_and_falls_when_it_is_seen_again(clocked:
 
 @pytest.mark.parametrize("hours", [-1, 0, 1])
 def test_within_a_minute_every_viewer_sees_that_the_builder_has_stopped(
-    browser: Browser, tmp_path: Path, hours: int
+    browser: Browser, tmp_path: Path, drawn: Lab, hours: int
 ) -> None:
-    board = Board(tmp_path)
+    board = Board(tmp_path, drawn=drawn)
     with opened(browser, board, tmp_path, datetime.now(timezone.utc) + timedelta(hours=hours)):
         passed = Passing(board)
         word = board.page.locator(".age strong")
@@ -366,10 +362,12 @@ class Passing:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_wrong_clock_calls_no_page_old_not_even_at_first(browser: Browser, tmp_path: Path, hours: int) -> None:
-    board = Board(tmp_path)
+def test_a_wrong_clock_calls_no_page_old_not_even_at_first(
+    browser: Browser, tmp_path: Path, drawn: Lab, hours: int
+) -> None:
+    board = Board(tmp_path, drawn=drawn)
     with opened(browser, board, tmp_path, datetime.now(timezone.utc) + timedelta(hours=hours)):
-        until(board.page, "clockAhead !== 0")
+        wait_until(board.page, "clockAhead !== 0")
         settled(board)
         assert board.trouble() == ""
         assert age_of(board.page.locator(".age").inner_text()) < 30

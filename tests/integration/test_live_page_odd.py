@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -15,17 +15,12 @@ from playwright.sync_api import Browser, expect
 
 from bench.fleet import fleet
 from tests.support.board_fixture import Lab, soon
-from tests.support.live_board import Board, opened
+from tests.support.live_board import Board, board, drawn, opened
+
+__all__ = ["board", "drawn"]  # fixtures
 
 HOUR = 3600
 TOKYO = "Asia/Tokyo"
-
-
-@pytest.fixture
-def board(browser: Browser, tmp_path: Path) -> Iterator[Board]:
-    """Three hosts on an open page."""
-    with opened(browser, Board(tmp_path), tmp_path) as opened_board:
-        yield opened_board
 
 
 # Bad input
@@ -243,9 +238,9 @@ def with_bookings(board: Board) -> None:
 
 
 def test_bookings_are_shown_in_the_zone_of_the_viewer_and_in_the_servers_on_hover(
-    browser: Browser, tmp_path: Path
+    browser: Browser, tmp_path: Path, drawn: Lab
 ) -> None:
-    board = Board(tmp_path)
+    board = Board(tmp_path, drawn=drawn)
     with_bookings(board)
     with opened(browser, board, tmp_path, timezone_id=TOKYO):
         until = board.page.locator("#juno .booking time.at").first
@@ -257,8 +252,10 @@ def test_bookings_are_shown_in_the_zone_of_the_viewer_and_in_the_servers_on_hove
         assert (free_until.get_attribute("title") or "").startswith("on the server ")
 
 
-def test_a_viewer_in_the_zone_of_the_server_sees_the_builders_own_words(browser: Browser, tmp_path: Path) -> None:
-    board = Board(tmp_path)
+def test_a_viewer_in_the_zone_of_the_server_sees_the_builders_own_words(
+    browser: Browser, tmp_path: Path, drawn: Lab
+) -> None:
+    board = Board(tmp_path, drawn=drawn)
     with_bookings(board)
     written = re.findall(r"<time class=at [^>]*>([^<]*)<", board.file("index.html").read_text())
     assert len(written) == 4
@@ -266,16 +263,18 @@ def test_a_viewer_in_the_zone_of_the_server_sees_the_builders_own_words(browser:
         assert board.page.locator("time.at").all_text_contents() == written
 
 
-def test_a_replaced_card_has_times_in_the_zone_of_the_viewer(browser: Browser, tmp_path: Path) -> None:
-    board = Board(tmp_path)
+def test_a_replaced_card_has_times_in_the_zone_of_the_viewer(browser: Browser, tmp_path: Path, drawn: Lab) -> None:
+    board = Board(tmp_path, drawn=drawn)
     with opened(browser, board, tmp_path, timezone_id=TOKYO):
         with_bookings(board)
         board.follow()
         assert board.page.locator("#juno .booking time.at").first.inner_text().endswith("12:15")
 
 
-def test_ages_name_their_moment_in_both_zones_also_after_an_update(browser: Browser, tmp_path: Path) -> None:
-    board = Board(tmp_path)
+def test_ages_name_their_moment_in_both_zones_also_after_an_update(
+    browser: Browser, tmp_path: Path, drawn: Lab
+) -> None:
+    board = Board(tmp_path, drawn=drawn)
     with opened(browser, board, tmp_path, timezone_id=TOKYO):
         board.page.wait_for_timeout(1000)
         board.host("juno", use=83)

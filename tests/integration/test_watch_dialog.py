@@ -6,55 +6,47 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from site_builder.board.builder import Builder
 from site_builder.core.model import AlertSettings, BookingPolicy
-from tests.integration.test_booking_dialog import (
-    LAPTOP,
-    PHONE,
-    RULES,
-    TOO_SMALL,
-    TOO_WIDE,
-    Desk,
-    context_of,
-    said,
-    visit,
-)
 from tests.support.board_fixture import Lab
-from tests.support.browser import node_module
+from tests.support.booking_dialog import LAPTOP, PHONE, TOO_SMALL, TOO_WIDE, BookingSite, context_of, press, said, visit
+from tests.support.page_checks import each_view, run_axe
 
 MAIL = "mailto://127.0.0.1:1"
 TELLS = AlertSettings(mail_url=MAIL, mail_domain="lab.example.org")
 
 
-def watched(folder: Path, **environment: str) -> Desk:
-    """A desk of a board that tells people."""
-    desk = Desk(folder, None, GPUBOARD_MAIL=MAIL, GPUBOARD_MAIL_DOMAIN="lab.example.org", **environment)
-    desk.builder.close()
-    desk.builder = Builder(desk.lab.settings(booking_policy=BookingPolicy(url="book"), alerts=TELLS), 10)
-    desk.builder.build(time.time())
-    return desk
+def watched(folder: Path, **environment: str) -> BookingSite:
+    """A board that sends mail to people."""
+    booking_site = BookingSite(folder, None, GPUBOARD_MAIL=MAIL, GPUBOARD_MAIL_DOMAIN="lab.example.org", **environment)
+    booking_site.builder.close()
+    booking_site.builder = Builder(
+        booking_site.lab.settings(booking_policy=BookingPolicy(url="book"), alerts=TELLS), 10
+    )
+    booking_site.builder.build(time.time())
+    return booking_site
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def booking_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookingSite]:
     """One at which everybody is whom they say."""
-    watch_desk = watched(tmp_path_factory.mktemp("open"), GPUBOARD_BOOK_OPEN="yes")
-    yield watch_desk
-    watch_desk.stop()
+    running_site = watched(tmp_path_factory.mktemp("open"), GPUBOARD_BOOK_OPEN="yes")
+    yield running_site
+    running_site.stop()
 
 
 @pytest.fixture(autouse=True)
-def nobody_waits(desk: Desk) -> None:
-    (desk.lab.data / "watches.json").unlink(missing_ok=True)
+def nobody_waits(booking_site: BookingSite) -> None:
+    (booking_site.lab.data / "watches.json").unlink(missing_ok=True)
 
 
-def waiting(desk: Desk) -> list[tuple[str, str, str | None]]:
-    path = desk.lab.data / "watches.json"
+def waiting(booking_site: BookingSite) -> list[tuple[str, str, str | None]]:
+    path = booking_site.lab.data / "watches.json"
     watches: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
     return [(watch["name"], watch["when"], watch.get("via")) for watch in watches]
 
@@ -64,10 +56,6 @@ def dialog(page: Page) -> Locator:
     watch_dialog = page.get_by_role("dialog", name="Tell me when GPUs are free")
     expect(watch_dialog).to_be_visible()
     return watch_dialog
-
-
-def press(form: Locator, name: str) -> None:
-    form.get_by_role("button", name=name, exact=True).click()
 
 
 def test_the_button_needs_booking_and_receivers(tmp_path: Path) -> None:
@@ -80,9 +68,9 @@ def test_the_button_needs_booking_and_receivers(tmp_path: Path) -> None:
     assert offered == [False, False, False, True]
 
 
-def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, desk: Desk) -> None:
+def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, booking_site: BookingSite) -> None:
     with context_of(browser) as context:
-        page = visit(context, desk.url)
+        page = visit(context, booking_site.url)
         form = dialog(page)
         expect(form).to_contain_text("Anybody can ask here: say who you are.")
         expect(said(form)).to_have_text("Say what you wait for.")
@@ -94,10 +82,10 @@ def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, desk: Desk) -
             "bob is told by mail when there are 3 A100 free on atlas for 4 h or longer, until "
         )
         expect(said(form).locator("span")).to_have_text("that is so already: atlas:1,2,3")
-        assert waiting(desk) == []
+        assert waiting(booking_site) == []
         press(form, "Tell me")
         expect(said(form)).to_contain_text("Watched: bob is told by mail when there are 3 A100 free on atlas")
-        assert waiting(desk) == [("bob", "3 A100 free on atlas for 4 h or longer", "mail")]
+        assert waiting(booking_site) == [("bob", "3 A100 free on atlas for 4 h or longer", "mail")]
         line = form.get_by_role("listitem")
         expect(line).to_contain_text("3 A100 free on atlas for 4 h or longer · by mail, until ")
         expect(form.get_by_label("What for")).to_have_value("")
@@ -107,12 +95,12 @@ def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, desk: Desk) -
         press(form, "End: 3 A100 free on atlas for 4 h or longer")
         expect(said(form)).to_contain_text("Ended: bob is not told of this any more: 3 A100 free on atlas")
         expect(line).to_have_count(0)
-        assert waiting(desk) == []
+        assert waiting(booking_site) == []
 
 
-def test_the_dialog_shows_the_error_of_the_service(browser: Browser, desk: Desk) -> None:
+def test_the_dialog_shows_the_error_of_the_service(browser: Browser, booking_site: BookingSite) -> None:
     with context_of(browser) as context:
-        form = dialog(visit(context, desk.url))
+        form = dialog(visit(context, booking_site.url))
         form.get_by_label("Your name").fill("bob")
         form.get_by_label("What for").fill("<img src=x onerror=alert(1)> A100")
         expect(said(form)).to_contain_text('is not understood at "<img": write "2 A100 free on one host"')
@@ -122,15 +110,15 @@ def test_the_dialog_shows_the_error_of_the_service(browser: Browser, desk: Desk)
         expect(said(form)).to_contain_text("bob is told when there is 1 A100 free, until ")
 
 
-def test_the_keyboard_alone_is_enough(browser: Browser, desk: Desk) -> None:
+def test_the_keyboard_alone_is_enough(browser: Browser, booking_site: BookingSite) -> None:
     with context_of(browser) as context:
-        page = visit(context, desk.url)
+        page = visit(context, booking_site.url)
         opener = page.get_by_role("button", name="Tell me when …")
         opener.focus()
         page.keyboard.press("Enter")
         form = page.get_by_role("dialog")
         expect(form.get_by_label("What for")).to_be_focused()
-        expect(form.get_by_label("Your name")).to_be_visible()  # once the desk has said that it wants one
+        expect(form.get_by_label("Your name")).to_be_visible()  # once the service has answered that it wants one
         page.keyboard.type("2 GPUs")
         for _ in range(9):
             if page.evaluate("document.activeElement.name") == "name":
@@ -142,15 +130,12 @@ def test_the_keyboard_alone_is_enough(browser: Browser, desk: Desk) -> None:
         page.keyboard.press("Escape")
         expect(form).to_be_hidden()
         expect(opener).to_be_focused()
-        assert waiting(desk) == [("dora", "2 GPUs free on one host", None)]
+        assert waiting(booking_site) == [("dora", "2 GPUs free on one host", None)]
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(LAPTOP, "light"), (PHONE, "dark")], ids=["laptop", "phone"])
-def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(
-    browser: Browser, desk: Desk, size: dict[str, int], scheme: Literal["light", "dark"]
-) -> None:
-    with context_of(browser, viewport=size, color_scheme=scheme, bypass_csp=True) as context:
-        page = visit(context, desk.url)
+def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(browser: Browser, booking_site: BookingSite) -> None:
+    with context_of(browser) as context:
+        page = visit(context, booking_site.url)
         form = dialog(page)
         form.get_by_label("Your name").fill("bob")
         form.get_by_label("What for").fill("9 A100")
@@ -159,22 +144,21 @@ def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(
         )
         press(form, "Tell me")
         expect(form.get_by_role("listitem")).to_have_count(1)
-        page.add_script_tag(path=node_module("axe-core/axe.min.js"))
-        axe_report = page.evaluate("(rules) => axe.run('dialog, .free-now', { runOnly: rules })", RULES)
-        assert [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in axe_report["violations"]] == []
-        assert page.evaluate(TOO_WIDE) == []
-        assert page.evaluate(TOO_SMALL) == []
+        for rules in each_view(page, LAPTOP["width"], PHONE["width"]):
+            assert run_axe(page, rules, "dialog, .free-now").faults == []
+            assert page.evaluate(TOO_WIDE) == []
+            assert page.evaluate(TOO_SMALL) == []
 
 
 def test_without_script_there_is_no_button_and_with_it_nothing_is_fetched_before_it_is_wanted(
-    browser: Browser, desk: Desk
+    browser: Browser, booking_site: BookingSite
 ) -> None:
     with context_of(browser, java_script_enabled=False) as context:
-        expect(visit(context, desk.url).locator("button.watch")).to_be_hidden()
+        expect(visit(context, booking_site.url).locator("button.watch")).to_be_hidden()
     with context_of(browser) as context:
         asked: list[str] = []
         context.on("request", lambda request: asked.append(request.url))
-        page = visit(context, desk.url)
+        page = visit(context, booking_site.url)
         page.wait_for_load_state("networkidle")
         assert [
             requested_url
@@ -184,18 +168,18 @@ def test_without_script_there_is_no_button_and_with_it_nothing_is_fetched_before
 
 
 def test_the_dialog_asks_for_a_token(browser: Browser, tmp_path: Path) -> None:
-    desk = watched(tmp_path)
+    booking_site = watched(tmp_path)
     try:
         with context_of(browser) as context:
-            form = dialog(visit(context, desk.url))
+            form = dialog(visit(context, booking_site.url))
             expect(said(form)).to_have_text("Say who you are first: give your token.")
             expect(form.get_by_label("Your name")).to_be_hidden()
-            form.get_by_label("Token", exact=True).fill(desk.token("alice"))
+            form.get_by_label("Token", exact=True).fill(booking_site.token("alice"))
             press(form, "Use the token")
             expect(form).to_contain_text("You are alice.")
             form.get_by_label("What for").fill("9 GPUs")
             press(form, "Tell me")
             expect(said(form)).to_contain_text("Watched: alice is told when there are 9 GPUs free on one host, until ")
-            assert waiting(desk) == [("alice", "9 GPUs free on one host", None)]
+            assert waiting(booking_site) == [("alice", "9 GPUs free on one host", None)]
     finally:
-        desk.stop()
+        booking_site.stop()

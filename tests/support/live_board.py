@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, Page
 
 from site_builder.board.builder import Builder
 from tests.support.board_fixture import Lab, gpu, person, process
-from tests.support.browser import PATIENCE, Site, served
+from tests.support.browser import PATIENCE, Site, served, wait_until
 
 ITS_OWN = "Failed to load resource"  # what the browser itself says of a request that failed
 GPUS = 3
@@ -24,9 +26,12 @@ GPUS = 3
 class Board:
     """A lab, its builder that builds every 10 s, its server, and a page that is open."""
 
-    def __init__(self, folder: Path, lab: Lab | None = None) -> None:
-        """Build it for the first time."""
+    def __init__(self, folder: Path, lab: Lab | None = None, drawn: Lab | None = None) -> None:
+        """Build it for the first time; `drawn` is a lab like it, whose charts need not be drawn again."""
         self.lab = lab or Lab(folder)
+        if drawn:
+            shutil.copytree(drawn.state, self.lab.state, dirs_exist_ok=True)
+            shutil.copytree(drawn.www, self.lab.www)
         if not lab:
             for name in ("ares", "juno", "mars"):
                 self.host(name)
@@ -90,14 +95,6 @@ class Board:
         return re.sub(r"\d+ s ago", "", squeezed(text))
 
 
-def until(page: Page, true: str) -> None:
-    """Wait until something is so; the page's own rules forbid playwright's way to do that."""
-    end = time.monotonic() + PATIENCE / 1000
-    while not page.evaluate(true):
-        assert time.monotonic() < end, true
-        page.wait_for_timeout(20)
-
-
 def squeezed(text: str) -> str:
     return " ".join(text.split())
 
@@ -116,7 +113,7 @@ def opened(browser: Browser, board: Board, folder: Path, at: datetime | None = N
             if at:
                 page.clock.install(time=at)
             page.goto(board.site.url)
-            until(page, "near.size > 0 || !document.querySelector('.host')")
+            wait_until(page, "near.size > 0 || !document.querySelector('.host')")
             page.evaluate("new Promise(requestAnimationFrame)")
             yield board
         finally:
@@ -125,6 +122,21 @@ def opened(browser: Browser, board: Board, folder: Path, at: datetime | None = N
     assert [error for error in board.errors if not error.startswith(ITS_OWN)] == []
 
 
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """The three hosts of each board, built once."""
+    board = Board(tmp_path_factory.mktemp("drawn"))
+    board.builder.close()
+    return board.lab
+
+
+@pytest.fixture
+def board(browser: Browser, tmp_path: Path, drawn: Lab) -> Iterator[Board]:
+    """Three hosts on an open page."""
+    with opened(browser, Board(tmp_path, drawn=drawn), tmp_path) as opened_board:
+        yield opened_board
+
+
 def settled(board: Board) -> None:
     """Wait until the page is asking for nothing."""
-    until(board.page, "!asking")
+    wait_until(board.page, "!asking")
