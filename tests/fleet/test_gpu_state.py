@@ -19,6 +19,7 @@ from site_builder.core.model import (
     ToolResult,
 )
 from site_builder.fleet.gpu_models import build_model_names, shorten_gpu_name
+from site_builder.fleet.gpu_state import UNMATCHED_PROCESSES_REASON
 from tests.support.generated_fleet import (
     booking,
     decide,
@@ -71,6 +72,11 @@ def test_a_lost_gpu_of_a_host_under_maintenance_is_lost() -> None:
 
 def test_an_instance_of_a_gpu_that_was_lost_when_its_host_was_last_heard_of_is_lost() -> None:
     assert state(host_data([gpu(parent=gpu(lost=LOST))], ages={"host.txt": 300})) == "lost"
+
+
+def test_an_instance_of_a_lost_gpu_has_the_reason_of_its_gpu() -> None:
+    mig_instance = gpu(uuid="MIG-a", place="0:0", parent=gpu(lost=LOST))
+    assert reason(host_data([mig_instance])) == "lost: the driver cannot reach it: GPU is lost"
 
 
 def test_lost_comes_before_conflict() -> None:
@@ -235,7 +241,8 @@ def test_a_torn_list_of_processes_is_unknown() -> None:
 
 def test_processes_on_a_gpu_that_is_not_reported_may_be_on_any() -> None:
     elsewhere = GpuProcessRow("MIG-1", 42, 400, "python")
-    assert state(host_data(processes=ParsedFile((elsewhere,), head("processes")))) == "unknown"
+    gpu_reason = reason(host_data(processes=ParsedFile((elsewhere,), head("processes"))))
+    assert gpu_reason == f"unknown: {UNMATCHED_PROCESSES_REASON}"
 
 
 def test_a_gpu_that_reports_neither_memory_nor_use_is_unknown() -> None:
@@ -274,6 +281,8 @@ def test_a_gpu_that_does_not_report_its_use_can_be_free() -> None:
         (204, 4096, "free"),
         (205, 4096, "busy"),
         (15, 15360, "free"),  # Xorg
+        (199, 4000, "free"),
+        (200, 4000, "busy"),
         (0, 0, "free"),
         (1023, None, "free"),
         (1024, None, "busy"),
@@ -288,6 +297,15 @@ def test_the_limits_of_free_memory_are_settings() -> None:
     assert state(data) == "busy"
     assert state(data, limits=StateLimits(free_mib=4000)) == "free"
     assert state(data, limits=StateLimits(free_mib=4000, free_percent=3)) == "busy"
+
+
+def test_where_the_size_of_the_memory_is_not_known_only_the_limit_in_mib_counts() -> None:
+    data = host_data([gpu(used=3000, memory_total=None)])
+    assert state(data, limits=StateLimits(free_mib=4000, free_percent=1)) == "free"
+
+
+def test_a_booking_that_ended_today_does_not_shorten_how_long_a_gpu_is_free() -> None:
+    assert reason(host_data(), booking("alice", begins=-3, ends=-1)) == "free: no process, 4 MiB in use"
 
 
 def test_a_process_makes_a_gpu_busy_however_little_it_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from site_builder.core.model import (
+    GpuProcessRow,
     IdleTimes,
     StateLimits,
 )
@@ -202,3 +203,12 @@ def test_a_booking_of_the_host_the_number_or_the_uuid_is_one_of_the_gpu(key: str
 @pytest.mark.parametrize("key", ["1", "GPU-1", "None", ""])
 def test_a_booking_of_another_gpu_is_none_of_this_one(key: str) -> None:
     assert state(used_by("bob"), booking("alice", gpu=key)) == "busy"
+
+
+def test_a_held_gpu_whose_memory_nobody_reports_has_memory_taken() -> None:
+    data = used_by(
+        "alice",
+        gpus=[gpu(used=None, use=0, memory_total=None)],
+        processes=[GpuProcessRow("GPU-0", 42, None, "python")],
+    )
+    assert reason(data, idle=idle_for(9000)) == "held: memory taken by alice, hardly used since 09:30"
