@@ -132,11 +132,11 @@ take_first_snapshot() {
 # wait_for_loops: wait until they have pushed too, so that gpu-check.sh says the same as this.
 wait_for_loops() {
     [ "$arrived" = yes ] || return 0
-    tries=20
+    tries=60
     until run_as_cron "$SCRIPTS/gpu-check.sh" status "$board_name" >/dev/null 2>&1; do
         tries=$((tries - 1))
         [ "$tries" -gt 0 ] || break
-        sleep 1
+        sleep 0.3
     done
 }
 
