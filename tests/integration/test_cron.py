@@ -13,7 +13,7 @@ from tests.support.board_fixture import Lab, gpu
 from tests.support.machine import Machine, need_machine
 
 ROOT = Path(__file__).parents[2]
-LONGEST_GAP = 13
+LONGEST_GAP = 18  # less than two intervals: no build was left out
 
 
 @pytest.fixture
@@ -26,22 +26,26 @@ def cron(tmp_path: Path) -> Iterator[Lab]:
     line = line.replace("/FOLDER", "/srv/lab").replace("/VENV/bin", str(Path(sys.executable).parent))
     machine.set_crontab("root", f'MAILTO=""\n{line} >> /srv/lab/mail 2>&1\n'.encode())
     with machine:
+        machine.begin_minute()
         yield lab
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_builders_that_cron_starts_hand_over_to_each_other(cron: Lab) -> None:
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 200
     built: list[int] = []
+    builders: list[str] = []
     number = 0
-    while time.monotonic() < deadline and not (built and built[-1] - built[0] > 75):
+    while time.monotonic() < deadline and len(set(builders)) < 2:
         number += 1
         cron.host("atlas", gpu(0, 100 + number))
         time.sleep(1)
         if (cron.www / "status.json").exists() and cron.status()["built"] not in built:
             built.append(cron.status()["built"])
-    assert built
-    assert built[-1] - built[0] > 75
+            builders.append((cron.state / "lock").read_text())
+    assert len(set(builders)) == 2
+    assert len(built) > 5
     assert max(later - earlier for earlier, later in zip(built, built[1:])) <= LONGEST_GAP
     assert (cron.data.parent / "mail").read_text() == ""
     assert cron.host_status()["gpus"][0]["memory.used"] >= 100 + number - LONGEST_GAP

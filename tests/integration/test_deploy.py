@@ -189,7 +189,7 @@ def test_behind_a_jump_host_the_web_host_is_named_and_ctrl_c_leaves_what_a_secon
     dest = f"ssh://gpuboard@web:{machine.port}"
     machine.run("box11", "rm -rf .config/gpuboard/keys")  # a deploy that was refused has left one
     with lab.start("--dest", dest, "far11=far", "far12=box12@web") as started:
-        wait_for((lab.home(10) / ".config/gpuboard/keys").exists, 30, every=0.01)
+        wait_for((lab.home(10) / ".config/gpuboard/keys").exists, 60, every=0.01)
         lab.interrupt(started)
         output, _ = started.communicate(timeout=60)
     assert started.returncode == 1, output
@@ -197,7 +197,7 @@ def test_behind_a_jump_host_the_web_host_is_named_and_ctrl_c_leaves_what_a_secon
     deploy_results = lab.results("--dest", dest, "far11=far", "far12=box12@web")
     assert {row["result"] for row in deploy_results.values()} <= {"installed", "upgraded", "up to date"}
     assert f"GPUBOARD_DEST={dest}\n" in (lab.home(10) / CONF).read_text()
-    wait_for(lambda: not list(lab.home(10).glob(".gpuboard-deploy.*")), 30)
+    wait_for(lambda: not list(lab.home(10).glob(".gpuboard-deploy.*")))
     config.write_text(before)
 
 

@@ -23,9 +23,9 @@ import pytest
 
 from tests.support.browser import missing
 from tests.support.docs import PAGES, blocks, commands
-from tests.support.machine import HOMES, Machine, keygen, need_machine, wait_for, wheelhouse
+from tests.support.machine import HOMES, PACKAGES_PYTHON, PATH, Machine, keygen, need_machine, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # the first time, pip fetches what is kept
 
 CLONE_NEWNET = 0x40000000
 # They run this very test, or take many minutes; tests/integration/test_docs.py checks their words.
@@ -85,9 +85,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     for program in ("nginx", "ip", "openssl", "htpasswd"):
         if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin"):
             missing(f"{program} is not here; ./install.sh test installs it")
-    wheelhouse()  # while there is a network
-    with own_network(), Machine(tmp_path_factory.mktemp("docs")) as docs_machine:
-        docs_machine.add_wheels()
+    docs_machine = Machine(tmp_path_factory.mktemp("docs"))
+    docs_machine.add_packages()  # while there is a network
+    with own_network(), docs_machine:
         for user in ("lab", "gpuboard"):
             docs_machine.copy_project(user)
         let_in(docs_machine)
@@ -111,8 +111,8 @@ def let_in(machine: Machine) -> None:
 
 def environment(user: str) -> dict[str, str]:
     """The programs of that user; those who play with gpuboard by hand have no settings."""
-    path = f"{HOMES[user]}/.local/bin:/usr/local/bin:/usr/bin:/bin" + (":/usr/sbin:/sbin" if user == "root" else "")
-    return {"PATH": path}
+    path = f"{HOMES[user]}/.local/bin:{PACKAGES_PYTHON}:{PATH}"
+    return {"PATH": f"{path}:/usr/sbin:/sbin" if user == "root" else path}
 
 
 def settle(machine: Machine) -> None:
@@ -121,7 +121,7 @@ def settle(machine: Machine) -> None:
         type_line(machine, "README.md", "./install.sh web")
         type_line(machine, "README.md", "./install.sh host --dest ssh://gpuboard@web")
         machine.path("/home/gpuboard/gpuboard/data/comments.json").write_text('{"nobody": [{"date": "2199-01-01"}]}')
-        wait_for(machine.path("/home/gpuboard/gpuboard/state/build.log").exists, 30)
+        wait_for(machine.path("/home/gpuboard/gpuboard/state/build.log").exists)
     if not machine.path(UNTOUCHED).exists():
         play = f"gpuboard demo --once --folder {UNTOUCHED}"
         machine.run("gpuboard", play, env={**environment("gpuboard"), "GPUBOARD_CONF": "/dev/null"})
@@ -169,7 +169,7 @@ def until_ctrl_c(command: list[str]) -> None:
         finally:
             if started.poll() is None:
                 os.kill(child_of(started.pid), signal.SIGINT)
-        output, _ = started.communicate(timeout=20)
+        output, _ = started.communicate(timeout=60)
     assert started.returncode == 0, output
     assert not board_answers()
 
@@ -224,7 +224,7 @@ def host_can_be_taken_back(machine: Machine) -> None:
 
 
 def board_is_served(_: Machine) -> None:
-    wait_for(board_answers, 30, 0.5)
+    wait_for(board_answers, 60, 0.5)
 
 
 def nothing_is_left(machine: Machine) -> None:

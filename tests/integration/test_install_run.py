@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import HOMES, Machine, need_machine
+from tests.support.machine import HOMES, PATH, Machine, need_machine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # the first time, pip fetches what is kept
 
 FRONT = f"{HOMES['lab']}/my lab/gpuboard"
 
@@ -20,7 +20,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One without GPUs."""
     need_machine()
     prepared_machine = Machine(tmp_path_factory.mktemp("machine"))
-    prepared_machine.add_wheels()
+    prepared_machine.add_packages()
     prepared_machine.path("/usr/local/sbin/nvidia-smi").unlink()
     prepared_machine.copy_project("lab", "my lab/gpuboard")
     with prepared_machine:
@@ -77,7 +77,7 @@ def test_run_installs_what_venv_needs_where_it_is_root(machine: Machine, clone: 
 
 
 def test_a_pip_that_fails_is_heard_and_tried_again(machine: Machine, clone: Path) -> None:
-    code, words = run_here(machine, PIP_FIND_LINKS="/nowhere")
+    code, words = run_here(machine, PIP_FIND_LINKS="/nowhere", PATH=PATH)
     assert code == 2
     assert "No matching distribution found" in words
     assert "pip could not install what gpuboard needs" in words
@@ -85,7 +85,7 @@ def test_a_pip_that_fails_is_heard_and_tried_again(machine: Machine, clone: Path
 
 
 def test_run_makes_all_it_needs_and_shows_a_simulated_lab_where_there_is_no_gpu(machine: Machine, clone: Path) -> None:
-    words = run_here(machine, "--nonsense")[1]
+    words = run_here(machine, "--nonsense", PATH=PATH)[1]  # by pip alone
     assert "Installing gpuboard and what it needs into .venv\n" in words
     assert "No GPU was found here" in words
     assert "Usage: gpuboard demo" in words

@@ -19,7 +19,7 @@ import pytest
 from tests.support.board_fixture import Lab, gpu
 from tests.support.machine import Machine, Person, need_machine, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # the first time, pip fetches what is kept
 HOME = "/home/gpuboard"
 DATA = f"{HOME}/gpuboard/data"
 GPUBOARD = f"{HOME}/.local/bin/gpuboard"
@@ -65,7 +65,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     prepared_machine = Machine(tmp_path_factory.mktemp("machine"), boxes=1)
     with prepared_machine.path("/etc/group").open("a") as group:
         group.write(f"gpulab:x:{GROUP}:gpuboard,{MEMBER},{SERVER}\n")
-    prepared_machine.add_wheels()
+    prepared_machine.add_packages()
     with prepared_machine:
         yield prepared_machine
 
@@ -192,7 +192,7 @@ def under_attack(machine: Machine) -> Iterator[None]:
     ]
     try:
         for user in (MEMBER, SERVER):
-            wait_for(lambda: list(machine.path("/tmp").glob(f"tried.{user}.*")), 30)  # noqa: B023, S108
+            wait_for(lambda: list(machine.path("/tmp").glob(f"tried.{user}.*")))  # noqa: B023, S108
         yield
     finally:
         machine.path("/tmp/enough").touch()  # noqa: S108

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -18,8 +22,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = ROOT / "site_builder/demo/stand-ins"
+# Where users find their programs; a Machine with packages has a Python of its own before these.
+PATH = "/usr/local/bin:/usr/bin:/bin"
+PACKAGES_PYTHON = "/srv/python"
 # That of the users, as their PATH finds it: ours may be in a folder that is closed to them.
-PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or "/usr/bin/python3"
+PYTHON = shutil.which("python3", path=PATH) or "/usr/bin/python3"
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
 # The third has a home whose name is hard on sh and cron.
 USERS = {"root": 0, "gpuboard": 7001, "lab": 7002, "odd": 7003}
@@ -74,7 +81,7 @@ def need_machine() -> None:
     need(missing())
 
 
-def wait_for(what: Callable[[], object], seconds: float = 10, every: float = 0.1) -> None:
+def wait_for(what: Callable[[], object], seconds: float = 60, every: float = 0.1) -> None:
     """Wait until it is true."""
     end = time.monotonic() + seconds
     while not what():
@@ -84,21 +91,81 @@ def wait_for(what: Callable[[], object], seconds: float = 10, every: float = 0.1
         time.sleep(every)
 
 
+def keep_tool(name: str, make: Callable[[Path], None], python: str = PYTHON) -> Path:
+    """Return a folder of .tools for this pyproject.toml and Python, which `make` fills if it is not there."""
+    version = subprocess.run([python, "--version"], capture_output=True, check=True).stdout
+    key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + version).hexdigest()[:12]
+    kept = ROOT / ".tools" / f"{name}-{key}"
+    kept.parent.mkdir(exist_ok=True)
+    with (kept.parent / f"{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of xdist share it
+        if not kept.is_dir():
+            new = kept.with_name(f"{kept.name}.new")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            make(new)
+            new.rename(kept)
+    return kept
+
+
 def wheelhouse() -> Path:
     """All that pip needs to install the project with the users' Python, and no network; kept for the next time."""
-    version = subprocess.run([PYTHON, "--version"], capture_output=True, check=True).stdout
-    key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + version).hexdigest()[:12]
-    kept = ROOT / ".tools" / f"wheels-{key}"
-    if not kept.is_dir():
-        new = ROOT / ".tools" / f"wheels-{key}.{os.getpid()}"
-        subprocess.run([PYTHON, "-m", "venv", str(new / "venv")], check=True)
-        pip = [str(new / "venv/bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
-        subprocess.run([*pip, "--wheel-dir", str(new), f"{ROOT}[alerts,slack]", "hatchling", "editables"], check=True)
-        shutil.rmtree(new / "venv")
-        for own in new.glob("gpuboard-*"):
-            own.unlink()
-        new.rename(kept)
-    return kept
+    return keep_tool("wheels", fill_wheelhouse)
+
+
+def fill_wheelhouse(folder: Path) -> None:
+    with pip_of_users() as pip:
+        wheels = [f"{ROOT}[alerts,slack]", "hatchling", "editables"]
+        subprocess.run([*pip, "wheel", "--wheel-dir", str(folder), *wheels], check=True)
+    for own in folder.glob("gpuboard-*"):
+        own.unlink()
+
+
+def packages() -> Path:
+    """The same wheels, installed, with pip itself; kept for the next time."""
+    wheels = sorted(map(str, wheelhouse().glob("*.whl")))
+    return keep_tool("packages", lambda folder: fill_packages(folder, wheels))
+
+
+def fill_packages(folder: Path, wheels: list[str]) -> None:
+    with pip_of_users() as pip:
+        words = ["install", "--no-index", "--no-deps", "--compile", "--target", str(folder), *wheels]
+        subprocess.run([*pip, *words], check=True)
+        for own in Path(pip[0]).parents[1].glob("lib/*/site-packages/*"):
+            if own.name.startswith(("pip", "setuptools")):
+                shutil.copytree(own, folder / own.name)
+
+
+def write_python(program: Path, python: str, packages_folder: str) -> None:
+    """Write a Python whose new venvs have these packages, so that pip has only gpuboard itself to install there."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    # pip reads `no-build-isolation = false` as the option --no-build-isolation
+    program.write_text(f"""#!/bin/sh
+[ "$1 $2" = "-m venv" ] || exec {python} "$@"
+{python} -m venv --without-pip "$3" || exit
+for packages in "$3"/lib/*/site-packages; do echo {packages_folder} >"$packages/prepared.pth"; done
+printf '[install]\\nno-build-isolation = false\\n' >"$3/pip.conf"
+""")
+    program.chmod(0o755)
+
+
+def build_wheel(folder: Path) -> Path:
+    """What pip builds of the project, by packages that it need not fetch."""
+    words = ["--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    command = [PYTHON, "-m", "pip", *words, "--wheel-dir", str(folder), str(ROOT)]
+    environment = {**os.environ, "PYTHONPATH": str(packages())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("gpuboard-*.whl")
+    return wheel
+
+
+@contextmanager
+def pip_of_users() -> Iterator[list[str]]:
+    """A pip of the users' Python."""
+    with tempfile.TemporaryDirectory() as venv:
+        subprocess.run([PYTHON, "-m", "venv", venv], check=True)
+        yield [f"{venv}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
 def copy_files(target: Path) -> None:
@@ -124,6 +191,8 @@ class Machine:
         self.home = home
         self.smi = folder / "srv/smi"
         self.process: subprocess.Popen[str] | None = None
+        self.shared: dict[str, Path] = {}
+        self.path_variable = PATH
         with socket.socket() as held:
             held.bind(("127.0.0.1", 0))
             self.port: int = held.getsockname()[1]
@@ -203,6 +272,10 @@ class Machine:
                 aside, quoted = f"/mnt/{number}", shlex.quote(place)
                 lines += [f"mkdir {aside}", f"mount --bind {quoted} {aside}"]
                 back += [f"mkdir -p {quoted}", f"mount --bind {aside} {quoted}"]
+        for number, (place, source) in enumerate(self.shared.items()):
+            aside = f"/mnt/shared{number}"
+            lines += [f"mkdir {aside}", f"mount --bind {shlex.quote(str(source))} {aside}"]
+            back += [f"mkdir -p {place}", f"mount --bind {aside} {place}"]
         lines += [f"mount --bind {shlex.quote(str(self.path(place)))} {place}" for place in PRIVATE]
         return "\n".join(lines + back)
 
@@ -230,7 +303,7 @@ class Machine:
         """End its first process, and so all others."""
         if self.process and self.process.stdin and self.process.stdout:
             self.process.stdin.close()
-            self.process.wait(20)
+            self.process.wait(60)
             self.process.stdout.close()
 
     def sshd_answers(self) -> bool:
@@ -250,7 +323,7 @@ class Machine:
         """What runs a command in it; a text is one for sh."""
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         number = str(self.users[user])
-        variables = {"HOME": self.homes[user], "USER": user, "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        variables = {"HOME": self.homes[user], "USER": user, "PATH": self.path_variable, "LANG": "C.UTF-8"}
         # without compiling all of it: little of what pip installs is used here
         variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels", "PIP_COMPILE": "0", **env}
         inside = ["nsenter", "-t", self.first(), "-m", "-u", "-p", "--"]
@@ -290,9 +363,28 @@ class Machine:
         return target
 
     def add_wheels(self) -> None:
-        """Let pip find there what it needs."""
-        if not self.path("/srv/wheels").exists():
-            shutil.copytree(wheelhouse(), self.path("/srv/wheels"))
+        """Let pip find there what it needs; to be called before the machine starts."""
+        self.shared["/srv/wheels"] = wheelhouse()
+
+    def add_packages(self) -> None:
+        """Let a new venv have what pip would install there, beside gpuboard itself; with the wheels too."""
+        self.add_wheels()
+        self.shared["/srv/packages"] = packages()
+        write_python(self.path(f"{PACKAGES_PYTHON}/python3"), PYTHON, "/srv/packages")
+        self.path_variable = f"{PACKAGES_PYTHON}:{PATH}"
+
+    def begin_minute(self) -> None:
+        """Let the next minute of cron begin now: its own clock is put forward, that of all others is not."""
+        need("" if shutil.which("faketime") else "faketime is not installed")
+        self.run("root", "kill $(cat /run/crond.pid)")
+        wait_for(lambda: not self.cron_runs(), 30)
+        ahead = 57 - time.time() % 60
+        self.run("root", f"PATH=$PATH:/usr/sbin; setsid faketime -f {ahead:+.1f}s cron -f >/dev/null 2>&1 &")
+        wait_for(self.cron_runs, 30)
+
+    def cron_runs(self) -> bool:
+        """Whether the daemon is there."""
+        return "cron -f" in self.run("root", "ps -eo args=").stdout.splitlines()
 
     def crontab(self, user: str) -> bytes | None:
         """The crontab as it is kept, without cron's own head; None if there is none."""
@@ -314,7 +406,7 @@ class Machine:
     def processes(self) -> list[str]:
         """The command lines of all that runs in it, but for its own daemons."""
         lines = self.run("root", "ps -eo args=").stdout.splitlines()
-        own = ("/bin/sh -c", "cron -f", "sshd:", "cat", "ps -eo", "nsenter")
+        own = ("/bin/sh -c", "cron -f", "faketime", "sshd:", "cat", "ps -eo", "nsenter")
         return [line for line in lines if not line.startswith(own)]
 
 
@@ -338,6 +430,15 @@ class Person:
         """Call it, in the home folder, with what it says on both streams in stdout."""
         command = [str(self.clone / "install.sh"), *words]
         return self.machine.run(self.user, command, check=check, env=env)
+
+    def kill_install(self, *words: str, when: Callable[[], object], **env: str) -> None:
+        """Call it, and kill it and all that it has started as soon as something is so."""
+        command = self.machine.command(self.user, [str(self.clone / "install.sh"), *words], self.home, env)
+        void = subprocess.DEVNULL
+        with subprocess.Popen(command, stdin=void, stdout=void, stderr=void, start_new_session=True) as started:
+            wait_for(lambda: when() or started.poll() is not None, 60, 0.02)
+            assert started.poll() is None, "it ended before it could be killed"
+            os.killpg(started.pid, signal.SIGKILL)
 
     def sh(self, command: str, check: bool = True) -> str:
         """Run something else."""
