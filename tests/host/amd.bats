@@ -24,6 +24,7 @@ calls() { grep -c -- "$1" "$SMI/amd/calls" || :; }
 # parts FILE: what its parts are called.
 parts() { sed -n 's/^# part \([^ ]*\) .*/\1/p' "$1" | tr '\n' ' '; }
 
+# bats test_tags=quick,shell
 @test "a host with AMD's GPUs alone tells them by amd-smi, each answer as a part" {
     amd amd-smi rocm-smi
     "$RUN_SH" once
@@ -59,6 +60,7 @@ parts() { sed -n 's/^# part \([^ ]*\) .*/\1/p' "$1" | tr '\n' ' '; }
     done
 }
 
+# bats test_tags=shell
 @test "an amd-smi of before ROCm 6.4 is asked as it can be, and that is remembered" {
     amd amd-smi
     touch "$SMI/amd/old"
@@ -133,13 +135,14 @@ parts() { sed -n 's/^# part \([^ ]*\) .*/\1/p' "$1" | tr '\n' ' '; }
     [ "$(grep -c '^[01], GPU-' "$DATA/gpus.csv")" = 2 ]
 }
 
+# bats test_tags=shell
 @test "a tool that hangs is stopped at the limit, and not asked a second thing" {
     amd amd-smi rocm-smi
     echo 60 >"$SMI/amd/sleep"
-    "$RUN_SH" tick 1
+    GPUBOARD_LIMIT=1 "$RUN_SH" tick 1
     whole "$SPOOL/gpus.csv" gpus 124
     has "$SPOOL/gpus.csv" '# part amd-smi/names rc=124'
-    has "$SPOOL/gpus.csv" '# err amd-smi did not answer within 2 s and was stopped'
+    has "$SPOOL/gpus.csv" '# err amd-smi did not answer within 1 s and was stopped'
     [ "$(wc -l <"$SMI/amd/calls")" = 1 ]
     rm "$SMI/amd/sleep"
     "$RUN_SH" tick 1
@@ -150,17 +153,19 @@ parts() { sed -n 's/^# part \([^ ]*\) .*/\1/p' "$1" | tr '\n' ' '; }
     amd amd-smi
     "$RUN_SH" once
     echo 60 >"$SMI/amd/sleep"
+    export GPUBOARD_LIMIT=1
     "$RUN_SH" once
     whole "$DATA/gpus.csv" gpus 124
     [ "$(parts "$DATA/gpus.csv")" = 'amd-smi/names amd-smi/static amd-smi/metric ' ]
     has "$DATA/gpus.csv" '# part amd-smi/metric rc=124'
     has "$DATA/gpus.csv" '"hip_uuid"'
-    [ -z "$(ours)" ]
+    nothing_left
     "$RUN_SH" once
     has "$DATA/gpus.csv" '"hip_uuid"'
     [ "$(calls 'list -e')" = 1 ]
 }
 
+# bats test_tags=shell
 @test "names that could not be kept, on a full disk, are asked anew at the next tick" {
     amd amd-smi
     printf '#!/bin/sh\nexit 1\n' >"$TMP/bin/cp"
@@ -176,13 +181,13 @@ parts() { sed -n 's/^# part \([^ ]*\) .*/\1/p' "$1" | tr '\n' ' '; }
 
 @test "the people behind AMD's processes are found, by either tool" {
     sleep 300 &
-    STARTED=$!
+    local pid=$!
     for tool in amd-smi rocm-smi; do
         amd "$tool"
-        printf '0 %s 1073741824 python3\n1 %s 1073741824 python3\n' "$STARTED" "$STARTED" >"$SMI/amd/apps"
+        printf '0 %s 1073741824 python3\n1 %s 1073741824 python3\n' "$pid" "$pid" >"$SMI/amd/apps"
         rm -f "$SPOOL/amd"
         "$RUN_SH" once
-        [ "$(awk -F '\t' -v pid="$STARTED" '$1 == pid {print $3, $6, $NF}' "$DATA/ps.txt")" = "$STARTED $(id -un) sleep 300" ]
+        [ "$(awk -F '\t' -v pid="$pid" '$1 == pid {print $3, $6, $NF}' "$DATA/ps.txt")" = "$pid $(id -un) sleep 300" ]
         rm "$TMP/bin/$tool"
     done
 }

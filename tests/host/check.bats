@@ -2,29 +2,24 @@
 # gpu-check.sh: the three loops live, and end when told.
 load helper
 
-loop_pid() { cut -d' ' -f1 "$SPOOL/run/$1"; }
+loop_pid() { print_loop_state "$1" 1; }
 up_and_fresh() { "$CHECK" status gpu1 >/dev/null; }
 newer() { [ "$(stat -c %Y "$DATA/$1" 2>/dev/null || echo 0)" -gt "$2" ]; }
 start() {
     "$CHECK" gpu1
-    within 15 up_and_fresh
-    within 15 test -e "$DATA/gpus.csv"
-}
-nothing_left() {
-    [ -z "$(ours)" ] && return
-    for pid in $(ours); do echo "$pid: $(tr '\0' ' ' <"/proc/$pid/cmdline")"; done >&2
-    return 1
+    wait_until up_and_fresh
+    wait_until test -e "$DATA/gpus.csv"
 }
 
 @test "it starts three loops, which push, and says nothing" {
     run "$CHECK" gpu1
     [ "$status" = 0 ]
     [ -z "$output" ]
-    within 15 up_and_fresh
-    within 15 test -e "$DATA/gpus.csv" -a -e "$DATA/processes.csv" -a -e "$DATA/ps.txt" -a -e "$DATA/host.txt"
+    wait_until up_and_fresh
+    wait_until test -e "$DATA/gpus.csv" -a -e "$DATA/processes.csv" -a -e "$DATA/ps.txt" -a -e "$DATA/host.txt"
     now=$(date +%s)
-    within 10 newer gpus.csv "$now"
-    within 10 newer host.txt "$now"
+    wait_until newer gpus.csv "$now"
+    wait_until newer host.txt "$now"
 }
 
 @test "loops that run are left alone" {
@@ -34,21 +29,36 @@ nothing_left() {
     [ "$before" = "$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)" ]
 }
 
+# bats test_tags=quick,shell
+@test "each script prints its head as help, and on stderr for wrong use" {
+    for name in run check doctor enrol receive; do
+        run "$TMP/scripts/gpu-$name.sh" --help
+        [ "$status" = 0 ]
+        [[ $output == "gpu-$name.sh: "* && $output != *'#!'* && $output != *'set -eu'* ]]
+    done
+    run "$RUN_SH" 4
+    [ "$status" = 2 ]
+    [[ $output == 'gpu-run.sh: '* ]]
+}
+
+# bats test_tags=shell
 @test "two gpu-check.sh at once make three loops, not six" {
     "$CHECK" gpu1 &
     "$CHECK" gpu1
-    wait
-    within 15 up_and_fresh
+    wait $!
+    wait_until up_and_fresh
     [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh [123]\$")" = 3 ]
 }
 
+# bats test_tags=shell
 @test "a loop that is killed with -9 is started again, and its orphaned sleep is ended" {
     export GPUBOARD_GPUS_EVERY=30
     start
     old=$(loop_pid 1)
-    within 10 pgrep -P "$old" -x sleep >/dev/null
+    wait_until pgrep -P "$old" -x sleep >/dev/null
     orphan=$(pgrep -P "$old" -x sleep)
     kill -9 "$old"
+    wait_until flock -n "$SPOOL/run/1" true # under load it takes a moment to end
     kill -0 "$orphan"
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
@@ -56,34 +66,38 @@ nothing_left() {
     "$CHECK" gpu1
     [ "$(loop_pid 1)" != "$old" ]
     kill -0 "$(loop_pid 1)"
-    within 5 gone "$orphan"
+    wait_until gone "$orphan"
 }
 
+# bats test_tags=shell
 @test "a loop that hangs is started again" {
     export GPUBOARD_LIMIT=1
     start
     old=$(loop_pid 2)
     kill -STOP "$old"
     hangs() { "$CHECK" status gpu1 | grep -q '2 processes  hangs'; }
-    within 15 hangs
-    "$CHECK" gpu1
-    [ "$(loop_pid 2)" != "$old" ]
-    within 10 up_and_fresh
-    within 5 gone "$old"
+    wait_until hangs
+    # a tick of it that was under way when it stopped may still end, and count
+    is_restarted() { "$CHECK" gpu1 && [ "$(loop_pid 2)" != "$old" ]; }
+    wait_until is_restarted
+    wait_until up_and_fresh
+    wait_until gone "$old"
 }
 
+# bats test_tags=shell
 @test "a round that fails does not end its loop" {
     start
     chmod 000 "$TMP/scripts/lib/snapshot.awk"
     [ "$(id -u)" != 0 ] || mv "$TMP/scripts/lib/snapshot.awk" "$TMP/hidden.awk"
-    sleep 2
+    for task in 1 2 3; do wait_until grep -qs snapshot.awk "$SPOOL/run/$task.err"; done
     [ "$(id -u)" != 0 ] || mv "$TMP/hidden.awk" "$TMP/scripts/lib/snapshot.awk"
     chmod 644 "$TMP/scripts/lib/snapshot.awk"
     now=$(date +%s)
-    within 10 newer gpus.csv "$now"
-    within 10 up_and_fresh
+    wait_until newer gpus.csv "$now"
+    wait_until up_and_fresh
 }
 
+# bats test_tags=quick,shell
 @test "kill ends everything and leaves the last snapshot" {
     start
     "$CHECK" kill
@@ -95,6 +109,7 @@ nothing_left() {
 }
 
 @test "status tells that nvidia-smi fails, and that nothing arrives though nothing fails" {
+    export GPUBOARD_LIMIT=1 # what has not arrived for three seconds is missing
     printf 'No devices were found\n' >"$SMI/say"
     echo 6 >"$SMI/rc"
     start
@@ -104,19 +119,20 @@ nothing_left() {
     exec 6>>"$SPOOL/run/push"
     flock 6 # as a push that hangs in the kernel would
     silent() { "$CHECK" status | grep -q "push         nothing has arrived at $TMP/data for"; }
-    within 15 silent
+    wait_until silent
     fails "$CHECK" status >/dev/null
     exec 6>&-
-    within 10 up_and_fresh
+    wait_until up_and_fresh
 }
 
 @test "a tick that cannot write its snapshot does not count as one" {
+    export GPUBOARD_LIMIT=1 # so that it hangs after three seconds
     start
     mv "$TMP/scripts/lib/sanitize.awk" "$TMP/hidden.awk"
     hangs() { "$CHECK" status gpu1 | grep -A1 '1 GPUs       hangs' | grep -q 'it says: .*sanitize.awk'; }
-    within 15 hangs
+    wait_until hangs
     mv "$TMP/hidden.awk" "$TMP/scripts/lib/sanitize.awk"
-    within 10 up_and_fresh
+    wait_until up_and_fresh
 }
 
 @test "status and kill make nothing, and tell which names there are" {
@@ -142,8 +158,8 @@ nothing_left() {
     start
     mkdir "$TMP/elsewhere"
     "$CHECK" gpu1 "$TMP/elsewhere"
-    within 15 test -e "$TMP/elsewhere/gpu1/gpus.csv"
-    within 10 up_and_fresh
+    wait_until test -e "$TMP/elsewhere/gpu1/gpus.csv"
+    wait_until up_and_fresh
     "$CHECK" status gpu1 | grep -q "at $TMP/elsewhere"
 }
 
@@ -159,25 +175,26 @@ nothing_left() {
 @test "a destination that is broken in the settings file under running loops is told" {
     printf 'GPUBOARD_DEST=%s/data\n' "$TMP" >"$TMP/my.conf"
     env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
-    within 15 test -e "$DATA/host.txt"
+    wait_until test -e "$DATA/host.txt"
     echo 'GPUBOARD_DEST=nowhere' >"$TMP/my.conf"
-    within 10 grep -qs "GPUBOARD_DEST is 'nowhere'" "$SPOOL/push.failed"
+    wait_until grep -qs "GPUBOARD_DEST is 'nowhere'" "$SPOOL/push.failed"
     fails env -u GPUBOARD_DEST "$CHECK" status --conf "$TMP/my.conf" gpu1 >/dev/null
 }
 
 @test "once to another place does not pass for the loops' own push" {
     export GPUBOARD_DEST=$TMP/share
     "$CHECK" gpu1
-    within 10 test -s "$SPOOL/push.failed"
+    wait_until test -s "$SPOOL/push.failed"
     GPUBOARD_DEST=$TMP/data "$RUN_SH" once
     fails "$CHECK" status gpu1 >/dev/null
 }
 
+# bats test_tags=shell
 @test "kill ends a hanging nvidia-smi, a stubborn one too" {
     echo 60 >"$SMI/sleep"
     touch "$SMI/stubborn"
-    GPUBOARD_LIMIT=10 "$CHECK" gpu1
-    within 5 test -s "$SMI/calls"
+    "$CHECK" gpu1
+    wait_until test -s "$SMI/calls"
     "$CHECK" kill
     nothing_left
 }
@@ -185,8 +202,8 @@ nothing_left() {
 @test "kill ends a push that hangs" {
     printf '#!/bin/sh\ncase $* in *.new/*) sleep 60 ;; esac\nexec /bin/cp "$@"\n' >"$TMP/bin/cp"
     chmod +x "$TMP/bin/cp"
-    GPUBOARD_LIMIT=10 "$CHECK" gpu1
-    within 10 pgrep -f "$TMP/bin/cp" >/dev/null
+    "$CHECK" gpu1
+    wait_until pgrep -f "$TMP/bin/cp" >/dev/null
     "$CHECK" kill
     nothing_left
 }
@@ -203,7 +220,7 @@ nothing_left() {
     "$CHECK" gpu1
     "$CHECK" gpu2
     "$CHECK" kill gpu2
-    within 15 up_and_fresh
+    wait_until up_and_fresh
     run "$CHECK" status gpu2
     [ "$status" = 1 ]
     "$CHECK" kill
@@ -213,29 +230,27 @@ nothing_left() {
 @test "kill does not harm a person who reads the snapshots" {
     start
     tail -f "$SPOOL/gpus.csv" >/dev/null &
-    STARTED=$!
     "$CHECK" kill
-    kill -0 "$STARTED"
+    kill -0 $!
 }
 
 @test "status tells where the loops stand and why a push fails" {
     export GPUBOARD_DEST=$TMP/share
     "$CHECK" gpu1
-    within 10 test -s "$SPOOL/push.failed"
+    wait_until test -s "$SPOOL/push.failed"
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
     [[ $output == *"push         fails: the folder $TMP/share is not there (not mounted?)"* ]]
     [[ $output == gpu1:* ]]
     mkdir "$TMP/share"
-    within 10 up_and_fresh
+    wait_until up_and_fresh
     run "$CHECK" status gpu1
     [[ $output == *'push         last arrived'* ]]
 }
 
 @test "a loop started by hand counts, and is not started twice" {
     "$RUN_SH" 1 &
-    STARTED=$!
-    within 5 test -s "$SPOOL/run/1"
+    wait_until test -s "$SPOOL/run/1"
     "$CHECK" gpu1
     [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh 1\$")" = 1 ]
     run "$RUN_SH" 1
@@ -243,27 +258,29 @@ nothing_left() {
     [[ $output == *'the loop of task 1 runs already for gpu1'* ]]
 }
 
+# bats test_tags=shell
 @test "a spool that is removed under the loops comes back, with three loops" {
     start
-    rm -rf "$TMP/spool"
+    remove_spool
     "$CHECK" gpu1
-    within 15 up_and_fresh
+    wait_until up_and_fresh
     three() { [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh [123]\$")" = 3 ]; }
-    within 15 three
+    wait_until three
 }
 
+# bats test_tags=shell
 @test "cron's bare environment is enough: PATH alone, no HOME" {
     mkdir -p "$TMP/home/.config/gpuboard"
     run env -i PATH=/usr/bin:/bin GPUBOARD_SPOOL="$TMP/spool" "$CHECK" gpu1 "$TMP/data"
     [ "$status" = 0 ]
     [ -z "$output" ]
-    within 15 test -e "$DATA/host.txt"
-    within 15 env -i PATH=/usr/bin:/bin GPUBOARD_SPOOL="$TMP/spool" "$CHECK" status gpu1
+    wait_until test -e "$DATA/host.txt"
+    wait_until env -i PATH=/usr/bin:/bin GPUBOARD_SPOOL="$TMP/spool" "$CHECK" status gpu1
 }
 
+# bats test_tags=quick,shell
 @test "a host name that is none is refused, and nothing is written" {
     for name in '../x' 'a/b' 'a;b' 'a b' '-x' '.hidden' 'ü' "$(printf 'a%.0s' {1..64})"; do
-        rm -rf "$TMP/spool"
         run "$CHECK" "$name" "$TMP/data"
         [ "$status" = 2 ]
         run env HOST="$name" "$RUN_SH" once
@@ -277,26 +294,27 @@ nothing_left() {
     printf 'GPUBOARD_DEST=%s/from-file\nGPUBOARD_PS_EVERY=1\n' "$TMP" >"$TMP/my.conf"
     mkdir "$TMP/from-file" "$TMP/from-env" "$TMP/from-call"
     env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
-    within 15 test -e "$TMP/from-file/gpu1/host.txt"
+    wait_until test -e "$TMP/from-file/gpu1/host.txt"
     "$CHECK" kill
     GPUBOARD_DEST=$TMP/from-env "$CHECK" --conf "$TMP/my.conf" gpu1
-    within 15 test -e "$TMP/from-env/gpu1/host.txt"
+    wait_until test -e "$TMP/from-env/gpu1/host.txt"
     "$CHECK" kill
     GPUBOARD_DEST=$TMP/from-env "$CHECK" --conf "$TMP/my.conf" gpu1 "$TMP/from-call"
-    within 15 test -e "$TMP/from-call/gpu1/host.txt"
+    wait_until test -e "$TMP/from-call/gpu1/host.txt"
 }
 
 @test "a change of the settings file counts from the next round on" {
     printf 'GPUBOARD_DEST=%s/one\nGPUBOARD_LIMIT=7\n' "$TMP" >"$TMP/my.conf"
     mkdir "$TMP/one" "$TMP/two"
     env -u GPUBOARD_DEST -u GPUBOARD_LIMIT "$CHECK" --conf "$TMP/my.conf" gpu1
-    within 15 test -e "$TMP/one/gpu1/host.txt"
+    wait_until test -e "$TMP/one/gpu1/host.txt"
     printf 'GPUBOARD_DEST=%s/two\nGPUBOARD_LIMIT=1\n' "$TMP" >"$TMP/my.conf"
     echo 60 >"$SMI/sleep"
-    within 15 test -e "$TMP/two/gpu1/host.txt"
-    within 15 grep -q 'did not answer within 1 s' "$TMP/two/gpu1/gpus.csv"
+    wait_until test -e "$TMP/two/gpu1/host.txt"
+    wait_until grep -q 'did not answer within 1 s' "$TMP/two/gpu1/gpus.csv"
 }
 
+# bats test_tags=quick,shell
 @test "the settings file is never executed" {
     cat >"$TMP/gpuboard.conf" <<EOF
 # a comment
@@ -320,6 +338,7 @@ EOF
     [[ $output == *"$TMP/gpuboard.conf is another user's, and left alone"* ]]
 }
 
+# bats test_tags=shell
 @test "settings that cannot be right are refused by name" {
     for line in 'GPUBOARD_DEST =/x' 'GPUBOARD_DEST= /x'; do
         printf '  # an indented comment\n%s\n' "$line" >"$TMP/blank.conf"
@@ -356,37 +375,32 @@ EOF
     echo '+0' >"$TMP/clock"
     preload=$(faketime -f '+0' env | sed -n 's/^LD_PRELOAD=//p')
     LD_PRELOAD=$preload FAKETIME_TIMESTAMP_FILE=$TMP/clock FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 "$CHECK" gpu1
-    within 15 up_and_fresh
+    wait_until up_and_fresh
     before="$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)"
     echo '-3600' >"$TMP/clock"
     old() { [ "$(sed -n '1s/.* time=\([0-9]*\) .*/\1/p' "$DATA/gpus.csv")" -lt $(($(date +%s) - 3000)) ]; }
     read -r asked rest <"$SPOOL/clock" # it is asked once a minute: this one has passed
     echo "$((asked - 60)) $rest" >"$TMP/asked" && mv "$TMP/asked" "$SPOOL/clock"
-    within 15 old # the snapshots go on, and arrive
+    wait_until old # the snapshots go on, and arrive
     "$CHECK" gpu1
-    within 5 up_and_fresh
+    wait_until up_and_fresh
     [ "$before" = "$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)" ]
 }
 
+# bats test_tags=shell
 @test "a full disk of the spool sends nothing new, and all is well when it has room again" {
     on_a_small_spool <<'EOF'
 "$RUN_SH" once
 first=$(arrival)
 fill
-sleep 1
 "$CHECK" gpu1 2>/dev/null || :
-sleep 4
 for file in "$GPUBOARD_DEST"/gpu1/*.*; do [ "$(tail -n 1 "$file")" = '# end' ]; done
 [ "$first" = "$(arrival)" ]
-! "$CHECK" status gpu1 >/dev/null
+fails "$CHECK" status gpu1 >/dev/null
 empty
 "$CHECK" gpu1 || :
-for _ in $(seq 150); do
-    "$CHECK" status gpu1 >/dev/null && [ "$first" != "$(arrival)" ] && break
-    sleep 0.1
-done
-"$CHECK" status gpu1
-[ "$first" != "$(arrival)" ]
+is_well() { "$CHECK" status gpu1 >/dev/null && [ "$first" != "$(arrival)" ]; }
+wait_until is_well
 "$CHECK" kill
 EOF
 }
@@ -400,7 +414,7 @@ EOF
         mkdir "$TMP/$host" # each machine has its own /var/tmp, as it has its own name
         unshare -m -u sh -c "hostname $host.example.org && mount --bind $TMP/$host /var/tmp && exec $CHECK"
     done
-    within 15 test -e "$TMP/data/alpha/host.txt" -a -e "$TMP/data/beta/host.txt"
+    wait_until test -e "$TMP/data/alpha/host.txt" -a -e "$TMP/data/beta/host.txt"
     has "$TMP/data/alpha/host.txt" ' host=alpha '
     has "$TMP/data/beta/host.txt" ' host=beta '
     [ -d "$TMP/alpha/gpuboard-0/alpha" ]

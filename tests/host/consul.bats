@@ -8,10 +8,7 @@ setup_file() {
     CONSUL=$(command -v consul || echo "$BATS_TEST_DIRNAME/../../.tools/usr/bin/consul")
     [ -x "$CONSUL" ] || missing 'consul is not here; ./install.sh test fetches it'
     local dir=$BATS_FILE_TMPDIR ports
-    read -ra ports < <(python3 -c 'import socket
-held = [socket.socket() for _ in range(9)]
-for one in held: one.bind(("127.0.0.1", 0))
-print(*(one.getsockname()[1] for one in held))')
+    read -ra ports < <(choose_ports 9)
     export PORT=${ports[0]} TLS_PORT=${ports[1]} LEADERLESS=${ports[2]} ODD=${ports[3]}
     (
         cd "$dir" || exit
@@ -53,7 +50,7 @@ EOF2
     SERVERS="$SERVERS $!"
     python3 "$dir/odd.py" "$ODD" >/dev/null 2>&1 3>&- &
     export SERVERS="$SERVERS $!" CONSUL
-    within 30 ready
+    wait_until ready
     local rules='service_prefix "gpuboard" { policy = "write" }' number
     for number in {1..20}; do rules="$rules key \"lab$number/data/gpu1\" { policy = \"write\" }"; done # tests run side by side
     api PUT acl/policy -d "{\"Name\": \"gpu1\", \"Rules\": $(jsoned "$rules")}" >/dev/null
@@ -96,19 +93,24 @@ without_curl() {
     PATH=$TMP/bin:$TMP/all:/usr/lib/wsl/lib
 }
 
+# bats test_tags=quick,shell
 @test "a push to Consul is one value with all four files, each whole; the next one takes its place" {
     "$RUN_SH" once
     value >"$TMP/value"
     [ "$(grep -o '^# gpuboard 1 task=[a-z]* host=gpu1' "$TMP/value" | cut -d= -f2 | cut -d' ' -f1 | xargs)" = 'gpus processes ps host' ]
     [ "$(grep -c '^# end$' "$TMP/value")" = 4 ]
     [ "$(api GET "kv/$LAB?keys" | tr -d '[] \n')" = "\"$LAB/data/gpu1\"" ]
-    sleep 1
-    "$RUN_SH" tick 3
-    within 10 has "$SPOOL/sent" "$(head -n 1 "$SPOOL/host.txt")"
+    before=$(head -n 1 "$SPOOL/host.txt")
+    newer() { run_whole "$RUN_SH" tick 3 && [ "$(head -n 1 "$SPOOL/host.txt")" != "$before" ]; }
+    wait_until newer
+    wait_until has "$SPOOL/sent" "$(head -n 1 "$SPOOL/host.txt")"
+    run "$TMP/scripts/gpu-doctor.sh" gpu1
+    [[ $output == *"pass  consul        Consul at 127.0.0.1:$PORT answers, and has the"* ]]
     value | has /dev/stdin "$(head -n 1 "$SPOOL/host.txt")"
     [ "$(firsts)" = 4 ]
 }
 
+# bats test_tags=shell
 @test "a push to Consul goes by wget where there is no curl, and busybox wget is told to be too little" {
     without_curl
     "$RUN_SH" once
@@ -119,6 +121,7 @@ without_curl() {
     [[ $output == *'neither curl nor GNU wget is on this host (busybox wget cannot PUT): install curl'* ]]
 }
 
+# bats test_tags=shell
 @test "the token of Consul is no argument of any program, and in no file that stays" {
     for program in curl wget; do
         printf '#!/bin/sh\ntr "\\000" " " </proc/$$/cmdline >>%s/calls\nps -ww -eo args >>%s/calls\nexec /usr/bin/%s "$@"\n' "$TMP" "$TMP" "$program" >"$TMP/bin/$program"
@@ -172,7 +175,7 @@ without_curl() {
     rm "$SPOOL/host.txt" # so that each push has something new
     "$RUN_SH" tick 3
     said() {
-        within 10 has "$SPOOL/push.failed" "$1"
+        wait_until has "$SPOOL/push.failed" "$1"
         run "$CHECK" status
         [ "$status" = 1 ]
         [[ $output == *"push         fails: "*"$1"* ]]
@@ -182,7 +185,7 @@ without_curl() {
         fails "$RUN_SH" push
         said "$1"
     }
-    within 10 test -s "$SPOOL/sent"
+    wait_until test -s "$SPOOL/sent"
     value >"$TMP/before"
     GPUBOARD_DEST=consul://127.0.0.1:$LEADERLESS/$LAB refused "Consul at 127.0.0.1:$LEADERLESS has no leader just now"
     CONSUL_HTTP_TOKEN=00000000-0000-4000-8000-000000000002 refused "needs key \"$LAB/data/gpu1\" { policy = \"write\" }"
@@ -229,25 +232,26 @@ without_curl() {
     unset GPUBOARD_CONSUL_SERVICE
     export GPUBOARD_LIMIT=1 SERVICE=gpuboard # by default
     "$CHECK" --register gpu1
-    within 20 is passing
+    wait_until is passing
     api GET catalog/service/gpuboard | has /dev/stdin '"host": "gpu1"'
     run "$CHECK" status
     [ "$status" = 0 ]
     [[ $output == *"Consul       registered as gpuboard-gpu1 at 127.0.0.1:$PORT"* ]]
     api PUT agent/service/deregister/gpuboard-gpu1 # as an agent that lost its data
-    within 20 is passing
+    wait_until is passing
     "$CHECK" kill
-    within 20 is critical
+    wait_until is critical
     "$CHECK" --deregister gpu1
     is ''
     "$RUN_SH" once
     is ''
 }
 
+# bats test_tags=shell
 @test "a host that pushes elsewhere registers with the agent of CONSUL_HTTP_ADDR, and one that hangs delays no push" {
     export GPUBOARD_DEST=$TMP/data CONSUL_HTTP_ADDR=http://127.0.0.1:$PORT/
     "$CHECK" --register gpu1
-    within 20 is passing
+    wait_until is passing
     "$CHECK" kill
     export CONSUL_HTTP_ADDR=127.0.0.1:1
     "$RUN_SH" once

@@ -28,8 +28,10 @@ EOF
 # no_engine NAME...: as on a machine that has none; a real one here must not be asked.
 no_engine() {
     local name
-    for name in "$@"; do printf '#!/bin/sh\necho "$@" >>"$SMI/%s"\necho "Cannot connect" >&2\nexit 1\n' "$name" >"$TMP/bin/$name"; done
-    chmod +x "$TMP/bin/"*
+    for name in "$@"; do
+        printf '#!/bin/sh\necho "$@" >>"$SMI/%s"\necho "Cannot connect" >&2\nexit 1\n' "$name" >"$TMP/bin/$name"
+        chmod +x "$TMP/bin/$name"
+    done
 }
 
 # engine NAME: one that answers from the files engine/ID, what the template makes of a container; of another id it says what docker says.
@@ -70,4 +72,4 @@ tells() {
 }
 
 # forget: as if nothing were known yet.
-forget() { within 5 rm -rf "$GPUBOARD_SPOOL"; } # the push may still be at work in it
+forget() { remove_spool; }

@@ -49,9 +49,10 @@ finds() {
 
 start_loops() {
     "$CHECK" gpu1
-    within 20 "$CHECK" status gpu1
+    wait_until "$CHECK" status gpu1
 }
 
+# bats test_tags=quick,shell
 @test "a host that is well passes all, with exit 0, and nothing is changed there" {
     start_loops
     examine gpu1
@@ -78,6 +79,7 @@ start_loops() {
     finds skip spool 'is not there yet'
 }
 
+# bats test_tags=shell
 @test "what stands in the driver's way is told in its own words, and as JSON whatever they are" {
     printf 'Failed to initialize NVML: Driver/library version mismatch\nNVML library "5\\35" \033[31m\001\344 \303\244\302\2331m' >"$SMI/say"
     echo 18 >"$SMI/rc"
@@ -93,6 +95,7 @@ start_loops() {
     finds fail driver 'nvidia-smi was not found'
 }
 
+# bats test_tags=shell
 @test "a lost GPU, and persistence mode that is off, with what a call takes" {
     table Disabled
     echo 0.4 >"$SMI/sleep"
@@ -115,7 +118,7 @@ start_loops() {
     printf '#!/bin/sh\nsleep 60\n' >"$TMP/bin/crontab"
     began=$SECONDS
     examine gpu1
-    [ $((SECONDS - began)) -lt 20 ]
+    [ $((SECONDS - began)) -lt 50 ] # what hangs does so for 60 s
     finds fail driver 'did not answer within 1 s'
     finds fail cron-allowed 'cannot be read'
     mkdir "$TMP/proc/99"
@@ -128,6 +131,7 @@ start_loops() {
     [ ! -s "$SMI/calls" ]
 }
 
+# bats test_tags=shell
 @test "cron that does not run, a user who may not use it, a line that is missing or leads nowhere" {
     rm -r "$TMP/proc/7"
     printf '#!/bin/sh\necho "You (lab) are not allowed to use this program (crontab)" >&2\nexit 1\n' >"$TMP/bin/crontab"
@@ -161,6 +165,7 @@ start_loops() {
     finds fail linger 'loginctl enable-linger'
 }
 
+# bats test_tags=shell
 @test "settings that are wrong cost what needs them, and nothing else" {
     printf 'GPUBOARD_SPOOL = /x\n' >"$TMP/gpuboard.conf"
     examine --conf "$TMP/gpuboard.conf" gpu1
@@ -217,8 +222,7 @@ start_loops() {
     echo 'proc /proc proc rw,hidepid=invisible,gid=4 0 0' >"$TMP/proc/mounts"
     examine gpu1
     finds pass hidepid ''
-    chmod -R a+rwX "$TMP"
-    chmod a+x "$BATS_RUN_TMPDIR" "$BATS_FILE_TMPDIR" "$(dirname "$TMP")"
+    open_to_others
     for group in 4 65534; do
         code=0
         setpriv --reuid=65534 --regid=65534 --groups="$group" "$DOCTOR" gpu1 >"$TMP/told.$group" || code=$?
@@ -247,6 +251,7 @@ amd() {
     for id in driver gpus persistence; do finds skip "$id" 'there is no nvidia-smi here'; done
 }
 
+# bats test_tags=shell
 @test "a tool of AMD that fails, hangs or tells no GPU is told, with what to do" {
     amd amd-smi rocm-smi
     examine gpu1
@@ -265,8 +270,8 @@ amd() {
     examine gpu1
     finds fail amd 'amd-smi tells no GPU'
     echo 60 >"$SMI/amd/sleep"
-    examine gpu1
-    finds fail amd 'amd-smi did not answer within 2 s'
+    GPUBOARD_LIMIT=1 examine gpu1
+    finds fail amd 'amd-smi did not answer within 1 s'
     GPUBOARD_AMD=no examine gpu1
     finds skip amd ''
 }

@@ -15,6 +15,7 @@ setup() {
 # line HOST KEY [WORDS]: as it must stand there.
 line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %s\n' "$TMP" "${3:-}" "$1" "$2" "$1"; }
 
+# bats test_tags=quick,shell
 @test "a key is enrolled, replaced and removed; every other byte stays, and so does the mode" {
     "$ENROL" add gpu1 <"$TMP/one.pub"
     [ "$(cat "$KEYS")" = "$(line gpu1 "$ONE")" ]
@@ -37,6 +38,7 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
     [ "$(ls -A "$HOME/.ssh" | tr '\n' ' ')" = 'authorized_keys authorized_keys.gpuboard ' ]
 }
 
+# bats test_tags=shell
 @test "what is not one public key of this host alone is refused, and nothing changes" {
     "$ENROL" add gpu1 <"$TMP/one.pub"
     before=$(cat "$KEYS")
@@ -73,6 +75,7 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
     [ "$("$ENROL" list)" = "$(printf '10 %s\n1e1 %s' "$ONE" "$TWO")" ]
 }
 
+# bats test_tags=shell
 @test "who came by a key that is removed or replaced is put out at once, and nobody else" {
     LOCKS=$HOME/.local/state/gpuboard/receive
     mkfifo "$TMP/pipe"
@@ -80,18 +83,31 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
     for name in one two; do "$ENROL" add "$name" <"$TMP/$name.pub"; done
     for name in one two; do
         timeout 30 "$TMP/scripts/gpu-receive.sh" "$name" <"$TMP/pipe" 3>&- 6>&- &
-        within 10 bash -c "set -- '$LOCKS/'*/$name/lock && [ -e \"\$1\" ] && ! flock -n \"\$1\" true"
+        wait_until bash -c "set -- '$LOCKS/'*/$name/lock && [ -e \"\$1\" ] && ! flock -n \"\$1\" true"
     done
     cp -R "$TMP/scripts" "$TMP/other"
     "$TMP/other/gpu-enrol.sh" --file "$TMP/keys" add one <"$TMP/one.pub" # of another board
     fails flock -n "$LOCKS"/*/one/lock true
     "$ENROL" remove one
-    within 5 flock -n "$LOCKS"/*/one/lock true # the kernel frees it a moment after the kill
+    wait_until flock -n "$LOCKS"/*/one/lock true # the kernel frees it a moment after the kill
     fails flock -n "$LOCKS"/*/two/lock true
     "$ENROL" add two <"$TMP/two.pub" # as it is already
     fails flock -n "$LOCKS"/*/two/lock true
     "$ENROL" add two <"$TMP/one.pub"
-    within 5 flock -n "$LOCKS"/*/two/lock true
+    wait_until flock -n "$LOCKS"/*/two/lock true
+}
+
+# bats test_tags=shell
+@test "keys that cannot be written leave the file as it is" {
+    "$ENROL" add gpu1 <"$TMP/one.pub"
+    before=$(cat "$KEYS")
+    printf '#!/bin/sh\nexit 1\n' >"$TMP/bin/cp"
+    chmod +x "$TMP/bin/cp"
+    run "$ENROL" add gpu2 <"$TMP/two.pub"
+    [ "$status" = 2 ]
+    [[ $output == *"$KEYS could not be written: is the disk full?" ]]
+    [ "$(cat "$KEYS")" = "$before" ]
+    [ "$(ls -A "$HOME/.ssh" | tr '\n' ' ')" = 'authorized_keys authorized_keys.gpuboard ' ]
 }
 
 @test "many at once, into a file behind a link, all arrive" {
@@ -101,13 +117,15 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
     for n in 1 2 3 4 5 6; do
         ssh-keygen -q -t ed25519 -N '' -f "$TMP/k$n"
         "$ENROL" add "gpu$n" <"$TMP/k$n.pub" &
+        pids="${pids:-} $!"
     done
-    wait
+    wait $pids
     [ "$("$ENROL" list | cut -d' ' -f1 | sort | tr '\n' ' ')" = 'gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 ' ]
     [ -h "$KEYS" ]
     [ "$(head -n 1 "$TMP/real/keys")" = '# mine' ]
 }
 
+# bats test_tags=quick,shell
 @test "a folder whose name is hard on sh is one word of the command" {
     odd="$TMP/it's 100% \"my\" \$data"
     mkdir "$odd"

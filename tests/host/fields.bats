@@ -34,6 +34,7 @@ setup() {
     [ "$(head -n 1 "$SPOOL/fields")" = 590.48.01 ]
 }
 
+# bats test_tags=shell
 @test "another driver is asked again" {
     "$RUN_SH" tick 1
     echo 610.57.04 >"$SMI/driver"
@@ -53,6 +54,7 @@ setup() {
     has "$SPOOL/gpus.csv" 'memory.used [MiB]'
 }
 
+# bats test_tags=shell
 @test "one field that is listed and yet refused is dropped, and the others stay" {
     # a driver that lists what it does not take
     mv "$TMP/bin/nvidia-smi" "$TMP/bin/real-smi"

@@ -6,22 +6,14 @@ GOLDEN=$BATS_TEST_DIRNAME/../golden
 # Recordings of real machines: an additional check where this folder is; nothing else here knows of it.
 SHARED=${GPUBOARD_SHARED:-$BATS_TEST_DIRNAME/../../../shared}
 
-# use_shell: copies the scripts, with the shell to test in their first line (GPUBOARD_TEST_SHELL: dash, bash or ash).
-use_shell() {
-    local name=${GPUBOARD_TEST_SHELL:-dash} program
-    mkdir -p "$TMP/shell"
-    case $name in
-        ash) program=$(command -v busybox) ;;
-        *) program=$(command -v "$name") ;;
-    esac
-    ln -s "$program" "$TMP/shell/sh" # by the name of sh: bash is then in POSIX mode, busybox is ash
-    cp -R "$BATS_TEST_DIRNAME/../../scripts" "$TMP/scripts"
-    find "$TMP/scripts" -name '*.sh' -exec sed -i "1s|^#!/bin/sh|#!$TMP/shell/sh|" {} +
-}
+# Seconds after which a test has failed. All that a test waits for has a limit of its own (wait_until), which is shorter.
+BATS_TEST_TIMEOUT=${BATS_TEST_TIMEOUT:-120}
+WAIT_LIMIT=60
 
 helper_setup() {
     TMP=$BATS_TEST_TMPDIR
-    use_shell
+    SH=$BATS_SUITE_TMPDIR/shell/sh # the shell to test
+    cp -R "$BATS_SUITE_TMPDIR/scripts" "$TMP/scripts"
     mkdir -p "$TMP/bin" "$TMP/smi" "$TMP/data" "$TMP/home"
     ln -s "$BATS_TEST_DIRNAME/../../site_builder/demo/stand-ins/nvidia-smi" "$TMP/bin/nvidia-smi"
     : >"$TMP/smi/calls"
@@ -30,7 +22,7 @@ helper_setup() {
     SPOOL=$TMP/spool/gpu1
     DATA=$TMP/data/gpu1
     export SMI=$TMP/smi HOME=$TMP/home HOST=gpu1 PATH="$TMP/bin:$PATH"
-    export GPUBOARD_SPOOL=$TMP/spool GPUBOARD_DEST=$TMP/data GPUBOARD_LIMIT=2
+    export GPUBOARD_SPOOL=$TMP/spool GPUBOARD_DEST=$TMP/data GPUBOARD_LIMIT=10
     export GPUBOARD_GPUS_EVERY=1 GPUBOARD_PROCESSES_EVERY=1 GPUBOARD_PS_EVERY=1
     unset GPUBOARD_NVIDIA GPUBOARD_AMD GPUBOARD_CONF GPUBOARD_PROC GPUBOARD_SSH_CONFIG GPUBOARD_DISK_USE
     cd "$TMP" || return
@@ -38,11 +30,38 @@ helper_setup() {
 
 setup() { helper_setup; }
 
-teardown() {
-    "$CHECK" kill >/dev/null 2>&1 || true
+teardown() { end_processes; }
+
+# list_processes: the processes that the test has started and that still run: they have its output or a file of its folder open, or name it.
+list_processes() {
     local pid
-    for pid in ${STARTED:-}; do kill -9 "$pid" 2>/dev/null || true; done
+    for pid in $({
+        find /proc/[0-9]*/fd '(' -lname "$BATS_TEST_TMPDIR/*" -o -lname "$BATS_OUT" ')'
+        grep -lsF -- "$BATS_TEST_TMPDIR/" /proc/[0-9]*/cmdline
+    } 2>/dev/null | cut -d/ -f3 | sort -un); do
+        if [ "$pid" != "$$" ] && [ "$pid" != "$BASHPID" ] && ! gone "$pid"; then echo "$pid"; fi
+    done
 }
+
+# end_processes: ends them, and waits until they have ended.
+end_processes() {
+    local pids end=$((SECONDS + 20))
+    while pids=$(list_processes) && [ -n "$pids" ]; do
+        if [ "$SECONDS" -gt "$end" ]; then
+            # shellcheck disable=SC2086 # one word a pid
+            echo 'these processes do not end:' && ps -o pid,stat,args $pids
+            return 1
+        fi
+        # shellcheck disable=SC2086
+        kill -9 $pids 2>/dev/null || true
+        # shellcheck disable=SC2086
+        wait $pids 2>/dev/null || true # for those that are ours to wait for
+    done
+}
+
+# bats_kill_childprocesses_of PID: in the place of what bats does when a test takes too long: it would end the children of the test alone,
+# and the test would wait for a grandchild that holds its pipe.
+bats_kill_childprocesses_of() { end_processes; }
 
 # missing WORDS: what this machine does not have; in CI that is a failure, not a skip.
 missing() {
@@ -50,6 +69,7 @@ missing() {
         echo "missing in CI: $*" >&2
         return 1
     fi
+    : >"$BATS_RUN_TMPDIR/skipped"
     skip "$*"
 }
 
@@ -73,21 +93,51 @@ replay() {
     export REPLAY_BUNDLE=$1
 }
 
-# within SECONDS COMMAND...: waits until it succeeds.
-within() {
-    local end=$((SECONDS + $1))
-    shift
+# wait_until COMMAND...: waits until it succeeds.
+wait_until() {
+    local end=$((SECONDS + WAIT_LIMIT))
     until "$@"; do
         if [ "$SECONDS" -gt "$end" ]; then
-            echo "not in time: $*" >&2
+            echo "not within $WAIT_LIMIT s: $*" >&2
             return 1
         fi
         sleep 0.1
     done
 }
 
+# run_whole COMMAND...: runs it, and waits for all that it leaves in the background: that holds the other end of a pipe.
+run_whole() {
+    {
+        "$@" 6>&1 >&5 5>&- | cat >/dev/null
+        return "${PIPESTATUS[0]}"
+    } 5>&1
+}
+
+# remove_spool: a push that is under way may put a file into a folder that was empty a moment ago.
+remove_spool() { wait_until rm -rf "$TMP/spool" 2>/dev/null; }
+
+# choose_ports COUNT: free ports of loopback, below those that the kernel gives to every connection: such a port could be taken before its server starts.
+choose_ports() {
+    python3 -c 'import random, socket, sys
+held = []
+while len(held) < int(sys.argv[1]):
+    candidate = socket.socket()
+    try:
+        candidate.bind(("127.0.0.1", random.randrange(10000, 32000)))
+    except OSError:
+        continue
+    held.append(candidate)
+print(*(chosen.getsockname()[1] for chosen in held))' "$1"
+}
+
+# open_to_others: lets other users work in the folder of the test.
+open_to_others() {
+    chmod -R a+rwX "$TMP"
+    chmod a+x "$BATS_RUN_TMPDIR" "$BATS_SUITE_TMPDIR" "$(dirname "$TMP")"
+}
+
 # gone PID: it has ended; init may not have taken note of it yet.
-gone() { [[ ! -e /proc/$1/stat || $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) == Z* ]]; }
+gone() { ! read -rd '' _ <"/proc/$1/cmdline"; } 2>/dev/null
 
 # fails COMMAND...: succeeds if it does not.
 fails() { if "$@"; then return 1; fi; }
@@ -120,6 +170,23 @@ ours() {
     done
 }
 
+# print_loop_state TASK FIELD: the pid of a loop (1), or when it ticked last (2). The file is empty for a moment whenever it is written.
+print_loop_state() {
+    local words=()
+    until [ "${#words[@]}" = 3 ]; do read -ra words <"$SPOOL/run/$1" || sleep 0.05; done
+    echo "${words[$2 - 1]}"
+}
+
+# nothing_left: none of ours runs.
+nothing_left() {
+    local left
+    left=$(ours)
+    [ -z "$left" ] && return
+    # shellcheck disable=SC2086 # one word a pid
+    ps -o pid,stat,args $left >&2 || true
+    return 1
+}
+
 # on_a_small_spool SCRIPT: runs it, with a spool that is a disk of its own: `fill` leaves no room there, `empty` gives it back.
 on_a_small_spool() {
     need_root
@@ -132,8 +199,9 @@ fill() { head -c 1000000 /dev/zero >"$GPUBOARD_SPOOL/filler" 2>/dev/null || :; }
 empty() { rm "$GPUBOARD_SPOOL/filler"; }
 arrival() { stat -c %z "$GPUBOARD_DEST/gpu1/host.txt"; }
 EOF
+        declare -f wait_until fails
         cat
     } >"$TMP/small.sh"
-    export TMP RUN_SH CHECK
+    export TMP RUN_SH CHECK WAIT_LIMIT
     unshare -m bash "$TMP/small.sh"
 }

@@ -4,6 +4,7 @@ load helper
 
 value() { sed -n "s/^$1=//p" "$SPOOL/host.txt"; }
 
+# bats test_tags=quick,shell
 @test "host.txt tells load, CPUs, memory, uptime, kernel, driver, version, zone, disks and addresses" {
     "$RUN_SH" tick 1
     "$RUN_SH" tick 3
@@ -48,16 +49,18 @@ EOF
 2000000 1000 /home' ]
 }
 
+# bats test_tags=shell
 @test "a df that hangs is said and costs the disks alone" {
     printf '#!/bin/sh\nsleep 60\n' >"$TMP/bin/df"
     chmod +x "$TMP/bin/df"
-    "$RUN_SH" tick 3
+    GPUBOARD_LIMIT=1 "$RUN_SH" tick 3
     whole "$SPOOL/host.txt" host 0
-    has "$SPOOL/host.txt" '# err df did not answer within 2 s and was stopped'
+    has "$SPOOL/host.txt" '# err df did not answer within 1 s and was stopped'
     [ -z "$(value disk)" ]
     [ "$(value memory_total)" -gt 0 ]
 }
 
+# bats test_tags=shell
 @test "disk use by person comes from the file that is configured, with its time" {
     printf '12G\t/local/alice\n1,5T\t/local/bob smith\n\n# note\n4.0K\t/local/\033[31mx\n' >"$TMP/du.txt"
     touch -d @1700000000 "$TMP/du.txt"
@@ -70,9 +73,9 @@ EOF
 
 @test "a disk-use file that hangs is told by what it is, and costs itself alone" {
     mkfifo "$TMP/du.txt"
-    GPUBOARD_DISK_USE=$TMP/du.txt "$RUN_SH" tick 3
+    GPUBOARD_LIMIT=1 GPUBOARD_DISK_USE=$TMP/du.txt "$RUN_SH" tick 3
     whole "$SPOOL/host.txt" host 0
-    has "$SPOOL/host.txt" '# err disk-use did not answer within 2 s and was stopped'
+    has "$SPOOL/host.txt" '# err disk-use did not answer within 1 s and was stopped'
     [ -n "$(value disk)" ]
 }
 

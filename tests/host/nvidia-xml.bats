@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # nvidia-smi's XML: when it is asked for, and what of it leaves the host.
 load helper
+# shellcheck disable=SC2034 # for bats: some tests take a snapshot of many machines
+BATS_TEST_TIMEOUT=300
 
 # mig_gpu PROCESSES: the XML of a GPU that is cut in two, and its list.
 mig_gpu() {
@@ -76,6 +78,7 @@ asked() { grep -c -- "$1" "$SMI/calls" || true; }
     [ ! -e "$SPOOL/mig" ]
 }
 
+# bats test_tags=quick,shell
 @test "where a GPU is in MIG mode, XML and list are told in the same tick, and later asked for at once" {
     mode_is Enabled
     mig_gpu "$(process 42 C python)"
@@ -108,6 +111,7 @@ asked() { grep -c -- "$1" "$SMI/calls" || true; }
     has "$SPOOL/gpus.csv" 'GPU-00000000-1111-2222-3333-444444444444, NVIDIA H100'
 }
 
+# bats test_tags=shell
 @test "XML that fails costs nothing that CSV tells" {
     mode_is Enabled
     for _ in 1 2; do
@@ -126,6 +130,7 @@ asked() { grep -c -- "$1" "$SMI/calls" || true; }
     has "$SPOOL/processes.csv" 'gpu_uuid, pid, used_gpu_memory [MiB], process_name'
 }
 
+# bats test_tags=shell
 @test "GPUBOARD_NVIDIA says in which form it is asked" {
     mode_is Enabled
     mig_gpu
@@ -186,9 +191,8 @@ looked_at_processes() {
 
 @test "no secret leaves the host, nor what is huge; whose a process is, is known" {
     sleep 98 &
-    STARTED=$!
     mode_is Enabled
-    mig_gpu "$(process "$STARTED" C 'python --password=s3cret x' && process 9 G /usr/lib/xorg/Xorg && process 10 C "tool
+    mig_gpu "$(process $! C 'python --password=s3cret x' && process 9 G /usr/lib/xorg/Xorg && process 10 C "tool
 --key hunter2" && process 11 C "tool, $$, 2, 3")"
     awks looked_at_processes
 }

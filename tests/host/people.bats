@@ -31,6 +31,7 @@ setup() { container_setup; }
     [ "$(column person 100)" = alice ] # whose session it is
 }
 
+# bats test_tags=shell
 @test "a rootless container is whose session it runs in, whatever its number and its labels" {
     is_in podman 100 101000
     gpu_process 100

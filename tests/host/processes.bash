@@ -25,6 +25,6 @@ column() {
 
 take() {
     "$RUN_SH" tick 2
-    "$RUN_SH" tick 3
+    run_whole "$RUN_SH" tick 3
     whole "$SPOOL/ps.txt" ps 0
 }

@@ -11,11 +11,16 @@ setup() {
 
 # talk ROUNDS: hands pull.sh to the shell, asks so many times, and leaves what it said in $TMP/said.
 talk() {
-    coproc SHELL_THERE { exec "$TMP/shell/sh"; }
+    coproc SHELL_THERE { exec "$SH"; }
     pid=$SHELL_THERE_PID
     local from=${SHELL_THERE[0]} to=${SHELL_THERE[1]} line round
-    { echo 'patience=20' && cat "$TMP/scripts/lib/pull.sh"; } >&"$to"
-    read -r -t 20 line <&"$from"
+    { echo 'patience=60' && cat "$TMP/scripts/lib/pull.sh"; } >&"$to"
+    read -r -t "$WAIT_LIMIT" line <&"$from"
+    if [ "$line" = 'gpuboard-pull scripts' ]; then
+        tar czf "$TMP/scripts.tar.gz" -C "$TMP/scripts" .
+        { wc -c && cat "$TMP/scripts.tar.gz"; } <"$TMP/scripts.tar.gz" >&"$to"
+        read -r -t "$WAIT_LIMIT" line <&"$from"
+    fi
     [ "$line" = 'gpuboard-pull ready' ]
     for ((round = 0; round < $1; round++)); do echo go >&"$to"; done
     exec {to}>&-
@@ -23,6 +28,7 @@ talk() {
     wait "$pid"
 }
 
+# bats test_tags=quick,shell
 @test "each go is answered by one snapshot, and then nothing is left" {
     talk 2
     [ "$(grep -c '^gpuboard-pull files 0 [0-9]* [0-9]* [0-9]* [0-9]* 0$' "$TMP/said")" = 2 ]
@@ -31,6 +37,16 @@ talk() {
     [ ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid" ] && [ ! -e "$SPOOL" ]
 }
 
+# bats test_tags=shell
+@test "where nothing is installed it asks for the scripts, and leaves none" {
+    rm "$HOME/.local/share/gpuboard/scripts"
+    talk 1
+    grep -q '^gpuboard-pull files 0 ' "$TMP/said"
+    [ -e "$TMP/scripts.tar.gz" ]
+    [ ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid" ] && [ -z "$(ls -A "$HOME/.local/share/gpuboard")" ]
+}
+
+# bats test_tags=shell
 @test "a failure of the snapshot is told with its reason" {
     export GPUBOARD_GPUS_EVERY=never
     talk 1
@@ -38,6 +54,7 @@ talk() {
     has "$TMP/said" "GPUBOARD_GPUS_EVERY is 'never'"
 }
 
+# bats test_tags=shell
 @test "where a tool of ours is missing, plain commands tell what they can" {
     mkdir "$TMP/few"
     for tool in cat date dd grep id ps sed sh timeout awk dirname readlink; do ln -s "$(command -v "$tool")" "$TMP/few/$tool"; done
@@ -49,15 +66,16 @@ talk() {
     has_not "$TMP/said" '# gpuboard'
 }
 
+# bats test_tags=shell
 @test "a web host that falls silent is taken for gone" {
-    coproc SHELL_THERE { exec "$TMP/shell/sh"; }
+    coproc SHELL_THERE { exec "$SH"; }
     pid=$SHELL_THERE_PID
     { echo 'patience=1' && cat "$TMP/scripts/lib/pull.sh"; } >&"${SHELL_THERE[1]}"
-    within 20 gone "$pid"
+    wait_until gone "$pid"
     [ ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid" ]
     # as a forced command, too, it is as patient as the web host says, which may come once an hour
-    coproc FORCED { exec "$TMP/shell/sh" "$TMP/scripts/lib/pull.sh" gpu1; }
+    coproc FORCED { exec "$SH" "$TMP/scripts/lib/pull.sh" gpu1; }
     pid=$FORCED_PID
     printf 'export HOST=x GPUBOARD_LIMIT=5\npatience=1\nmain\n' >&"${FORCED[1]}"
-    within 20 gone "$pid"
+    wait_until gone "$pid"
 }

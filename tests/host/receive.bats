@@ -39,6 +39,7 @@ refused() {
     [ -z "$(ls -A "$FOLDER/gpu1/.new")" ]
 }
 
+# bats test_tags=quick,shell
 @test "updates over one connection replace the four files, with mode 0640, and leave nothing else" {
     hurry
     [ "$({ all_four one | update && { snapshot gpus gpu1 two && snapshot host gpu1 two; } | update; } | receive)" = "$(printf 'ok\nok')" ]
@@ -51,6 +52,7 @@ refused() {
     [ -z "$(ls -A "$FOLDER/gpu1/.new")" ]
 }
 
+# bats test_tags=shell
 @test "what is not a snapshot of this host is refused with a sentence, also in the log, and the old files stay" {
     hurry
     all_four old | update | receive
@@ -89,6 +91,7 @@ refused() {
     [ "$(du -sk "$FOLDER" | cut -f1)" -lt 100 ]
 }
 
+# bats test_tags=shell
 @test "a connection that sends a byte now and then is ended" {
     { printf 'gpuboard 1 push 100\n# gpu' && while /bin/sleep 0.5; do printf x; done; } 2>/dev/null | receive --idle 1
     has "$LOG" 'no whole update within 1 s'
@@ -119,17 +122,17 @@ hang() {
     mkfifo "$TMP/pipe"
     receive <"$TMP/pipe" >"$TMP/hung.out" 3>&- 7>&- &
     HUNG=$!
-    STARTED="${STARTED:-} $HUNG"
     exec 7>"$TMP/pipe"
     all_four half | update | head -c -20 >&7
-    within 5 is_taking
+    wait_until is_taking
 }
 
+# bats test_tags=shell
 @test "a new connection takes the place of one that hangs" {
     hurry
     hang
     [ "$(all_four new | update | receive)" = ok ]
-    within 5 gone "$HUNG"
+    wait_until gone "$HUNG"
     [ "$(content)" = "$(all_four new)" ]
     has "$LOG" 'a new connection has taken the place of an older one'
     exec 7>&-
@@ -147,6 +150,7 @@ hang() {
     [ -z "$(ls -A "$FOLDER/gpu1/.new")" ]
 }
 
+# bats test_tags=shell
 @test "a link in the place of a folder or a file is not followed" {
     hurry
     mkdir "$TMP/elsewhere"
@@ -174,6 +178,7 @@ hang() {
     [ "$(content)" = "$(all_four new)" ]
 }
 
+# bats test_tags=shell
 @test "a data folder that others can write is refused with the command to run, unless it is sticky" {
     hurry
     for mode in 0770 0757 2775 0777; do
@@ -191,6 +196,7 @@ hang() {
     [ "$(all_four new | update | receive)" = ok ]
 }
 
+# bats test_tags=shell
 @test "a data folder, or one of the host, that belongs to another account is refused" {
     need_root
     hurry
@@ -215,14 +221,13 @@ two_answers() { [ "$(cat "$TMP/answers")" = "$(printf 'ok\nok')" ]; }
     hurry
     mkfifo "$TMP/pipe"
     receive <"$TMP/pipe" >"$TMP/answers" 3>&- 7>&- &
-    STARTED="${STARTED:-} $!"
     exec 7>"$TMP/pipe"
     all_four old | update >&7
-    within 5 grep -qsx ok "$TMP/answers"
+    wait_until grep -qsx ok "$TMP/answers"
     rm -r "$FOLDER/gpu1"
     all_four new | update >&7
-    within 5 test -s "$FOLDER/gpu1/host.txt"
-    within 5 two_answers
+    wait_until test -s "$FOLDER/gpu1/host.txt"
+    wait_until two_answers
     [ "$(content)" = "$(all_four new)" ]
     exec 7>&-
 }
@@ -291,6 +296,7 @@ two_answers() { [ "$(cat "$TMP/answers")" = "$(printf 'ok\nok')" ]; }
     [ "$(content)" = "$(all_four new)" ]
 }
 
+# bats test_tags=shell
 @test "there is at most one update a second, over all connections" {
     began=$(date +%s%N)
     for _ in 1 2; do snapshot gpus | update | receive; done

@@ -27,10 +27,10 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     logged_in 2
     # shellcheck disable=SC2046 # one word a pid
     kill -9 $(connections)
-    within 15 logged_in 3
+    wait_until logged_in 3
     next_arrival
     kill -9 "$(pgrep -f "^ssh .*$S/client")"
-    within 15 logged_in 4
+    wait_until logged_in 4
     next_arrival
     one_connection
     [ "$(pgrep -cf "receive.sh --data $TMP/data gpu1")" = 1 ]
@@ -39,7 +39,6 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     fails one_connection
 }
 
-# bats test_tags=any-shell
 @test "ssh://: the key opens no shell, moves no files, forwards nothing and has no terminal" {
     start_sshd
     run ssh_there web 'touch stolen; id'
@@ -61,19 +60,30 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     [[ $output == *'PTY allocation request failed'* ]]
 }
 
+# bats test_tags=quick,shell
+@test "ssh://: gpu-doctor.sh logs in as the push does, and reads what the receiver answers" {
+    mkdir -p "$HOME/.config/gpuboard/keys"
+    cp "$S/user" "$HOME/.config/gpuboard/keys/gpu1"
+    start_sshd
+    run "$TMP/scripts/gpu-doctor.sh" gpu1
+    [[ $output == *'pass  ssh-key '* ]]
+    [[ $output == *'pass  ssh           web lets this host in, after '* ]]
+}
+
 @test "ssh://: a key that is used for another host is told so, and what it brought is not taken" {
     start_sshd
     HOST=gpu2 run "$RUN_SH" once
     [ "$status" = 1 ]
     [[ $output == *'did not arrive at ssh://web: the web host refuses it: this key is for gpu1, and the snapshot of gpu2'* ]]
     "$CHECK" gpu2
-    within 15 grep -qs 'the web host refuses it: this key is for gpu1' "$TMP/spool/gpu2/push.failed"
+    wait_until grep -qs 'the web host refuses it: this key is for gpu1' "$TMP/spool/gpu2/push.failed"
     run "$CHECK" status gpu2
     [[ $output == *'push         fails: the web host refuses it: this key is for gpu1, and the snapshot of gpu2'* ]]
     [ ! -e "$TMP/data/gpu2" ]
     [ -z "$(ls "$DATA")" ]
 }
 
+# bats test_tags=shell
 @test "ssh://: an unknown host key, a key that is not enrolled, and one that opens a shell are told apart" {
     start_sshd
     mv "$S/known" "$S/known.right"
@@ -96,25 +106,25 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     [[ $output == *'the key of this host is not enrolled at ssh://web, but opens a shell there: call gpu-enrol.sh on the web host'* ]]
 }
 
+# bats test_tags=shell
 @test "ssh://: a web host that is away is asked less and less often, and gets the newest when it is back" {
     "$CHECK" gpu1
-    within 20 grep -qs ' [2-9]$' "$SPOOL/run/retry"
+    wait_until grep -qs ' [2-9]$' "$SPOOL/run/retry"
     run "$CHECK" status gpu1
     [[ $output == *'push         fails: '*'Connection refused'* ]]
     start_sshd
-    within 30 arrived_since 0
+    wait_until arrived_since 0
     [ ! -e "$SPOOL/run/retry" ]
-    within 10 "$CHECK" status gpu1
+    wait_until "$CHECK" status gpu1
 }
 
-# bats test_tags=any-shell
 @test "ssh://: a change of the address opens a connection to the new one, and ends the old" {
     start_sshd
     printf 'GPUBOARD_DEST=ssh://%s@web:%s\n' "$(id -un)" "$PORT" >"$TMP/my.conf"
     env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
     next_arrival
     printf 'GPUBOARD_DEST=ssh://web2\n' >"$TMP/my.conf"
-    within 15 logged_in 2
+    wait_until logged_in 2
     next_arrival
     one_connection
     [ "$(cat "$SPOOL/run/session")" = ssh://web2 ]

@@ -8,6 +8,7 @@ setup() {
     export GPUBOARD_DEST=web:$TMP/data
 }
 
+# bats test_tags=quick,shell
 @test "one snapshot arrives whole, with mode 0640" {
     start_sshd
     "$RUN_SH" once
@@ -17,6 +18,7 @@ setup() {
     [ "$(find "$DATA" -type f | wc -l)" = 4 ]
 }
 
+# bats test_tags=shell
 @test "many pushes share one connection, and once rides on it" {
     start_sshd
     "$CHECK" gpu1
@@ -30,9 +32,15 @@ setup() {
 @test "the far side never has half a file" {
     start_sshd
     "$CHECK" gpu1
-    within 15 test -e "$DATA/gpus.csv" -a -e "$DATA/host.txt"
-    for _ in $(seq 300); do
-        for file in gpus.csv host.txt; do [ "$(tail -n 1 "$DATA/$file")" = '# end' ]; done
+    wait_until test -e "$DATA/gpus.csv" -a -e "$DATA/host.txt"
+    local reads=0 first
+    first=$(head -n 1 "$DATA/host.txt")
+    while [ "$reads" -lt 100 ] || [ "$(head -n 1 "$DATA/host.txt")" = "$first" ]; do
+        for file in gpus.csv host.txt; do
+            mapfile -t lines <"$DATA/$file"
+            [ "${lines[-1]}" = '# end' ]
+        done
+        reads=$((reads + 1))
     done
 }
 
@@ -43,7 +51,7 @@ setup() {
     [ "$status" = 1 ]
     [[ $output == *'is not known here: log in there once by hand, or add it to known_hosts'* ]]
     "$CHECK" gpu1
-    within 10 grep -qs 'not known here' "$SPOOL/push.failed"
+    wait_until grep -qs 'not known here' "$SPOOL/push.failed"
     [ ! -e "$DATA" ]
 }
 
@@ -68,10 +76,10 @@ setup() {
     rmdir "$TMP/data"
     start_sshd
     "$CHECK" gpu1
-    within 15 grep -qsi 'no such file' "$SPOOL/push.failed"
+    wait_until grep -qsi 'no such file' "$SPOOL/push.failed"
     mkdir "$TMP/data"
-    within 15 test -e "$DATA/host.txt"
-    within 10 "$CHECK" status gpu1
+    wait_until test -e "$DATA/host.txt"
+    wait_until "$CHECK" status gpu1
 }
 
 @test "a connection that is cut comes back by itself" {
@@ -80,7 +88,7 @@ setup() {
     next_arrival
     # shellcheck disable=SC2046 # one word a pid
     kill -9 $(connections)
-    within 15 logged_in 2 # what was under way may still have arrived
+    wait_until logged_in 2 # what was under way may still have arrived
     next_arrival
     logged_in 2
 }
@@ -98,81 +106,77 @@ setup() {
     "$CHECK" gpu1
     next_arrival
     rm "$SPOOL/run/in" "$SPOOL/run/ack"
-    within 15 test -p "$SPOOL/run/in"
+    wait_until test -p "$SPOOL/run/in"
     next_arrival
     one() { [ "$(pgrep -cf "^sftp .*$S/client")" = 1 ]; }
-    within 5 one
+    wait_until one
 }
 
 @test "a spool that is removed leaves no second session" {
     start_sshd
     "$CHECK" gpu1
     next_arrival
-    rm -rf "$TMP/spool"
-    within 10 "$CHECK" gpu1
+    remove_spool
+    wait_until "$CHECK" gpu1
     next_arrival
     one() { [ "$(pgrep -cf "^sftp .*$S/client")" = 1 ]; }
-    within 5 one
+    wait_until one
 }
 
-@test "a web host that is away for ten ticks gets the newest snapshot when it is back" {
+@test "a web host that is away for some ticks gets the newest snapshot when it is back" {
     start_sshd
     "$CHECK" gpu1
     next_arrival
     stop_sshd
-    within 10 test -s "$SPOOL/push.failed"
-    before=$(cut -d' ' -f2 "$SPOOL/run/1")
-    ticked() { [ "$(cut -d' ' -f2 "$SPOOL/run/1")" -ge $((before + 10)) ]; }
-    within 30 ticked
+    wait_until test -s "$SPOOL/push.failed"
+    before=$(print_loop_state 1 2)
+    ticked() { [ "$(print_loop_state 1 2)" -ge $((before + 4)) ]; }
+    wait_until ticked
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
     [[ $output == *'push         fails: '*'Connection refused'* ]]
     start_sshd
     next_arrival
-    within 10 "$CHECK" status gpu1
+    wait_until "$CHECK" status gpu1
     [ "$(find "$SPOOL" -type f | wc -l)" -lt 40 ]
 }
 
 @test "a slow login shell on the far side slows the first push alone" {
     need_root
-    printf '#!/bin/sh\nsleep 2\nexec /bin/sh "$@"\n' >"$S/slow-shell"
+    printf '#!/bin/sh\nsleep 4\nexec /bin/sh "$@"\n' >"$S/slow-shell"
     chmod +x "$S/slow-shell"
     sed "s|^\(root:.*:\)[^:]*\$|\1$S/slow-shell|" /etc/passwd >"$S/passwd"
     # exec, so that the pid is sshd's own
     # shellcheck disable=SC2034 # for start_sshd
     IN=(unshare -m sh -c "mount --bind $S/passwd /etc/passwd && exec \"\$@\"" -)
     start_sshd
-    "$CHECK" gpu1
-    next_arrival
-    push_ms() {
-        local began
-        began=$(date +%s%N)
-        "$RUN_SH" push
-        echo $((($(date +%s%N) - began) / 1000000))
-    }
-    "$CHECK" kill
-    GPUBOARD_PS_EVERY=100 "$CHECK" gpu1 # task 3 ticks once and opens the session; then the pushes are ours
-    within 10 test -s "$SPOOL/run/session"
-    sleep 3
-    "$RUN_SH" tick 3
-    sleep 1
-    "$RUN_SH" tick 1
-    [ "$(push_ms)" -lt 1000 ]
+    # each task ticks once, and task 3 opens the session; then the pushes are ours
+    GPUBOARD_GPUS_EVERY=100 GPUBOARD_PROCESSES_EVERY=100 GPUBOARD_PS_EVERY=100 "$CHECK" gpu1
+    wait_until test -s "$SPOOL/sent"
+    is_new() { "$RUN_SH" tick 1 && has_not "$SPOOL/sent" "$(head -n 1 "$SPOOL/gpus.csv")"; }
+    wait_until is_new
+    began=$(date +%s%N)
+    "$RUN_SH" push
+    [ $((($(date +%s%N) - began) / 1000000)) -lt 4000 ]
     has "$DATA/gpus.csv" "$(head -n 1 "$SPOOL/gpus.csv")"
 }
 
 @test "a far side that hangs delays no loop, and kill leaves nothing" {
+    export GPUBOARD_LIMIT=10
     start_sshd
     "$CHECK" gpu1
     next_arrival
     stopped=$(for pid in $(connections); do echo "$pid" && pgrep -P "$pid"; done)
     kill -STOP $stopped
-    within 20 grep -qs 'no answer within 5 s' "$SPOOL/push.failed"
-    before=$(cut -d' ' -f2 "$SPOOL/run/3")
-    ticked() { [ "$(cut -d' ' -f2 "$SPOOL/run/3")" -ge $((before + 2)) ]; }
-    within 8 ticked
+    is_held() { ! flock -n "$SPOOL/run/push" true; }
+    wait_until is_held # by a push that hangs
+    before=$(print_loop_state 3 2)
+    ticked() { [ "$(print_loop_state 3 2)" -ge $((before + 2)) ]; }
+    wait_until ticked
+    [ ! -e "$SPOOL/push.failed" ] # it hangs still
+    wait_until grep -qs 'no answer within 10 s' "$SPOOL/push.failed"
     "$CHECK" kill
-    [ -z "$(ours)" ]
+    nothing_left
     [ ! -e "$SPOOL/run/in" ]
 }
 
@@ -214,6 +218,7 @@ EOF
     [ "$status" != 0 ]
 }
 
+# bats test_tags=shell
 @test "a path with spaces and quotes arrives where it says" {
     mkdir "$TMP/my \"data\""
     start_sshd
@@ -228,6 +233,6 @@ EOF
     env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/my.conf" gpu1
     next_arrival
     printf 'GPUBOARD_DEST=web2:%s\n' "$TMP/data2" >"$TMP/my.conf"
-    within 15 test -e "$TMP/data2/gpu1/host.txt"
+    wait_until test -e "$TMP/data2/gpu1/host.txt"
     [ "$(cat "$SPOOL/run/session")" = web2 ]
 }

@@ -13,7 +13,7 @@ setup_sshd() {
     ssh-keygen -q -t ed25519 -N '' -f "$S/host"
     ssh-keygen -q -t ed25519 -N '' -f "$S/user"
     cp "$S/user.pub" "$S/authorized"
-    PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    PORT=$(choose_ports 1)
     cat >"$S/config" <<EOF
 Port $PORT
 ListenAddress 127.0.0.1
@@ -45,8 +45,7 @@ EOF
 start_sshd() {
     "${IN[@]}" /usr/sbin/sshd -D -e -f "$S/config" 2>>"$S/log" &
     SSHD=$!
-    STARTED="${STARTED:-} $SSHD"
-    within 5 bash -c "exec 3<>/dev/tcp/127.0.0.1/$PORT" 2>/dev/null
+    wait_until bash -c "exec 3<>/dev/tcp/127.0.0.1/$PORT" 2>/dev/null
 }
 
 # connections: the sshd processes that serve ours.
@@ -61,10 +60,10 @@ stop_sshd() {
 }
 
 teardown() {
-    "$CHECK" kill >/dev/null 2>&1 || true
     [ -z "${SSHD:-}" ] || stop_sshd
+    end_processes
 }
 
 arrived_since() { [ "$(sed -n '1s/.* time=\([0-9]*\) .*/\1/p' "$DATA/host.txt" 2>/dev/null || echo 0)" -gt "${1:-0}" ]; }
 # next_arrival: waits for a snapshot that is taken after now.
-next_arrival() { within 15 arrived_since "$(date +%s)"; }
+next_arrival() { wait_until arrived_since "$(date +%s)"; }
