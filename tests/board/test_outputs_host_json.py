@@ -17,7 +17,6 @@ from site_builder.core.model import Gpu, GpuStatus, PrivacySettings
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import ROOT
-from tests.support.every_state import make_lab
 
 FACTS = "cpus=4\nload=1 1 1\ninterface=eno1 192.168.0.3/24\ninterface=ib0 10.0.0.3/16\n"
 
@@ -45,8 +44,8 @@ def busy(lab: Lab) -> None:
     lab.host("atlas", rows, process(42, memory=6400), person(42, "alice", "/usr/bin/python3 train.py"), FACTS)
 
 
-def test_a_lab_in_every_state_is_as_the_schemas_say(tmp_path: Path) -> None:
-    lab = make_lab(tmp_path)
+def test_a_lab_in_every_state_is_as_the_schemas_say(lab_in_every_state: Lab) -> None:
+    lab = lab_in_every_state
     check(lab)
     hosts = ["atlas", "ganges", "hydra", "nile", "pascal", "rhine", "tiber", "volga"]
     assert list(read(lab, "states/index.json")) == hosts

@@ -16,7 +16,6 @@ from site_builder.core.clock import Now
 from site_builder.core.model import Gpu, GpuStatus, HostFacts, HostStatus, PrivacySettings, ProcessStatus
 from site_builder.core.terminal_text import measure_width
 from tests.support.board_fixture import Lab, gpu, person, process, soon
-from tests.support.every_state import make_lab
 
 NOW = Now(datetime(2026, 11, 16, 12, 0, tzinfo=timezone.utc).timestamp(), timezone.utc)
 SGR = re.compile(r"\x1b\[(\d+)m")
@@ -92,8 +91,8 @@ def test_the_table_has_the_columns_that_users_of_vesta_know() -> None:
     )
 
 
-def test_a_lab_in_every_state_has_a_table_that_says_so(tmp_path: Path) -> None:
-    lab = make_lab(tmp_path)
+def test_a_lab_in_every_state_has_a_table_that_says_so(lab_in_every_state: Lab) -> None:
+    lab = lab_in_every_state
     table = text(lab)
     assert_straight(table)
     assert "|pascal            | ! down                 |                 |        |       |\n" in table
@@ -103,8 +102,8 @@ def test_a_lab_in_every_state_has_a_table_that_says_so(tmp_path: Path) -> None:
     assert "\nlost: nile:1\nunknown: nile:4\nbuilt: " in table
 
 
-def test_the_table_in_colour_is_the_same_but_for_colours_that_end_in_their_line(tmp_path: Path) -> None:
-    lab = make_lab(tmp_path)
+def test_the_table_in_colour_is_the_same_but_for_colours_that_end_in_their_line(lab_in_every_state: Lab) -> None:
+    lab = lab_in_every_state
     colour = text(lab, "term-ansi.txt")
     assert SGR.sub("", colour) == text(lab)
     assert set(SGR.findall(colour)) == {"0", "31", "32", "33", "36"}
@@ -200,8 +199,8 @@ def test_the_boxes_are_those_that_users_of_vesta_know() -> None:
     )
 
 
-def test_a_lab_in_every_state_has_its_boxes(tmp_path: Path) -> None:
-    page_text = text(make_lab(tmp_path), "detail.txt")
+def test_a_lab_in_every_state_has_its_boxes(lab_in_every_state: Lab) -> None:
+    page_text = text(lab_in_every_state, "detail.txt")
     assert_boxes(page_text)
     assert "  ! down: no snapshot since " in page_text
     assert "  │     ? / 16384MiB              ?MiB            ?%          ?°C            │\n" in page_text
@@ -256,8 +255,8 @@ def test_all_free_gpus_stand_in_one_line_the_best_first(lab: Lab) -> None:
     assert text(lab, "available.txt") == "newer:0 calm:0 busy:0 calm:1 atlas:0\n"
 
 
-def test_no_gpu_that_is_in_doubt_is_available(tmp_path: Path) -> None:
-    lab = make_lab(tmp_path)
+def test_no_gpu_that_is_in_doubt_is_available(lab_in_every_state: Lab) -> None:
+    lab = lab_in_every_state
     assert text(lab, "available.txt") == "atlas:2 hydra:3 nile:0\n"
     assert {path.name: path.read_text() for path in (lab.www / "available").iterdir()} == {
         **{f"{host}.txt": "" for host in ("ganges", "pascal", "rhine", "tiber", "volga")},

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.support.board_fixture import Lab, person, process
-from tests.support.browser import build
+from tests.support.command_line import run_gpuboard
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
@@ -151,5 +151,5 @@ def make_lab(folder: Path) -> Lab:
     lab = Lab(folder)
     for part in (atlas, hydra, nile, others, bookings):
         part(lab)
-    build(folder)
+    assert run_gpuboard(folder, "build").returncode == 0
     return lab
