@@ -441,6 +441,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 def test_a_flood_takes_bounded_time_and_memory(flood: str) -> None:
     data, listed = told(flood[:SIZE]), told(document(gpu(1)), "GPU 0: " * (SIZE // 8))

@@ -213,7 +213,7 @@ def test_a_flood_costs_little_time(form: str, task: str, flood: str, size: int) 
 @FORMS
 @pytest.mark.parametrize("flood", ["gpus", "facts", "cards", "braces on lines"])
 def test_a_flood_costs_little_memory(form: str, flood: str) -> None:
-    size = MIB // 4
+    size = MIB // 8
     pieces = {"": SnapshotPart(0, tuple(FLOODS[flood](size).split("\n")))}
     tracemalloc.start()
     try:
