@@ -255,10 +255,15 @@ def expanded(event: Any, until: datetime) -> list[datetime]:  # noqa: ANN401 of 
     "zone",
     [
         PARIS,
-        tz.gettz("Europe/Paris"),
-        timezone.utc,
-        timezone(timedelta(hours=5, minutes=30)),
-        ZoneInfo("America/New_York"),
+        *(
+            pytest.param(zone, marks=pytest.mark.slow)
+            for zone in (
+                tz.gettz("Europe/Paris"),
+                timezone.utc,
+                timezone(timedelta(hours=5, minutes=30)),
+                ZoneInfo("America/New_York"),
+            )
+        ),
     ],
     ids=["zoneinfo", "dateutil", "utc", "offset", "new-york"],
 )
