@@ -20,6 +20,12 @@ from tests.support.history_fixtures import record
 NAMES = [f"gpu{number:02}" for number in range(12)]
 
 
+@pytest.fixture(autouse=True)
+def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine draws as many lines as a quiet one."""
+    monkeypatch.setattr(cache, "SPARKLINES_TIME_LIMIT_S", 60)
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path / "lab")
