@@ -110,6 +110,7 @@ def test_hosts_that_are_down_at_first_start_are_not_reported(machine: Machine, w
     assert len(AlertStore(machine.lab.state).read().conditions) == 2
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_slow_does_not_delay_the_page(machine: Machine, web: Receiver) -> None:
     web.answers = [(0, {})]
     builder = told(machine, web.url)

@@ -5,33 +5,28 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from site_builder.board import site_writer
 from site_builder.board.builder import Builder
+from tests.support import board_fixture
 from tests.support.board_fixture import Lab, gpu
 from tests.support.builder_fixtures import ROOT, busy_lab, signatures
 
+FLEET = ["index.html", "icon.svg", "live.json", "status.json"]
+TEXTS = ["metrics", "term.txt", "term-ansi.txt", "detail.txt"]
+JOINED = ["states/index.json", "nodes/index.json"]
+ALWAYS = ["live.json", "metrics"]
+
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """A lab whose clock stands still: no minute ends between two builds, after which more would be written."""
+    moment = time.time()
+    monkeypatch.setattr(board_fixture, "time", SimpleNamespace(time=lambda: moment))
     return Lab(tmp_path)
-
-
-# Only what changed
-
-
-FLEET = ["index.html", "icon.svg", "live.json", "status.json"]
-
-
-TEXTS = ["metrics", "term.txt", "term-ansi.txt", "detail.txt"]
-
-
-JOINED = ["states/index.json", "nodes/index.json"]
-
-
-ALWAYS = ["live.json", "metrics"]
 
 
 def once_a_host(name: str) -> list[str]:

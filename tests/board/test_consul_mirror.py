@@ -152,6 +152,7 @@ def test_an_old_snapshot_never_looks_new_after_state_or_data_was_lost(hosts: Hos
     assert web.states() == {"alive": "fresh", "dead": "down"}
 
 
+@pytest.mark.slow
 def test_an_entry_that_changed_before_the_builder_started_is_as_old_as_it_says(hosts: Hosts, web: Web) -> None:
     hosts.push("dead", ago=4000)
     hosts.push("ahead", ago=-4000)
@@ -254,6 +255,7 @@ def bomb() -> bytes:
     return gzip.compress(b"\0" * (64 << 20), 1)
 
 
+@pytest.mark.slow
 def test_a_foreign_entry_is_reported_and_the_old_data_stays(hosts: Hosts, web: Web, consul: ConsulServer) -> None:
     hosts.push("atlas")
     hosts.push("zeus")
@@ -445,6 +447,7 @@ def test_a_copy_changed_by_hand_is_kept_beside_and_reported(hosts: Hosts, web: W
 # Forgetting
 
 
+@pytest.mark.slow
 def test_a_forgotten_host_is_gone_from_consul_too(hosts: Hosts, web: Web, consul: ConsulServer, tmp_path: Path) -> None:
     hosts.push("atlas")
     hosts.push("zeus")

@@ -91,6 +91,7 @@ def test_an_empty_file_where_there_were_bookings_is_not_taken_for_none(counter: 
     assert counter.book("atlas:2")
 
 
+@pytest.mark.slow
 def test_a_booking_beyond_the_maximum_is_refused(counter: Counter) -> None:
     many = [{"name": "o", "from": "2029-01-01", "date": "2029-10-30", "comment": str(n)} for n in range(5000)]
     counter.path.write_text(json.dumps({"zeus": {"0": many}}))

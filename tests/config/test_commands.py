@@ -147,6 +147,7 @@ def words(lines: list[str]) -> list[str]:
     return [line.partition("\t")[0] for line in lines]
 
 
+@pytest.mark.slow
 def test_fish_offers_commands_with_their_help(folder: Path) -> None:
     assert sorted(words(fish(folder, "gpuboard "))) == sorted(COMMANDS)
     assert fish(folder, "gpuboard tok") == ["token\tCreate a booking token for NAME, and print..."]

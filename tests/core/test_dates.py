@@ -254,6 +254,7 @@ def test_a_build_and_its_commands_take_any_dates(
     assert "bob" in {booking["name"] for booking in listed["bookings"]}
 
 
+@pytest.mark.slow
 def test_repetitions_up_to_the_last_year_are_computed_quickly(lab: Lab) -> None:
     rule = "FREQ=DAILY;UNTIL=22001231"
     entries = [

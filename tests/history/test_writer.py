@@ -265,6 +265,7 @@ def test_names_in_odd_letters_come_back_as_they_were(history: HistoryWriter) -> 
     assert sorted({row.person for row in daily_usage.shares}) == sorted(names)
 
 
+@pytest.mark.slow
 def test_a_thousand_gpus_on_one_host(history: HistoryWriter) -> None:
     gpus = [gpu("busy", [f"user{number}"], index=number, use=number % 100) for number in range(1000)]
     record(history, NOON, 3, [host(*gpus)])

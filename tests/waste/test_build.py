@@ -193,6 +193,7 @@ def large(hosts: int) -> dict[str, HostStatus]:
     return host_statuses
 
 
+@pytest.mark.slow
 def test_only_the_worst_of_many_are_on_the_board_and_the_rest_is_counted(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     hour = int(time.time()) // HOUR * HOUR
