@@ -115,7 +115,7 @@ def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reaso
         which, name = chance.randrange(GPUS), f"user{number}"
         if number % 2:
             return by_web(url, which, name)
-        return by_command(lab, which, name, chance.uniform(0.3, 6) if number < 2 * KILLED else None)
+        return by_command(lab, which, name, chance.uniform(0.1, 3) if number < 2 * KILLED else None)
 
     with ThreadPoolExecutor(BOOKERS) as crowd:
         answers = list(crowd.map(somebody, range(BOOKERS)))
@@ -146,7 +146,7 @@ def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reaso
 def test_a_process_killed_at_any_moment_leaves_a_whole_file_and_a_free_lock(lab: Lab) -> None:
     chance = random.Random(11)  # noqa: S311
     for number in range(25):
-        by_command(lab, number % GPUS, f"user{number}", chance.uniform(0.15, 1.2))
+        by_command(lab, number % GPUS, f"user{number}", chance.uniform(0.05, 0.6))
         entries(lab)
     result = run_gpuboard(lab.data.parent, "book", "atlas", "--from", "2099-01-01 09:00", "--for", "1h", "--yes")
     assert result.returncode == 0, result.stderr
