@@ -191,10 +191,10 @@ def test_the_board_answers_while_many_wait_for_the_booking_service(place: Place)
             fcntl.flock(lock, fcntl.LOCK_EX)
             for request in threads:
                 request.start()
-            end = time.monotonic() + 5
+            end = time.monotonic() + 30
             while not answers and time.monotonic() < end:
                 time.sleep(0.01)
-            with within(2, wall):
+            with within(10, wall):
                 assert served.ask("GET", path="/").status == 200
         for request in threads:
             request.join()
@@ -212,11 +212,11 @@ def test_serve_without_an_address_for_bookings_takes_none(place: Place) -> None:
     assert place.booked() == []
 
 
-@pytest.mark.parametrize("path", ["//book", "/book/", "/%62ook", "/x/../book", "/Book"])
-def test_the_booking_service_has_one_address(place: Place, path: str) -> None:
+def test_the_booking_service_has_one_address(place: Place) -> None:
     with booking_servers.serve(place) as served:
-        served.path = path
-        assert served.post(BOOK).status == 405
+        for path in ("//book", "/book/", "/%62ook", "/x/../book", "/Book"):
+            served.path = path
+            assert served.post(BOOK).status == 405, path
         served.path = "/book?x=1"
         assert served.post(BOOK).status == 200
 
