@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
 import json
 import random
 import shutil
@@ -17,7 +16,6 @@ import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -221,41 +219,14 @@ def test_the_booking_service_has_one_address(place: Place) -> None:
         assert served.post(BOOK).status == 200
 
 
-def book_at(board: Live, **request: object) -> tuple[int, dict[str, Any]]:
-    """What the desk of a board that runs until Ctrl-C answers."""
-    line = http.client.HTTPConnection(board.url.split("/")[2], timeout=30)
-    try:
-        headers = {"Content-Type": "application/json", "X-Gpuboard": "1"}
-        line.request("POST", "/book", json.dumps({**BOOK, **request}), headers)
-        answer = line.getresponse()
-        is_json = answer.getheader("Content-Type") == "application/json"
-        return answer.status, json.loads(answer.read()) if is_json else {}
-    finally:
-        line.close()
-
-
-def test_in_the_simulated_lab_everybody_may_try_booking(tmp_path: Path) -> None:
-    with Live(tmp_path, "demo", "--hosts", "2") as board:
-        assert board.status()["book"] == "book"
-        assert ' data-book="book">' in board.get()
-        host = board.status()["hosts"][0]["name"]
-        wish = {"gpus": [f"{host}:0"], "from": "2030-01-01 10:00"}
-        status, booking_answer = book_at(board, name="zoe", **wish)
-        assert (status, booking_answer["bookings"][0]["name"]) == (200, "zoe"), booking_answer
-        assert book_at(board, name="bob", **wish)[0] == 409
-        board.wait_for(lambda: "zoe" in board.get("status.json"), 60)
-        assert "anybody who reaches it may book" not in board.said()
-        assert board.stop() == 0
-
-
 def test_here_takes_bookings_only_where_its_settings_say_so(tmp_path: Path) -> None:
     (tmp_path / "my.conf").write_text("GPUBOARD_BOOK_URL=book\n")
     with Live(tmp_path, "here", "--conf", "my.conf") as board:
-        assert book_at(board, name="zoe")[0] == 401
+        assert board.book(**BOOK, name="zoe")[0] == 401
         assert board.status()["book"] == "book"
         assert board.stop() == 0
     with Live(tmp_path, "here") as board:
-        assert book_at(board, name="zoe")[0] == 405
+        assert board.book(**BOOK, name="zoe")[0] == 405
         board.wait_for(lambda: board.status()["book"] is None, 30)  # the page of before stands until it is built anew
         assert board.stop() == 0
 

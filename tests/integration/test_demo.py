@@ -384,6 +384,18 @@ def test_an_open_board_lives(shared_demo: Live) -> None:
     assert {host["state"] for host in later["hosts"]} == {"fresh"}
 
 
+def test_everybody_may_try_booking(shared_demo: Live) -> None:
+    assert shared_demo.status()["book"] == "book"
+    assert ' data-book="book">' in shared_demo.get()
+    name = shared_demo.status()["hosts"][0]["name"]
+    request = {"gpus": [f"{name}:0"], "from": "2030-01-01 10:00", "for": "2h"}
+    status, answer = shared_demo.book(**request, name="zoe")
+    assert (status, answer["bookings"][0]["name"]) == (200, "zoe"), answer
+    assert shared_demo.book(**request, name="bob")[0] == 409
+    shared_demo.wait_for(lambda: "zoe" in shared_demo.get("status.json"), 60)
+    assert "anybody who reaches it may book" not in shared_demo.said()
+
+
 def test_bookings_in_it_can_be_edited(shared_demo: Live) -> None:
     path = Path(shared_demo.said().partition("edit ")[2].splitlines()[0])
     hosts = shared_demo.status()["hosts"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
@@ -86,6 +87,18 @@ class Live:
         """status.json."""
         board_status: dict[str, Any] = json.loads(self.get("status.json"))
         return board_status
+
+    def book(self, **request: object) -> tuple[int, dict[str, Any]]:
+        """The status and the answer of its booking service."""
+        connection = http.client.HTTPConnection(self.url.split("/")[2], timeout=30)
+        try:
+            headers = {"Content-Type": "application/json", "X-Gpuboard": "1"}
+            connection.request("POST", "/book", json.dumps({"do": "book", **request}), headers)
+            answer = connection.getresponse()
+            is_json = answer.getheader("Content-Type") == "application/json"
+            return answer.status, json.loads(answer.read()) if is_json else {}
+        finally:
+            connection.close()
 
     def children(self) -> list[int]:
         """The processes that it has started."""
