@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -126,16 +127,18 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[Built]:
-    """A lab that a test may change."""
-    with serving(tmp_path, twelve_hosts(tmp_path)) as built:
+def live(tmp_path: Path, steady_lab: tuple[Path, Lab]) -> Iterator[Built]:
+    """A lab that a test may change, whose charts need not be drawn again."""
+    lab = Lab(tmp_path)
+    shutil.copytree(steady_lab[1].state, lab.state, dirs_exist_ok=True)
+    with serving(tmp_path, build_twelve_hosts(tmp_path, lab)) as built:
         yield built
 
 
 @pytest.fixture(scope="module")
 def steady_lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lab]:
     folder = tmp_path_factory.mktemp("steady")
-    return folder, twelve_hosts(folder)
+    return folder, build_twelve_hosts(folder, Lab(folder))
 
 
 @pytest.fixture
@@ -145,8 +148,7 @@ def steady(steady_lab: tuple[Path, Lab], tmp_path: Path) -> Iterator[Built]:
         yield Built(*steady_lab, site)
 
 
-def twelve_hosts(folder: Path) -> Lab:
-    lab = Lab(folder)
+def build_twelve_hosts(folder: Path, lab: Lab) -> Lab:
     for n in range(12):
         use_host(lab, n, 50)
     build(folder)

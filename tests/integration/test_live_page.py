@@ -211,12 +211,12 @@ def test_selected_text_keeps_its_card_until_it_is_let_go(board: Board) -> None:
 
 
 @pytest.mark.parametrize("selector", ["#juno .gpus td:nth-child(3)", "#juno header time", "#juno .load", ".age time"])
-def test_a_selected_number_stays_selected(board: Board, selector: str) -> None:
-    selected = select(board, selector)
+def test_a_selected_number_stays_selected(clocked: Board, selector: str) -> None:
+    selected = select(clocked, selector)
     before = selected()
-    board.host("juno", use=83)
-    board.page.wait_for_timeout(1100)
-    board.next()
+    clocked.host("juno", use=83)
+    clocked.page.clock.run_for(1100)
+    clocked.next()
     assert selected() == before != ""
 
 
