@@ -137,7 +137,7 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
             if len(rows) < len(lines):
                 problems.append(f"{len(lines) - len(rows)} rows have no pid")
         else:  # most rows of a file are of other processes, and need not be parsed
-            lines_by_pid = {line[: line.find("\t")]: line for line in lines}
+            lines_by_pid = {line.partition("\t")[0]: line for line in lines}
             rows = parse_ps_rows(columns, (lines_by_pid[pid] for pid in map(str, pids) if pid in lines_by_pid))
             dead = set(pids) - {row.pid for row in rows if not row.is_zombie}
             if dead:
