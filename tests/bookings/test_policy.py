@@ -326,6 +326,13 @@ TOO_MANY = "that would be {} GPUs of one person at the same time, but {} are all
         pytest.param([booking(begins=1, ends=3)], [booking(begins=2, ends=4)], 1, 2, id="that begins later"),
         pytest.param([booking(begins=2, ends=3)], [booking(begins=1, ends=2)], 1, 0, id="one after the other"),
         pytest.param([booking(begins=1, ends=2)], [booking(begins=2, ends=3)], 1, 0, id="one before the other"),
+        pytest.param(
+            [booking(begins=1, ends=2)],
+            [booking(begins=2, ends=3), booking(begins=2, ends=3, gpu="1")],
+            1,
+            0,
+            id="too many after it",
+        ),
         pytest.param([booking(begins=1, gpu="*")], [], 3, 4, id="a whole host"),
         pytest.param([booking(begins=-2)], [booking(begins=-3, ends=-1)], 1, 0, id="the past does not count"),
         pytest.param([booking(begins=5, ends=6)], [booking(), booking(gpu="1")], 1, 0, id="too many before it"),
