@@ -148,7 +148,7 @@ def test_without_a_part_of_its_own_the_lines_of_all_parts_count() -> None:
     parts = {**parts_of(HEADER, name="a"), **parts_of("0, GPU-1, T4, 1, 2, 3, x", name="b")}
     assert [gpu.uuid for gpu in parse_nvidia_csv_gpus(parts).rows] == ["GPU-1"]
     alone = {**parts, **parts_of("words")}
-    assert parse_nvidia_csv_gpus(alone).messages == ["words"]
+    assert (parse_nvidia_csv_gpus(alone).rows, parse_nvidia_csv_gpus(alone).messages) == ((), ["words"])
 
 
 @pytest.mark.parametrize(("cell", "lost"), [("Yes", "GPU requires reset"), ("yes", "GPU requires reset"), ("No", None)])
@@ -168,6 +168,7 @@ def test_what_any_cell_says_of_a_lost_gpu_comes_before_its_reset() -> None:
         ({"utilization_gpu": "ERR!", "memory_used": "1"}, "its use cannot be read: ERR!"),
         ({"temperature_gpu": "ERR!", "memory_used": "1.5"}, "its temperature cannot be read: ERR!"),
         ({"temperature_memory": "ERR!", "memory_used": "1"}, "its temperature cannot be read: ERR!"),
+        ({"temperature_gpu_tlimit": "ERR!", "memory_used": "1"}, "its temperature cannot be read: ERR!"),
         ({"memory_used": "N/A", "utilization_gpu": "[N/A]"}, None),
         ({"power_draw": "ERR!"}, None),
         ({"clocks_current_memory": "ERR!"}, None),
@@ -252,6 +253,12 @@ def test_a_row_of_a_process_that_cannot_be_understood_is_a_problem(line: str, is
     assert output.messages == [line]
     assert output.problems == ([f"a row that cannot be understood: {line[:80]}"] if is_problem else [])
     assert output.is_complete is not is_problem
+
+
+@pytest.mark.parametrize("line", ["x", "GPU-1", "GPU-1, 42", "GPU-1, 42, python"])
+def test_a_row_that_ends_before_or_with_the_name_is_no_process(line: str) -> None:
+    output = parsed_processes(line, header="gpu_uuid, pid, process_name, used_gpu_memory [MiB]")
+    assert (output.rows, output.messages) == ((), [line])
 
 
 def test_a_gpu_with_words_in_the_place_of_its_processes_has_the_first_words() -> None:
