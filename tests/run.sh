@@ -1,10 +1,14 @@
 #!/bin/sh
 # tests/run.sh: what ./install.sh test does.
 #
-#   tests/run.sh [quick]   install what the tests need (apt as root or by sudo,
-#                          pip into .venv), then run them all
-#
-# `quick` stops after the checks of the code and the first round of tests.
+#   tests/run.sh [full]    install what the tests need (apt as root or by sudo,
+#                          pip into .venv), then run everything
+#   tests/run.sh quick     the same, without the tests that take long
+#   tests/run.sh python    the Python tests of quick: what depends on the
+#                          version of Python
+#   tests/run.sh checks    ruff, mypy, import-linter, shellcheck, shfmt
+#   tests/run.sh host [quick]
+#                          the tests of the scripts
 set -eu
 cd "$(dirname "$0")/.."
 # under nohup and in the background of a script, tests would wait for ever for what ignores the signal that they send
@@ -14,6 +18,8 @@ fi
 unset GPUBOARD_TEST_SIGNALS
 # shellcheck source=install/common.sh
 . install/common.sh
+export PIP_COMPILE=0          # the tests install often, and use little of what they install
+unset PYTHONDONTWRITEBYTECODE # each worker of pytest would compile all tests, and each command the whole program
 
 step() { printf '\n== %s\n' "$*"; }
 
@@ -120,6 +126,11 @@ fetch_axe() {
         print_line 'Not fetched: axe-core and html-validate; their tests are skipped'
 }
 
+# fetch_packages: what pip would install on the machines of the tests, so that no test pays for it.
+fetch_packages() {
+    .venv/bin/python -c 'from tests.support.machine import packages; packages()' || print_line 'Not installed: the packages for the machines of the tests'
+}
+
 shell_files() {
     find install.sh install .ci/run scripts site_builder tests -type f '(' -name '*.sh' -o -name '*.cgi' -o -name '*.bash' -o -path .ci/run -o -path '*/stand-ins/*' ')' ! -name '*.txt'
 }
@@ -143,69 +154,94 @@ check_code() {
     left_out shfmt || shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
 }
 
-# try_pytest OPTION...: a test that fails beside others is told, and gets a second try with the machine to itself; what fails then, fails.
-try_pytest() {
-    code=0
-    .venv/bin/python -m pytest --quiet "$@" || code=$?
-    [ "$code" = 1 ] || return "$code" # 1: tests failed; all else is not for a second try
-    print_line 'Once more, one by one: what failed'
-    .venv/bin/python -m pytest --quiet -rA --show-capture=no --last-failed --last-failed-no-failures none "$@" -n 0
-}
-
-# run_pytest WHICH: three files side by side, since most tests wait for something, in the order of tests/conftest.py; then those that must
-# have the machine to themselves.
-run_pytest() {
-    try_pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$1 and not alone"
-    try_pytest -m "$1 and alone"
-}
-
 # run_bats SHELL [TAG]: the tests of the host scripts under this shell, or only those with this tag. Most of them wait for something,
 # so that six at once are no burden for two cores. The tests with the tag `shell` must call every function of the scripts.
 run_bats() {
     step "Host scripts under $1"
-    log=$(mktemp)
-    code=0
     [ "${2:-}" != shell ] || export GPUBOARD_TEST_CALLS=yes
-    GPUBOARD_TEST_SHELL=$1 bats --jobs 6 --formatter tap ${2:+--filter-tags "$2"} tests/host >"$log" </dev/null || code=$?
+    GPUBOARD_TEST_SHELL=$1 bats --jobs 6 --formatter tap ${2:+--filter-tags "$2"} tests/host >"$results" </dev/null || failed=1
     unset GPUBOARD_TEST_CALLS
-    grep -E '^not ok|^#|# skip' "$log" || :
-    wrong=$(grep -c '^not ok' "$log" || :)
-    skipped_here=$(grep -c '^ok .*# skip' "$log" || :)
-    passed=$((passed + $(grep -c '^ok' "$log" || :) - skipped_here)) skipped=$((skipped + skipped_here)) failed=$((failed + wrong))
-    rm -f "$log"
-    [ "$code" = 0 ] || [ "$wrong" != 0 ] || failed=$((failed + 1))
+    grep -E '^not ok|^#|# skip' "$results" || :
+    print_line "$(grep -c '^ok' "$results") passed, $(grep -c '^not ok' "$results") failed"
 }
 
-run_tests() {
+# test_host_scripts WHICH: all under dash; under the other shells, what depends on the shell.
+test_host_scripts() {
+    ! left_out bats || return 0
+    results=$(mktemp)
+    failed=0
+    if [ "$1" = quick ]; then
+        run_bats dash quick
+    else
+        run_bats dash
+        run_bats bash shell
+        run_bats ash shell
+    fi
+    rm "$results"
+    return "$failed"
+}
+
+# test_python WHICH: four files side by side, since most tests wait for something, in the order of tests/conftest.py.
+test_python() {
+    step Python
+    if [ "$1" = quick ]; then
+        export HYPOTHESIS_PROFILE=quick
+        set -- -m 'not slow'
+    else
+        set --
+    fi
+    .venv/bin/python -m pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder "$@"
+}
+
+install_tools() {
     # shellcheck disable=SC2086 # one word a pair
     install_packages $TEST_TOOLS
     # alone, since not every Debian and Ubuntu has it
     command -v chromium-headless-shell >/dev/null || apt_install chromium-headless-shell 2>/dev/null || print_line 'Chromium itself will show the pages, which takes longer'
     make_venv dev
-    check_code
-    step 'Python'
-    export PIP_COMPILE=0 # the tests install often, and use little of what they install
     fetch_consul
     fetch_py_consul
     fetch_axe
-    run_pytest 'not slow'
-    passed=0 failed=0 skipped=0
-    left_out bats || run_bats dash ${1:+"$1"}
-    for other in bash ash; do
-        if [ "${1:-}" = quick ] || left_out bats; then break; fi
-        run_bats "$other" shell
-    done
-    if [ "${1:-}" != quick ]; then
-        step 'Python, what takes minutes'
-        run_pytest slow
-    fi
-    step 'All host tests'
-    print_line "$passed passed, $failed failed, $skipped skipped"
-    [ "$failed" = 0 ]
+    fetch_packages
 }
 
-case ${1:-} in
-    '' | quick) run_tests "${1:-}" ;;
+# start_part WHAT...: a part of this script in the background, with all that it prints in a file; a shell would let it ignore SIGINT.
+start_part() {
+    GPUBOARD_TEST_SIGNALS='' sh tests/run.sh "$@" >"$logs/$1" 2>&1 &
+}
+
+# finish_part WHAT: wait for it, and print what it printed.
+finish_part() {
+    wait "$2" || result=1
+    cat "$logs/$1"
+}
+
+# run_all WHICH: the checks of the code and the host tests run beside the Python tests, and are printed after them.
+run_all() {
+    logs=$(mktemp -d)
+    trap 'rm -rf "$logs"' EXIT
+    result=0
+    start_part checks
+    checks=$!
+    start_part host "$1"
+    host=$!
+    test_python "$1" || result=1
+    finish_part checks "$checks"
+    finish_part host "$host"
+    return "$result"
+}
+
+case ${1:-full} in
+    full | quick)
+        install_tools
+        run_all "${1:-full}"
+        ;;
+    python)
+        install_tools
+        test_python quick
+        ;;
+    checks) check_code ;;
+    host) test_host_scripts "${2:-full}" ;;
     -h | --help) print_help tests/run.sh ;;
     *)
         print_help tests/run.sh >&2

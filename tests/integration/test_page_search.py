@@ -16,6 +16,7 @@ from site_builder.board.builder import Builder
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import Site, at_a_later_second, open_page, served, wait_until
 from tests.support.every_state import make_lab
+from tests.support.pace import check, wall
 from tests.support.page_checks import LAPTOP, find_accessibility_faults
 from tests.support.searches import ALL, FOUND, FOUND_IN_THE_PAGE, NOT_FOUND, NOT_YET_TYPED
 
@@ -513,7 +514,6 @@ ROWS_ARE_AS_TOLD = """() => document.querySelectorAll(".host:not([hidden]) .gpus
     === Number.parseInt(document.querySelector("form.find output").textContent, 10)"""
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_a_thousand_hosts_are_searched_within_100_ms_at_best_and_once_warm(browser: Browser, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
@@ -528,8 +528,6 @@ def test_a_thousand_hosts_are_searched_within_100_ms_at_best_and_once_warm(brows
         rounds = [page.evaluate(TYPE) for _ in range(3)]
         search(page, "state:free")
         wait_until(page, ROWS_ARE_AS_TOLD)  # also those that are out of sight
-    took = {
-        words: min(round_time[words] for round_time in rounds) for words in rounds[0]
-    }  # others work on this machine too
-    assert loaded < 3000
-    assert {words: ms for words, ms in took.items() if ms > 100} == {}
+    check(loaded / 1000, 3, wall)
+    for words in rounds[0]:
+        check(min(round_time[words] for round_time in rounds) / 1000, 0.1, wall)
