@@ -8,7 +8,7 @@ from site_builder.core.model import Disk, DiskUse, HostFacts, ParsedFile, PsRow
 from site_builder.snapshots.envelope import MAX_COLUMNS, MAX_NAME_CHARACTERS
 from site_builder.snapshots.parsers import host_and_ps_txt
 from site_builder.snapshots.parsers.host_and_ps_txt import parse_host_disk, parse_host_disk_use, parse_ps_txt
-from tests.support.captures import snapshot
+from tests.support.samples import snapshot
 
 COLUMNS = "pid\tppid\tgpu_pid\tstate\tcommand\n"
 
