@@ -148,10 +148,15 @@ check_code() {
     .venv/bin/ruff check --quiet .
     .venv/bin/mypy --no-error-summary
     .venv/bin/lint-imports >.venv/imports.log || { cat .venv/imports.log && return 1; }
-    # shellcheck disable=SC2046 # one word a file
-    left_out shellcheck || { shellcheck -x $(shell_files) && shellcheck -S warning -x tests/host/*.bats; }
-    # shellcheck disable=SC2046
-    left_out shfmt || shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
+    if ! left_out shellcheck; then
+        # shellcheck disable=SC2046 # one word a file
+        shellcheck -x $(shell_files)
+        shellcheck -S warning -x tests/host/*.bats
+    fi
+    if ! left_out shfmt; then
+        # shellcheck disable=SC2046
+        shfmt -d -i 4 -ci $(shell_files) tests/host/*.bats
+    fi
 }
 
 # run_bats SHELL [TAG]: the tests of the host scripts under this shell, or only those with this tag. Most of them wait for something,

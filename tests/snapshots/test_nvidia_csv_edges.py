@@ -75,12 +75,12 @@ def test_a_header_has_a_number_or_a_uuid(header: str) -> None:
 @pytest.mark.parametrize("line", ["name, memory.used", "the uuid, and the index of it", "xindex, uuidx"])
 def test_a_line_without_either_as_a_column_is_a_message(line: str) -> None:
     output = parsed_gpus(f" {line} ", "0, 1, 2", header="")
-    assert (output.rows, output.messages) == ((), ["", line, "0, 1, 2"])
+    assert (output.rows, output.messages) == ((), [line, "0, 1, 2"])
 
 
-def test_a_second_header_is_a_row_that_has_no_number() -> None:
+def test_a_second_header_is_no_row() -> None:
     output = parsed_gpus("0, 1", "index, uuid", header="index, uuid")
-    assert [gpu.index for gpu in output.rows] == [0, None]
+    assert [gpu.index for gpu in output.rows] == [0]
 
 
 def test_more_columns_than_there_can_be_are_a_problem_and_the_first_count() -> None:
@@ -240,7 +240,7 @@ def test_without_names_of_columns_nothing_is_known_of_processes(header: str) -> 
     ("line", "is_problem"),
     [
         ("gpu 1, 42, 512, python", True),
-        ("GPU-1, 42, 512", False),
+        ("GPU-1, 42, 512", True),
         ("GPU-1,42,512,python, x", True),
         ("Warning: x", False),
         ("gpu_uuid, pid, used_gpu_memory [MiB], process_name", True),

@@ -74,7 +74,6 @@ def anchors(page: str) -> set[str]:
 
 
 @cache
-@cache
 def help_of(program: str) -> str:
     """What a program of ours prints when it is asked for help."""
     if program.startswith("gpuboard"):

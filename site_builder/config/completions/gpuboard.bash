@@ -1,11 +1,11 @@
 _gpuboard() {
-    local line=${COMP_LINE:0:COMP_POINT} kind value help
+    local line=${COMP_LINE:0:COMP_POINT} kind value
     # for readline a colon ends a word: only what follows it may be offered
     local typed=${line##*[[:space:]]}
     local head=${typed%"${typed##*:}"}
     [[ $COMP_WORDBREAKS == *:* ]] || head=
     COMPREPLY=()
-    while IFS=$'\t' read -r kind value help; do
+    while IFS=$'\t' read -r kind value _; do
         case $kind in
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
