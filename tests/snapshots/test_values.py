@@ -98,6 +98,7 @@ def test_a_cell_with_anything_else_has_its_text(cell: str) -> None:
         ("!", "!"),
         ("z", "z"),
         ("Timeout", "Timeout"),
+        ("[Xid error X]", "Xid error X"),
         ("[Some  new\twords]", "Some new words"),
         ("[" + "x" * 200, "x" * 79),
         ("MiB", "MiB"),
@@ -132,6 +133,7 @@ def test_any_other_words_in_the_place_of_a_reading_are_an_error(cell: str, expec
         ("[GPU is lost]", "GPU is lost"),
         (" [GPU requires reset] ", "GPU requires reset"),
         ("LOST", "LOST"),
+        ("[Xid 79: fallen off the PCI-X]", "Xid 79: fallen off the PCI-X"),
         ("the GPU needs a reset", "the GPU needs a reset"),
         ("require an GPU reset", "require an GPU reset"),
         ("Reset required", "Reset required"),
@@ -194,6 +196,7 @@ def test_a_column_that_is_missing_is_behind_the_last() -> None:
         (10**30, None),
         (-(10**30), None),
         (10**24, (1e24, "")),
+        (10**25, None),
         (10**400, None),
         ("42", (42.0, "")),
         (" 42.5 MB ", (42.5, "mb")),
@@ -226,7 +229,7 @@ def test_a_quantity_is_a_number_from_0_up_and_its_unit(reading: object, expected
         (values.parse_watts, 10_000),
         (values.parse_mhz, 60_000),
         (values.parse_count, 1e12),
-        (values.build_mib_parser("mb"), 1e9),
+        (lambda reading: values.build_mib_parser("mb")(reading), 1e9),
     ],
 )
 def test_a_reading_beyond_what_there_can_be_is_none(parser: Any, limit: float) -> None:  # noqa: ANN401
