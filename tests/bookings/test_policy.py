@@ -175,10 +175,19 @@ def test_the_first_booking_in_conflict_is_found_behind_others_that_are_not() -> 
 
 
 def test_two_that_repeat_are_compared_for_a_year_from_where_both_have_begun() -> None:
-    yearly_from = booking("bob", 24 * 400, 24 * 400 + 1, rrule="FREQ=YEARLY")
-    far = daily(begins=24 * 400 + 0.5, ends=24 * 400 + 2)
-    conflict = find_conflict(far, [yearly_from], KEYS, now())
-    assert conflict and conflict[0] == yearly_from
+    yearly = booking("bob", 24 * 400, 24 * 400 + 1, rrule="FREQ=YEARLY")
+    for new in (daily(begins=0.5), daily(begins=24 * 400 + 0.5, ends=24 * 400 + 2)):
+        conflict = find_conflict(new, [yearly], KEYS, now())
+        assert conflict and conflict[0] == yearly
+    every_second_year = booking("alice", 1, 2, rrule="FREQ=YEARLY;INTERVAL=2")
+    every_third_year = booking("bob", 24 * 365 + 1, 24 * 365 + 2, rrule="FREQ=YEARLY;INTERVAL=3")
+    assert find_conflict(every_second_year, [every_third_year], KEYS, now()) is None  # they meet in four years
+
+
+def test_one_that_repeats_is_compared_with_a_long_one_to_its_end() -> None:
+    every_second_year = booking("bob", -24 * 300, -24 * 300 + 1, rrule="FREQ=YEARLY;INTERVAL=2")
+    long = booking("alice", 1, 24 * 500)
+    assert find_conflict(long, [every_second_year], KEYS, now())
 
 
 def test_what_somebody_had_since_a_booking_was_given_up_is_a_conflict() -> None:

@@ -196,7 +196,7 @@ def test_a_column_that_is_missing_is_behind_the_last() -> None:
         (10**30, None),
         (-(10**30), None),
         (10**24, (1e24, "")),
-        (10**25, None),
+        (int(1e25), None),
         (10**400, None),
         ("42", (42.0, "")),
         (" 42.5 MB ", (42.5, "mb")),
@@ -229,7 +229,6 @@ def test_a_quantity_is_a_number_from_0_up_and_its_unit(reading: object, expected
         (values.parse_watts, 10_000),
         (values.parse_mhz, 60_000),
         (values.parse_count, 1e12),
-        (lambda reading: values.build_mib_parser("mb")(reading), 1e9),
     ],
 )
 def test_a_reading_beyond_what_there_can_be_is_none(parser: Any, limit: float) -> None:  # noqa: ANN401
@@ -268,6 +267,8 @@ def test_a_clock_may_have_its_level_before_it(reading: object, expected: float |
         ({"value": 2, "unit": "GB"}, "mb", 2048),
         ("0 parsecs", "mb", None),
         ("1 parsec", "mb", None),
+        (10**9, "mb", 10**9),
+        (10**9 + 1, "mb", None),
         (None, "mb", None),
     ],
 )
