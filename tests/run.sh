@@ -159,15 +159,50 @@ check_code() {
     fi
 }
 
-# run_bats SHELL [TAG]: the tests of the host scripts under this shell, or only those with this tag. Most of them wait for something,
-# so that six at once are no burden for two cores. The tests with the tag `shell` must call every function of the scripts.
+# by_sudo COMMAND...: run it as root, with what the tests need of our environment, and leave no files of root in the clone.
+by_sudo() {
+    $sudo env "PATH=$PATH" "CI=${CI:-}" ${GPUBOARD_TEST_SHELL:+"GPUBOARD_TEST_SHELL=$GPUBOARD_TEST_SHELL"} \
+        PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=/tmp/gpuboard-hypothesis "$@"
+}
+
+# run_parts COMMAND: run it with the tests that need root and the others; an ordinary user runs it twice, the second time by sudo.
+run_parts() {
+    if [ "$(id -u)" = 0 ]; then
+        "$1" all
+        return
+    fi
+    code=0
+    "$1" user || code=1
+    if become_root; then
+        "$1" root by_sudo || code=1
+    else
+        print_line 'Left out: all tests that need root, for want of sudo without a password'
+    fi
+    return "$code"
+}
+
+# run_bats WHO [by_sudo]: the tests of the host scripts under $shell, or only those with $tag. Most of them wait for something, so that six
+# at once are no burden for two cores. The tests with the tag `shell` must call every function of the scripts.
 run_bats() {
-    step "Host scripts under $1"
-    [ "${2:-}" != shell ] || export GPUBOARD_TEST_CALLS=yes
-    GPUBOARD_TEST_SHELL=$1 bats --jobs 6 --formatter tap ${2:+--filter-tags "$2"} tests/host >"$results" </dev/null || failed=1
+    case $1 in
+        all) tags=$tag ;;
+        user) tags=${tag:+$tag,}!root ;;
+        root) tags=${tag:+$tag,}root ;;
+    esac
+    [ "$tags" != shell ] || export GPUBOARD_TEST_CALLS=yes
+    bats_code=0
+    GPUBOARD_TEST_SHELL=$shell ${2:-} bats --jobs 6 --formatter tap ${tags:+--filter-tags "$tags"} tests/host >"$results" </dev/null || bats_code=1
     unset GPUBOARD_TEST_CALLS
     grep -E '^not ok|^#|# skip' "$results" || :
     print_line "$(grep -c '^ok' "$results") passed, $(grep -c '^not ok' "$results") failed"
+    return "$bats_code"
+}
+
+# test_scripts_under SHELL [TAG]
+test_scripts_under() {
+    step "Host scripts under $1"
+    shell=$1 tag=${2:-}
+    run_parts run_bats || failed=1
 }
 
 # test_host_scripts WHICH: all under dash; under the other shells, what depends on the shell.
@@ -176,26 +211,32 @@ test_host_scripts() {
     results=$(mktemp)
     failed=0
     if [ "$1" = quick ]; then
-        run_bats dash quick
+        test_scripts_under dash quick
     else
-        run_bats dash
-        run_bats bash shell
-        run_bats ash shell
+        test_scripts_under dash
+        test_scripts_under bash shell
+        test_scripts_under ash shell
     fi
     rm "$results"
     return "$failed"
 }
 
-# test_python WHICH: four files side by side, since most tests wait for something, in the order of tests/conftest.py.
+# run_pytest WHO [by_sudo]: four files side by side, since most tests wait for something, in the order of tests/conftest.py.
+run_pytest() {
+    case $1 in
+        all) chosen=$speed ;;
+        user) chosen="not root${speed:+ and $speed}" ;;
+        root) chosen="root${speed:+ and $speed}" ;;
+    esac
+    ${2:-} .venv/bin/python -m pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder -m "$chosen"
+}
+
+# test_python WHICH
 test_python() {
     step Python
-    if [ "$1" = quick ]; then
-        export HYPOTHESIS_PROFILE=quick
-        set -- -m 'not slow'
-    else
-        set --
-    fi
-    .venv/bin/python -m pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder "$@"
+    speed=
+    [ "$1" != quick ] || { export HYPOTHESIS_PROFILE=quick && speed='not slow'; }
+    run_parts run_pytest
 }
 
 install_tools() {

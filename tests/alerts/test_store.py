@@ -168,9 +168,8 @@ def test_the_state_file_is_private_and_no_link_or_pipe_is_read(tmp_path: Path) -
         store.change(lambda _: build_state())
 
 
+@pytest.mark.root
 def test_root_leaves_nothing_in_the_folder_of_another_user(tmp_path: Path) -> None:
-    if os.geteuid():
-        pytest.skip("only root can give folders away")
     os.chown(tmp_path, 4711, 4712)
     with pytest.raises(AlertStateError, match="belongs to user 4711: run this as user 4711, with sudo -u '#4711'"):
         AlertStore(tmp_path).change(lambda _: build_state(build_notification()))

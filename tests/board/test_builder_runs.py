@@ -66,7 +66,7 @@ def small_disk(path: Path) -> Iterator[None]:
         subprocess.run(["/usr/bin/umount", str(path)], check=True)
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a disk of its own")
+needs_root = pytest.mark.root
 
 
 @needs_root

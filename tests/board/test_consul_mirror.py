@@ -30,8 +30,9 @@ from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, gpu, words
 from tests.support.booking_fixtures import done
 from tests.support.command_line import run_gpuboard
-from tests.support.consul_server import ROOT, TOOLS, ConsulServer, free_ports, missing
+from tests.support.consul_server import ROOT, TOOLS, ConsulServer, free_ports
 from tests.support.kv_fixtures import PREFIX, Hosts
+from tests.support.missing import missing
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from tests.support.board_fixture import Lab
 from tests.support.board_fixture import gpu as gpu_row
 from tests.support.forked import fork, run_forked
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+AS_ROOT = pytest.mark.root
 ALICE, BOB, LAB_GROUP = 7101, 7102, 7201
 
 

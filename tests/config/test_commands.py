@@ -16,9 +16,9 @@ import pytest
 from site_builder.cli import COMMANDS
 from site_builder.config.schema import SETTINGS
 from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu
-from tests.support.browser import missing
 from tests.support.docs import ALL_COMMANDS, ROOT, help_of
 from tests.support.manual_page import render_manpage
+from tests.support.missing import missing
 from tests.support.pace import children, within
 from tests.support.shells import Offered, Terminal, fish, home, program
 

@@ -21,8 +21,9 @@ from site_builder.core.names import is_host_name
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import DiscoveredNode, HostDiscovery
 from site_builder.fleet import gpu_models
-from tests.support.consul_server import READ_ALL, ROOT, TOOLS, ConsulServer, free_ports, missing
+from tests.support.consul_server import READ_ALL, ROOT, TOOLS, ConsulServer, free_ports
 from tests.support.discovery_fixtures import check, entry, fill, nodes
+from tests.support.missing import missing
 
 
 @pytest.fixture

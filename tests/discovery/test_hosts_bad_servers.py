@@ -15,8 +15,9 @@ import pytest
 
 from site_builder.consul import client
 from site_builder.consul.client import ConsulRequest
-from tests.support.consul_server import ConsulServer, missing
+from tests.support.consul_server import ConsulServer
 from tests.support.discovery_fixtures import Answer, Lab, entry, fill, read, says
+from tests.support.missing import missing
 
 SERVES = "; the list of 20"
 

@@ -121,7 +121,7 @@ def unmounted(path: Path) -> None:
     subprocess.run([shutil.which("umount") or "/usr/bin/umount", str(path)], check=True)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a read-only folder")
+@pytest.mark.root
 def test_a_read_only_state_folder_costs_its_minutes_and_one_sentence(machine: Machine) -> None:
     machine.minutes(3)
     state = machine.lab.state
@@ -151,7 +151,7 @@ def filled(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.root
 def test_a_disk_that_is_full_for_a_while_costs_its_minutes_and_one_sentence(machine: Machine) -> None:
     state = machine.lab.state
     mounted("-t", "tmpfs", "-o", "size=16m", "tmpfs", str(state))

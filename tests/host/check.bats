@@ -329,6 +329,7 @@ EOF
     [[ $output == *"$TMP/\$(touch"* ]]
 }
 
+# bats test_tags=root
 @test "a settings file of another user in the folder where we happen to be is left alone" {
     need_root
     printf 'GPUBOARD_DEST=%s/elsewhere\n' "$TMP" >"$TMP/gpuboard.conf"
@@ -353,6 +354,7 @@ EOF
     done
 }
 
+# bats test_tags=root
 @test "a spool folder that somebody else has put there is refused" {
     need_root
     mkdir "$TMP/spool"
@@ -387,7 +389,7 @@ EOF
     [ "$before" = "$(loop_pid 1) $(loop_pid 2) $(loop_pid 3)" ]
 }
 
-# bats test_tags=shell
+# bats test_tags=shell,root
 @test "a full disk of the spool sends nothing new, and all is well when it has room again" {
     on_a_small_spool <<'EOF'
 "$RUN_SH" once
@@ -405,6 +407,7 @@ wait_until is_well
 EOF
 }
 
+# bats test_tags=root
 @test "two hosts that share a home and one settings file keep apart" {
     need_root
     mkdir -p "$TMP/home/.config/gpuboard"

@@ -202,6 +202,7 @@ EOF
     [ "$(column image 100) $(column image 101)" = 'pytorch/pytorch:2.4.0 pytorch/pytorch:2.4.0' ]
 }
 
+# bats test_tags=root
 @test "podman is asked for what it can tell this user, and else never started" {
     need_root
     engine podman

@@ -205,6 +205,7 @@ start_loops() {
     finds fail spool 'is not a folder of this user'
 }
 
+# bats test_tags=root
 @test "a disk that is full is no reason to find nothing wrong" {
     need_root
     mkdir "$TMP/full"
@@ -217,6 +218,7 @@ start_loops() {
     has "$TMP/told" 'is the disk full?'
 }
 
+# bats test_tags=root
 @test "hidepid hides other people's processes from all but root and its group" {
     need_root
     echo 'proc /proc proc rw,hidepid=invisible,gid=4 0 0' >"$TMP/proc/mounts"

@@ -86,6 +86,7 @@ EOF
     [ -z "$(value disk_use_time)" ]
 }
 
+# bats test_tags=root
 @test "hidepid, which hides other people's processes, is told" {
     need_root
     unshare -m sh -c "mount -t proc -o hidepid=2 proc /proc && $RUN_SH tick 3"

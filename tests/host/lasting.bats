@@ -27,6 +27,7 @@ tick_and_push() {
     join "$TMP/before" "$TMP/after" | awk -v most="$ticks" '$3 - $2 >= most {print; grown = 1} END {exit grown}'
 }
 
+# bats test_tags=root
 @test "real cron starts the loops with the line of crontab.example, and starts a killed one again" {
     need_root
     command -v cron >/dev/null || missing 'cron is not installed'

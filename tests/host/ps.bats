@@ -158,6 +158,7 @@ EOF
 EOF
 }
 
+# bats test_tags=root
 @test "a process that the kernel does not let go of costs the commands alone" {
     need_root
     install -m 4755 "$(command -v setpriv)" "$TMP/bin/as-root"
@@ -221,6 +222,7 @@ EOF
     has "$SPOOL/ps.txt" '# err 6 more processes belong to GPU processes and are not told'
 }
 
+# bats test_tags=root
 @test "a user without a name is a number, and a long name stays whole" {
     need_root
     local long=a-very-long-login-name-of-somebody@the.realm.example.org

@@ -74,6 +74,7 @@ load helper
     [ -z "$(ls -A "$TMP/elsewhere")" ]
 }
 
+# bats test_tags=root
 @test "a push to a folder that others can write is refused with the command to run, unless it is sticky" {
     need_root
     chgrp nogroup "$TMP/data" && chmod 0770 "$TMP/data"
@@ -107,6 +108,7 @@ load helper
     [ "$(stat -c %z "$DATA/gpus.csv")" = "$arrival" ]
 }
 
+# bats test_tags=root
 @test "a full disk at the destination leaves the old files whole" {
     need_root
     cat >"$TMP/full.sh" <<'EOF'

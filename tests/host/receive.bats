@@ -196,7 +196,7 @@ hang() {
     [ "$(all_four new | update | receive)" = ok ]
 }
 
-# bats test_tags=shell
+# bats test_tags=shell,root
 @test "a data folder, or one of the host, that belongs to another account is refused" {
     need_root
     hurry
@@ -304,6 +304,7 @@ two_answers() { [ "$(cat "$TMP/answers")" = "$(printf 'ok\nok')" ]; }
     [ $((($(date +%s%N) - began) / 10000000)) -ge 300 ]
 }
 
+# bats test_tags=root
 @test "a full disk of the web host is told, and leaves the old files whole" {
     need_root
     cat >"$TMP/full.sh" <<'EOS'

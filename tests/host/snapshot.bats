@@ -95,6 +95,7 @@ BATS_TEST_TIMEOUT=300
     has "$SPOOL/gpus.csv" 'did not answer within 1 s'
 }
 
+# bats test_tags=root
 @test "while an nvidia-smi cannot be killed no second one is started, and when it ends all is well again" {
     need_root
     # a process of another user is as deaf to our kill as one in the kernel; setpriv with the set-uid bit makes one
@@ -168,7 +169,7 @@ index,uuid,name' >"$TMP/fields"
     has "$DATA/processes.csv" '# err nvidia-smi said nothing, not even the names of what it tells'
 }
 
-# bats test_tags=shell
+# bats test_tags=shell,root
 @test "once does not send an old snapshot as new when the spool's disk is full" {
     on_a_small_spool <<'EOF'
 "$RUN_SH" once

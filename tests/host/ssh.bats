@@ -141,6 +141,7 @@ setup() {
     [ "$(find "$SPOOL" -type f | wc -l)" -lt 40 ]
 }
 
+# bats test_tags=root
 @test "a slow login shell on the far side slows the first push alone" {
     need_root
     printf '#!/bin/sh\nsleep 4\nexec /bin/sh "$@"\n' >"$S/slow-shell"
@@ -189,6 +190,7 @@ setup() {
     next_arrival
 }
 
+# bats test_tags=root
 @test "an account that sshd confines as docs/security.md says takes the push, and nothing else" {
     need_root
     sed -i 's|^AuthorizedKeysFile.*|AuthorizedKeysFile /srv/keys|' "$S/config"

@@ -16,8 +16,8 @@ from site_builder.core.model import GpuProcessRow
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.gpu_tools import GPU_TOOLS, GpuTool
 from tests.snapshots import test_parsers_contract
-from tests.support.browser import missing
 from tests.support.docs import ROOT, blocks
+from tests.support.missing import missing
 from tests.support.samples import snapshot
 
 FORM = "acme-smi"

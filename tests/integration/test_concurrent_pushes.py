@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench.host_push import FILES, sshd
-from tests.support.browser import missing
+from tests.support.missing import missing
 from tests.support.pace import slowness, wall
 
 pytestmark = pytest.mark.slow

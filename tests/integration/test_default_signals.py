@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import ROOT, missing
+from tests.support.browser import ROOT
+from tests.support.missing import missing
 
 WRAPPER = ROOT / "tests/default_signals.py"
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)

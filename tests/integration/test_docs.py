@@ -20,7 +20,6 @@ from site_builder.discovery import hosts
 from site_builder.fleet import gpu_models
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu
-from tests.support.browser import missing
 from tests.support.docs import (
     PAGES,
     ROOT,
@@ -35,6 +34,7 @@ from tests.support.docs import (
     prose_of,
     text_of,
 )
+from tests.support.missing import missing
 
 # Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*servers.py, test_prometheus.py, or
 # for py, test_export.py, for hcl and consul, test_scaling.py.

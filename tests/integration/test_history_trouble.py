@@ -21,8 +21,8 @@ from site_builder.history import database
 from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter
 from tests.support.board_fixture import Lab, words
-from tests.support.browser import missing
 from tests.support.history_fixtures import epoch, files_of, gpu, host, minutes, record, roll, used
+from tests.support.missing import missing
 from tests.support.pace import wall, within
 
 NOON = epoch("2026-03-10T12:00")
@@ -130,7 +130,7 @@ def test_a_full_disk_costs_the_minute_and_not_the_file(state: Path, history: His
     assert minute_samples[-1][0] == NOON + 6000
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.root
 def test_a_build_on_a_full_disk_writes_the_page_and_says_so(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas")
@@ -288,7 +288,7 @@ def test_a_file_that_another_program_keeps_locked_costs_the_minute_and_little_ti
     assert len(history.read_minutes("atlas", 9, NOON + 60)) == 2
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a read-only folder")
+@pytest.mark.root
 def test_a_read_only_state_folder_is_reported_and_the_page_is_built(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import Machine, Person, need, need_machine, wait_for
+from tests.support.machine import Machine, Person, need_machine, wait_for
+from tests.support.missing import need
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.root]
 BLOCK = (
     b"# >>> gpuboard host >>>\n"
     b"# Written by gpuboard's install.sh, and anew each time it is called.\n"

@@ -16,7 +16,7 @@ import pytest
 from site_builder.snapshots.parsers import host_and_ps_txt
 from tests.support.command_line import run_gpuboard
 from tests.support.live_page import Live
-from tests.support.machine import need
+from tests.support.missing import need
 from tests.support.own_gpus import HERE, ROOT, STAND_INS, OwnGpus
 
 AWKS = ("mawk", "gawk", "original-awk", "busybox")

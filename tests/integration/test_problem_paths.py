@@ -15,8 +15,8 @@ from site_builder.board.pages import hide_page_problem_details
 from site_builder.core.formatting import hide_paths
 from site_builder.core.model import AlertSettings, Problem
 from tests.support.board_fixture import Lab, gpu
-from tests.support.browser import missing
 from tests.support.command_line import clean_environment, run_gpuboard
+from tests.support.missing import missing
 
 RULES = "[host-down]\ndelay = 5m\n"
 OVER = '{"atlas": {"0": {"name": "alice", "date": "2020-01-01 12:00"}}}'

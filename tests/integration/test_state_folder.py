@@ -20,7 +20,7 @@ from tests.support.board_fixture import Lab, gpu
 from tests.support.state_fixtures import Trap, gpuboard, make_state_lab
 
 NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away and mount disks")
+needs_root = pytest.mark.root
 
 
 @pytest.fixture

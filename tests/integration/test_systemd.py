@@ -19,7 +19,8 @@ import pytest
 from tests.support.board_fixture import Lab
 from tests.support.consul_server import free_ports
 from tests.support.docs import ROOT, text_of
-from tests.support.machine import need, wait_for
+from tests.support.machine import wait_for
+from tests.support.missing import need
 from tests.support.systemd_user import UserManager
 
 UNITS = sorted((ROOT / "docs/systemd").iterdir())
@@ -82,6 +83,7 @@ def test_the_page_documents_exactly_the_units_that_exist() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.root
 def test_the_loops_of_a_host_live_and_end_with_their_service(home: Path, place: Path) -> None:
     data, smi = place / "data", place / "smi"
     for folder in (data, smi):
@@ -105,6 +107,7 @@ def test_the_loops_of_a_host_live_and_end_with_their_service(home: Path, place: 
 
 
 @pytest.mark.slow
+@pytest.mark.root
 def test_builder_and_server_are_started_again_when_they_die(home: Path, place: Path) -> None:
     lab = Lab(place / "lab")
     lab.host("atlas")

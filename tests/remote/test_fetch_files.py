@@ -95,7 +95,7 @@ def test_a_folder_that_somebody_exchanges_for_a_link_is_neither_written_nor_open
     assert not any(theirs.iterdir())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.root
 def test_a_folder_of_a_host_that_belongs_to_another_account_is_not_written_into(tmp_path: Path) -> None:
     for parent in tmp_path.parents:
         if parent.name.startswith(("pytest-", "popen-")):

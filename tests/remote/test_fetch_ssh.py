@@ -22,7 +22,7 @@ from tests.support.docs import text_of
 from tests.support.kv_fixtures import FILES
 from tests.support.machine import ROOT, Machine, keygen, need_machine, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.root]
 
 SPOOL = "/var/tmp/gpuboard-7002"  # noqa: S108
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from site_builder.bookings.tokens import TokenStore
 from tests.support.board_fixture import Lab, gpu
-from tests.support.browser import missing
 from tests.support.docs import ROOT, blocks
+from tests.support.missing import missing
 
 SYSTEM = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 MODULES = Path("/usr/lib/apache2/modules")

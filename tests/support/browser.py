@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
+from tests.support.missing import missing
 
 ROOT = Path(__file__).parents[2]
 NODE_MODULES = ROOT / ".tools/node_modules"
@@ -44,13 +45,6 @@ http {{
     }}
 }}
 """
-
-
-def missing(what: str) -> NoReturn:
-    """Skip for want of something; in CI that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(f"missing in CI: {what}")
-    pytest.skip(what)
 
 
 def node_module(path: str) -> Path:

@@ -11,22 +11,17 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
+
+from tests.support.missing import missing
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
 AGENT = "agent.lab.example"
 ROOT_TOKEN = "5e0c1f7a-0000-4000-8000-000000000001"  # noqa: S105 of a Consul that lives for one test run
 READ_ALL = 'service_prefix "" { policy = "read" }\nnode_prefix "" { policy = "read" }\n'
-
-
-def missing(what: str) -> NoReturn:
-    """Skip for want of something; in CI that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(f"missing in CI: {what}")
-    pytest.skip(what)
 
 
 def program() -> str:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-import pytest
+from tests.support.missing import need
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = ROOT / "site_builder/demo/stand-ins"
@@ -61,24 +61,16 @@ wait $!
 """
 
 
-def missing() -> str:
-    """Why such a machine cannot be had here."""
-    if os.geteuid() != 0:
-        return "a machine of its own needs root"
+def find_missing_program() -> str:
+    """Return why there can be no such machine here, or nothing."""
     path = f"{os.environ['PATH']}:/usr/sbin"
     lacks = [name for name in ("cron", "sshd", "unshare", "nsenter", "setpriv") if not shutil.which(name, path=path)]
     return f"{lacks[0]} is not installed" if lacks else ""
 
 
-def need(why: str) -> None:
-    """Skip if there is a reason; in CI that is a failure."""
-    if why:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-
-
 def need_machine() -> None:
-    """Skip where there can be none."""
-    need(missing())
+    """Leave the test out where there can be no machine."""
+    need(find_missing_program())
 
 
 def wait_for(what: Callable[[], object], seconds: float = 60, every: float = 0.1) -> None:

@@ -20,3 +20,9 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"missing in CI: {what}")
     pytest.skip(what)
+
+
+def need(lack: str) -> None:
+    """Leave the test out if it lacks something."""
+    if lack:
+        missing(lack)

@@ -24,10 +24,10 @@ from site_builder.fleet import summary
 from site_builder.fleet.host_state import build_host_status
 from tests.support import every_state as support_every_state
 from tests.support.board_fixture import Lab
-from tests.support.browser import missing
 from tests.support.docs import ROOT
 from tests.support.generated_fleet import NOW
 from tests.support.live_page import free_port
+from tests.support.missing import missing
 
 VERSION = "9.9"
 ALERTS = ROOT / "docs/prometheus-alerts.yml"

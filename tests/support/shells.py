@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.browser import missing
 from tests.support.command_line import clean_environment
+from tests.support.missing import missing
 
 STEERING = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>()][0B]?)|[\x07\x0f]|\x08+")
 WIDE = struct.pack("HHHH", 200, 400, 0, 0)  # nothing is wrapped, and no list needs a page

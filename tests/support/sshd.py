@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.machine import keygen, need, wait_for
+from tests.support.machine import keygen, wait_for
+from tests.support.missing import need
 
 PROGRAM = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 SERVER = """

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.machine import need, wait_for
+from tests.support.machine import wait_for
+from tests.support.missing import need
 
 SYSTEMD = "/usr/lib/systemd/systemd"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -36,10 +37,8 @@ def hierarchies() -> list[Path]:
     return [place for place in (CGROUPS / "systemd", CGROUPS / "unified") if (place / "cgroup.procs").exists()]
 
 
-def missing() -> str:
-    """Why there can be no such manager here."""
-    if os.geteuid() != 0:
-        return "a manager of its own needs root"
+def find_missing_program() -> str:
+    """Return why there can be no such manager here, or nothing."""
     if not Path(SYSTEMD).exists() or not shutil.which("systemctl"):
         return "systemd is not installed"
     return "" if hierarchies() and os.access(hierarchies()[0], os.W_OK) else "cgroups cannot be written here"
@@ -50,7 +49,7 @@ class UserManager:
 
     def __init__(self, folder: Path, home: Path, user: int = 0, **variables: str) -> None:
         """Prepare it."""
-        need(missing())
+        need(find_missing_program())
         self.user = user
         self.log = folder / "systemd.log"
         self.name = f"gpuboard-test-{os.getpid()}-{user}-{time.monotonic_ns()}"

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from tests.support import booking_servers
 from tests.support.booking_servers import PASSWORD, SCRIPT, Place, basic, free_port, program
-from tests.support.browser import missing
 from tests.support.docs import blocks
+from tests.support.missing import missing
 
 WWW = "/home/gpuboard/gpuboard/www"
 CADDY_HASH = re.compile(r"\$2y\$\S+")

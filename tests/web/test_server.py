@@ -28,8 +28,9 @@ from site_builder.web.server import (
 )
 from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab
-from tests.support.browser import build, missing
+from tests.support.browser import build
 from tests.support.live_page import free_port
+from tests.support.missing import missing
 from tests.support.serve_fixtures import (
     PAGE,
     Running,

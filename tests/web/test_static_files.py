@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.browser import missing
 from tests.support.hypothesis_profiles import examples
+from tests.support.missing import missing
 from tests.support.serve_fixtures import (
     PAGE,
     SECRET,
