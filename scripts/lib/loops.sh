@@ -14,15 +14,16 @@ read_loop_state() {
     [ -z "$age" ] || [ "$age" -gt "$hang_limit" ] || state=running
 }
 
+# has_holders PATTERN: whether any process has such a file open; a process may fork and end while the first list is made, so look twice.
+has_holders() { [ -n "$(list_holders "$1")" ] || [ -n "$(list_holders "$1")" ]; }
+
 # end_holders PATTERN: end every process that has a file of this name open, by TERM, then by KILL; report what is left.
 end_holders() {
     for signal in TERM KILL; do
-        pids=$(list_holders "$1")
-        [ -n "$pids" ] || return 0
-        # shellcheck disable=SC2086 # one word a pid
-        kill -"$signal" $pids 2>/dev/null || :
+        # shellcheck disable=SC2046 # one word a pid
+        kill -"$signal" $(list_holders "$1") 2>/dev/null || :
         for _ in 1 2 3 4 5 6 7 8 9 10; do
-            [ -n "$(list_holders "$1")" ] || return 0
+            has_holders "$1" || return 0
             sleep 0.1
         done
     done
