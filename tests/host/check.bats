@@ -64,8 +64,9 @@ start() {
     [ "$status" = 1 ]
     [[ $output == *'1 GPUs       does not run'* ]]
     "$CHECK" gpu1
-    [ "$(loop_pid 1)" != "$old" ]
-    kill -0 "$(loop_pid 1)"
+    has_new_pid() { new=$(loop_pid 1) && [ -n "$new" ] && [ "$new" != "$old" ]; }
+    wait_until has_new_pid
+    kill -0 "$new"
     wait_until gone "$orphan"
 }
 

@@ -150,7 +150,7 @@ index,uuid,name' >"$TMP/fields"
 
 @test "many who ask at once wait for each other, and none is taken for one that hangs" {
     echo 2 >"$SMI/sleep"
-    export GPUBOARD_LIMIT=6 # shorter than what the last ones wait
+    export GPUBOARD_LIMIT=10 # shorter than what the last ones wait
     local pids=
     for task in 1 2 1 2; do
         "$RUN_SH" tick "$task" &

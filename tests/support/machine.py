@@ -257,7 +257,8 @@ class Machine:
 
     def mounts(self) -> str:
         """What puts the private places over those of this machine, and what the tests run from back into them."""
-        lines = [f"hostname {self.name}", "mount -t tmpfs none /mnt"]
+        # faketime names what it keeps in /dev/shm by its pid, which is another one's in another machine
+        lines = [f"hostname {self.name}", "mount -t tmpfs none /mnt", "mount -t tmpfs none /dev/shm"]
         back = []
         for number, place in enumerate((str(ROOT), sys.base_prefix)):
             if any(Path(private_path) in Path(place).parents for private_path in PRIVATE):
