@@ -25,6 +25,7 @@ from site_builder.fleet.booking_use import (
     MAX_BOOKINGS_PER_HOST,
     build_failed_booking_problem,
     build_fleet_booking_statuses,
+    find_gpu_bookings,
     group_fleet_bookings_by_host,
     list_current_bookers,
     list_fleet_booking_times,
@@ -93,6 +94,12 @@ def test_a_booking_that_fails_is_named(failed: Booking, what: str) -> None:
 
 
 # What is shown
+
+
+@pytest.mark.parametrize(("key", "is_its"), [("*", True), ("0", True), ("GPU-0", True), ("gpu-0", True), ("1", False)])
+def test_a_booking_is_one_of_a_gpu_by_its_number_its_uuid_or_the_whole_host(key: str, is_its: bool) -> None:
+    booked = booking(gpu=key)
+    assert find_gpu_bookings([booked], gpu()) == ([booked] if is_its else [])
 
 
 @pytest.mark.parametrize(("users", "expected"), [(True, ("alice", "a thesis", "k7m2xp")), (False, (None, None, None))])
@@ -270,6 +277,10 @@ def free_again(*bookings: Booking) -> float | None:
         ([booking("alice", ends=2), booking("bob", begins=2, ends=4), booking("bob", begins=5, ends=6)], 6),
         ([booking("alice", begins=-1, ends=2, rrule="FREQ=DAILY")], 2),
         ([booking("alice", begins=-12, ends=12, rrule="FREQ=DAILY")], None),
+        # what ends an hour before the midnight until which repeats are listed, by the clock of the board
+        ([booking("alice", begins=-1, ends=15 * 24 - 13, rrule="FREQ=MONTHLY")], None),
+        ([booking("alice", begins=-1, ends=15 * 24 - 14, rrule="FREQ=MONTHLY")], 15 * 24 - 14),
+        ([booking("alice", begins=-1, ends=15 * 24 - 13)], 15 * 24 - 13),
     ],
 )
 def test_a_gpu_is_free_again_after_the_last_of_the_bookings_that_follow_each_other(

@@ -200,6 +200,11 @@ def test_long_cells_of_a_process_are_cut() -> None:
     assert (row.user, row.state, row.command) == ("u" * MAX_NAME_CHARACTERS, "S" * 10, "x" * 4096)
 
 
+def test_only_tabs_separate_cells() -> None:
+    (row,) = parse_ps_txt(ps_file("42\tbob smith\tpython x", columns="pid\tuser\tcommand\n")).rows
+    assert (row.user, row.command) == ("bob smith", "python x")
+
+
 def test_an_empty_cell_is_not_available_and_so_is_one_that_is_missing() -> None:
     data = ps_file("42\t\t\t", "43", columns="pid\tuser\tcontainer\timage\tpod\tperson\tcommand\n")
     for row in parse_ps_txt(data).rows:
