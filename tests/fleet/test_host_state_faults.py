@@ -14,12 +14,15 @@ from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.model import (
     Booking,
     DiscoveredHost,
+    DiskUse,
     Gpu,
+    HostFacts,
     HostSnapshot,
     ParsedFile,
     PrivacySettings,
     Problem,
     StateLimits,
+    ToolResult,
 )
 from site_builder.core.people import PeopleDirectory
 from site_builder.fleet import booking_use, host_state
@@ -114,7 +117,7 @@ def test_a_host_that_cannot_be_decided_shows_its_gpus_without_readings(bookings:
     snapshot = host_data([gpu(0, used=7000), gpu(1, name=None)], missing_files=("ps.txt",))
     built = build(snapshot, *bookings, at=at)
     status = built.status
-    assert (status.state, status.last_seen, built.snapshot) == ("failed", NOW, snapshot)
+    assert (status.name, status.state, status.last_seen, built.snapshot) == ("atlas", "failed", NOW, snapshot)
     assert [(item.model, item.state, item.reason) for item in status.gpus] == [
         ("NVIDIA A100-SXM4-80GB", "unknown", "its host is failed"),
         ("GPU", "unknown", "its host is failed"),
@@ -207,6 +210,54 @@ def test_processes_without_an_owner_are_listed_where_ps_came() -> None:
     data = used_by("alice", "x", ps=[person(42, "alice"), person(43, None, uid=None)])
     assert only_gpu(data).ownerless_pids == (43,)
     assert only_gpu(replace(data, ps_rows=None)).ownerless_pids == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "bookings", "users", "bookers"),
+    [
+        (used_by("alice"), (), ("alice",), ()),
+        (host_data(), (booking("bob"),), (), ("bob",)),
+        (used_by("alice"), (booking("bob"),), ("alice",), ("bob",)),
+        (host_data(), (), (), ()),
+    ],
+)
+def test_the_people_of_a_gpu_are_its_users_and_its_bookers(
+    data: HostSnapshot, bookings: tuple[Booking, ...], users: tuple[str, ...], bookers: tuple[str, ...]
+) -> None:
+    people = only_gpu(data, *bookings).people
+    assert (people.users, people.bookers) == (users, bookers)
+
+
+@pytest.mark.parametrize("users", [True, False])
+def test_disk_use_by_person_goes_with_the_users(users: bool) -> None:
+    facts = HostFacts(disk_use=(DiskUse("/local/alice", 12),))
+    data = host_data(facts=ParsedFile((facts,), head("host")))
+    shown = decide(data, shown=PrivacySettings(users=users)).facts
+    assert shown is not None
+    assert shown.disk_use == (facts.disk_use if users else ())
+
+
+@pytest.mark.parametrize(("age", "expected"), [(29, "fresh"), (30, "stale")])
+def test_a_host_that_reports_no_interval_is_stale_after_30_s(age: float, expected: str) -> None:
+    assert decide(host_data(ages={"host.txt": age}, intervals={})).state == expected
+
+
+def test_files_from_the_future_say_whose_clock_is_ahead() -> None:
+    assert decide(host_data(ages={"host.txt": -120})).reason == (
+        "its files come from the future: the clock of the machine that has data/ is ahead of this one's"
+    )
+
+
+def test_where_the_time_of_the_gpus_is_not_known_that_of_the_host_counts() -> None:
+    data = used_by("alice", gpus=[gpu(used=7000, use=0)], taken_at={"host.txt": NOW - 7}, last_seen=NOW - 7)
+    assert only_gpu(data).idle_since == NOW - 7
+
+
+def test_each_tool_that_failed_is_named() -> None:
+    results = (ToolResult("nvidia-smi", "nvidia", 9, ("no driver",)), ToolResult("amd-smi", "amd", 124))
+    failures = host_state.describe_host_tool_failures(ParsedFile[Gpu](tool_results=results))
+    assert "nvidia-smi ended with exit code 9: no driver; " in failures
+    assert failures.endswith("amd-smi did not answer in time and was stopped")
 
 
 def test_bookings_stand_on_the_host_only_where_it_has_no_gpu() -> None:
