@@ -9,6 +9,7 @@ import pytest
 from site_builder.core.model import (
     DiscoveredHost,
     Gpu,
+    GpuHealth,
     GpuProcessRow,
     HostSnapshot,
     ParsedFile,
@@ -248,6 +249,11 @@ def test_processes_on_a_gpu_that_is_not_reported_may_be_on_any() -> None:
 def test_a_gpu_that_reports_neither_memory_nor_use_is_unknown() -> None:
     state_reason = reason(host_data([gpu(used=None, use=None)]))
     assert state_reason == "unknown: the driver tells neither its memory nor its use"
+
+
+def test_a_gpu_in_mig_mode_without_instances_is_unknown() -> None:
+    state_reason = reason(host_data([gpu(health=GpuHealth(is_in_mig_mode=True))]))
+    assert state_reason == "unknown: it is in MIG mode and tells no instances, so that nothing can be run on it"
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_can_be_free() -> None:
