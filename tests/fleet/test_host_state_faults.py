@@ -28,7 +28,19 @@ from site_builder.core.people import PeopleDirectory
 from site_builder.fleet import booking_use, host_state
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.host_state import RETRY_AFTER_S, BuiltHostStatus, HostStatusSources, build_host_status
-from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, now, only_gpu, person, used_by
+from tests.support.generated_fleet import (
+    NOW,
+    booking,
+    decide,
+    gpu,
+    head,
+    host_data,
+    now,
+    only_gpu,
+    person,
+    process,
+    used_by,
+)
 from tests.support.mig_fixtures import instances
 
 ATLAS = DiscoveredHost("atlas", title="Atlas", tags=("a100",))
@@ -189,7 +201,34 @@ def test_an_instance_has_the_model_and_the_bookings_of_its_gpu(age: float) -> No
     assert (whole.parent_model, [item.is_whole_gpu for item in whole.bookings]) == ("", [False])
 
 
+def test_a_gpu_of_a_host_that_is_away_keeps_its_maker_and_an_instance_its_profile_and_its_gpu() -> None:
+    amd = only_gpu(host_data([gpu(uuid=None, vendor="amd", place="amd0", profile="x")], ages={"host.txt": 300})).gpu
+    assert (amd.vendor, amd.place, amd.profile, amd.parent) == ("amd", "amd0", None, None)
+    mig_instance = gpu(uuid="MIG-a", place="0:0", profile="1g.10gb", parent=gpu(used=7000))
+    away = only_gpu(host_data([mig_instance], ages={"host.txt": 300})).gpu
+    assert (away.profile, away.memory_used) == ("1g.10gb", None)
+    assert away.parent is not None
+    assert (away.parent.uuid, away.parent.memory_used) == ("GPU-0", None)
+
+
 # For other parts of the board
+
+
+@pytest.mark.parametrize(
+    ("gpu_key", "rc", "expected"),
+    [
+        ("GPU-a", 6, {"amd"}),  # nvidia-smi failed, and no row is of one of its GPUs
+        ("GPU-0", 6, {"nvidia", "amd"}),
+        ("GPU-unknown", 6, {"nvidia", "amd"}),
+        ("GPU-0", 124, {"amd"}),
+        ("GPU-a", 0, {"nvidia", "amd"}),
+    ],
+)
+def test_a_tool_that_failed_reports_its_processes_if_it_printed_one(gpu_key: str, rc: int, expected: set[str]) -> None:
+    results = (ToolResult("nvidia-smi", "nvidia", rc), ToolResult("amd-smi", "amd", 0))
+    processes = ParsedFile((process(on=gpu_key),), head("processes"), tool_results=results)
+    snapshot = host_data([gpu(0), gpu(1, uuid="GPU-a", vendor="amd")], processes=processes)
+    assert host_state.list_host_process_vendors(snapshot) == expected
 
 
 @pytest.mark.parametrize(

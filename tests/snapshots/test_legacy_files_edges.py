@@ -93,6 +93,7 @@ def test_each_cell_of_a_row_has_its_place() -> None:
         ("1, 2, ERR!, 4, 5", "its use cannot be read: ERR!"),
         ("1, 2, 3, ERR!, 5", "its use cannot be read: ERR!"),
         ("1, 2, 3, 4, ERR!", "its temperature cannot be read: ERR!"),
+        ("ERR!, P8, 2, 3, 4, 5", "its memory cannot be read: ERR!"),
         ("1, P8, 3, 4, ERR!", "its temperature cannot be read: ERR!"),
         ("1, P8, 2, ERR!, 4, 5", "its use cannot be read: ERR!"),
         ("1, 2, 3, 4, 5", None),
@@ -138,6 +139,8 @@ def test_a_row_of_errors_without_a_uuid_makes_the_others_old() -> None:
     errors = ", ".join(["[Unknown Error]"] * 7)
     (gpu,) = gpus_of(gpu_row(0, 0), f"0, {errors}, {stamp(91)}")
     assert gpu.error == OLD_ROW_ERROR
+    (gpu,) = gpus_of(gpu_row(0, 0), f"0, [Unknown Error], {', '.join(['7'] * 6)}, {stamp(91)}")
+    assert gpu.error == OLD_ROW_ERROR
     (gpu,) = gpus_of(gpu_row(0, 0), f"0, {', '.join(['7'] * 7)}, {stamp(91)}")
     assert gpu.error is None
 
@@ -156,6 +159,7 @@ def test_an_error_of_an_old_row_stays() -> None:
 def test_gpus_stand_in_the_order_of_their_numbers_and_those_without_one_last() -> None:
     handle = "Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost"
     gpus = gpus_of(gpu_row("x"), gpu_row(2), handle, gpu_row(0), handle)
+    assert parse_legacy_gpus(f" {handle} ".encode())[0].messages == (handle,)
     assert [(gpu.index, gpu.lost) for gpu in gpus] == [(0, None), (2, None), (None, None), (None, "GPU is lost")]
 
 
@@ -208,10 +212,10 @@ def test_of_two_rows_of_a_process_in_a_sample_the_last_counts() -> None:
 
 
 def test_words_in_the_place_of_a_process_say_that_none_of_its_gpu_is_reported() -> None:
-    hidden = process_row("[N/A]", on="GPU-1", memory="[N/A]", name="[N/A]")
-    dump = parse_legacy_processes("\n".join([process_row(42), hidden]).encode(), NOON)
+    hidden = [process_row("[N/A]", on=key, memory="[N/A]", name="[N/A]") for key in ("GPU-1", "MIG-2")]
+    dump = parse_legacy_processes("\n".join([process_row(42), *hidden]).encode(), NOON)
     assert [row.pid for row in dump.rows] == [42]
-    assert (dump.unreported, dump.tool_results) == ({"GPU-1": "N/A"}, ())
+    assert (dump.unreported, dump.tool_results) == ({"GPU-1": "N/A", "MIG-2": "N/A"}, ())
 
 
 def test_words_in_the_place_of_a_process_and_its_gpu_say_that_nothing_is_reported() -> None:
