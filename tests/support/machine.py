@@ -84,9 +84,10 @@ def wait_for(what: Callable[[], object], seconds: float = 60, every: float = 0.1
 
 
 def keep_tool(name: str, make: Callable[[Path], None], python: str = PYTHON) -> Path:
-    """Return a folder of .tools for this pyproject.toml and Python, which `make` fills if it is not there."""
+    """Return a folder of .tools for these dependencies and this Python, which `make` fills if it is not there."""
     version = subprocess.run([python, "--version"], capture_output=True, check=True).stdout
-    key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + version).hexdigest()[:12]
+    dependencies = (ROOT / "pyproject.toml").read_bytes().partition(b"\n[tool.")[0]  # what follows is of development
+    key = hashlib.sha256(dependencies + version).hexdigest()[:12]
     kept = ROOT / ".tools" / f"{name}-{key}"
     kept.parent.mkdir(exist_ok=True)
     with (kept.parent / f"{name}.lock").open("a") as lock:
