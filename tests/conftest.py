@@ -56,6 +56,15 @@ LONGEST = (
     "integration/test_webservers.py",
     "integration/test_chart_pages.py",
 )
+# Tests in integration/ build whole boards, or start servers and browsers. All but these are slow.
+QUICK_INTEGRATION = {
+    "test_dependencies.py",
+    "test_docs.py",
+    "test_pythons.py",
+    "test_repository.py",
+    "test_state_folder.py",
+    "test_systemd.py",
+}
 
 
 def pytest_configure() -> None:
@@ -67,8 +76,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; within a file nothing moves. Skip what needs root where we are not."""
+    """Mark slow tests, skip those that need root where we are not, and begin with the longest files."""
     place = {name: number for number, name in enumerate(LONGEST)}
+    for item in items:
+        if item.path.parent.name == "integration" and item.path.name not in QUICK_INTEGRATION:
+            item.add_marker(pytest.mark.slow)
     if os.geteuid() != 0:
         for item in items:
             if item.get_closest_marker("root"):

@@ -221,21 +221,21 @@ test_host_scripts() {
     return "$failed"
 }
 
-# run_pytest WHO [by_sudo]: four files side by side, since most tests wait for something, in the order of tests/conftest.py.
+# run_pytest WHO [by_sudo]: files side by side, in the order of tests/conftest.py.
 run_pytest() {
     case $1 in
         all) chosen=$speed ;;
         user) chosen="not root${speed:+ and $speed}" ;;
         root) chosen="root${speed:+ and $speed}" ;;
     esac
-    ${2:-} .venv/bin/python -m pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder -m "$chosen"
+    ${2:-} .venv/bin/python -m pytest --quiet -n "$workers" --dist loadfile --no-loadscope-reorder -m "$chosen"
 }
 
 # test_python WHICH
 test_python() {
     step Python
-    speed=
-    [ "$1" != quick ] || { export HYPOTHESIS_PROFILE=quick && speed='not slow'; }
+    speed='' workers=4 # most of the slow tests wait for something
+    [ "$1" != quick ] || { export HYPOTHESIS_PROFILE=quick && speed='not slow' && workers=2; }
     run_parts run_pytest
 }
 

@@ -66,6 +66,7 @@ def test_what_the_driver_does_not_report_is_none_and_never_0(own: OwnGpus) -> No
     assert (gpu_row["mem_used"], gpu_row["mem_total"], gpu_row["mem_used_percent"]) == (None, None, None)
 
 
+@pytest.mark.slow
 def test_the_fleet_of_a_folder_and_of_a_url_are_the_same_and_typed(lab: Lab, own: OwnGpus) -> None:
     own.tell(row(0), row(1, 7000, use=50))
     by_path, by_text = load_fleet(lab.data), load_fleet(str(lab.data))
@@ -104,6 +105,7 @@ def test_what_goes_wrong_is_one_exception_with_one_sentence(tmp_path: Path, monk
         gpu_info()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: str(block.page))
 def test_what_the_docs_show_runs(block: Block, own: OwnGpus, tmp_path: Path) -> None:
     own.tell(row(0), row(1))

@@ -74,6 +74,7 @@ def said(web: Receiver) -> list[str]:
     return [json.loads(request)["title"] for request in web.got]
 
 
+@pytest.mark.slow
 def test_a_host_that_goes_down_and_comes_back_is_reported_once_each(machine: Machine, web: Receiver) -> None:
     builder = told(machine, web.url)
     machine.minutes(3)
@@ -99,6 +100,7 @@ def test_a_host_that_goes_down_and_comes_back_is_reported_once_each(machine: Mac
     assert [entry.status for entry in AlertStore(machine.lab.state).read().history] == ["sent", "sent"]
 
 
+@pytest.mark.slow
 def test_hosts_that_are_down_at_first_start_are_not_reported(machine: Machine, web: Receiver) -> None:
     machine.minutes(1)
     machine.hosts.clear()
@@ -164,6 +166,7 @@ def test_hooks_that_may_not_run_are_named_on_the_page(machine: Machine, tmp_path
     assert problem.endswith("nothing in it is run")
 
 
+@pytest.mark.slow
 def test_queued_notifications_are_sent_though_data_cannot_be_read(machine: Machine, web: Receiver) -> None:
     builder = told(machine, web.url)
     store_state(machine.lab.state, build_state(build_notification(made=int(machine.now))))
@@ -291,6 +294,7 @@ def test_kill_9_between_deciding_and_sending_loses_and_repeats_nothing(
     assert [record.status for record in store.read().history] == ["sent"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "how", "wait"),
     [

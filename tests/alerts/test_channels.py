@@ -109,6 +109,7 @@ def test_a_receiver_that_is_not_there_did_not_take_it(settings: Settings) -> Non
     assert (outcome.status, outcome.reason.startswith("the webhook ")) == ("failed", True)
 
 
+@pytest.mark.slow
 def test_a_receiver_that_falls_silent_is_unsure(settings: Settings, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "READ_TIMEOUT_S", 0.3)
     assert to_lab(settings, web.url("slow")) == DeliveryOutcome("unsure", "the webhook did not answer in time")
@@ -309,6 +310,7 @@ def test_a_person_with_several_contacts_is_notified_once(settings: Settings, web
     assert came["channel"] == "U0DAN"
 
 
+@pytest.mark.slow
 def test_slack_has_the_same_time_limit(settings: Settings, web: Web) -> None:
     access = SlackAccess("xoxb-1", url=f"http://127.0.0.1:{web.port}/drip/")
     there = open_channels(settings, "dan,slack:U0DAN", seconds=0.3, slack=access)
@@ -321,6 +323,7 @@ def test_slack_has_the_same_time_limit(settings: Settings, web: Web) -> None:
         )
 
 
+@pytest.mark.slow
 def test_outcomes_of_smtp_answers(settings: Settings, smtp: int, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     def to(address: str, message: AlertMessage = MESSAGE, port: int = smtp) -> DeliveryOutcome:
         return to_lab(settings, f"mailto://127.0.0.1:{port}?from=gpus@lab.org&to={address}", message)
@@ -361,6 +364,7 @@ def chatter(listener: socket.socket) -> None:
             line.sendall(b"220-welcome\r\n" * 1000)
 
 
+@pytest.mark.slow
 def test_mail_goes_by_tls_with_a_login(settings: Settings, tmp_path: Path) -> None:
     post = Post()
     with mail_server(post, certificate(tmp_path)) as port:
@@ -449,6 +453,7 @@ def test_without_apprise_a_notification_waits(settings: Settings, monkeypatch: p
     assert there.send(build_notification("nonsense"), MESSAGE).status == "refused"
 
 
+@pytest.mark.slow
 def test_apprise_is_imported_only_to_send() -> None:
     code = "import site_builder.alerts.channels, sys; print('apprise' in sys.modules, 'requests' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -281,6 +281,7 @@ def board(tmp_path: Path, channel: Receiver, capsys: pytest.CaptureFixture[str])
     return Board(tmp_path, channel, capsys)
 
 
+@pytest.mark.slow
 def test_a_test_goes_to_every_channel_and_says_how_each_went(board: Board) -> None:
     board.set(f"{board.conf.read_text().partition('=')[2].split()[0]} ops=json://127.0.0.1:1/")
     code, out, _ = board.run("test")
@@ -493,6 +494,7 @@ def test_a_dry_run_removes_no_watch(board: Board) -> None:
     assert board.files() == before
 
 
+@pytest.mark.slow
 def test_the_list_fits_a_terminal(board: Board) -> None:
     now = int(time.time())
     board.write(

@@ -170,6 +170,7 @@ def test_two_logins_of_one_person_may_have_one_member_id() -> None:
     assert written(contacts, "caroline") == ["slack:U0A"]
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=2000), st.text(max_size=40))
 def test_whatever_stands_there_is_read(data: bytes, name: str) -> None:
     contacts = with_aliases(parse_contacts(data, "lab.org"), {"x": "y"})

@@ -60,6 +60,7 @@ def test_a_hook_gets_the_alert_and_nothing_else_of_us(
     assert (tmp_path / "pwd").read_text().strip() == str(folder.resolve())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -87,6 +88,7 @@ def test_outcomes_of_exit_codes(folder: Path, write: Write, script: str, expecte
     assert HookFolder(folder).run_hook("one", DATA) == expected
 
 
+@pytest.mark.slow
 def test_a_hook_that_does_not_end_is_ended_with_all_that_it_started(folder: Path, write: Write, tmp_path: Path) -> None:
     write("slow", f"sleep 300 & echo $! > {tmp_path}/child; yes; wait")
     began = time.monotonic()

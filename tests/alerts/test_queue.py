@@ -137,6 +137,7 @@ def test_a_person_without_contacts_is_notified_only_of_their_watches() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_host_that_names_many_people_notifies_few() -> None:
     conditions = [
         HELD._replace(about=f"GPU-{gpu}", owners=tuple(f"user{gpu}-{number}" for number in range(8)))
@@ -332,6 +333,7 @@ LOOKS = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(150)
 @given(
     looks=LOOKS,
@@ -520,6 +522,7 @@ def test_due_work_is_a_due_notification_or_a_lost_claim() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_history_is_bounded() -> None:
     content = build_state(*(build_notification(number, made=1000 + number) for number in range(1100)))
     for _ in range(1100):

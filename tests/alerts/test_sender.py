@@ -163,6 +163,7 @@ def send_until(point: str, which: int, lab: Lab, port: int) -> None:
 CLAIM, RESULT = 1, 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "which", "how"),
     [
@@ -193,6 +194,7 @@ def test_kill_9_at_any_point_loses_nothing_and_sends_nothing_twice(point: str, w
             assert f"l{name}".encode() in web.got
 
 
+@pytest.mark.slow
 def test_sigterm_lets_the_sender_finish_the_current_notification(lab: Lab) -> None:
     """A service that is stopped, a machine that is shut down."""
     at = int(time.time())

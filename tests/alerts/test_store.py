@@ -265,6 +265,7 @@ def test_where_there_is_no_room_the_oldest_of_the_history_goes_first(tmp_path: P
         store.change(lambda state: state._replace(id_counter=7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["a file", "Consul"])
 def test_concurrent_writers_lose_no_change(where: str, tmp_path: Path, consul: ConsulServer) -> None:
     access = kv_fixtures.access(consul.address) if where == "Consul" else None

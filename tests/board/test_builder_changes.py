@@ -117,6 +117,7 @@ def test_a_host_that_is_no_longer_on_the_board_has_no_files_either(lab: Lab) -> 
     assert not [name for name in signatures(lab) if "hydra" in name]
 
 
+@pytest.mark.slow
 def test_where_it_builds_again_and_again_the_pages_of_hosts_are_spread(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

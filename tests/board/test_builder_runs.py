@@ -303,6 +303,7 @@ def test_a_child_that_dies_leaves_no_gap() -> None:
     assert parallel.map_parallel(work, range(500)) == [item * 2 for item in range(500)]
 
 
+@pytest.mark.slow
 def test_the_work_of_a_child_that_dies_midway_counts_and_the_rest_is_redone() -> None:
     mother, done = os.getpid(), []
 

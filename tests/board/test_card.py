@@ -50,6 +50,7 @@ def rows(page: Page) -> list[str]:
     return row_texts
 
 
+@pytest.mark.slow
 def test_instances_stand_below_their_gpu(page: Page) -> None:
     assert rows(page) == ["0", "0:0", "0:1", "0:2", "0:3", "1"]
     head = page.locator("tr.mig")
@@ -59,6 +60,7 @@ def test_instances_stand_below_their_gpu(page: Page) -> None:
     expect(head.locator(".booking")).to_contain_text("dora from")
 
 
+@pytest.mark.slow
 def test_use_is_a_dash_without_a_meter_and_says_why(page: Page) -> None:
     for row in page.locator("tr.mig, tr[data-of]").all():
         cell = row.locator("td").nth(1)
@@ -67,10 +69,12 @@ def test_use_is_a_dash_without_a_meter_and_says_why(page: Page) -> None:
         expect(cell).not_to_have_class("w0")
 
 
+@pytest.mark.slow
 def test_what_is_free_names_instances_by_their_profile(page: Page) -> None:
     expect(page.locator(".free-now")).to_contain_text("H100 1g.10gb atlas:0:3")
 
 
+@pytest.mark.slow
 def test_a_search_shows_instances_with_their_gpu(page: Page) -> None:
     field = page.locator("form.find [name=q]")
     field.fill("state:busy")
@@ -84,11 +88,13 @@ def test_a_search_shows_instances_with_their_gpu(page: Page) -> None:
     assert rows(page) == ["1"]
 
 
+@pytest.mark.slow
 def test_what_is_copied_is_what_cuda_takes(page: Page) -> None:
     titles = page.locator("tr button.copy").evaluate_all("(several) => several.map((one) => one.title)")
     assert titles == [f"Copy CUDA_VISIBLE_DEVICES={device}" for device in ("MIG-0-0", "MIG-0-3", "GPU-1")]
 
 
+@pytest.mark.slow
 def test_numbers_that_move_stay_in_their_rows(page: Page, site: tuple[Lab, Site]) -> None:
     lab, _ = site
     ours = process(gpu="MIG-0-1")
@@ -103,6 +109,7 @@ def test_numbers_that_move_stay_in_their_rows(page: Page, site: tuple[Lab, Site]
     assert page.locator("tr.mig > td").nth(3).text_content() == "44 °C"
 
 
+@pytest.mark.slow
 def test_the_dialog_offers_the_gpu_and_its_instances(page: Page) -> None:
     page.locator("a.book").first.click()
     boxes = page.locator("dialog fieldset.choose input[value]")
@@ -117,11 +124,13 @@ def test_the_dialog_offers_the_gpu_and_its_instances(page: Page) -> None:
     expect(page.locator("dialog")).to_contain_text("gpuboard book atlas:0 ")
 
 
+@pytest.mark.slow
 def test_an_address_opens_the_dialog_for_an_instance(page: Page, site: tuple[Lab, Site]) -> None:
     page.goto(f"{site[1].url}?book=atlas:0:3")
     expect(page.locator("dialog input[value='0:3']")).to_be_checked()
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_and_nothing_is_too_wide(browser: Browser, site: tuple[Lab, Site]) -> None:
     with open_page(browser, site[1].url) as page:
         for url in (site[1].url, f"{site[1].url}hosts/atlas.html"):

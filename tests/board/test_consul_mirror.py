@@ -30,9 +30,10 @@ from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, gpu, words
 from tests.support.booking_fixtures import done
 from tests.support.command_line import run_gpuboard
-from tests.support.consul_server import ROOT, TOOLS, ConsulServer, free_ports
+from tests.support.consul_server import ROOT, TOOLS, ConsulServer
 from tests.support.kv_fixtures import PREFIX, Hosts
 from tests.support.missing import missing
+from tests.support.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,7 @@ def web(tmp_path: Path, consul: ConsulServer) -> Iterator[Web]:
         yield web_host
 
 
+@pytest.mark.slow
 def test_what_hosts_put_there_is_on_the_board_as_the_usual_files(hosts: Hosts, web: Web) -> None:
     hosts.push("atlas", gpu(0), gpu(1, 9000, 97))
     hosts.push("zeus")
@@ -97,6 +99,7 @@ def test_what_hosts_put_there_is_on_the_board_as_the_usual_files(hosts: Hosts, w
     assert b"".join((folder / file).read_bytes() for file in kv_fixtures.FILES) == snapshot
 
 
+@pytest.mark.slow
 def test_only_what_moved_is_written_and_of_that_only_the_files_that_are_others(hosts: Hosts, web: Web) -> None:
     hosts.push("atlas")
     hosts.push("zeus")
@@ -113,6 +116,7 @@ def test_only_what_moved_is_written_and_of_that_only_the_files_that_are_others(h
     assert [f"{path.parent.name}/{path.name}" for path in after if after[path] != before[path]] == ["atlas/host.txt"]
 
 
+@pytest.mark.slow
 def test_the_age_of_a_host_is_when_the_builder_saw_its_entry_move_whatever_its_clock_says(
     hosts: Hosts, web: Web
 ) -> None:
@@ -127,6 +131,7 @@ def test_the_age_of_a_host_is_when_the_builder_saw_its_entry_move_whatever_its_c
     assert web.states() == {"atlas": "stale", "zeus": "stale"}
 
 
+@pytest.mark.slow
 def test_an_old_entry_is_not_new_to_a_builder_that_has_just_begun(hosts: Hosts, web: Web) -> None:
     hosts.push("dead", ago=600)
     hosts.push("late", ago=90)
@@ -187,6 +192,7 @@ def test_an_old_snapshot_never_looks_new_after_a_restore_or_rewrite(hosts: Hosts
     assert web.states() == {"dead": "fresh"}
 
 
+@pytest.mark.slow
 def test_an_old_entry_stays_old_for_a_builder_whose_clock_is_behind(hosts: Hosts, web: Web) -> None:
     hosts.push("dead", ago=4000)
     web.build()
@@ -212,6 +218,7 @@ def test_an_old_snapshot_never_looks_new_by_a_forged_first_line(hosts: Hosts, we
         assert web.states() == {"dead": "down"}, forged_suffix
 
 
+@pytest.mark.slow
 def test_gpus_that_changed_within_the_same_second_are_copied_too(hosts: Hosts, web: Web) -> None:
     moment = int(time.time())
     hosts.push("atlas", time=moment)
@@ -221,6 +228,7 @@ def test_gpus_that_changed_within_the_same_second_are_copied_too(hosts: Hosts, w
     assert web.lab.states("atlas") == ["busy"]
 
 
+@pytest.mark.slow
 def test_a_site_whose_writer_has_gone_is_written_by_who_does_not_lead(hosts: Hosts, web: Web) -> None:
     hosts.push("atlas")
     web.build()
@@ -242,6 +250,7 @@ def test_an_entry_with_a_clock_ahead_is_reported_and_shown_once_it_changes(hosts
     assert web.states() == {"atlas": "fresh"}
 
 
+@pytest.mark.slow
 def test_a_host_whose_entry_is_deleted_grows_old(hosts: Hosts, web: Web) -> None:
     hosts.push("atlas")
     web.build()
@@ -292,6 +301,7 @@ def test_a_foreign_entry_is_reported_and_the_old_data_stays(hosts: Hosts, web: W
     assert words(web.build()) == ""
 
 
+@pytest.mark.slow
 def test_keys_that_cannot_be_hosts_are_reported_and_not_copied(hosts: Hosts, web: Web, tmp_path: Path) -> None:
     hosts.push("atlas")
     for name in (
@@ -319,6 +329,7 @@ def test_keys_that_cannot_be_hosts_are_reported_and_not_copied(hosts: Hosts, web
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_no_host_takes_the_place_of_a_file_that_gpuboard_makes_itself(hosts: Hosts, web: Web) -> None:
     hosts.push("bookings.log")
     hosts.push("comments.json.by-hand")
@@ -326,6 +337,7 @@ def test_no_host_takes_the_place_of_a_file_that_gpuboard_makes_itself(hosts: Hos
     assert kv_fixtures.names_in(web.lab.data) == []
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_host_that_is_a_link_is_not_written_into(hosts: Hosts, web: Web, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (web.lab.data / "atlas").symlink_to(tmp_path / "elsewhere")
@@ -383,12 +395,14 @@ def test_entries_that_consul_never_writes_cost_themselves() -> None:
     assert (len(dump.rows), dump.problems) == (20_000, ("p/data/ has 20001 keys; only the first 20000 count",))
 
 
+@pytest.mark.slow
 @given(st.binary() | st.binary().map(gzip.compress), st.sampled_from(["atlas", "x"]))
 def test_no_value_makes_us_fail(value: bytes, host: str) -> None:
     bundle = envelope.parse_bundle(value, host)
     assert bool(bundle.files) != bool(bundle.problem)
 
 
+@pytest.mark.slow
 def test_a_real_host_that_pushes_into_consul_is_on_the_board(
     hosts: Hosts, web: Web, consul: ConsulServer, tmp_path: Path
 ) -> None:
@@ -411,6 +425,7 @@ def test_a_real_host_that_pushes_into_consul_is_on_the_board(
 # The files that people write
 
 
+@pytest.mark.slow
 def test_the_files_that_people_write_are_copied_too(hosts: Hosts, web: Web) -> None:
     hosts.push("atlas")
     hosts.put("data/hosts.txt", b"atlas, The big one\nzeus\n")
@@ -428,6 +443,7 @@ def test_the_files_that_people_write_are_copied_too(hosts: Hosts, web: Web) -> N
     assert web.lab.host_status()["title"] == "Ours"
 
 
+@pytest.mark.slow
 def test_a_copy_changed_by_hand_is_kept_beside_and_reported(hosts: Hosts, web: Web) -> None:
     hosts.put("data/hosts.txt", b"atlas\n")
     web.build()
@@ -461,7 +477,7 @@ def test_a_forgotten_host_is_gone_from_consul_too(hosts: Hosts, web: Web, consul
     web.again()
     web.build()
     assert web.states() == {"zeus": "fresh"}
-    away = run_gpuboard(folder, "forget", "zeus", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x")
+    away = run_gpuboard(folder, "forget", "zeus", GPUBOARD_KV=f"consul://127.0.0.1:{free_port()}/x")
     assert away.returncode == 2
     assert "zeus is still there, and nothing was removed" in away.stderr
     assert (web.lab.data / "zeus/host.txt").exists()
@@ -475,6 +491,7 @@ session_prefix "" {{ policy = "write" }}
 '''
 
 
+@pytest.mark.slow
 def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,6 +252,7 @@ def test_hidden_users_have_no_metrics() -> None:
     assert (host.use_by_person, host.gpus_booked) == ({}, {})
 
 
+@pytest.mark.slow
 def test_metrics_name_people_only_if_the_board_shows_them(tmp_path: Path) -> None:
     lab = every_state(tmp_path)
     for users in (True, False):
@@ -435,6 +436,7 @@ def full_gpu() -> Gpu:
     return row
 
 
+@pytest.mark.slow
 def test_metrics_of_eight_thousand_gpus_are_fast() -> None:
     rows = [full_gpu()._replace(index=index, uuid=f"GPU-{index}") for index in range(8)]
     host_statuses = [bare(*rows, name=f"gpu{number:04}") for number in range(1000)]

@@ -44,6 +44,7 @@ def busy(lab: Lab) -> None:
     lab.host("atlas", rows, process(42, memory=6400), person(42, "alice", "/usr/bin/python3 train.py"), FACTS)
 
 
+@pytest.mark.slow
 def test_a_lab_in_every_state_is_as_the_schemas_say(lab_in_every_state: Lab) -> None:
     lab = lab_in_every_state
     check(lab)
@@ -160,6 +161,7 @@ def test_people_who_are_not_shown_are_in_no_shape(lab: Lab) -> None:
     assert user_process == {"pid": 42, "username": None, "mem(MiB)": 6400, "command": "python3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "index.json", "states", "HOST.txt"])
 def test_no_name_of_a_host_takes_the_place_of_a_file_of_all(lab: Lab, name: str) -> None:
     lab.host(name)

@@ -180,12 +180,14 @@ def plain(browser: Browser, every_state: Built) -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.slow
 def test_without_script_the_totals_are_there(plain: Page) -> None:
     totals = plain.locator(".totals li").all_inner_texts()
     words = [text.replace("\n", " ") for text in totals]
     assert words == ["3 Free", "5 Busy", "1 Held idle", "1 Booked", "1 Booking conflict", "1 Trouble", "5 Unknown"]
 
 
+@pytest.mark.slow
 def test_without_script_each_free_gpu_has_a_link_to_its_host(plain: Page) -> None:
     links = plain.locator(".free-now a")
     assert [text.split()[0] for text in links.all_inner_texts()] == ["atlas:2", "hydra:3", "nile:0"]
@@ -194,6 +196,7 @@ def test_without_script_each_free_gpu_has_a_link_to_its_host(plain: Page) -> Non
     expect(plain.locator("#hydra")).to_be_in_viewport()
 
 
+@pytest.mark.slow
 def test_without_script_every_host_and_gpu_is_there(plain: Page) -> None:
     hosts = plain.locator(".host h2").all_text_contents()
     assert hosts == ["atlas", "ganges", "hydra", "nile", "pascal", "rhine", "tiber", "volga"]
@@ -227,6 +230,7 @@ def test_without_script_details_open(plain: Page) -> None:
 # What the page may do
 
 
+@pytest.mark.slow
 def test_no_violation_of_the_policy_no_error_and_no_request_to_others(browser: Browser, live: Built) -> None:
     context = browser.new_context()
     page = context.new_page()
@@ -247,6 +251,7 @@ def test_no_violation_of_the_policy_no_error_and_no_request_to_others(browser: B
     assert {url for url in asked if not url.startswith(live.site.url)} == set()
 
 
+@pytest.mark.slow
 def test_an_inline_script_would_be_refused(browser: Browser, every_state: Built) -> None:
     with opened(browser, every_state.site) as page:
         page.evaluate(
@@ -255,6 +260,7 @@ def test_an_inline_script_would_be_refused(browser: Browser, every_state: Built)
         assert page.evaluate("window.ran") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [True, False])
 def test_no_style_and_no_script_stands_in_the_page_itself(browser: Browser, every_state: Built, script: bool) -> None:
     with opened(browser, every_state.site, java_script_enabled=script) as page:
@@ -286,6 +292,7 @@ def attacked(browser: Browser, hostile: Built) -> Iterator[Page]:
     context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
     hostile_text = HOSTILE[name]
@@ -315,6 +322,7 @@ def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
     assert {field: shown_text for field, (shown_text, text) in shown.items() if not is_shown(shown_text, text)} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_of_a_gpu_is_shown_as_text(attacked: Page, name: str) -> None:
     hostile_text = cleaned(HOSTILE[name])
@@ -399,6 +407,7 @@ def test_links_and_summaries_can_be_hit_by_a_thumb(board: Page, width: int) -> N
     assert small == []
 
 
+@pytest.mark.slow
 def test_axe_finds_no_accessibility_fault(browser: Browser, every_state: Built) -> None:
     context = browser.new_context(viewport={"width": LAPTOP, "height": 900})
     page = context.new_page()
@@ -434,6 +443,7 @@ def test_every_state_has_a_word(board: Page) -> None:
 # The HTML itself
 
 
+@pytest.mark.slow
 def test_the_html_is_valid(browser: Browser, every_state: Built, hostile: Built, odd: Built, tmp_path: Path) -> None:
     assert find_parse_errors(*(built.lab.www / "index.html" for built in (every_state, hostile, odd))) == []
     contents = {}
@@ -452,6 +462,7 @@ def odd_page(browser: Browser, odd: Built) -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.slow
 def test_a_host_may_be_called_as_a_part_of_the_page(odd_page: Page) -> None:
     for name in ("problems", "free", "main", "location", "constructor", "disks"):
         odd_page.locator(f".free-now a[href='#{name}']").click()
@@ -460,11 +471,13 @@ def test_a_host_may_be_called_as_a_part_of_the_page(odd_page: Page) -> None:
     expect(odd_page.locator("#_problems")).to_be_in_viewport()
 
 
+@pytest.mark.slow
 def test_element_ids_are_unique(odd_page: Page) -> None:
     names = odd_page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_a_board_with_odd_host_names_is_kept_up_to_date(odd: Built, odd_page: Page) -> None:
     expect(odd_page.locator("#main .gpus td:nth-child(3)").nth(0)).to_contain_text("0 %")
     odd.lab.host("main", gpu(0, 9000, 31))
@@ -519,6 +532,7 @@ def seconds(text: str | None) -> int:
     return int(age_match[1])
 
 
+@pytest.mark.slow
 def test_ages_count_up(still: Page) -> None:
     age = still.locator("#gpu0 header time")
     before = seconds(age.text_content())
@@ -526,6 +540,7 @@ def test_ages_count_up(still: Page) -> None:
     assert 5 <= seconds(age.text_content()) - before < 30  # a busy machine is late
 
 
+@pytest.mark.slow
 def test_the_time_itself_is_in_the_title(still: Page) -> None:
     for time_of in (still.locator("#gpu0 header time"), still.locator(".age time")):
         assert time_of.get_attribute("title") == time_of.get_attribute("datetime")
@@ -533,10 +548,12 @@ def test_the_time_itself_is_in_the_title(still: Page) -> None:
     assert re.fullmatch(SINCE.removeprefix("since "), began)
 
 
+@pytest.mark.slow
 def test_run_times_are_shown_as_durations(still: Page) -> None:
     assert re.fullmatch(r"1 h( 1 min)?", still.locator("#gpu0 li time").text_content() or "")
 
 
+@pytest.mark.slow
 def test_script_and_builder_agree_on_the_time_left_of_a_booking(
     browser: Browser, plain: Page, every_state: Built
 ) -> None:
@@ -551,6 +568,7 @@ def test_script_and_builder_agree_on_the_time_left_of_a_booking(
         assert set(page.locator("time.left").all_text_contents()) == {"ended"}
 
 
+@pytest.mark.slow
 def test_a_new_build_is_taken_over_without_loading_the_page_again(live: Built, ticking: Page) -> None:
     use_host(live.lab, 5, 83)
     live.lab.host("gpu12", gpu(uuid="GPU-12"))
@@ -564,6 +582,7 @@ def test_a_new_build_is_taken_over_without_loading_the_page_again(live: Built, t
     assert ticking.evaluate("window.marker") == "not loaded again"
 
 
+@pytest.mark.slow
 def test_open_details_focus_and_target_stay(live: Built, ticking: Page) -> None:
     ticking.goto(f"{live.site.url}#gpu3")
     ticking.locator("#gpu3 summary").click()
@@ -577,6 +596,7 @@ def test_open_details_focus_and_target_stay(live: Built, ticking: Page) -> None:
     assert ticking.locator(":target").get_attribute("id") == "gpu3"
 
 
+@pytest.mark.slow
 def test_the_place_on_the_page_stays(live: Built, ticking: Page) -> None:
     ticking.locator("#gpu9").scroll_into_view_if_needed()
     ticking.wait_for_timeout(100)
@@ -594,6 +614,7 @@ def test_the_place_on_the_page_stays(live: Built, ticking: Page) -> None:
     assert ticking.evaluate(place) == pytest.approx(before, abs=2)
 
 
+@pytest.mark.slow
 def test_a_page_of_another_version_is_loaded_again(live: Built, ticking: Page) -> None:
     path = live.lab.www / "live.json"
     path.write_text(re.sub(r'"version":"\w+"', '"version":"new"', path.read_text()))
@@ -602,6 +623,7 @@ def test_a_page_of_another_version_is_loaded_again(live: Built, ticking: Page) -
     assert ticking.evaluate("window.marker") is None
 
 
+@pytest.mark.slow
 def test_when_the_server_is_away_the_page_stays_and_says_that_it_is_old(steady: Built, still: Page) -> None:
     steady.site.stop()
     still.clock.run_for(12_000)
@@ -611,6 +633,7 @@ def test_when_the_server_is_away_the_page_stays_and_says_that_it_is_old(steady: 
     assert still.locator(".host").count() == 12
 
 
+@pytest.mark.slow
 def test_when_the_builder_has_stopped_the_page_says_that_it_is_old(browser: Browser, live: Built) -> None:
     built = live.lab.live()["built"]
     for path in (live.lab.www / "index.html", live.lab.www / "live.json"):
@@ -619,6 +642,7 @@ def test_when_the_builder_has_stopped_the_page_says_that_it_is_old(browser: Brow
         expect(page.locator(".age")).to_have_text("Old, no new build: built 5 min ago")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_wrong_makes_no_age_wrong(browser: Browser, live: Built, hours: int) -> None:
     with clocked(browser, live, datetime.now(timezone.utc) + timedelta(hours=hours)) as page:
@@ -629,6 +653,7 @@ def test_a_clock_that_is_wrong_makes_no_age_wrong(browser: Browser, live: Built,
         expect(page.locator(".age strong")).not_to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_link_to_the_problems_opens_them(odd_page: Page) -> None:
     odd_page.goto(odd_page.url.partition("#")[0])
     odd_page.locator(".problem-count").click()

@@ -144,6 +144,7 @@ def test_no_host_is_a_table_without_rows(lab: Lab) -> None:
     assert (text(lab, "states/index.json"), text(lab, "nodes/index.json")) == ("{}\n", '{"Nodes":[]}\n')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD.values(), ids=ODD)
 def test_frames_stay_straight_and_control_characters_are_removed(lab: Lab, name: str) -> None:
     user_name = name.replace("\t", " ")

@@ -17,7 +17,7 @@ from site_builder.core import board_client
 from tests.support.board_fixture import Lab, soon
 from tests.support.booking_fixtures import ME, done, entries, lab_of, log, served
 from tests.support.command_line import run_gpuboard
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 
 SECRET = "of-alice"  # noqa: S105 # nobody's
 BOARD = {"schema": 1, "built": 1, "book": "book", "hosts": [], "problems": []}
@@ -37,6 +37,7 @@ def token_of(lab: Lab, name: str) -> str:
 # The real board
 
 
+@pytest.mark.slow
 def test_who_has_a_token_books_changes_lists_and_releases_as_its_owner(lab: Lab, tmp_path: Path) -> None:
     with served(lab) as url:
         me = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token_of(lab, "alice")}
@@ -56,6 +57,7 @@ def test_who_has_a_token_books_changes_lists_and_releases_as_its_owner(lab: Lab,
     ]
 
 
+@pytest.mark.slow
 def test_what_is_somebody_elses_is_refused_with_exit_1(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": "bob", "date": soon(7200), "id": "bobs"}}})
     with served(lab) as url:
@@ -71,6 +73,7 @@ def test_what_is_somebody_elses_is_refused_with_exit_1(lab: Lab, tmp_path: Path)
             assert refusal in finished.stderr
 
 
+@pytest.mark.slow
 def test_without_a_valid_token_the_message_says_what_to_set(lab: Lab, tmp_path: Path) -> None:
     with served(lab) as url:
         for token in ({}, {"GPUBOARD_TOKEN": "wrong"}):
@@ -81,6 +84,7 @@ def test_without_a_valid_token_the_message_says_what_to_set(lab: Lab, tmp_path: 
     assert not (lab.data / "comments.json").exists()
 
 
+@pytest.mark.slow
 def test_an_open_board_gets_the_login_of_this_machine(lab: Lab, tmp_path: Path) -> None:
     with served(lab, GPUBOARD_BOOK_OPEN="yes") as url:
         me = {"GPUBOARD_URL": url}
@@ -176,6 +180,7 @@ def book_at(folder: Path, url: str, *words: str) -> subprocess.CompletedProcess[
     return run_gpuboard(folder, *words, GPUBOARD_URL=url, GPUBOARD_TOKEN=SECRET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "code", "said"),
     [
@@ -210,6 +215,7 @@ def test_each_odd_answer_is_one_sentence(
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_token_is_sent_to_the_board_alone_and_never_elsewhere(tmp_path: Path) -> None:
     with odd(lambda handler: send(handler, 200, LISTED)) as thief:
         for code in (301, 302, 303, 307, 308):

@@ -137,6 +137,7 @@ def days_of(place: dict[str, float]) -> list[float]:
 # What it shows
 
 
+@pytest.mark.slow
 def test_a_booking_of_several_gpus_is_one_bar_over_their_rows(plain: Page) -> None:
     (icml,) = bars(plain, "atlas")["alice ICML run"]
     assert days_of(icml) == [0, 4.75]
@@ -144,10 +145,12 @@ def test_a_booking_of_several_gpus_is_one_bar_over_their_rows(plain: Page) -> No
     assert plain.locator("#atlas .labels text").all_text_contents() == ["0", "1", "3"]
 
 
+@pytest.mark.slow
 def test_gpus_that_do_not_stand_together_have_a_bar_each(plain: Page) -> None:
     assert len(bars(plain, "hydra")["bob teaching"]) == 2 * 4
 
 
+@pytest.mark.slow
 def test_a_whole_host_is_one_bar_over_all_its_rows(plain: Page) -> None:
     (fans,) = bars(plain, "hydra")["admin new fans"]
     assert days_of(fans) == [10, 10.5]
@@ -232,6 +235,7 @@ def test_every_link_leads_somewhere(plain: Page, lab: Lab) -> None:
     assert lost == []
 
 
+@pytest.mark.slow
 def test_the_board_and_the_hosts_pages_lead_to_the_calendar_and_back(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         page.get_by_role("link", name="Board", exact=True).click()
@@ -324,6 +328,7 @@ def test_a_person_has_the_same_look_on_every_host_and_in_the_list_of_people(tmp_
 # Whose
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("me", ["bob", " BOB "])
 def test_what_is_mine_stands_out(browser: Browser, site: Site, me: str) -> None:
     with opened(browser, site, me=me) as page:
@@ -334,6 +339,7 @@ def test_what_is_mine_stands_out(browser: Browser, site: Site, me: str) -> None:
         assert wide == "4px"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("me", ["", "nobody", "[x]"])
 def test_who_has_no_booking_or_no_name_sees_no_mark(browser: Browser, site: Site, me: str) -> None:
     with opened(browser, site, me=me) as page:
@@ -344,6 +350,7 @@ def test_who_has_no_booking_or_no_name_sees_no_mark(browser: Browser, site: Site
 # An open page
 
 
+@pytest.mark.slow
 def test_a_page_that_nobody_touches_is_loaded_again_and_one_in_use_is_not(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         page.evaluate("window.marker = 1")
@@ -356,6 +363,7 @@ def test_a_page_that_nobody_touches_is_loaded_again_and_one_in_use_is_not(browse
         assert page.evaluate("window.marker") is None
 
 
+@pytest.mark.slow
 def test_a_page_whose_server_is_away_stays(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         page.evaluate("window.marker = 1")
@@ -366,6 +374,7 @@ def test_a_page_whose_server_is_away_stays(browser: Browser, site: Site) -> None
         assert page.evaluate("window.marker") == 1
 
 
+@pytest.mark.slow
 def test_a_page_that_no_builder_renews_says_that_it_is_old(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         page.clock.run_for(20_000)
@@ -391,6 +400,7 @@ def attacked(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", HOSTILE)
 def test_hostile_text_is_shown_and_nothing_else(attacked: Page, host: str) -> None:
     hostile_text = HOSTILE[host].replace("\u202e", "?")
@@ -438,6 +448,7 @@ def test_the_page_does_not_scroll_sideways_but_the_chart_may(plain: Page, width:
     plain.set_viewport_size({"width": LAPTOP, "height": 900})
 
 
+@pytest.mark.slow
 def test_on_a_phone_the_names_of_hosts_and_rows_stay_in_sight(browser: Browser, site: Site) -> None:
     with opened(browser, site, PHONE) as page:
         before = [page.locator(f"#hydra {part}").bounding_box() for part in ("h3", ".labels")]
@@ -446,6 +457,7 @@ def test_on_a_phone_the_names_of_hosts_and_rows_stay_in_sight(browser: Browser, 
         assert [position and position["x"] for position in after] == [position and position["x"] for position in before]
 
 
+@pytest.mark.slow
 def test_axe_finds_no_accessibility_fault(browser: Browser, site: Site) -> None:
     with opened(browser, site, me="alice") as page:
         page.evaluate("document.querySelector('details').open = true")
@@ -458,6 +470,7 @@ def test_axe_finds_no_accessibility_fault(browser: Browser, site: Site) -> None:
             assert beside.unclear_contrast == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_text_of_every_hue_can_be_read(browser: Browser, site: Site, scheme: Literal["light", "dark"]) -> None:
     with opened(browser, site, color_scheme=scheme) as page:
@@ -480,6 +493,7 @@ def test_the_text_of_every_hue_can_be_read(browser: Browser, site: Site, scheme:
         assert min(contrasts) >= 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, LAPTOP])
 def test_links_can_be_hit_by_a_thumb(browser: Browser, site: Site, width: int) -> None:
     with opened(browser, site, width) as page:
@@ -490,6 +504,7 @@ def test_links_can_be_hit_by_a_thumb(browser: Browser, site: Site, width: int) -
         assert small == []
 
 
+@pytest.mark.slow
 def test_on_paper_nothing_is_cut_and_people_have_different_patterns(browser: Browser, site: Site) -> None:
     with opened(browser, site, 1047, color_scheme="dark") as page:
         page.emulate_media(media="print", color_scheme="dark")
@@ -511,11 +526,13 @@ def test_on_paper_nothing_is_cut_and_people_have_different_patterns(browser: Bro
     assert all(wide > high for wide, high in sizes)
 
 
+@pytest.mark.slow
 def test_the_html_is_valid(lab: Lab, plain: Page, attacked: Page, tmp_path: Path) -> None:
     assert find_parse_errors(lab.www / "bookings.html") == []
     assert validate_elements(tmp_path, {"plain": plain.content(), "attacked": attacked.content()}) == ""
 
 
+@pytest.mark.slow
 def test_no_two_elements_have_one_id(tmp_path: Path, browser: Browser) -> None:
     lab = Lab(tmp_path)
     names = ("m1", "days", "list", "people", "h0", "chart")
@@ -532,6 +549,7 @@ def test_no_two_elements_have_one_id(tmp_path: Path, browser: Browser) -> None:
 # When it is written
 
 
+@pytest.mark.slow
 def test_bookings_html_is_written_when_bookings_change_and_every_half_hour(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
 

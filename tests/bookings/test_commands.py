@@ -150,6 +150,7 @@ def test_a_folder_that_was_named_and_is_not_there_is_no_reason_to_look_elsewhere
 # At a terminal
 
 
+@pytest.mark.slow
 def test_at_a_terminal_the_parsed_request_is_shown_and_enter_confirms(lab: Lab, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "book", "--any", "1", "--for", "2h")
     output = terminal.until("Book it? [Y/n]")
@@ -162,6 +163,7 @@ def test_at_a_terminal_the_parsed_request_is_shown_and_enter_confirms(lab: Lab, 
     assert len(entries(lab)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["n", "\x04", "\x03"])
 def test_answering_no_or_ctrl_c_books_nothing(lab: Lab, tmp_path: Path, answer: str) -> None:
     terminal = Terminal(tmp_path, "book", "atlas", "--for", "2h")
@@ -172,6 +174,7 @@ def test_answering_no_or_ctrl_c_books_nothing(lab: Lab, tmp_path: Path, answer: 
     assert not (lab.data / "comments.json").exists()
 
 
+@pytest.mark.slow
 def test_yes_does_not_ask(lab: Lab, tmp_path: Path) -> None:
     code, output = Terminal(tmp_path, "book", "atlas", "--for", "2h", "-y").end()
     assert (code, "[Y/n]" in output, "booked" in output) == (0, False, True)
@@ -355,6 +358,7 @@ def test_the_list_says_whether_a_booking_is_kept_while_the_board_is_fresh(lab: L
     assert "unused" not in done(tmp_path, "bookings").stdout
 
 
+@pytest.mark.slow
 def test_colour_is_for_terminals_that_want_it(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": [{"name": "bob", "date": soon(7200), "from": soon(-7200)}]})
     lab.build()

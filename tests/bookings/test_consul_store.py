@@ -26,8 +26,9 @@ from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, words
 from tests.support.booking_fixtures import done, lab_of
 from tests.support.command_line import run_gpuboard
-from tests.support.consul_server import ConsulServer, free_ports
+from tests.support.consul_server import ConsulServer
 from tests.support.kv_fixtures import Hosts
+from tests.support.ports import free_port
 
 ALICE, BOB = BookingUser("alice"), BookingUser("bob")
 
@@ -117,6 +118,7 @@ def test_bookings_at_both_web_hosts_are_all_kept(store: Hosts, access: ConsulAcc
     assert sorted(json.loads(store.get("data/comments.json") or b"")["atlas"]) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_the_first_booking_puts_those_of_data_into_consul(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
@@ -164,11 +166,11 @@ def test_the_commands_book_change_release_and_edit_there(
     done(second_folder, "release", name, **settings)
     assert names(store.get("data/comments.json")) == []
     away = run_gpuboard(
-        first_folder, "book", "atlas:0", "--for", "1h", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x"
+        first_folder, "book", "atlas:0", "--for", "1h", GPUBOARD_KV=f"consul://127.0.0.1:{free_port()}/x"
     )
     assert away.returncode == 2
     assert "bookings live there, and nothing is written until it answers" in away.stderr
-    assert done(first_folder, "bookings", GPUBOARD_KV=f"consul://127.0.0.1:{free_ports(1)[0]}/x").stdout is not None
+    assert done(first_folder, "bookings", GPUBOARD_KV=f"consul://127.0.0.1:{free_port()}/x").stdout is not None
 
 
 def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
@@ -203,6 +205,7 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
         book(two[0], access, ALICE, "atlas:1")
 
 
+@pytest.mark.slow
 def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:
@@ -251,13 +254,14 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
         assert (lab.data / "watches.json").read_bytes() == store.get("data/watches.json")
     handle_board_request(second, {"do": "unwatch", "id": alice_watch["id"]}, ALICE)
     assert [each.name for each in watch_store.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
-    silent = kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}")
+    silent = kv_fixtures.access(f"127.0.0.1:{free_port()}")
     with pytest.raises(LockedFileError, match="watches live there, and nothing is written until it answers"):
         handle_board_request(
             BookingService(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE
         )
 
 
+@pytest.mark.slow
 def test_copies_of_what_accounts_book_are_in_the_folder_that_these_may_write_to(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]
 ) -> None:

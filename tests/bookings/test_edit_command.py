@@ -135,6 +135,7 @@ def test_a_broken_file_can_be_repaired(lab: Lab, tmp_path: Path) -> None:
     assert len(json.loads(done(tmp_path, "bookings", "--json").stdout)) == 2
 
 
+@pytest.mark.slow
 def test_at_a_terminal_one_goes_back_to_the_same_copy(lab: Lab, tmp_path: Path) -> None:
     first_breaks = 'if grep -q eve "$1"; then sed -i s/eve/[zoe/ "$1"; sed -i "s/}$//" "$1"; else cp ../good "$1"; fi'
     (tmp_path / "good").write_text(TEXT.replace("eve", "zoe"))
@@ -203,6 +204,7 @@ def killed(folder: Path, *lines: str, **environment: str) -> Path:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_edit_that_is_ended_leaves_no_copy_behind(lab: Lab, tmp_path: Path, number: signal.Signals) -> None:
     terminal, copy = edit_until(tmp_path, **temporary(tmp_path))
@@ -229,6 +231,7 @@ def test_an_edit_that_is_ended_keeps_what_was_edited(lab: Lab, tmp_path: Path) -
     assert ("zoe" in copy.read_text(), text(lab)) == (True, TEXT)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lab")
 def test_the_next_edit_removes_the_copy_of_one_that_was_killed_before_anything_was_edited(tmp_path: Path) -> None:
     place = temporary(tmp_path)
@@ -237,6 +240,7 @@ def test_the_next_edit_removes_the_copy_of_one_that_was_killed_before_anything_w
     assert (copy.parent.exists(), finished.stderr) == (False, "gpuboard: nothing was changed\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize("work", [CHANGES, 'echo unsaved > "$(dirname "$1")/.comments.json.swp"'])
 def test_what_was_edited_is_named_once_and_removed_a_day_later(tmp_path: Path, work: str) -> None:
@@ -251,6 +255,7 @@ def test_what_was_edited_is_named_once_and_removed_a_day_later(tmp_path: Path, w
     assert not copy.parent.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lab")
 def test_the_copy_of_an_editor_that_lives_is_left_alone(tmp_path: Path) -> None:
     place = temporary(tmp_path)
@@ -289,6 +294,7 @@ def test_what_others_book_meanwhile_stays(lab: Lab, tmp_path: Path) -> None:
     assert [booking[2]["name"] for booking in log(lab)[1]["before"] + log(lab)[1]["after"]] == ["eve", "zoe"]
 
 
+@pytest.mark.slow
 def test_what_others_release_meanwhile_is_gone(lab: Lab, tmp_path: Path) -> None:
     lab.book(TEXT.replace('"name": "bob"', '"from": "2198-01-01", "id": "bobs", "name": "bob"'))
     meanwhile = booked_meanwhile(tmp_path, "release", "bobs")
@@ -320,6 +326,7 @@ def test_the_same_change_by_both_is_no_conflict(lab: Lab, tmp_path: Path) -> Non
     assert text(lab) == TEXT.replace("eve", "zoe")
 
 
+@pytest.mark.slow
 def test_no_gpu_is_booked_twice_by_two_edits_at_once(lab: Lab, tmp_path: Path) -> None:
     meanwhile = booked_meanwhile(tmp_path, "book", "zeus:0", "--for", "1h", "--name", "dana")
     mine = '"zeus": {"0": {"name": "me", "date": "2199-01-01"}},'

@@ -394,6 +394,7 @@ def test_what_says_the_same_is_not_written_again(booked: Lab) -> None:
         assert contents(booked) == before
 
 
+@pytest.mark.slow
 def test_a_build_that_writes_no_feed_does_not_load_the_library(booked: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys, site_builder.board.builder; print('icalendar' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -545,6 +546,7 @@ def crowd(tmp_path: Path) -> Iterator[Lab]:
     yield lab
 
 
+@pytest.mark.slow
 def test_only_who_has_bookings_has_a_feed_and_one_change_writes_few(crowd: Lab) -> None:
     build(crowd)
     assert len(feeds(crowd)) == 1 + 100 + 300
@@ -555,6 +557,7 @@ def test_only_who_has_bookings_has_a_feed_and_one_change_writes_few(crowd: Lab) 
     assert written == {FLEET, "bookings/hosts/gpu7.ics", "bookings/people/user7-0.ics"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", [tz.tzlocal(), tz.gettz("Europe/Paris"), tz.tzstr("CET-1CEST,M3.5.0,M10.5.0/3")])
 def test_what_repeats_is_no_obstacle_in_any_kind_of_zone(lab: Lab, zone: tzinfo) -> None:
     series = {"name": "alice", "from": "2026-11-03 09:00", "date": "2026-11-03 12:00", "rrule": "FREQ=WEEKLY"}

@@ -48,6 +48,7 @@ def test_a_broken_file_is_never_overwritten_and_the_line_is_named(counter: Count
     assert (counter.lab.data / "comments.last-good.json").read_bytes() == good
 
 
+@pytest.mark.slow
 def test_an_empty_file_has_no_bookings(counter: Counter) -> None:
     counter.path.write_text("")
     assert counter.book("atlas:0")
@@ -79,6 +80,7 @@ def test_hosts_that_share_a_short_name_are_two(lab: Lab) -> None:
     assert list(counter.content()) == ["gpu.math", "gpu", "Atlas", "atlas"]
 
 
+@pytest.mark.slow
 def test_an_empty_file_where_there_were_bookings_is_not_taken_for_none(counter: Counter) -> None:
     counter.book("atlas:0")
     good = (counter.lab.data / "comments.last-good.json").read_bytes()

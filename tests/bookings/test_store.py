@@ -159,6 +159,7 @@ def test_files_of_a_killed_process_are_removed(lab: Lab) -> None:
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_while_somebody_writes_the_others_wait_and_in_the_end_say_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     # the default of an argument, which is LOCK_TIMEOUT_S
     monkeypatch.setattr(inspect.unwrap(booking_store.hold_booking_store_lock), "__defaults__", (0.3,))
@@ -252,6 +253,7 @@ def test_a_link_is_not_followed(lab: Lab, tmp_path: Path) -> None:
     assert (tmp_path / "theirs").read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_the_log_is_bounded(lab: Lab) -> None:
     (lab.data / booking_store.LOG_FILE).write_bytes(b'{"what": "old"}\n' * 100_000)
     book(lab)

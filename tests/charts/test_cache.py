@@ -82,6 +82,7 @@ def test_as_long_as_there_is_next_to_no_history_the_board_has_no_such_column(lab
     assert lined(lab) == 0 and "24 h" not in lab.page()
 
 
+@pytest.mark.slow
 def test_a_build_that_comes_alone_draws_all_lines(lab: Lab) -> None:
     remember(lab, NAMES)
     push(lab, NAMES)
@@ -89,6 +90,7 @@ def test_a_build_that_comes_alone_draws_all_lines(lab: Lab) -> None:
     assert lined(lab) == len(NAMES)
 
 
+@pytest.mark.slow
 def test_a_builder_that_goes_on_draws_few_lines_at_each_build(lab: Lab) -> None:
     remember(lab, NAMES)
     push(lab, NAMES)

@@ -68,6 +68,7 @@ def small(lab: Lab, minutes: int, *gpus: object, before: int = 0) -> Drawing:
 # What they tell
 
 
+@pytest.mark.slow
 def test_each_gpu_and_the_machine_have_a_chart_of_each_window(drawn: str) -> None:
     for span in SPANS:
         assert re.findall(rf'id="_{span}-(\w+)"', drawn) == [*(str(n) for n in range(8)), "machine"]
@@ -121,6 +122,7 @@ def test_a_name_that_has_no_room_is_cut_and_says_so(slots: int, expected_label: 
     assert labels == ([expected_label] if expected_label else [])
 
 
+@pytest.mark.slow
 def test_people_and_bookings_stand_behind_by_name(drawn: str) -> None:
     chart = plot(drawn, "day", 1)
     assert {"alice", "bob", "dana"} <= set(re.findall(r"<text x=3 y=12>([^<]*)</text>", chart))
@@ -192,6 +194,7 @@ def test_history_that_cannot_be_read_is_one_sentence_and_nothing_of_it_is_kept(l
 # When they are drawn
 
 
+@pytest.mark.slow
 def test_the_day_is_drawn_every_five_minutes_and_the_longer_windows_once_an_hour(lab: Lab) -> None:
     drawing = small(lab, 60, gpu())
     assert drawing.times(NOW) == dict.fromkeys(SPANS, NOW)
@@ -206,6 +209,7 @@ def test_the_day_is_drawn_every_five_minutes_and_the_longer_windows_once_an_hour
         assert all(after - before == HOUR for before, after in zip(moments[1:], moments[2:]))
 
 
+@pytest.mark.slow
 def test_no_page_draws_two_longer_windows_after_the_first(lab: Lab) -> None:
     drawing = small(lab, 60, gpu())
     before = drawing.times(NOW)

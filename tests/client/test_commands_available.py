@@ -24,9 +24,9 @@ from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, soon
 from tests.support.board_server import serve_board
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of
 from tests.support.command_line import clean_environment, run_gpuboard, run_in_own_process
-from tests.support.live_page import free_port
 from tests.support.own_gpus import A100, HERE, STAND_INS, OwnGpus, row, uuid
 from tests.support.pace import wall, within
+from tests.support.ports import free_port
 
 BUSY = 70000
 
@@ -142,6 +142,7 @@ def test_a_driver_that_does_not_answer_is_reported_in_its_own_words(own: OwnGpus
     assert "nvidia-smi ended with exit code 9: NVIDIA-SMI has failed because" in said(asked(own, "available"), 2)
 
 
+@pytest.mark.slow
 def test_an_nvidia_smi_that_hangs_is_given_up(own: OwnGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert subprocesses.TIMEOUT_S <= 10
     monkeypatch.setattr(subprocesses, "TIMEOUT_S", 0.5)
@@ -163,6 +164,7 @@ def test_processes_that_could_not_be_read_are_no_free_gpu(own: OwnGpus, tmp_path
     assert "2 unknown" in said(asked(own, "available"), 1)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_a_run_has_taken_is_not_available(own: OwnGpus) -> None:
     claim = picker.claim_picked_gpu(uuid(0))
     assert claim
@@ -308,6 +310,7 @@ def test_a_board_answers_as_its_folder_does(lab: Lab, tmp_path: Path) -> None:
         assert done(tmp_path, "available", "--host", "atlas", GPUBOARD_URL=url).stdout == "0,2,3\n"
 
 
+@pytest.mark.slow
 def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, tmp_path: Path) -> None:
     lab.build(after=-7200)
     for command in (("available", "--all"), ("wait", "--all"), ("run", "--", "true"), ("list",)):
@@ -317,6 +320,7 @@ def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, t
         assert "nothing on it is of now" in message
 
 
+@pytest.mark.slow
 def test_the_age_of_a_board_is_reported_by_its_servers_clock_not_by_ours(lab: Lab, tmp_path: Path) -> None:
     with serve_board(lab) as url:
         command = ["faketime", "-f", "+3d", sys.executable, "-m", "site_builder", "available", "--all", "--url", url]
@@ -326,6 +330,7 @@ def test_the_age_of_a_board_is_reported_by_its_servers_clock_not_by_ours(lab: La
     assert (finished.returncode, finished.stdout[:6]) == (0, "zeus:0"), finished.stderr
 
 
+@pytest.mark.slow
 def test_the_answer_of_a_cache_is_as_old_as_it_says(lab: Lab, tmp_path: Path) -> None:
     lab.build(after=-3600)
     headers = {"Date": formatdate(time.time() - 3600, usegmt=True), "Age": "3600"}
@@ -336,6 +341,7 @@ def test_the_answer_of_a_cache_is_as_old_as_it_says(lab: Lab, tmp_path: Path) ->
 BOARD: dict[str, Any] = {"schema": 1, "built": 1, "every": 10, "book": None, "hosts": [], "problems": []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -359,6 +365,7 @@ def test_a_page_that_is_not_ours_is_one_sentence(content: bytes, words: str, tmp
     assert "\x1b" not in message
 
 
+@pytest.mark.slow
 def test_a_dead_address_and_a_missing_page_are_one_sentence(tmp_path: Path) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}/"
     assert "nothing answers at 127.0.0.1" in said(run_gpuboard(tmp_path, "available", "--all", GPUBOARD_URL=nowhere), 2)
@@ -391,11 +398,13 @@ def test_wait_returns_when_they_come_free(own: OwnGpus, monkeypatch: pytest.Monk
     assert waited == [1, 1]
 
 
+@pytest.mark.slow
 def test_wait_gives_up_after_its_time_with_exit_1(own: OwnGpus) -> None:
     message = said(asked(own, "wait", "--gpus", "3", "--timeout", "1s", "--every", "1"), 1)
     assert "2 of the 3 GPUs can be had" in message
 
 
+@pytest.mark.slow
 def test_wait_for_any_host_waits_for_one_that_has_all_of_them(lab: Lab) -> None:
     assert of(lab, "wait", "--all", "--gpus", "3").stdout == "atlas:0 atlas:1 atlas:2\n"
     assert of(lab, "wait", "--all", "--gpus", "2").stdout == "zeus:0 zeus:1\n"
@@ -403,6 +412,7 @@ def test_wait_for_any_host_waits_for_one_that_has_all_of_them(lab: Lab) -> None:
     assert message == f"gpuboard: no host of {lab.data} has 5 GPUs that can be had: 6 free\n"
 
 
+@pytest.mark.slow
 def test_while_it_waits_a_failure_is_reported_and_asked_again(own: OwnGpus) -> None:
     own.tell(row(0, BUSY))
     terminal = Terminal(own.smi.parent, "wait", "--every", "1", **own.environment)
@@ -423,6 +433,7 @@ def test_a_timeout_that_is_no_time_is_refused(own: OwnGpus) -> None:
     assert '"soon" is not a length of time' in finished.stderr
 
 
+@pytest.mark.slow
 def test_names_that_would_steer_a_terminal_are_harmless(lab: Lab, tmp_path: Path) -> None:
     board_status = json.loads((lab.build() and (lab.www / "status.json").read_bytes()) or b"{}")
     board_status["hosts"][0]["name"] = "at\x1b]0;owned\x07las"

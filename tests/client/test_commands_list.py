@@ -284,6 +284,7 @@ def test_states_have_colours_and_without_colour_there_is_no_escape() -> None:
     assert [ESCAPE.sub("", line) for line in coloured_lines] == lines(mixed_host, across=80)[1:]
 
 
+@pytest.mark.slow
 def test_a_thousand_hosts_are_drawn_within_half_a_second() -> None:
     jobs = (job(4242, "alice", "python train.py --config configs/vit-l.yaml --lr 3e-5"), job(77, "bob", "main.py"))
     fleet = [host(*[card("busy", "in use by alice", *jobs)] * 8, name=f"gpu{n:04}") for n in range(1000)]
@@ -418,6 +419,7 @@ def test_json_of_the_command_keeps_to_the_schema_with_words_too(small: Lab) -> N
     assert (nothing.returncode, json.loads(nothing.stdout)["hosts"]) == (1, [])
 
 
+@pytest.mark.slow
 def test_colour_is_for_a_terminal_that_has_it_and_not_with_no_color(small: Lab) -> None:
     for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
         words = ("list", "--data", "data")
@@ -426,6 +428,7 @@ def test_colour_is_for_a_terminal_that_has_it_and_not_with_no_color(small: Lab) 
         assert ("\x1b" in text) is coloured
 
 
+@pytest.mark.slow
 def test_a_listing_that_nobody_reads_on_ends_in_silence(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     for number in range(40):
@@ -445,6 +448,7 @@ def resize(terminal: Terminal, columns_: int, rows: int) -> None:
     fcntl.ioctl(terminal.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns_, 0, 0))
 
 
+@pytest.mark.slow
 def test_watching_follows_what_changes_and_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpu(0))
@@ -462,6 +466,7 @@ def test_watching_follows_what_changes_and_ctrl_c_ends_it_cleanly(tmp_path: Path
     assert text.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
 
 
+@pytest.mark.slow
 def test_a_failure_while_watching_is_reported_and_tried_again(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", gpu(0))
@@ -478,6 +483,7 @@ def test_a_failure_while_watching_is_reported_and_tried_again(tmp_path: Path) ->
     assert terminal.end()[0] == 0
 
 
+@pytest.mark.slow
 def test_watching_keeps_to_the_size_of_the_terminal_also_when_that_changes(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas", "".join(gpu(n, uuid=f"GPU-{n}") for n in range(8)))

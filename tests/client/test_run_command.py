@@ -36,16 +36,19 @@ def own(tmp_path: Path) -> Iterator[OwnGpus]:
         yield machine
 
 
+@pytest.mark.slow
 def test_the_command_sees_the_gpus_that_were_picked_in_nvidia_smis_order(own: OwnGpus) -> None:
     finished = run(own, "--gpus", "2", "--", "sh", "-c", SHOW)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "0,1 PCI_BUS_ID\n", "")
 
 
+@pytest.mark.slow
 def test_the_exit_code_is_that_of_the_command(own: OwnGpus) -> None:
     assert run(own, "--", "sh", "-c", "exit 7").returncode == 7
     assert run(own, "--", "sh", "-c", "kill -9 $$").returncode == -9
 
 
+@pytest.mark.slow
 def test_run_returns_the_exit_code_where_the_caller_ignores_sigchld(own: OwnGpus) -> None:
     script = f"trap '' CHLD; exec {shlex.join(command_of('--', 'sh', '-c', 'exit 7'))}"
     finished = subprocess.run(
@@ -57,15 +60,18 @@ def test_run_returns_the_exit_code_where_the_caller_ignores_sigchld(own: OwnGpus
     assert finished.returncode == 7
 
 
+@pytest.mark.slow
 def test_its_input_its_output_and_its_words_are_those_of_the_command(own: OwnGpus) -> None:
     with running(own, "--", "sh", "-c", "read line; echo got $line; echo oops >&2") as process:
         assert process.communicate("a line\n", timeout=LONG) == ("got a line\n", "oops\n")
 
 
+@pytest.mark.slow
 def test_options_behind_the_command_are_the_commands_own(own: OwnGpus) -> None:
     assert run(own, "echo", "--gpus", "9", "--help").stdout == "--gpus 9 --help\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_reaches_the_command(own: OwnGpus, number: signal.Signals) -> None:
     name = number.name[3:]
@@ -87,11 +93,13 @@ def test_a_program_that_writes_to_nobody_ends_as_it_would_alone(own: OwnGpus) ->
     assert "Broken pipe" not in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_program_that_waits_for_all_its_children_does_not_wait_for_us(own: OwnGpus) -> None:
     script = "import os\ntry:\n    while True: os.wait()\nexcept ChildProcessError:\n    print('none')"
     assert run(own, "--", sys.executable, "-c", script).stdout == "none\n"
 
 
+@pytest.mark.slow
 def test_no_file_of_the_caller_is_held_beyond_the_command(own: OwnGpus, tmp_path: Path) -> None:
     script = f"exec 9>{tmp_path}/lock; flock 9; {shlex.join(command_of('--', 'true'))}; exec 9>&-; "
     script += f"flock -n {tmp_path}/lock true && echo free"
@@ -112,6 +120,7 @@ def test_a_command_that_is_not_there_takes_nothing(own: OwnGpus) -> None:
     assert list_claimed_gpus() == set()
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_started_gives_back_what_it_took(own: OwnGpus, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/nowhere/at/all\n")
@@ -132,6 +141,7 @@ def test_without_a_command_the_use_is_reported(own: OwnGpus) -> None:
     assert run(own, "--gpus", "2").returncode == 2
 
 
+@pytest.mark.slow
 def test_two_at_once_never_get_the_same_gpu(own: OwnGpus) -> None:
     own.tell(*(row(index) for index in range(4)))
     script = f"{SHOW}; read line"
@@ -158,6 +168,7 @@ def test_two_at_once_never_get_the_same_gpu(own: OwnGpus) -> None:
     eventually(lambda: not list_claimed_gpus())
 
 
+@pytest.mark.slow
 def test_what_is_taken_is_free_again_however_the_command_ends(own: OwnGpus) -> None:
     for number in (signal.SIGKILL, signal.SIGTERM):
         with running(own, "--", "sh", "-c", f"{SHOW}; exec sleep 60") as process:
@@ -168,6 +179,7 @@ def test_what_is_taken_is_free_again_however_the_command_ends(own: OwnGpus) -> N
         eventually(lambda: not list_claimed_gpus())
 
 
+@pytest.mark.slow
 def test_run_waits_until_enough_gpus_are_free(own: OwnGpus) -> None:
     own.tell(row(0, 70000))
     constants = ["client.run_command:POLL_INTERVAL_S=0.2"]
@@ -183,6 +195,7 @@ def test_a_misspelt_option_is_not_taken_for_the_command(own: OwnGpus) -> None:
     assert (finished.returncode, "No such option" in finished.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
 def test_a_run_with_closed_files_keeps_its_gpus(own: OwnGpus, closed: str) -> None:
     script = f"{shlex.join(command_of('--', 'sleep', '30'))} {closed} & echo $!; wait"
@@ -204,6 +217,7 @@ def test_a_run_with_closed_files_keeps_its_gpus(own: OwnGpus, closed: str) -> No
     eventually(lambda: not list_claimed_gpus())
 
 
+@pytest.mark.slow
 def test_a_command_that_outlives_nobody_ends_with_a_run_that_is_killed(own: OwnGpus) -> None:
     with running(own, "--", "sh", "-c", "echo $$; exec sleep 60") as process:
         child = int(read_first_line(process))
@@ -213,6 +227,7 @@ def test_a_command_that_outlives_nobody_ends_with_a_run_that_is_killed(own: OwnG
     eventually(lambda: not list_claimed_gpus())
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal_reaches_the_command_once(own: OwnGpus) -> None:
     script = "trap 'echo caught' INT; echo ready; for i in 1 2 3 4 5 6; do sleep 0.2; done; exit 5"
     terminal = Terminal(own.smi.parent, "run", "--", "sh", "-c", script, **own.environment)
@@ -222,6 +237,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(own: OwnGpus) -> None:
     assert (code, text.count("caught")) == (5, 1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_waits_ends_it_as_a_shell_expects(own: OwnGpus) -> None:
     own.tell(row(0, 70000))
     terminal = Terminal(own.smi.parent, "run", "--wait", "--", "true", **own.environment)
@@ -230,6 +246,7 @@ def test_ctrl_c_while_it_waits_ends_it_as_a_shell_expects(own: OwnGpus) -> None:
     assert terminal.end()[0] == 130
 
 
+@pytest.mark.slow
 def test_a_path_that_is_no_program_is_126_and_the_gpus_of_no_uuid_are_not_taken(own: OwnGpus) -> None:
     assert run(own, "--", "/etc/passwd").returncode == 126
     assert run(own, "--for", "0s", "--", "true").returncode == 2

@@ -31,6 +31,8 @@ from tests.support.run_fixtures import (
     running,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[OwnGpus]:

@@ -52,6 +52,7 @@ def same(offered: Offered, line: str) -> bool:
     return offered.line.rstrip() == line
 
 
+@pytest.mark.slow
 def test_tab_completes_a_command(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard tok"), "gpuboard token")
 
@@ -73,6 +74,7 @@ def test_tab_lists_the_commands_that_begin_so(terminal: Terminal) -> None:
     assert "serve" not in offered.words
 
 
+@pytest.mark.slow
 def test_tab_completes_options_of_the_command(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard build --ev"), "gpuboard build --every")
     assert {"--until", "--undo"} & terminal.tab("gpuboard book --u").words == {"--until"}
@@ -83,6 +85,7 @@ def test_tab_knows_the_shells(terminal: Terminal) -> None:
     assert {"bash", "zsh", "fish"} <= terminal.tab("gpuboard completion ").words
 
 
+@pytest.mark.slow
 def test_tab_completes_a_host(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard forget at"), "gpuboard forget atlas")
     offered = terminal.tab("gpuboard bookings hy")
@@ -102,6 +105,7 @@ def test_tab_offers_the_gpus_of_the_only_host_that_is_left(terminal: Terminal) -
     assert {"hydra", "hydra:0", "hydra:1"} <= offered.words
 
 
+@pytest.mark.slow
 def test_tab_completes_gpus_behind_the_colon(terminal: Terminal) -> None:
     assert same(terminal.tab("gpuboard book hyper:"), "gpuboard book hyper:0")
     assert same(terminal.tab("gpuboard release atlas:0,1,"), "gpuboard release atlas:0,1,2")
@@ -251,6 +255,7 @@ def plain(printed: str) -> str:
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|.\x08", "", printed).split())
 
 
+@pytest.mark.slow
 def test_manual_page_is_generated_from_the_help() -> None:
     # on its own: click keeps what another test asked a command
     command = [sys.executable, "-m", "tests.support.manual_page"]

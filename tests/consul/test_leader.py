@@ -18,8 +18,9 @@ from site_builder.consul.kv import KvStore, KvValue
 from site_builder.consul.leader import LeaderCandidate, Leadership, LeadershipStatus
 from tests.support import kv_fixtures
 from tests.support.board_fixture import Lab, gpu
-from tests.support.consul_server import ConsulServer, free_ports
+from tests.support.consul_server import ConsulServer
 from tests.support.kv_fixtures import PREFIX, Hosts
+from tests.support.ports import free_port
 
 PATIENCE = 60
 
@@ -66,6 +67,7 @@ def pair(store: Hosts) -> Iterator[Pair]:
     candidates.two.release()
 
 
+@pytest.mark.slow
 def test_first_builder_leads_as_long_as_it_sends_heartbeats(pair: Pair, store: Hosts) -> None:
     assert pair.one.attempt().is_leader
     for _ in range(8):
@@ -209,7 +211,7 @@ def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not
             two.close()
     finally:
         first_lead.close()
-    away = Leadership(tmp_path, kv_fixtures.access(f"127.0.0.1:{free_ports(1)[0]}"))
+    away = Leadership(tmp_path, kv_fixtures.access(f"127.0.0.1:{free_port()}"))
     try:
         assert not away.is_leader(PATIENCE)
         assert away.status
@@ -218,6 +220,7 @@ def test_a_builder_that_ends_gives_the_lead_away_and_one_without_consul_does_not
         away.close()
 
 
+@pytest.mark.slow
 def test_heartbeat_counts_for_6_seconds(store: Hosts, tmp_path: Path) -> None:
     lead = Leadership(tmp_path, kv_fixtures.access(store.address))
     try:
@@ -261,6 +264,7 @@ def test_shared_site_is_written_only_by_the_leader(store: Hosts, tmp_path: Path)
         two.close()
 
 
+@pytest.mark.slow
 def test_builders_with_separate_sites_all_write(store: Hosts, tmp_path: Path) -> None:
     store.push("atlas")
     labs = [Lab(tmp_path / name) for name in ("one", "two")]
@@ -293,6 +297,7 @@ def test_first_status_is_a_decision_since_some_builders_read_no_other(
     assert first["is_leader"]
 
 
+@pytest.mark.slow
 def test_the_process_beside_a_builder_holds_none_of_its_locks(store: Hosts, tmp_path: Path) -> None:
     lab = Lab(tmp_path / "one")
     held = os.open(lab.state / "lock", os.O_RDWR | os.O_CREAT)

@@ -68,6 +68,7 @@ def test_one_build_with_the_clock_40_days_ahead_removes_nothing(lab: Lab, tmp_pa
     assert [booking["phase"] for booking in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["now"]
 
 
+@pytest.mark.slow
 def test_ended_bookings_are_removed_when_the_clock_is_right_again(lab: Lab, tmp_path: Path) -> None:
     lab.book({"atlas": {"0": {"name": "alice", "date": date(5)}, "1": {"name": "bob", "date": "2020-01-01"}}})
     done(tmp_path, "build")
@@ -113,6 +114,7 @@ def test_watches_stay_while_the_clock_is_in_doubt(lab: Lab, tmp_path: Path) -> N
     assert (lab.data / "watches.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_watch_with_a_clock_ahead_removes_no_other_watch(lab: Lab, tmp_path: Path) -> None:
     done(tmp_path, "build")
     done(tmp_path, "notify", "me", "--when", "9 H100 free on one host")

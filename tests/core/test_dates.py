@@ -204,6 +204,7 @@ def test_any_text_is_a_date_or_refused(text: str, zone: tzinfo, at: str) -> None
         assert moments.describe_moment_in_full(moment, now)
 
 
+@pytest.mark.slow
 @given(TEXTS, TEXTS, RULES, st.sampled_from(ZONES), NOWS)
 @example("9999-12-31 20:00-14:00", "9999-12-31 23:59-14:00", "FREQ=DAILY", timezone.utc, "2026-11-18T10:00")
 @example("1970-01-01", "1970-01-02", "FREQ=DAILY;COUNT=99999", ZONES[1], "2200-12-31T12:00")

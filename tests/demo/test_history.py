@@ -88,12 +88,14 @@ def content(state: Path) -> dict[str, list[tuple[object, ...]]]:
 # Settled
 
 
+@pytest.mark.slow
 def test_the_same_options_are_the_same_past(tmp_path: Path, two_hosts: Path) -> None:
     state = folder(tmp_path)
     filled(state, hosts=2).close()
     assert content(state) == content(two_hosts)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_past(tmp_path: Path, two_hosts: Path) -> None:
     usages = []
     for reader in (HistoryReader(two_hosts, timezone.utc), filled(folder(tmp_path), hosts=2, seed=2)):
@@ -102,12 +104,14 @@ def test_another_seed_is_another_past(tmp_path: Path, two_hosts: Path) -> None:
     assert usages[0] != usages[1]
 
 
+@pytest.mark.slow
 def test_a_history_that_is_there_stays_as_it_is(two_hosts: Path, two_hosts_copy: Path) -> None:
     filled(two_hosts_copy, hosts=2).close()
     filled(two_hosts_copy, hosts=1, seed=2).close()
     assert content(two_hosts_copy) == content(two_hosts)
 
 
+@pytest.mark.slow
 def test_a_host_has_the_same_past_in_a_larger_lab(two_hosts: Path, whole: HistoryReader) -> None:
     reader = HistoryReader(two_hosts, timezone.utc)
     small = reader.read_daily_usage(*EVER, NOW)
@@ -118,6 +122,7 @@ def test_a_host_has_the_same_past_in_a_larger_lab(two_hosts: Path, whole: Histor
     assert [row for row in large.seen if row.host in hosts] == small.seen
 
 
+@pytest.mark.slow
 def test_the_simulated_history_is_there_at_once(past: Past) -> None:
     check(past.seconds, 6)
 
@@ -125,6 +130,7 @@ def test_the_simulated_history_is_there_at_once(past: Past) -> None:
 # As a builder would have kept it
 
 
+@pytest.mark.slow
 def test_five_weeks_are_there_of_each_host(whole: HistoryReader) -> None:
     assert whole.list_hosts() == sorted(machine.name for machine in scenario.MACHINES)
     for name in whole.list_hosts():
@@ -141,6 +147,7 @@ def test_the_past_ends_now(whole: HistoryReader) -> None:
         assert host_history.since + last * step <= NOW
 
 
+@pytest.mark.slow
 def test_all_steps_say_the_same(whole: HistoryReader) -> None:
     since = NOW // DAY * DAY - DAY
     for name in whole.list_hosts():
@@ -164,6 +171,7 @@ def test_the_sums_are_those_of_the_minutes(whole: HistoryReader) -> None:
         assert sum(sum(gpu.columns["seen"]) for gpu in drawn.gpus) == by_host[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["2026-09-22T00:00", "2026-09-22T00:01", "2026-09-22T14:00", "2026-10-25T23:59"])
 @pytest.mark.parametrize("zone", [BERLIN, ZoneInfo("Asia/Kathmandu")])
 def test_the_simulated_history_is_complete_at_any_start_time_and_zone(
@@ -192,6 +200,7 @@ def test_states_and_shares_of_the_simulated_history_add_up(whole: HistoryReader)
     assert all(row.share.unused <= row.share.booked for row in daily_usage.shares)
 
 
+@pytest.mark.slow
 def test_the_sums_by_the_hour_are_those_by_the_day(whole: HistoryReader) -> None:
     daily_usage, hours = whole.read_daily_usage(*EVER, NOW), whole.read_hourly_usage(NOW - 40 * DAY, NOW)
     assert sum(seen.seen for seen in hours.seen.values()) == minutes(daily_usage)
@@ -203,6 +212,7 @@ def test_the_sums_by_the_hour_are_those_by_the_day(whole: HistoryReader) -> None
     )
 
 
+@pytest.mark.slow
 def test_days_are_those_of_the_zone(tmp_path: Path) -> None:
     daily_usage = filled(folder(tmp_path), hosts=1, zone=BERLIN).read_daily_usage(*EVER, NOW)
     assert max(row.day for row in daily_usage.seen) == datetime.fromtimestamp(NOW, BERLIN).date()
@@ -303,6 +313,7 @@ def test_who_was_there_last_is_who_is_there_when_it_begins(whole: HistoryReader)
     check_last_people(whole, 0)
 
 
+@pytest.mark.slow
 def test_who_was_there_last_is_who_is_there_when_it_begins_later(tmp_path: Path) -> None:
     reader = filled(folder(tmp_path), after=5 * HOUR)
     check_last_people(reader, 5 * HOUR)
@@ -334,6 +345,7 @@ def test_the_lab_is_as_full_before_its_story_begins_as_after(whole: HistoryReade
     assert share(edge, edge + 4 * HOUR) > 0.8 * share(edge - 4 * HOUR, edge)
 
 
+@pytest.mark.slow
 def test_the_first_build_goes_on_with_the_same_gpus(tmp_path: Path) -> None:
     assert run_gpuboard(tmp_path, "demo", "--once", "--hosts", "3", "--folder", "lab").returncode == 0
     told = HistoryReader(tmp_path / "lab/state", timezone.utc)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from site_builder.core.model import DiscoveredHost
-from tests.support.consul_server import READ_ALL, ConsulServer, free_ports, make_certificates
+from tests.support.consul_server import READ_ALL, ConsulServer, make_certificates
 from tests.support.discovery_fixtures import Lab, check, fill, read
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -243,7 +244,7 @@ def test_the_list_is_kept_for_the_builder_alone_and_written_only_when_it_changed
 )
 def test_a_damaged_last_good_list_is_as_if_absent(lab: Lab, damage: bytes) -> None:
     (lab.state / "consul.json").write_bytes(damage)
-    hosts, (problem,) = lab.read("atlas", address=f"127.0.0.1:{free_ports(1)[0]}")
+    hosts, (problem,) = lab.read("atlas", address=f"127.0.0.1:{free_port()}")
     assert hosts == {"atlas": DiscoveredHost("atlas")}
     assert problem.endswith("there is no earlier list that could serve")
 

@@ -21,9 +21,10 @@ from site_builder.core.names import is_host_name
 from site_builder.discovery import hosts
 from site_builder.discovery.hosts import DiscoveredNode, HostDiscovery
 from site_builder.fleet import gpu_models
-from tests.support.consul_server import READ_ALL, ROOT, TOOLS, ConsulServer, free_ports
+from tests.support.consul_server import READ_ALL, ROOT, TOOLS, ConsulServer
 from tests.support.discovery_fixtures import check, entry, fill, nodes
 from tests.support.missing import missing
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -182,6 +183,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_the_maintained_continuation_of_the_library_does_the_same(
     tmp_path: Path, server: ConsulServer, locked: ConsulServer, certificates: Path
 ) -> None:
@@ -190,7 +192,7 @@ def test_the_maintained_continuation_of_the_library_does_the_same(
         pytest.skip("py-consul needs Python 3.10")
     if not library.is_dir():
         missing("py-consul is not here; ./install.sh test fetches it")
-    down = f"127.0.0.1:{free_ports(1)[0]}"
+    down = f"127.0.0.1:{free_port()}"
     asked: list[dict[str, object]] = [
         {"service": "gpu", "address": server.address},
         {"service": "x", "address": f"https://127.0.0.1:{server.tls_port}", "ca": str(certificates / "ca.pem")},

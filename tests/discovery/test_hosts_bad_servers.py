@@ -94,6 +94,7 @@ def keep_a_list(lab: Lab) -> None:
     (lab.state / "consul.json").write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [never, drip, drip_body])
 def test_a_consul_that_does_not_answer_in_time_is_not_waited_for(
     lab: Lab, stand_in: Callable[[Answer], str], slow: Answer, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +116,7 @@ def threads_after(question: ConsulRequest, seconds: float) -> bool:
     return question.thread.is_alive()
 
 
+@pytest.mark.slow
 def test_while_a_question_hangs_no_second_one_is_asked(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     asked: list[object] = []
@@ -189,6 +191,7 @@ def test_a_malformed_entry_costs_that_entry(lab: Lab, stand_in: Callable[[Answer
     ]
 
 
+@pytest.mark.slow
 def test_an_answer_that_came_before_it_was_wanted_is_used(lab: Lab, stand_in: Callable[[Answer], str]) -> None:
     asked: list[str] = []
 

@@ -86,6 +86,7 @@ def command(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedPr
     return run_in_environment(folder, own, "doctor", *words)
 
 
+@pytest.mark.slow
 def test_the_command_reports_each_check_and_ends_by_the_worst(board: Lab) -> None:
     done = command(board, "--json")
     report: dict[str, Any] = json.loads(done.stdout)
@@ -105,6 +106,7 @@ def test_the_command_reports_each_check_and_ends_by_the_worst(board: Lab) -> Non
     assert "linger" in command(board, "--verbose").stdout
 
 
+@pytest.mark.slow
 def test_settings_that_are_wrong_are_a_finding_and_cost_only_what_needs_them(lab: Lab) -> None:
     done = command(lab, "--json", GPUBOARD_STALE_AFTER="never")
     findings = {finding["id"]: finding for finding in json.loads(done.stdout)["checks"]}
@@ -355,6 +357,7 @@ def test_our_own_server_passes_all(lab: Lab, served: str) -> None:
         assert {name: told(case, name)[0] for name in WEB} == dict.fromkeys(WEB, "pass")
 
 
+@pytest.mark.slow
 def test_a_careless_server_is_found_out(lab: Lab, careless: str) -> None:
     case = case_of(lab, GPUBOARD_URL=careless)
     assert_finds(case, "url", "pass", "/www/")

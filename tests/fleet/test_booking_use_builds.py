@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from site_builder.board import card
 from site_builder.board.builder import Builder
@@ -282,6 +282,7 @@ def test_the_mean_alone_moves_no_card_but_in_steps() -> None:
     assert structure(83.1) == structure(84.9) != structure(88)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 390, 1024, 1440])
 def test_hostile_booking_text_stays_inside(browser: Browser, tmp_path: Path, width: int) -> None:
     lab = Lab(tmp_path)
@@ -303,7 +304,7 @@ def test_hostile_booking_text_stays_inside(browser: Browser, tmp_path: Path, wid
     with served(lab.www, tmp_path / "server") as site:
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.goto(site.url)
-        assert f"used by {names[1]} since" in page.locator("#atlas tr.conflict .booking").inner_text()
+        expect(page.locator("#atlas tr.conflict .booking")).to_contain_text(f"used by {names[1]} since")
         wide = page.evaluate("document.documentElement.scrollWidth")
         cells = page.evaluate(TOO_WIDE)
         page.close()

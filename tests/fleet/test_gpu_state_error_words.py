@@ -219,6 +219,7 @@ def test_the_good_answer_is_of_a_free_gpu(form: str) -> None:
     assert (gpu_status.state, gpu_status.is_avoided) == ("free", False), gpu_status.reason
 
 
+@pytest.mark.slow
 @FORMS
 def test_lost_or_requires_reset_in_any_cell_is_never_free(form: str) -> None:
     for cell in ANSWERS[form].cells:
@@ -238,6 +239,7 @@ def test_lost_or_requires_reset_in_a_reading_is_lost_with_these_words(form: str)
             assert gpu_status.is_avoided
 
 
+@pytest.mark.slow
 @FORMS
 def test_an_error_in_memory_use_or_temperature_is_never_free_and_its_words_are_the_reason(form: str) -> None:
     watched = list(filter(ANSWERS[form].watched.match, ANSWERS[form].cells))

@@ -386,6 +386,7 @@ LOOKS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(LOOKS)
 def test_no_event_ends_before_it_begins_or_is_reported_twice(looks: list[Any]) -> None:
     state, at = None, NOON

@@ -239,6 +239,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBoard]:
         yield site
 
 
+@pytest.mark.slow
 def test_no_screen_scrolls_sideways(browser: Browser, long: ServedBoard) -> None:
     with open_page(browser, long.url("atlas")) as page:
         for width in (320, PHONE, LAPTOP):
@@ -246,6 +247,7 @@ def test_no_screen_scrolls_sideways(browser: Browser, long: ServedBoard) -> None
             assert page.evaluate(TOO_WIDE) == [], width
 
 
+@pytest.mark.slow
 def test_hostile_text_is_text(browser: Browser, long: ServedBoard) -> None:
     with open_page(browser, long.url("atlas"), bypass_csp=True) as page:
         assert page.locator("#_health img").count() == 0
@@ -253,12 +255,14 @@ def test_hostile_text_is_text(browser: Browser, long: ServedBoard) -> None:
         assert page.evaluate("window.alerts") == 0
 
 
+@pytest.mark.slow
 def test_axe_finds_no_accessibility_fault(browser: Browser, long: ServedBoard) -> None:
     with open_page(browser, long.url("atlas")) as page:
         remove_charts(page)
         assert find_accessibility_faults(page) == []
 
 
+@pytest.mark.slow
 def test_the_html_is_valid(browser: Browser, long: ServedBoard, tmp_path: Path) -> None:
     assert find_parse_errors(long.lab.www / "hosts/atlas.html") == []
     with open_page(browser, long.url("atlas"), java_script_enabled=False) as page:
@@ -269,6 +273,7 @@ def test_the_html_is_valid(browser: Browser, long: ServedBoard, tmp_path: Path) 
 # Time
 
 
+@pytest.mark.slow
 def test_a_long_time_line_is_read_and_drawn_in_little_time(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path, now().zone)
     log = HealthEventStore(history)

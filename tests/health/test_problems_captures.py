@@ -14,6 +14,7 @@ from tests.support.samples import snapshot
 LINUX_BUNDLES = [path for path in list_captures("bundles") if "linux" in path.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bundle", LINUX_BUNDLES, ids=name_capture)
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_recorded_machines_have_only_their_real_problems(bundle: Path, state: str) -> None:

@@ -397,6 +397,7 @@ def test_what_takes_long_is_spread_over_builds(keeper: Keeper) -> None:
     assert keeper.log.recorded_minute == NOON
 
 
+@pytest.mark.slow
 def test_where_nothing_is_new_a_thousand_hosts_cost_nothing(keeper: Keeper) -> None:
     keeper.build(NOON, fleet(0))
     again, moments = fleet(0), iter(range(NOON + MINUTE, NOON + DAY, MINUTE))

@@ -43,6 +43,7 @@ def empty(path: Path) -> None:
     os.truncate(path, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [garbage, other, directory])
 @pytest.mark.parametrize("log", ["with its log", "alone"])
 def test_a_file_that_is_replaced_while_building_is_set_aside_and_one_sentence_says_so(

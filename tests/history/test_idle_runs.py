@@ -142,6 +142,7 @@ def test_a_clock_that_goes_back_an_hour_counts_no_minute_twice() -> None:
     assert (idle_run.since, idle_run.minutes) == (NOON, 120)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 400), st.sampled_from([ALICE, BOB, BUSY, FREE, LOST, BOOKED])), max_size=12))
 def test_whatever_is_reported_in_whatever_order_no_run_has_more_minutes_than_it_lasted(
     hourly_samples: list[tuple[int, object]],

@@ -221,6 +221,7 @@ def test_a_damaged_minute_is_a_gap(history: HistoryWriter) -> None:
     assert minutes(done(running(history), NOON + 600)) == {"alice": 9}
 
 
+@pytest.mark.slow
 def test_a_build_does_no_more_than_it_has_time_for_and_the_next_builder_goes_on(history: HistoryWriter) -> None:
     hosts = [host(gpu("busy", ["alice"], key=f"GPU-{n}"), name=f"gpu{n:02}") for n in range(32)]
     record(history, NOON, 20, hosts)

@@ -93,6 +93,7 @@ def test_a_gpu_does_not_count_while_it_is_not_seen(history: HistoryWriter) -> No
     assert used(history.read_daily_usage(*MARCH, LATE)) == {"alice": 60, "bob": 30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("day", "hours"), [("2026-10-24", 24), ("2026-10-25", 25), ("2026-10-26", 24), ("2026-03-29", 23)]
 )

@@ -119,6 +119,7 @@ def story(number: int) -> list[PackedSample]:
     return [host(gpu(state, users, use=number % 100, temperature=30 + number % 50, power=100 + number % 7))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rolled", [False, True])
 def test_buckets_say_the_same_before_and_after_they_are_rolled_up(history: HistoryWriter, rolled: bool) -> None:
     start = epoch("2026-03-10T00:00")
@@ -166,6 +167,7 @@ def test_gaps_stay_gaps_at_every_step(history: HistoryWriter) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_history_becomes_coarser_with_age(history: HistoryWriter) -> None:
     start = epoch("2026-01-01T00:00")
     for day in range(80):

@@ -101,7 +101,6 @@ def senders(world: World) -> list[int]:
     return process_ids
 
 
-@pytest.mark.slow
 def test_a_killed_leader_is_followed_by_one_that_repeats_nothing(world: World) -> None:
     world.push()
     for name in ("one", "two"):

@@ -7,7 +7,6 @@ import pytest
 from tests.support.alert_week import HOUR, Week, moment
 from tests.support.board_fixture import Lab
 
-pytestmark = pytest.mark.slow
 RULES = """
 [all]
 quiet_hours = 23:00-07:00

@@ -13,7 +13,7 @@ from tests.support.docs import ROOT, blocks
 from tests.support.machine import PYTHON, Machine, keygen, need_machine
 from tests.support.missing import need
 
-pytestmark = [pytest.mark.slow, pytest.mark.root]
+pytestmark = pytest.mark.root
 BOXES = {"gpu01": "box01", "gpu02": "box02", "trainer": "box03"}
 HOSTS = """
 [gpu_hosts]

@@ -21,7 +21,7 @@ from site_builder.bookings import parser as booking_parser
 from site_builder.bookings.policy import find_booking_span_overlap
 from tests.support.board_fixture import Lab, gpu
 from tests.support.command_line import clean_environment, run_gpuboard
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 
 GPUS = 12
 BOOKERS = 50
@@ -107,7 +107,6 @@ def entries(lab: Lab) -> list[Any]:
     return list(dump.rows)
 
 
-@pytest.mark.slow
 def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reason(lab: Lab, url: str) -> None:
     chance = random.Random(7)  # noqa: S311
 
@@ -142,7 +141,6 @@ def test_every_accepted_booking_is_in_the_file_and_every_refused_one_got_a_reaso
     assert "// who has what\n" in (lab.data / "comments.json").read_text()
 
 
-@pytest.mark.slow
 def test_a_process_killed_at_any_moment_leaves_a_whole_file_and_a_free_lock(lab: Lab) -> None:
     chance = random.Random(11)  # noqa: S311
     for number in range(25):

@@ -17,7 +17,6 @@ from bench.host_push import FILES, sshd
 from tests.support.missing import missing
 from tests.support.pace import slowness, wall
 
-pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 HOSTS = [f"gpu{number:02}" for number in range(20)]
 PATIENCE = 60

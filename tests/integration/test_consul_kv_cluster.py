@@ -137,9 +137,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         new_world.end()
 
 
-pytestmark = pytest.mark.slow
-
-
 def test_both_builders_show_every_host_and_one_of_them_leads(world: World) -> None:
     for name in world.labs:
         assert world.catches_up(name)

@@ -17,26 +17,14 @@ from typing import Any
 
 import pytest
 
-from site_builder.core.formatting import HOUR, MINUTE
+from site_builder.core.formatting import MINUTE
 from site_builder.demo import commands, scenario
-from site_builder.demo.scenario import DEMO_BOOKINGS, HostScenario, build_scenarios
-from site_builder.demo.simulated_lab import SimulatedLab
 from tests.support.command_line import clean_environment, run_gpuboard
-from tests.support.live_page import Live, free_port, is_gone
+from tests.support.live_page import Live, is_gone
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 FILES = {"gpus.csv", "processes.csv", "ps.txt", "host.txt"}
-
-
-def lab(hosts: int = len(scenario.MACHINES), seed: int = 1) -> dict[str, HostScenario]:
-    return {
-        simulated_host.machine.name: simulated_host
-        for simulated_host in build_scenarios(scenario.build_scenario_machines(hosts), seed)
-    }
-
-
-def taken(story: HostScenario, now: float) -> set[int]:
-    return {gpu for job in story.list_jobs_at(now) for gpu in job.gpus}
 
 
 @pytest.fixture(scope="module")
@@ -59,104 +47,6 @@ def once(folder: Path, *words: str) -> Path:
 
 def hosts_of(folder: Path) -> dict[str, Any]:
     return {host["name"]: host for host in json.loads((folder / "www/status.json").read_text())["hosts"]}
-
-
-# What happens in the lab
-
-
-def test_the_same_seed_is_the_same_lab_however_often_one_looks() -> None:
-    often, seldom = lab(), lab()
-    for moment in range(0, 3 * HOUR, 60):
-        for story in often.values():
-            story.list_jobs_at(moment)
-    assert [story.list_jobs_at(3 * HOUR) for story in often.values()] == [
-        story.list_jobs_at(3 * HOUR) for story in seldom.values()
-    ]
-
-
-def test_another_seed_is_another_lab() -> None:
-    assert [story.list_jobs_at(0) for story in lab().values()] != [
-        story.list_jobs_at(0) for story in lab(seed=2).values()
-    ]
-
-
-def test_a_host_lives_the_same_life_in_a_larger_lab() -> None:
-    assert lab()["hydra"].list_jobs_at(HOUR) == lab(200)["hydra"].list_jobs_at(HOUR)
-
-
-def test_something_starts_or_ends_every_minute_or_so() -> None:
-    seen = lab()
-    moments = [[story.list_jobs_at(now) for story in seen.values()] for now in range(0, 20 * MINUTE, 10)]
-    assert sum(before != after for before, after in zip(moments, moments[1:])) >= 15
-
-
-def test_a_job_takes_its_memory_step_by_step() -> None:
-    (job, *_) = lab()["atlas"].list_jobs_at(0)
-    early, late = (job.simulate_memory(80000, job.starts_at + seconds) for seconds in (10, 600))
-    assert 0 < early < late / 2
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_deadline_fills_the_cluster(seed: int) -> None:
-    shares = []
-    seen = [simulated_host for simulated_host in lab(60, seed).values() if simulated_host.machine.short_runs_per_hour]
-    for hour in (3, 15):
-        shares.append(
-            sum(len(taken(simulated_host, hour * HOUR)) for simulated_host in seen)
-            / sum(simulated_host.machine.gpu_count for simulated_host in seen)
-        )
-    assert shares[0] < 0.7
-    assert shares[1] > 0.8
-
-
-def test_no_gpu_has_two_jobs_but_where_two_share_one() -> None:
-    for story in lab(40).values():
-        for now in range(0, 24 * HOUR, HOUR):
-            gpus = [gpu for job in story.list_jobs_at(now) for gpu in job.gpus]
-            assert len(gpus) == len(set(gpus)) or story.machine.name == "draco"
-
-
-def test_bookings_are_kept_and_broken() -> None:
-    seen = lab()
-    users = {
-        booking.comment: {
-            job.person
-            for job in seen[booking.host].list_jobs_at(0)
-            if booking.gpus and set(job.gpus) & set(booking.gpus)
-        }
-        for booking in DEMO_BOOKINGS
-        if booking.starts_at <= 0 < booking.ends_at
-    }
-    assert users == {"ICML run": {"alice"}, "demo for the visitors": set(), "evaluation": {"marek"}, "thesis": set()}
-
-
-def test_a_host_goes_down_and_returns() -> None:
-    draco = lab()["draco"]
-    assert [draco.is_silent(minute * MINUTE) for minute in (0, 1, 3, 15, 21, 9 * 60 + 3)] == [
-        False,
-        False,
-        True,
-        True,
-        False,
-        True,
-    ]
-
-
-def test_what_runs_on_several_gpus_runs_on_whole_ones_of_one_maker() -> None:
-    multi_gpu_jobs = 0
-    for story in lab(60).values():
-        for now in range(0, 48 * HOUR, HOUR):
-            for job in story.list_jobs_at(now):
-                units = [story.machine.units[gpu] for gpu in job.gpus]
-                assert len({unit.vendor for unit in units}) == 1
-                assert len(units) == 1 or all(unit.instance is None for unit in units)
-                multi_gpu_jobs += len(units) > 1
-    assert multi_gpu_jobs
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_one_instance_is_free_and_one_is_booked_whatever_the_seed(seed: int) -> None:
-    assert taken(lab(seed=seed)["gemini"], 0) & {0, 1, 2, 3} == {0, 1}
 
 
 # What the scripts make of it
@@ -312,41 +202,6 @@ def test_hosts_beyond_those_of_the_scenario_are_fresh_too(tmp_path: Path) -> Non
     hosts = hosts_of(once(tmp_path, "--hosts", "32"))
     assert len(hosts) == 32
     assert sum(host["state"] == "fresh" for host in hosts.values()) == 30
-
-
-def test_where_a_round_takes_long_hosts_are_asked_less_often_and_may_be_as_old(tmp_path: Path) -> None:
-    """As with 200 hosts on a small machine, where the first snapshots of a round are old at its end."""
-    simulated_lab = SimulatedLab(tmp_path / "lab", tmp_path / "work", host_count=2, seed=1, speed=1, start_offset_s=0)
-    assert (simulated_lab.interval_s, simulated_lab.build_settings()["GPUBOARD_STALE_AFTER"]) == (5, "30")
-    simulated_lab.round_s = 89.5
-    assert simulated_lab.interval_s == 90
-    settings = simulated_lab.build_settings()
-    assert settings["GPUBOARD_STALE_AFTER"] == "90"
-    assert int(settings["GPUBOARD_DOWN_AFTER"]) > 6 * 90
-
-
-def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "lab/data").mkdir(parents=True)
-    (tmp_path / "lab/data/comments.json").write_text("{}")
-    result = run_gpuboard(tmp_path, "demo", "--once", "--folder", "lab")
-    assert result.returncode == 2
-    assert "in use for something else" in result.stderr
-    assert (tmp_path / "lab/data/comments.json").read_text() == "{}"
-
-
-@pytest.mark.parametrize(
-    ("words", "error_message"),
-    [
-        (["--once"], "--once needs --folder"),
-        (["--after", "soon"], "'soon' is not a time"),
-        (["--listen", "here"], "but must be address:port or a port"),
-        (["--hosts", "0"], "1<=x<=1000"),
-    ],
-)
-def test_wrong_use_is_one_sentence(tmp_path: Path, words: list[str], error_message: str) -> None:
-    result = run_gpuboard(tmp_path, "demo", *words)
-    assert result.returncode == 2
-    assert error_message in result.stderr
 
 
 # While it runs

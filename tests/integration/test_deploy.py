@@ -15,7 +15,7 @@ from tests.support import pace
 from tests.support.deploy_hosts import DATA, Lab
 from tests.support.machine import Machine, keygen, need_machine, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.root]
+pytestmark = pytest.mark.root
 COUNT = 20  # and one more, whose home is shared
 QUICK = ("box01", "box11", "box12", "box13", "box21")  # those for whose next snapshot a test waits
 SCRIPTS = ".local/share/gpuboard/scripts"

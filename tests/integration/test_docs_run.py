@@ -25,7 +25,7 @@ from tests.support.docs import PAGES, blocks, commands
 from tests.support.machine import HOMES, PACKAGES_PYTHON, PATH, Machine, keygen, need_machine, wait_for
 from tests.support.missing import missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.timeout(400)]  # the first time, pip fetches what is kept
+pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]  # the first time, pip fetches what is kept
 
 CLONE_NEWNET = 0x40000000
 # They run this very test, or take many minutes; tests/integration/test_docs.py checks their words.

@@ -15,7 +15,7 @@ from tests.support.board_fixture import Lab
 from tests.support.consul_server import ConsulServer
 from tests.support.machine import ROOT, Machine, keygen, need_machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 KEY = ".config/gpuboard/keys/gpu1"
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.machine import Machine, Person, need_machine, wait_for
 from tests.support.missing import need
 
-pytestmark = [pytest.mark.slow, pytest.mark.root]
+pytestmark = pytest.mark.root
 BLOCK = (
     b"# >>> gpuboard host >>>\n"
     b"# Written by gpuboard's install.sh, and anew each time it is called.\n"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.machine import Machine, Person, need_machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,6 @@ def test_a_bad_page_leaves_the_cards_as_they_are_and_is_reported(
         assert board.page.locator(".host").count() == 45
 
 
-@pytest.mark.slow
 def test_sixty_refreshes_of_fifty_hosts_leave_the_page_as_large_as_it_was(
     browser: Browser, fifty: Board, tmp_path: Path
 ) -> None:

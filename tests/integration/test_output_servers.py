@@ -18,7 +18,7 @@ from tests.support import booking_servers, web_servers
 from tests.support.board_fixture import gpu, person, process
 from tests.support.booking_servers import Place
 from tests.support.docs import blocks, text_of
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 from tests.support.web_servers import Stage
 
 PAGE = "docs/outputs.md"

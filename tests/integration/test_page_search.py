@@ -514,7 +514,6 @@ ROWS_ARE_AS_TOLD = """() => document.querySelectorAll(".host:not([hidden]) .gpus
     === Number.parseInt(document.querySelector("form.find output").textContent, 10)"""
 
 
-@pytest.mark.slow
 def test_a_thousand_hosts_are_searched_within_100_ms_at_best_and_once_warm(browser: Browser, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     fleet(lab.data, 1000)

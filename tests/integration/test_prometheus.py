@@ -20,7 +20,7 @@ from tests.integration.test_docs import rows
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab, gpu
 from tests.support.docs import ROOT, blocks
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 from tests.support.prometheus import ALERTS, Prometheus, boards, every_state, program, prometheus, promtool, series_of
 
 DASHBOARD = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from site_builder.board.outputs import metrics
 from tests.support.prometheus import ALERTS, program, promtool, series_of
 
@@ -241,7 +239,6 @@ def test_every_alert_fires_in_time_and_not_before(tmp_path: Path) -> None:
     assert not promtool(tmp_path, {**RULES, "tests": [group(case) for case in CASES]})
 
 
-@pytest.mark.slow
 def test_a_gpu_that_is_missing_is_reported_for_a_week(tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "GpuMissing")
     week = 7 * 24 * 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +42,7 @@ from site_builder.waste.rules import WasteItem
 from tests.support.board_fixture import Lab
 from tests.support.browser import node_module
 from tests.support.history_fixtures import epoch, gpu, host, keep, roll
+from tests.support.ports import free_port
 from tests.support.week_fixtures import DAY, FIRST, HOUR, MONDAY, MORNING, PARIS, Report, lab_of, reporter, week_of
 
 PHONE, LAPTOP = 360, 1000
@@ -342,9 +342,7 @@ def inbox() -> Iterator[Inbox]:
 
     chat = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
     threading.Thread(target=chat.serve_forever, daemon=True).start()
-    with socket.socket() as probe_socket:
-        probe_socket.bind(("127.0.0.1", 0))
-        port = probe_socket.getsockname()[1]
+    port = free_port()
     smtp = Controller(Post(), hostname="127.0.0.1", port=port)
     smtp.start()
     yield Inbox(

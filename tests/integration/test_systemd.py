@@ -17,10 +17,10 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.board_fixture import Lab
-from tests.support.consul_server import free_ports
 from tests.support.docs import ROOT, text_of
 from tests.support.machine import wait_for
 from tests.support.missing import need
+from tests.support.ports import free_port
 from tests.support.systemd_user import UserManager
 
 UNITS = sorted((ROOT / "docs/systemd").iterdir())
@@ -111,7 +111,7 @@ def test_the_loops_of_a_host_live_and_end_with_their_service(home: Path, place: 
 def test_builder_and_server_are_started_again_when_they_die(home: Path, place: Path) -> None:
     lab = Lab(place / "lab")
     lab.host("atlas")
-    (port,) = free_ports(1)
+    port = free_port()
     settle(home, DATA=lab.data, WWW=lab.www, STATE=lab.state, LISTEN=f"127.0.0.1:{port}")
 
     def answers() -> bool:

@@ -16,7 +16,7 @@ from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
 from tests.support.consul_server import make_certificates
 from tests.support.docs import blocks
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 
 FILES = ("gpus.csv", "processes.csv", "ps.txt", "host.txt")
 HUGE = 9 * 1024 * 1024
@@ -122,6 +122,7 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ctime_ns for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_what_a_host_serves_arrives_as_it_is_and_is_not_written_again(served: Served, data: Path) -> None:
     served.lab.host("atlas", every=60)
     # a proxy of the environment would see what is not its business
@@ -205,6 +206,7 @@ def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_a
     assert "p%20w" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, data: Path) -> None:
     keys = make_certificates(tmp_path / "keys")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -222,6 +224,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, data: 
     assert sorted(times(data / "atlas")) == sorted(FILES)
 
 
+@pytest.mark.slow
 def test_nginx_serves_them_as_the_page_says(tmp_path: Path, data: Path) -> None:
     place = booking_servers.Place(tmp_path)
     place.lab.host("atlas", every=60)

@@ -37,6 +37,7 @@ def why(box: Sshd, config: Path | None = None, host: str = "box", limit: float =
     return text
 
 
+@pytest.mark.slow
 def test_a_command_has_its_code_its_output_and_its_words(box: Sshd) -> None:
     with connect_ssh("box", config=box.config) as host:
         assert host.run("cat; echo no >&2; exit 3", b"abc" * 100_000) == (3, b"abc" * 100_000, b"no\n")
@@ -50,6 +51,7 @@ def test_the_host_proves_itself_by_a_key_that_can_be_told_on(box: Sshd) -> None:
         assert " ".join(host.host_key) in (box.folder / "host_key.pub").read_text()
 
 
+@pytest.mark.slow
 def test_configuration_is_read_by_ssh_itself(box: Sshd, tmp_path: Path) -> None:
     (tmp_path / "more").write_text(f"Host far*\n  HostName 127.0.0.1\n  Port {box.port}\n")
     text = f"Include {tmp_path}/more\nHost far*\n  IdentityFile {box.folder}/id\n  UserKnownHostsFile {box.known}\n"
@@ -57,6 +59,7 @@ def test_configuration_is_read_by_ssh_itself(box: Sshd, tmp_path: Path) -> None:
         assert host.run("echo $SSH_CONNECTION").stdout.split()[3] == str(box.port).encode()
 
 
+@pytest.mark.slow
 def test_jump_hosts_one_behind_the_other(box: Sshd) -> None:
     jumps = "Host behind\n  HostName 127.0.0.1\n  ProxyJump box,second\nHost behind second\n"
     both = jumps + f"  Port {box.port}\n  HostName 127.0.0.1\n  IdentityFile {box.folder}/id\n"
@@ -66,6 +69,7 @@ def test_jump_hosts_one_behind_the_other(box: Sshd) -> None:
     assert "circle" in why(box, box.configured("Host box\n  ProxyJump box\n"))
 
 
+@pytest.mark.slow
 def test_a_connection_whose_jump_host_is_gone_closes_without_an_error(
     box: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +91,7 @@ def test_a_jump_host_that_cannot_reach_it_is_named(box: Sshd) -> None:
     assert "behind cannot be reached from box" in why(box, config, "behind")
 
 
+@pytest.mark.slow
 def test_a_proxy_command_carries_it_and_ends_with_it(box: Sshd, tmp_path: Path) -> None:
     proxy = tmp_path / "proxy"
     proxy.write_text(
@@ -108,6 +113,7 @@ def test_a_proxy_command_carries_it_and_ends_with_it(box: Sshd, tmp_path: Path) 
     assert "ends each connection at its beginning" in why(box, dead, limit=1)
 
 
+@pytest.mark.slow
 def test_keys_of_the_agent_count_and_a_hung_agent_does_not(
     box: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +136,7 @@ def test_keys_of_the_agent_count_and_a_hung_agent_does_not(
         agent.wait()
 
 
+@pytest.mark.slow
 def test_a_key_with_a_password_names_the_command_that_helps(box: Sshd, tmp_path: Path) -> None:
     key = tmp_path / "locked"
     subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
@@ -143,6 +150,7 @@ def test_a_host_whose_key_is_not_known_is_refused_however_lax_the_configuration(
     assert "the key of box is not known here; log in there once by hand" in why(box, lax)
 
 
+@pytest.mark.slow
 def test_a_host_with_another_key_than_the_known_one_is_refused(box: Sshd, tmp_path: Path) -> None:
     keygen(tmp_path / "other")
     wrong_public_key = (tmp_path / "other.pub").read_text()
@@ -168,6 +176,7 @@ def test_a_key_that_is_not_enrolled_names_the_command_that_helps(box: Sshd, tmp_
     assert re.search(r"box does not take your key, as \w+: ssh-copy-id box", why(box, config))
 
 
+@pytest.mark.slow
 def test_a_host_that_wants_a_password_is_refused_and_not_asked_for_one(tmp_path: Path) -> None:
     with Sshd(tmp_path / "box", "PubkeyAuthentication no\nPasswordAuthentication yes\n") as server:
         assert "it asks for: password" in why(server).replace("keyboard-interactive or ", "")
@@ -184,6 +193,7 @@ def test_nobody_at_the_port_is_reported_at_once(box: Sshd) -> None:
     assert "cannot be reached at 127.0.0.1 port 1" in why(box, box.configured("Host box\n  Port 1\n"))
 
 
+@pytest.mark.slow
 def test_a_server_that_never_greets_and_one_that_is_no_sshd_cost_no_more_than_the_limit(box: Sshd) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -206,6 +216,7 @@ def test_a_command_that_hangs_ends_at_its_limit_and_one_that_talks_too_much_at_i
         assert host.run("echo on; sleep 6 &").stdout == b"on\n", "a child that stays does not hold us"
 
 
+@pytest.mark.slow
 def test_a_closed_connection_ends_the_command_that_somebody_waits_for(box: Sshd) -> None:
     host = connect_ssh("box", config=box.config)
     threading.Timer(0.3, host.close).start()

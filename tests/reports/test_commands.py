@@ -39,6 +39,7 @@ def texts(row: list[str]) -> list[str]:
 # What it tells
 
 
+@pytest.mark.slow
 def test_use_by_model_is_what_was_worked_out_on_paper(lab: Lab, run: Report) -> None:
     html = run(lab, "--out", "-").out
     use = html.partition("<h3>By model")[2]
@@ -48,6 +49,7 @@ def test_use_by_model_is_what_was_worked_out_on_paper(lab: Lab, run: Report) -> 
     assert texts(cells(use, "All GPUs")[0])[2:4] == ["120.0", "23 %"]
 
 
+@pytest.mark.slow
 def test_a_host_that_is_hidden_is_not_named_and_its_hours_count(lab: Lab, run: Report) -> None:
     (lab.data / "hosts.txt").write_text("hydra, hidden\natlas, hidden\n")
     report_text = run(lab, "--text").out
@@ -57,6 +59,7 @@ def test_a_host_that_is_hidden_is_not_named_and_its_hours_count(lab: Lab, run: R
     (lab.data / "hosts.txt").unlink()
 
 
+@pytest.mark.slow
 def test_people_have_what_was_worked_out_on_paper(lab: Lab, run: Report) -> None:
     """Of 12 hours that two hold a GPU, each has 6; nobody knows who was on hydra."""
     html = run(lab, "--out", "-").out.partition("<h2>People")[2]
@@ -180,6 +183,7 @@ def test_a_week_that_lies_in_two_years_and_months_is_whole(tmp_path: Path, run: 
     assert re.search(r"alice +168\.0 ", report_text)
 
 
+@pytest.mark.slow
 def test_an_old_week_is_reported_with_its_hours_too(tmp_path: Path, run: Report) -> None:
     """Of which sums by the hour are kept no more."""
     lab = Lab(tmp_path)

@@ -78,6 +78,7 @@ def is_styled(page: Page) -> bool:
 # Served, and mailed
 
 
+@pytest.mark.slow
 def test_gpuboard_serve_lets_it_have_its_style(browser: Browser, server: Running) -> None:
     context = browser.new_context()
     page = context.new_page()
@@ -92,12 +93,14 @@ def test_gpuboard_serve_lets_it_have_its_style(browser: Browser, server: Running
     context.close()
 
 
+@pytest.mark.slow
 def test_only_a_report_may_have_a_style_in_itself(server: Running) -> None:
     assert server.get(f"/{REPORT}").headers[POLICY] == static_files.REPORT_SECURITY_POLICY
     for path in ("/", "/reports/none.html", "/reports/"):
         assert server.get(path).headers[POLICY] == CONTENT_SECURITY_POLICY
 
 
+@pytest.mark.slow
 def test_a_report_that_is_known_already_keeps_its_policy(server: Running) -> None:
     first = server.get(f"/{REPORT}")
     again = server.get(f"/{REPORT}", If_None_Match=first.headers["Etag"])
@@ -189,6 +192,7 @@ def test_the_text_has_all_parts_and_says_where_the_charts_are(week: CollectedRep
 # How it looks
 
 
+@pytest.mark.slow
 def test_axe_finds_no_accessibility_fault_and_nothing_is_too_wide(browser: Browser, server: Running) -> None:
     with opened(browser, f"http://127.0.0.1:{server.port}/{REPORT}") as page:
         for rules in each_view(page):
@@ -197,6 +201,7 @@ def test_axe_finds_no_accessibility_fault_and_nothing_is_too_wide(browser: Brows
         assert page.evaluate("window.alerts") == 0
 
 
+@pytest.mark.slow
 def test_the_html_is_valid(browser: Browser, lab: Lab, server: Running, tmp_path: Path) -> None:
     assert find_parse_errors(lab.www / REPORT) == []
     with opened(browser, f"http://127.0.0.1:{server.port}/{REPORT}", java_script_enabled=False) as page:

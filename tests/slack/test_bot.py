@@ -139,6 +139,7 @@ def rows(posted: dict[str, Any]) -> list[list[str]]:
 # What it answers
 
 
+@pytest.mark.slow
 def test_hosts_are_listed_below_the_question_and_a_silent_host_is_not_idle(slack: Slack) -> None:
     envelope = slack.says(anyone(), "hosts", GENERAL)
     before = len(slack.posted)
@@ -151,6 +152,7 @@ def test_hosts_are_listed_below_the_question_and_a_silent_host_is_not_idle(slack
     assert "<https://gpus.lab.org/|the board>" in words(posted)
 
 
+@pytest.mark.slow
 def test_all_lists_users_and_gpus_and_mentions_nobody(slack: Slack) -> None:
     text_by_host = dict(rows(slack.ask(anyone(), "all")))
     assert text_by_host["atlas"] == "0 free · 1 alice · 2 bob"
@@ -302,6 +304,7 @@ def test_a_line_that_slack_renews_or_that_breaks_is_opened_again_and_nothing_is_
     assert len(slack.posted) == before + 2
 
 
+@pytest.mark.slow
 def test_the_bot_respects_retry_after_and_falls_back_to_text(slack: Slack) -> None:
     slack.next["chat.postMessage"] = deque([(429, {"Retry-After": "1"}, {"ok": False, "error": "ratelimited"})])
     began = time.monotonic()
@@ -354,6 +357,7 @@ def test_in_a_terminal_a_second_bot_says_whether_slack_can_be_reached(bot: Bot, 
     ]
 
 
+@pytest.mark.slow
 def test_the_bot_ends_on_sigterm_and_another_begins(lab: Lab, slack: Slack, bot: Bot) -> None:
     assert bot.end() == 0
     again = Bot(lab.data.parent, slack, GPUBOARD_SHOW_USERS="no")
@@ -372,6 +376,7 @@ def test_the_bot_ends_on_sigterm_and_another_begins(lab: Lab, slack: Slack, bot:
     assert locks.find_lock_holder(lab.state / locks.BOT_LOCK_NAME) is None
 
 
+@pytest.mark.slow
 def test_tokens_that_are_missing_wrong_or_refused_are_one_sentence_and_never_shown(
     tmp_path: Path, workspace: Slack
 ) -> None:
@@ -446,6 +451,7 @@ def test_an_alert_reaches_a_member_and_says_how_that_went(workspace: Slack) -> N
     assert slack_client.send_direct_message(closed, ALICE, message).status == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_proxy")
 def test_a_slack_that_never_answers_is_unsure() -> None:
     import socket  # noqa: PLC0415
@@ -456,6 +462,7 @@ def test_a_slack_that_never_answers_is_unsure() -> None:
     assert (delivery.status, "answer never came" in delivery.reason) == ("unsure", True)
 
 
+@pytest.mark.slow
 def test_slack_sdk_is_imported_only_when_needed() -> None:
     code = "import sys, site_builder.cli, site_builder.slack.commands; sys.exit('slack_sdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

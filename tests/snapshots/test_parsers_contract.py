@@ -210,6 +210,7 @@ def test_a_flood_costs_little_time(form: str, task: str, flood: str, size: int) 
     assert time.process_time() - began < 1 + size / MIB
 
 
+@pytest.mark.slow
 @FORMS
 @pytest.mark.parametrize("flood", ["gpus", "facts", "cards", "braces on lines"])
 def test_a_flood_costs_little_memory(form: str, flood: str) -> None:

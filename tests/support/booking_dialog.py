@@ -24,7 +24,7 @@ from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import PATIENCE
 from tests.support.command_line import clean_environment, run_gpuboard
 from tests.support.live_board import ITS_OWN
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 
 DAY = 86400
 PHONE = {"width": 360, "height": 740}

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.support.board_fixture import Lab, gpu
 from tests.support.command_line import clean_environment, run_gpuboard
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 LONG = 60

@@ -24,6 +24,7 @@ from site_builder.bookings.tokens import TokenStore
 from tests.support.board_fixture import Lab, gpu
 from tests.support.docs import ROOT, blocks
 from tests.support.missing import missing
+from tests.support.ports import free_port
 
 SYSTEM = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 MODULES = Path("/usr/lib/apache2/modules")
@@ -171,12 +172,6 @@ class Served:
 def basic(name: str, password: str = PASSWORD) -> str:
     """The header of a login by password."""
     return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 def program(name: str) -> str:

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
 from tests.support.missing import missing
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 NODE_MODULES = ROOT / ".tools/node_modules"
@@ -77,9 +78,7 @@ class Site:
     def __init__(self, www: Path, folder: Path) -> None:
         """Start it, and wait until it answers; `folder` is for its own files."""
         folder.mkdir()
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            self.port: int = held.getsockname()[1]
+        self.port = free_port()
         nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         if nginx:
             conf = folder / "nginx.conf"

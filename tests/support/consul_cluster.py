@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.consul_server import ROOT_TOKEN, free_ports, program
+from tests.support.consul_server import ROOT_TOKEN, program
+from tests.support.ports import free_ports
 
 SERVERS = 3
 PATIENCE = 60.0  # an election takes 2 to 5 s on a quiet machine

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.missing import missing
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
@@ -28,24 +28,6 @@ def program() -> str:
     """The Consul to run."""
     consul_path = shutil.which("consul") or shutil.which("consul", path=str(TOOLS / "usr/bin"))
     return consul_path or missing("consul is not here; ./install.sh test fetches it")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, for TCP and UDP alike, as Consul's gossip needs both."""
-    held: list[socket.socket] = []
-    ports: list[int] = []
-    while len(ports) < count:
-        tcp, udp = socket.socket(), socket.socket(type=socket.SOCK_DGRAM)
-        held += [tcp, udp]
-        tcp.bind(("127.0.0.1", 0))
-        try:
-            udp.bind(("127.0.0.1", tcp.getsockname()[1]))
-        except OSError:
-            continue
-        ports.append(tcp.getsockname()[1])
-    for held_socket in held:
-        held_socket.close()
-    return ports
 
 
 def make_certificates(folder: Path, name: str = "ca") -> Path:

@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,14 +17,6 @@ from typing import Any
 from tests.support.command_line import clean_environment
 
 READY = re.compile(r"is at (http://\S+) until Ctrl-C")
-
-
-def free_port() -> int:
-    """One of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 class Live:

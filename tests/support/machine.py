@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.missing import need
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = ROOT / "site_builder/demo/stand-ins"
@@ -186,9 +187,7 @@ class Machine:
         self.process: subprocess.Popen[str] | None = None
         self.shared: dict[str, Path] = {}
         self.path_variable = PATH
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            self.port: int = held.getsockname()[1]
+        self.port = free_port()
         for place in PRIVATE[1:]:
             self.path(place).mkdir(parents=True, exist_ok=True)
         for place in ("/tmp", "/var/tmp"):  # noqa: S108

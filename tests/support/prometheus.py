@@ -26,8 +26,8 @@ from tests.support import every_state as support_every_state
 from tests.support.board_fixture import Lab
 from tests.support.docs import ROOT
 from tests.support.generated_fleet import NOW
-from tests.support.live_page import free_port
 from tests.support.missing import missing
+from tests.support.ports import free_port
 
 VERSION = "9.9"
 ALERTS = ROOT / "docs/prometheus-alerts.yml"

@@ -18,6 +18,8 @@ from typing import Any, cast
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
+from tests.support.ports import free_port
+
 LONG = 30.0
 
 
@@ -133,9 +135,7 @@ def certificate(folder: Path) -> Path:
 @contextmanager
 def mail_server(post: Post, tls: Path | None = None) -> Iterator[int]:
     """A mail server on a free port; with a certificate it wants STARTTLS and a login."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     security_options: dict[str, Any] = {}
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

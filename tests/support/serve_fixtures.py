@@ -21,7 +21,7 @@ from site_builder.web.server import (
 )
 from site_builder.web.static_files import StaticSite
 from tests.support.browser import ROOT
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 
 SECRET = b"nobody-may-read-this"
 PAGE = "<!doctype html><title>board</title>" + "<p>atlas is free</p>" * 200

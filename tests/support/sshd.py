@@ -12,6 +12,7 @@ from types import TracebackType
 
 from tests.support.machine import keygen, wait_for
 from tests.support.missing import need
+from tests.support.ports import free_port
 
 PROGRAM = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 SERVER = """
@@ -45,9 +46,7 @@ class Sshd:
         need("" if PROGRAM else "sshd is not installed")
         folder.mkdir()
         self.folder = folder
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            self.port: int = held.getsockname()[1]
+        self.port = free_port()
         keygen(folder / "host_key")
         keygen(folder / "id")
         shutil.copy(folder / "id.pub", folder / "authorized_keys")

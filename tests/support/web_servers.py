@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support import booking_servers
-from tests.support.booking_servers import PASSWORD, SCRIPT, Place, basic, free_port, program
+from tests.support.booking_servers import PASSWORD, SCRIPT, Place, basic, program
 from tests.support.docs import blocks
 from tests.support.missing import missing
+from tests.support.ports import free_port
 
 WWW = "/home/gpuboard/gpuboard/www"
 CADDY_HASH = re.compile(r"\$2y\$\S+")

@@ -111,6 +111,7 @@ def row(page: Page, period: str, name: str) -> list[str]:
 # What it tells
 
 
+@pytest.mark.slow
 def test_the_hours_of_a_model_are_those_that_were_worked_out_on_paper(plain: Page) -> None:
     """Six days of seven were seen, on each of which the A100 was taken for 6 hours, with a use of 50 %."""
     cells = row(plain, "7 days", "A100 80 GB")
@@ -121,11 +122,13 @@ def test_the_hours_of_a_model_are_those_that_were_worked_out_on_paper(plain: Pag
     assert [cells[0], *cells[2:]] == ["3", "180.0", "42 %", "33 %", "0 %", "58 %", "0 %", "11 %"]
 
 
+@pytest.mark.slow
 def test_how_much_of_the_time_was_seen_is_reported(plain: Page) -> None:
     week = plain.locator("section.part").filter(has_text="Use by model, the last 7 days")
     expect(week).to_contain_text("86 % of the time of these GPUs was seen")
 
 
+@pytest.mark.slow
 def test_a_model_that_was_not_seen_lately_has_no_data_and_is_not_left_out(plain: Page) -> None:
     assert row(plain, "24 hours", "T4") == ["–", "no data", *["–"] * 7]
     assert row(plain, "30 days", "T4")[2:4] == ["0.0", "0 %"]
@@ -175,6 +178,7 @@ def test_every_cell_of_the_heat_map_says_what_it_is(plain: Page) -> None:
     assert titles[6 * 24 + 12] == "Mon 16 Nov 12:00: still to come"
 
 
+@pytest.mark.slow
 def test_what_the_lines_show_on_hover_stands_in_a_table_that_the_keyboard_opens(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         page.locator("summary").focus()
@@ -204,6 +208,7 @@ def test_the_reports_are_listed_the_newest_first(plain: Page) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_name_from_the_hosts_is_text_and_nothing_else(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         expect(page.get_by_role("rowheader", name=HOSTILE).first).to_be_visible()
@@ -226,6 +231,7 @@ def test_in_its_first_hour_it_shows_of_minutes(tmp_path: Path) -> None:
     assert "<td class=n>0.3<td class=n>100 %" in build(lab)
 
 
+@pytest.mark.slow
 def test_fleet_html_is_written_once_an_hour_and_at_once_for_a_new_report(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     make_past(lab)
@@ -246,6 +252,7 @@ def test_fleet_html_is_written_once_an_hour_and_at_once_for_a_new_report(tmp_pat
         builder.close()
 
 
+@pytest.mark.slow
 def test_while_a_builder_lives_it_is_never_so_old_that_the_page_says_so(tmp_path: Path) -> None:
     (old,) = re.findall(
         r"MAX_PAGE_AGE_S = (?:.*\?\? )?(\d+) \* 60\)?;", (ROOT / "www/assets/page-reload.js").read_text()
@@ -265,6 +272,7 @@ def test_while_a_builder_lives_it_is_never_so_old_that_the_page_says_so(tmp_path
     assert max(after - before for before, after in zip(write_times, write_times[1:])) <= (int(old) - 2) * 60
 
 
+@pytest.mark.slow
 def test_where_nobody_looks_again_nothing_is_asked(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     make_past(lab)
@@ -304,6 +312,7 @@ def test_a_report_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch
     assert (tmp_path / "reports/2026-W45.html").exists()
 
 
+@pytest.mark.slow
 def test_fleet_html_names_nobody(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     make_past(lab)
@@ -318,6 +327,7 @@ def test_a_damaged_history_costs_the_numbers_and_not_the_page(tmp_path: Path) ->
     assert "<h2>Fleet</h2>" in build(lab)
 
 
+@pytest.mark.slow
 def test_a_month_of_40_models_is_drawn_within_a_second(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     history = HistoryWriter(lab.state, PARIS)
@@ -342,6 +352,7 @@ def test_a_month_of_40_models_is_drawn_within_a_second(tmp_path: Path) -> None:
 # How it looks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("media", ["screen", "print"])
 def test_columns_have_their_headings_on_a_phone_and_on_paper(
     browser: Browser, site: Site, media: Literal["screen", "print"]
@@ -353,6 +364,7 @@ def test_columns_have_their_headings_on_a_phone_and_on_paper(
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.slow
 def test_axe_finds_no_accessibility_fault_and_nothing_is_too_wide(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         page.evaluate("document.querySelector('details').open = true")
@@ -362,6 +374,7 @@ def test_axe_finds_no_accessibility_fault_and_nothing_is_too_wide(browser: Brows
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.slow
 def test_the_html_is_valid(lab: Lab, plain: Page, tmp_path: Path) -> None:
     assert find_parse_errors(lab.www / "fleet.html") == []
     assert validate_elements(tmp_path, {"fleet": plain.content()}) == ""

@@ -285,6 +285,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.slow
 def test_a_hostile_name_is_shown_and_does_nothing(browser: Browser, attacked: Site) -> None:
     with opened(browser, attacked) as page:
         assert page.evaluate("window.alerts") == 0
@@ -296,6 +297,7 @@ def test_a_hostile_name_is_shown_and_does_nothing(browser: Browser, attacked: Si
         assert all(re.match(r"index\.html\?q=user|hosts/", link) for link in links)
 
 
+@pytest.mark.slow
 def test_a_name_leads_to_what_the_board_shows_of_that_person(browser: Browser, site: Site) -> None:
     for name, gpus in (("alice", 2), ("Bob Żak", 1)):
         with opened(browser, site) as page:
@@ -304,12 +306,14 @@ def test_a_name_leads_to_what_the_board_shows_of_that_person(browser: Browser, s
             expect(page.locator(".gpus tbody tr:visible")).to_have_count(gpus)
 
 
+@pytest.mark.slow
 def test_where_somebody_is_leads_to_the_host(browser: Browser, site: Site) -> None:
     with opened(browser, site, java_script_enabled=False) as page:
         page.locator(".where a").first.click()
         expect(page.locator("h2").first).to_contain_text("atlas")
 
 
+@pytest.mark.slow
 def test_focus_and_the_place_in_a_table_stay_when_the_page_is_loaded_again(browser: Browser, site: Site) -> None:
     context = browser.new_context(viewport={"width": PHONE, "height": 900})
     page = context.new_page()
@@ -325,23 +329,27 @@ def test_focus_and_the_place_in_a_table_stay_when_the_page_is_loaded_again(brows
     context.close()
 
 
+@pytest.mark.slow
 def test_a_heading_is_never_a_column_of_letters(browser: Browser, site: Site) -> None:
     with opened(browser, site, PHONE) as tab:
         head = tab.get_by_text("Processes", exact=True)
         assert head.evaluate("(one) => one.getBoundingClientRect().width") > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, LAPTOP])
 def test_no_part_of_the_page_is_wider_than_the_screen(browser: Browser, attacked: Site, width: int) -> None:
     with opened(browser, attacked, width) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_axe_finds_no_accessibility_fault(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         assert find_accessibility_faults(page) == []
 
 
+@pytest.mark.slow
 def test_an_old_page_says_so(browser: Browser, site: Site) -> None:
     context = browser.new_context()
     page = context.new_page()
@@ -352,6 +360,7 @@ def test_an_old_page_says_so(browser: Browser, site: Site) -> None:
     context.close()
 
 
+@pytest.mark.slow
 def test_the_html_is_valid(browser: Browser, built: Lab, site: Site, attacked: Site, tmp_path: Path) -> None:
     assert find_parse_errors(built.www / "users.html") == []
     contents = {}

@@ -76,6 +76,7 @@ def by_hand(history: HistoryWriter) -> Iterator[Callable[[str], UsageTable]]:
 ROLLED = pytest.mark.parametrize("rolled", [False, True])
 
 
+@pytest.mark.slow
 @ROLLED
 def test_each_person_has_the_hours_worked_out_on_paper(
     history: HistoryWriter, by_hand: Callable[[str], UsageTable], rolled: bool
@@ -96,6 +97,7 @@ def test_each_person_has_the_hours_worked_out_on_paper(
     assert in_hours(usage_table, "unused") == {"carol": 5}
 
 
+@pytest.mark.slow
 @ROLLED
 @pytest.mark.parametrize("by", totals.GROUPINGS)
 def test_the_total_is_the_same_for_every_grouping(
@@ -146,6 +148,7 @@ def test_a_host_that_was_down_has_no_zeros_but_is_reported_as_not_seen(by_hand: 
 # Days and months of the lab
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK], ids=str)
 @pytest.mark.parametrize(("change", "length"), [("spring", 23), ("autumn", 25)])
 def test_a_day_on_which_clocks_change_has_its_own_hours(state: Path, zone: tzinfo, change: str, length: int) -> None:

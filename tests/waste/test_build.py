@@ -318,6 +318,7 @@ def test_an_open_page_is_reported_as_waste_comes_and_goes(browser: Browser, tmp_
         assert (section.count(), count.count()) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1000, 1200, 1440, 1920])
 def test_a_link_to_it_does_not_end_behind_the_bar(browser: Browser, made: Lab, tmp_path: Path, width: int) -> None:
     with served(made.www, tmp_path / "server") as site:

@@ -95,6 +95,7 @@ def test_all_waste_is_listed_the_most_hours_first(lab: Lab) -> None:
     assert "kill 71 72" in out
 
 
+@pytest.mark.slow
 def test_at_a_terminal_of_80_columns_it_fits(lab: Lab) -> None:
     terminal = Terminal(lab.data.parent, "waste", COLUMNS="80")
     while terminal.more():

@@ -220,6 +220,7 @@ def fresh() -> dict[str, str]:
     return {"made": now.isoformat(), "until": (now + timedelta(days=1)).isoformat()}
 
 
+@pytest.mark.slow
 def test_one_mail_comes_however_often_the_board_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("site_builder.watches.build.HOLD_S", 0)  # who sends goes by the clock of this machine
     board = Watched(tmp_path)

@@ -71,6 +71,7 @@ def test_errors_are_one_sentence(lab: Lab, tmp_path: Path, words: list[str], cod
     assert not (lab.data / "watches.json").exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_asks_for_confirmation(lab: Lab, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "notify", "me", "--when", "9 A100", **MAIL)
     assert "is told when there are 9 A100 free on one host, until " in terminal.until("Watch for it?")
@@ -87,6 +88,7 @@ def test_without_receivers_a_local_watch_is_made_with_a_note(lab: Lab, tmp_path:
     assert "watches.json: watch 1: it has no id of letters and digits" in done(tmp_path, "notify", "list").stderr
 
 
+@pytest.mark.slow
 def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
     alice = done(tmp_path, "token", "alice").stdout.strip()
     bob = done(tmp_path, "token", "bob").stdout.strip()
@@ -106,6 +108,7 @@ def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
         assert "not told of this any more" in done(elsewhere, "notify", "stop", made, **mine).stderr
 
 
+@pytest.mark.slow
 def test_with_open_booking_the_local_user_name_counts(lab: Lab, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -84,6 +84,7 @@ PATHS = (
 )
 
 
+@pytest.mark.slow
 def test_nothing_is_answered_without_the_right_password(served: Served) -> None:
     for path in PATHS:
         for sent in (
@@ -103,6 +104,7 @@ def test_nothing_is_answered_without_the_right_password(served: Served) -> None:
     assert served.ask("HEAD", path="/").status == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_of_hash_that_we_take_opens_everything(served: Served, name: str) -> None:
     for path in ("/", "/live.json", "/metrics", "/assets/board.css", "/book"):
@@ -118,6 +120,7 @@ def test_whoever_logs_in_books_under_their_own_name(served: Served) -> None:
     assert served.place.booked() == [("atlas", "0", "alice")]
 
 
+@pytest.mark.slow
 def test_a_browser_with_the_password_shows_the_board_and_complains_of_nothing(served: Served, browser: Browser) -> None:
     context = browser.new_context(http_credentials={"username": "alice", "password": PASSWORD})
     console_messages: list[str] = []

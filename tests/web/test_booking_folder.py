@@ -186,6 +186,7 @@ def test_who_waits_for_the_lock_while_bookings_move_books_in_the_new_place(lab: 
 # Who can write to data/
 
 
+@pytest.mark.slow
 @AS_ROOT
 @pytest.mark.parametrize(
     ("mode", "gid", "writers"),

@@ -29,8 +29,8 @@ from site_builder.web.server import (
 from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab
 from tests.support.browser import build
-from tests.support.live_page import free_port
 from tests.support.missing import missing
+from tests.support.ports import free_port
 from tests.support.serve_fixtures import (
     PAGE,
     Running,
@@ -43,6 +43,7 @@ from tests.support.serve_fixtures import (
 # Starting and ending
 
 
+@pytest.mark.slow
 def test_it_says_to_a_terminal_where_the_board_is_in_one_line(folder: Path) -> None:
     port = free_port()
     ours, its = pty.openpty()
@@ -55,10 +56,12 @@ def test_it_says_to_a_terminal_where_the_board_is_in_one_line(folder: Path) -> N
     os.close(its)
 
 
+@pytest.mark.slow
 def test_cron_which_would_mail_it_hears_nothing(site: Running) -> None:
     assert site.log.read_text() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_it_with_exit_0_and_no_further_word(folder: Path, number: int) -> None:
     with running(folder) as one:
@@ -68,6 +71,7 @@ def test_ctrl_c_and_sigterm_end_it_with_exit_0_and_no_further_word(folder: Path,
         assert one.log.read_text() == ""
 
 
+@pytest.mark.slow
 def test_after_the_end_the_port_is_free_at_once(folder: Path) -> None:
     with running(folder) as one:
         one.get()
@@ -75,6 +79,7 @@ def test_after_the_end_the_port_is_free_at_once(folder: Path) -> None:
         open_listening_socket("127.0.0.1", one.port).close()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_one_sentence_and_exit_2(folder: Path, site: Running) -> None:
     result = serve(folder, "--listen", str(site.port))
     assert (result.returncode, result.stdout) == (2, "")
@@ -82,6 +87,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_2(folder: Path, site: Run
     assert result.stderr == f"gpuboard: {what}: choose another with --listen or GPUBOARD_LISTEN\n"
 
 
+@pytest.mark.slow
 def test_an_address_of_another_machine_is_one_sentence_and_exit_2(folder: Path) -> None:
     result = serve(folder, GPUBOARD_LISTEN="192.0.2.1:8080")
     assert result.returncode == 2
@@ -89,11 +95,13 @@ def test_an_address_of_another_machine_is_one_sentence_and_exit_2(folder: Path) 
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_flag_counts_more_than_the_environment(folder: Path, site: Running) -> None:
     result = serve(folder, "--listen", str(site.port), GPUBOARD_LISTEN="192.0.2.1:8080")
     assert f"127.0.0.1:{site.port} is taken" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_flag_that_is_no_address_is_one_sentence_and_exit_2(folder: Path) -> None:
     result = serve(folder, "--listen", "here")
     assert result.returncode == 2
@@ -112,6 +120,7 @@ def test_a_name_that_nobody_knows_is_one_sentence() -> None:
     assert message.startswith("nowhere is not an address of this machine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("www", ["nowhere", "stderr.txt"])
 def test_a_www_that_is_no_folder_is_one_sentence_and_exit_2(tmp_path: Path, www: str) -> None:
     (tmp_path / "stderr.txt").touch()
@@ -175,6 +184,7 @@ def test_a_site_that_is_not_built_yet_says_so_and_is_there_once_it_is(folder: Pa
 # In a browser
 
 
+@pytest.mark.slow
 def test_a_browser_shows_the_board_without_an_error_or_a_violation(tmp_path: Path, browser: Browser) -> None:
     lab = Lab(tmp_path)
     lab.host("atlas")

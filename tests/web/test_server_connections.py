@@ -21,7 +21,7 @@ from site_builder.web.server import WebServer, open_listening_socket
 from site_builder.web.static_files import StaticSite
 from tests.support.board_fixture import Lab
 from tests.support.browser import build
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 from tests.support.serve_fixtures import PAGE, Running, running
 
 if TYPE_CHECKING:
@@ -216,6 +216,7 @@ def connect_until_busy(site: Waiting, port: int) -> socket.socket:
         line.close()
 
 
+@pytest.mark.slow
 def test_busy_connections_of_one_address_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "IDLE_LIMIT_PER_ADDRESS", 5)
     monkeypatch.setattr(server, "MAX_PER_ADDRESS", 20)

@@ -21,7 +21,7 @@ from site_builder.web import server
 from site_builder.web.server import HostHeaderCheck, parse_host_header
 from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 from tests.support.serve_fixtures import PAGE, Running, running
 
 if TYPE_CHECKING:
@@ -192,6 +192,7 @@ def test_no_trick_with_a_path_makes_a_page_one_of_these_routes(board: Running, p
     assert status(board, "atlas", path) in {404, 421}
 
 
+@pytest.mark.slow
 def test_a_booking_request_under_another_name_is_421(tmp_path: Path) -> None:
     fill(tmp_path)
     with running(tmp_path, GPUBOARD_BOOK_URL="book", GPUBOARD_BOOK_OPEN="yes") as desk:
@@ -200,6 +201,7 @@ def test_a_booking_request_under_another_name_is_421(tmp_path: Path) -> None:
         assert answer.split()[1] == b"421"
 
 
+@pytest.mark.slow
 def test_the_password_is_not_asked_for_under_another_name(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "users").write_text("alice:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n")
@@ -261,6 +263,7 @@ def test_the_full_name_of_the_machine_is_looked_up_once(tmp_path: Path, monkeypa
     assert asked == ["web"]
 
 
+@pytest.mark.slow
 def test_hanging_dns_delays_only_requests_under_names_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

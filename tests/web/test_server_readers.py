@@ -21,7 +21,7 @@ from site_builder.web.server import (
     open_listening_socket,
 )
 from site_builder.web.static_files import StaticSite
-from tests.support.live_page import free_port
+from tests.support.ports import free_port
 from tests.support.serve_fixtures import (
     LARGE,
     Running,
@@ -100,6 +100,7 @@ def test_hundreds_of_idle_connections_keep_nobody_waiting(site: Running) -> None
         assert site.get("/small.txt").body == b"small"
 
 
+@pytest.mark.slow
 def test_a_request_that_comes_byte_by_byte_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
     sock = open_listening_socket("127.0.0.1", free_port())

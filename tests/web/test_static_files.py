@@ -188,6 +188,7 @@ def test_a_device_is_not_opened_for_reading(folder: Path) -> None:
         assert one.get("/zero.txt").status == 404
 
 
+@pytest.mark.slow
 def test_a_file_without_the_right_to_read_it_is_403_and_reported_once_without_a_path_on_the_page(folder: Path) -> None:
     (folder / "www/closed.txt").write_bytes(SECRET)
     (folder / "www/closed.txt").chmod(0)
