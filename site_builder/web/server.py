@@ -342,7 +342,8 @@ class WebServer(TcpWSGIServer):
         """End `run`, from another thread or a signal handler; responses that are being sent are cut off."""
         if not self.is_stopped:
             self.is_stopped = True
-            self.pull_trigger()  # takes no lock, so that a signal may come at any time
+            with suppress(OSError):  # the loop may have seen it already, and closed the trigger
+                self.pull_trigger()  # takes no lock, so that a signal may come at any time
 
 
 def open_listening_socket(address: str, port: int) -> socket.socket:

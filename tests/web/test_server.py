@@ -170,6 +170,22 @@ def test_a_server_runs_in_a_thread_until_it_is_closed(folder: Path) -> None:
     open_listening_socket("127.0.0.1", port).close()
 
 
+def test_a_server_that_ends_while_it_is_stopped_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = WebServer(StaticSite(folder / "www"), open_listening_socket("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    pull_trigger = server.pull_trigger
+
+    def pull_trigger_too_late() -> None:
+        pull_trigger()
+        thread.join(10)
+        pull_trigger()
+
+    monkeypatch.setattr(server, "pull_trigger", pull_trigger_too_late)
+    server.stop()
+    assert not thread.is_alive()
+
+
 def test_a_site_that_is_not_built_yet_says_so_and_is_there_once_it_is(folder: Path) -> None:
     (folder / "www/index.html").rename(folder / "page")
     with serving(folder) as one:
