@@ -8,8 +8,7 @@ from inspect import cleandoc
 import pytest
 
 from site_builder.cli import COMMAND_GROUPS, COMMANDS, load_command
-from tests.integration.test_docs import is_valid
-from tests.support.docs import ALL_COMMANDS, command_of, help_of
+from tests.support.docs import ALL_COMMANDS, command_of, help_of, is_valid
 
 # In a line for a shell, gpuboard may be the inner command, and something may follow it.
 WITHIN = re.compile(r"\$\((gpuboard [^)]*)\)")

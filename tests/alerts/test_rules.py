@@ -20,8 +20,7 @@ from site_builder.alerts.rules import (
     parse_rules,
 )
 from site_builder.core.formatting import format_duration
-from tests.integration.test_docs import rows
-from tests.support.docs import blocks
+from tests.support.docs import blocks, rows
 from tests.support.samples import ROOT
 
 EXAMPLE = ROOT / "alerts.conf.example"

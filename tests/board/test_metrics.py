@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.fleet import FIELDS
 from site_builder.board.outputs import metrics
 from site_builder.core.model import (
     DiscoveredHost,
@@ -26,11 +25,10 @@ from site_builder.core.model import (
     PrivacySettings,
 )
 from site_builder.fleet import summary
-from site_builder.snapshots import gpu_tools
 from tests.support.generated_fleet import NOW, booking, decide, gpu, head, host_data, now, used_by
 from tests.support.health_fixtures import parse_health_cells
 from tests.support.pace import check, took
-from tests.support.prometheus import boards, built, every_state, program, text_of
+from tests.support.prometheus import boards, built, every_state, full_gpu, program, text_of
 
 Labels = Mapping[str, str]
 MIB = 1024 * 1024
@@ -416,24 +414,6 @@ def test_promtool_has_nothing_to_say(tmp_path: Path) -> None:
     for content in (every, text_of([])):
         done = subprocess.run(command, input=content, capture_output=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-def full_gpu() -> Gpu:
-    """One that tells all that there is."""
-    cells = {
-        "clocks.current.sm": "1410",
-        "fan.speed": "30",
-        "ecc.errors.corrected.volatile.total": "0",
-        "ecc.errors.uncorrected.volatile.total": "0",
-        "remapped_rows.pending": "No",
-        "remapped_rows.failure": "No",
-        "gpu_recovery_action": "None",
-        "clocks_event_reasons.active": "0x0000000000000004",
-    }
-    cells_by_field = {name: cells.get(name, "1") for name in FIELDS}
-    content = f"# gpuboard 1 task=gpus host=atlas time=1 every=20 took_ms=1 rc=0\n{', '.join(cells_by_field)}\n"
-    (row,) = gpu_tools.parse_gpus_of_tools(f"{content}{', '.join(cells_by_field.values())}\n# end\n".encode()).rows
-    return row
 
 
 @pytest.mark.slow

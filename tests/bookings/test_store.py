@@ -8,12 +8,10 @@ import json
 import os
 import pwd
 import shutil
-import signal
 import stat
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -26,10 +24,9 @@ from site_builder.bookings.transaction import BookingUser
 from site_builder.core.locks import LockedFileError
 from tests.support.board_fixture import Lab
 from tests.support.board_fixture import gpu as gpu_row
-from tests.support.forked import fork, run_forked
+from tests.support.user_processes import ALICE, BOB, LAB_GROUP, as_user, killed_at, share
 
 AS_ROOT = pytest.mark.root
-ALICE, BOB, LAB_GROUP = 7101, 7102, 7201
 
 
 @pytest.fixture
@@ -54,34 +51,6 @@ def book(lab: Lab, gpu: str = "0", who: str = "alice") -> str:
         return f"booked {answer['bookings'][0]['id']}"
     except LockedFileError as why:
         return str(why)
-
-
-def as_user(uid: int, groups: list[int], act: Callable[[], str]) -> str:
-    """What `act` says in a process of somebody else."""
-    read, write = os.pipe()
-    child = fork()
-    if not child:
-        outcome = "died"
-        try:
-            os.setgroups(groups)
-            os.setgid(uid)
-            os.setuid(uid)
-            os.umask(0o077)
-            outcome = act()
-        except BaseException:
-            outcome = traceback.format_exc()
-        finally:
-            os.write(write, outcome.encode())
-            os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as file:
-        return file.read()
-
-
-def share(path: Path, uid: int, gid: int, mode: int) -> None:
-    os.chown(path, uid, gid)
-    path.chmod(mode)
 
 
 def of(path: Path) -> tuple[int, int, str]:
@@ -201,30 +170,6 @@ def test_a_file_that_an_editor_has_emptied_is_waited_for(lab: Lab) -> None:
     assert book(lab).startswith("booked")
     editor.join()
     assert list(json.loads(path.read_text())) == ["zeus", "atlas"]
-
-
-STEPS = ("open", "fsync", "rename", "fchmod", "fchown", "unlink", "stat", "scandir", "mkdir", "symlink")
-
-
-def killed_at(step: int, act: Callable[[], object]) -> bool:
-    """Whether `act`, in a process of its own, was killed at its so-manieth call of the system; else it ended."""
-    left = [step]
-
-    def act_and_die() -> None:
-        def dying(call: Callable[..., object]) -> Callable[..., object]:
-            def instead(*arguments: object, **named: object) -> object:
-                left[0] -= 1
-                if not left[0]:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return call(*arguments, **named)
-
-            return instead
-
-        for name in STEPS:
-            setattr(os, name, dying(getattr(os, name)))
-        act()
-
-    return run_forked(act_and_die) == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from site_builder.alerts.model import Alert, AlertState, DeliveryRecord, Notific
 from site_builder.alerts.store import STATE_FILE, AlertStore
 from site_builder.core import locks
 from site_builder.doctor.model import DoctorContext
-from tests.doctor.test_commands import assert_finds, case_of, told
 from tests.support.board_fixture import Lab
+from tests.support.doctor_fixtures import assert_finds, case_of, told
 
 # Of a library of apprise, where Python is older than 3.13.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from site_builder.config.settings import load_settings
 from site_builder.doctor import model as doctor_model
 from site_builder.doctor.commands import CHECKS
 from site_builder.doctor.model import Check, CheckResult, DoctorContext
@@ -27,8 +26,8 @@ from tests.support.board_fixture import Lab, gpu
 from tests.support.command_line import run_in_environment
 from tests.support.consul_server import READ_ALL, ConsulServer
 from tests.support.docs import ROOT, help_of, text_of
+from tests.support.doctor_fixtures import assert_finds, case_of, look, told
 
-BY_ID = {check.id: check for check in CHECKS}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGN5"
 
 
@@ -49,32 +48,6 @@ def board(lab: Lab) -> Lab:
     """The same with a board, built a moment ago."""
     lab.build()
     return lab
-
-
-def case_of(lab: Lab, **environment: str) -> DoctorContext:
-    """As the command makes it of these variables."""
-    folders = {"GPUBOARD_DATA": lab.data, "GPUBOARD_WWW": lab.www, "GPUBOARD_STATE": lab.state}
-    merged_environment = {**{key: str(folder) for key, folder in folders.items()}, **environment}
-    return DoctorContext(
-        load_settings("/dev/null", {}, merged_environment), home=lab.data.parent, environment=merged_environment
-    )
-
-
-def look(case: DoctorContext, name: str) -> CheckResult:
-    return doctor_model.run_check(BY_ID[name], case)
-
-
-def told(case: DoctorContext, name: str) -> tuple[str, str]:
-    """Status and all words of one check."""
-    finding = look(case, name)
-    assert bool(finding.advice) == (finding.status in ("warn", "fail"))
-    return finding.status, f"{finding.message} -> {finding.advice}"
-
-
-def assert_finds(case: DoctorContext, name: str, status: str, words: str) -> None:
-    finding = told(case, name)
-    assert finding[0] == status, finding
-    assert re.search(words, finding[1]), finding
 
 
 # The command

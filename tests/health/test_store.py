@@ -16,53 +16,17 @@ import pytest
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.health import store as health_store
 from site_builder.health.events import describe_event
-from site_builder.health.model import BEFORE_FIRST_CHECK, GpuHealthMetrics, PackedHealthMetrics
-from site_builder.health.store import HealthEventStore, StoredEventReader, pack_stored_health_metrics
+from site_builder.health.model import BEFORE_FIRST_CHECK, PackedHealthMetrics
+from site_builder.health.store import StoredEventReader
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.reader import HistoryReader
-from site_builder.history.writer import HistoryWriter
 from tests.support import pace
-from tests.support.health_fixtures import NOON, A, B, gpu
+from tests.support.health_fixtures import NOON, A, B, Keeper, gpu, signed
 from tests.support.history_fixtures import folder, roll
 from tests.support.history_fixtures import gpu as sample
 from tests.support.history_fixtures import host as host_of
 
 LOST = {"lost": "GPU is lost"}
-
-
-class Keeper:
-    """A builder's history and what it tells of health."""
-
-    def __init__(self, state: Path) -> None:
-        self.history = HistoryWriter(state, timezone.utc)
-        self.log = HealthEventStore(self.history)
-
-    def look(self, at: float, *gpus: GpuHealthMetrics, name: str = "atlas", taken: float | None = None) -> None:
-        """A build at that moment, in which one host is fresh."""
-        self.build(at, {name: signed(*gpus, taken=at if taken is None else taken)})
-
-    def build(self, at: float, hosts: dict[str, PackedHealthMetrics | None], within: float = 60) -> None:
-        self.history.record(
-            [host_of(sample(), name=name) for name, health_metrics in hosts.items() if health_metrics], at
-        )
-        self.log.record(hosts, at, within)
-        assert not self.history.problems
-
-    def told(self, name: str = "atlas", now: float = NOON + DAY, most: int = 50, *keys: str) -> list[tuple[str, str]]:
-        """What the time lines of a host say: of which GPU, and what."""
-        lines = self.log.read_timelines(name, keys or (A, B), now, most)
-        return [(line.gpu_key, event.kind) for line in lines.timelines for event in line.events]
-
-    @property
-    def rows(self) -> list[tuple[Any, ...]]:
-        return self.history.connect().execute("SELECT * FROM event ORDER BY host, number").fetchall()
-
-    def close(self) -> None:
-        self.history.close()
-
-
-def signed(*gpus: GpuHealthMetrics, taken: float | None = None, driver: str = "590.1") -> PackedHealthMetrics:
-    return PackedHealthMetrics(pack_stored_health_metrics(driver, [tuple(gpu_metrics) for gpu_metrics in gpus]), taken)
 
 
 @pytest.fixture
@@ -177,8 +141,7 @@ def test_a_builder_that_fails_in_between_writes_each_event_once(
 KILLED = """
 import os, sys
 from pathlib import Path
-from tests.support.health_fixtures import NOON, gpu
-from tests.health.test_store import Keeper
+from tests.support.health_fixtures import NOON, Keeper, gpu
 from site_builder.health import store
 real = store.insert_stored_events
 def insert_and_die(connection, events):

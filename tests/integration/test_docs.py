@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
-import click
 import pytest
 
-from site_builder.cli import main
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
 from site_builder.config.settings import load_conf_file
 from site_builder.core import people
@@ -29,9 +26,11 @@ from tests.support.docs import (
     commands,
     help_of,
     inline,
+    is_valid,
     links,
     programs,
     prose_of,
+    rows,
     text_of,
 )
 from tests.support.missing import missing
@@ -49,7 +48,6 @@ COMMAND_LINE = re.compile(
     r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run|doctor)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
 )
 OURS = ("./install.sh", "gpuboard ", "gpu-check.sh", "gpu-run.sh", "gpu-doctor.sh", "bench/run")
-PLACEHOLDER = re.compile(r"[A-Z]+|\[[A-Z]+\]|…")
 UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 FULL_RUN = "3.11"  # the job that runs everything has this one
@@ -103,49 +101,6 @@ def test_no_command_stands_where_no_test_runs_it(block: Block) -> None:
 
 
 # Words that people will type
-
-
-def is_valid(text: str) -> bool:
-    """Whether a program of ours takes these words."""
-    program, *words = shlex.split(text.partition(" > ")[0], comments=True)
-    words = [word for word in words if not PLACEHOLDER.fullmatch(word) or program == "gpuboard"]
-    if program == "gpuboard":
-        return is_valid_command(words)
-    if program == "./install.sh":
-        verb = words[0] if words else "--help"
-        part = re.search(rf"\./install\.sh {verb}\b.*?(?=\./install\.sh|\n\n|\Z)", help_of(program), re.DOTALL)
-        return verb == "--help" or (part is not None and all_told(words[1:], part[0]))
-    if program == "bench/run":
-        return all(re.search(rf"\b{word}\b", help_of(program)) for word in words)
-    if program in ("gpu-check.sh", "gpu-doctor.sh"):
-        return all_told([word for word in words if word not in ("status", "kill")], help_of(f"scripts/{program}"))
-    return all(f"{program} {word} " in help_of(f"scripts/{program}") for word in words)
-
-
-def is_valid_command(words: list[str]) -> bool:
-    """The same for gpuboard; click itself parses them."""
-    if not words or words[0] in ("--version", "--debug", "--help"):
-        return bool(words)
-    group: click.Group = main
-    command = group.get_command(click.Context(group), words[0])
-    while isinstance(command, click.Group) and words[1:] and not words[1].startswith("-"):
-        group, words = command, words[1:]
-        command = group.get_command(click.Context(group), words[0])
-    try:
-        return command is not None and bool(command.make_context(words[0], words[1:], **main.context_settings))
-    except click.UsageError:
-        return False
-
-
-def all_told(words: list[str], searched_text: str) -> bool:
-    """Whether each option, and each plain word that follows none, is told."""
-    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    plain = [
-        word for before, word in zip(["", *words], words) if not word.startswith("-") and not before.startswith("-")
-    ]
-    return all(re.search(rf"{flag}\b", searched_text) for flag in flags) and all(
-        re.search(rf"\b{word}\b", searched_text) for word in plain
-    )
 
 
 TYPED = sorted({text for page in PAGES for text in [*inline(page), *commands(page)] if text.startswith(OURS)})
@@ -261,13 +216,6 @@ def test_a_sentence_in_quotation_marks_is_one_of_ours(words: str) -> None:
     assert len("".join(parts)) >= 5
     wanted = re.compile(".{0,160}?".join(map(re.escape, parts)))
     assert any(wanted.search(code) for code in CODE)
-
-
-def rows(page: str, title: str) -> list[list[str]]:
-    """The cells of the tables that begin with this title."""
-    tables = [part.split("\n\n")[0] for part in prose_of(page).split(f"\n| {title} |")[1:]]
-    lines = [line for table in tables for line in table.splitlines()[2:]]
-    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
 
 
 def test_the_map_lists_every_package_in_the_order_of_the_import_contract() -> None:

@@ -15,13 +15,21 @@ import pytest
 
 from site_builder.board.outputs import metrics
 from site_builder.core.model import HostStatus
-from tests.board.test_metrics import full_gpu
-from tests.integration.test_docs import rows
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab, gpu
-from tests.support.docs import ROOT, blocks
+from tests.support.docs import ROOT, blocks, rows
 from tests.support.ports import free_port
-from tests.support.prometheus import ALERTS, Prometheus, boards, every_state, program, prometheus, promtool, series_of
+from tests.support.prometheus import (
+    ALERTS,
+    Prometheus,
+    boards,
+    every_state,
+    full_gpu,
+    program,
+    prometheus,
+    promtool,
+    series_of,
+)
 
 DASHBOARD = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from site_builder.snapshots import local_machine
-from tests.snapshots.test_nvidia_xml import LIST, MIG, gpu, process, running
-from tests.support.nvidia_xml import document
+from tests.support.nvidia_xml import LIST, MIG, document, gpu, process, running
 from tests.support.own_gpus import OwnGpus
 
 ROW = "0, GPU-1, NVIDIA H100 80GB HBM3, 43, 81559, [N/A], 41, {}\n"

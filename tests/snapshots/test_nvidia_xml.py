@@ -13,47 +13,8 @@ from hypothesis import strategies as st
 from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, ToolResult
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers.nvidia_xml import XML_FIELDS
-from tests.support.nvidia_xml import document
+from tests.support.nvidia_xml import LIST, MIG, document, gpu, process, running
 from tests.support.samples import list_queried_fields, snapshot
-
-PROCESS = (
-    "<process_info><gpu_instance_id>{gi}</gpu_instance_id><compute_instance_id>{ci}</compute_instance_id>"
-    "<pid>{pid}</pid><type>{kind}</type><process_name>{name}</process_name><used_memory>{memory}</used_memory>"
-    "</process_info>"
-)
-MIG = (
-    "<mig_mode><current_mig>Enabled</current_mig></mig_mode>\n<mig_devices>\n"
-    "<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0</compute_instance_id>"
-    "<fb_memory_usage><total>40448 MiB</total><used>26 MiB</used></fb_memory_usage>"
-    "<bar1_memory_usage><total>9 MiB</total><used>1 MiB</used></bar1_memory_usage></mig_device>\n"
-    "<mig_device><index>1</index><gpu_instance_id>5</gpu_instance_id><compute_instance_id>0</compute_instance_id>"
-    "<fb_memory_usage><total>20096 MiB</total><used>17 MiB</used></fb_memory_usage></mig_device>\n</mig_devices>\n"
-)
-LIST = (
-    "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
-    "  MIG 3g.40gb     Device  0: (UUID: MIG-a)\n"
-    "  MIG 2g.20gb     Device  1: (UUID: MIG-b)\n"
-)
-
-
-def gpu(n: int, *extra_elements: str, bus: str | None = None, uuid: str | None = None) -> str:
-    where = f"00000000:{n:02X}:00.0" if bus is None else bus
-    return (
-        f'<gpu id="{where}">\n<product_name>NVIDIA H100 80GB HBM3</product_name>\n'
-        f"<minor_number>{7 - n % 8}</minor_number>\n"
-        f"<uuid>{f'GPU-{n}' if uuid is None else uuid}</uuid>\n"
-        "<fb_memory_usage><total>81559 MiB</total><reserved>551 MiB</reserved><used>1024 MiB</used></fb_memory_usage>\n"
-        "<utilization><gpu_util>37 %</gpu_util><memory_util>5 %</memory_util></utilization>\n"
-        f"<temperature><gpu_temp>41 C</gpu_temp></temperature>\n{''.join(extra_elements)}</gpu>\n"
-    )
-
-
-def running(*process_elements: str) -> str:
-    return f"<processes>\n{''.join(process_elements)}\n</processes>\n"
-
-
-def process(pid: object, kind: str = "C", gi: object = "N/A", ci: object = "N/A", name: str = "python") -> str:
-    return PROCESS.format(pid=pid, kind=kind, gi=gi, ci=ci, name=name, memory="512 MiB")
 
 
 def told(xml: str, listed: str = "", rc: int = 0) -> bytes:

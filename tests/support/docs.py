@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -107,3 +108,56 @@ ALL_COMMANDS = tuple(words for name in COMMANDS for words in with_inner(name))
 def programs() -> list[str]:
     """All that have a help."""
     return [*SCRIPTS, "gpuboard", *(f"gpuboard {name}" for name in ALL_COMMANDS)]
+
+
+PLACEHOLDER = re.compile(r"[A-Z]+|\[[A-Z]+\]|…")
+
+
+def is_valid(text: str) -> bool:
+    """Whether a program of ours takes these words."""
+    program, *words = shlex.split(text.partition(" > ")[0], comments=True)
+    words = [word for word in words if not PLACEHOLDER.fullmatch(word) or program == "gpuboard"]
+    if program == "gpuboard":
+        return is_valid_command(words)
+    if program == "./install.sh":
+        verb = words[0] if words else "--help"
+        part = re.search(rf"\./install\.sh {verb}\b.*?(?=\./install\.sh|\n\n|\Z)", help_of(program), re.DOTALL)
+        return verb == "--help" or (part is not None and all_told(words[1:], part[0]))
+    if program == "bench/run":
+        return all(re.search(rf"\b{word}\b", help_of(program)) for word in words)
+    if program in ("gpu-check.sh", "gpu-doctor.sh"):
+        return all_told([word for word in words if word not in ("status", "kill")], help_of(f"scripts/{program}"))
+    return all(f"{program} {word} " in help_of(f"scripts/{program}") for word in words)
+
+
+def is_valid_command(words: list[str]) -> bool:
+    """The same for gpuboard; click itself parses them."""
+    if not words or words[0] in ("--version", "--debug", "--help"):
+        return bool(words)
+    group: click.Group = main
+    command = group.get_command(click.Context(group), words[0])
+    while isinstance(command, click.Group) and words[1:] and not words[1].startswith("-"):
+        group, words = command, words[1:]
+        command = group.get_command(click.Context(group), words[0])
+    try:
+        return command is not None and bool(command.make_context(words[0], words[1:], **main.context_settings))
+    except click.UsageError:
+        return False
+
+
+def all_told(words: list[str], searched_text: str) -> bool:
+    """Whether each option, and each plain word that follows none, is told."""
+    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    plain = [
+        word for before, word in zip(["", *words], words) if not word.startswith("-") and not before.startswith("-")
+    ]
+    return all(re.search(rf"{flag}\b", searched_text) for flag in flags) and all(
+        re.search(rf"\b{word}\b", searched_text) for word in plain
+    )
+
+
+def rows(page: str, title: str) -> list[list[str]]:
+    """The cells of the tables that begin with this title."""
+    tables = [part.split("\n\n")[0] for part in prose_of(page).split(f"\n| {title} |")[1:]]
+    lines = [line for table in tables for line in table.splitlines()[2:]]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]

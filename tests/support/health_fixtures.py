@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timezone
+from pathlib import Path
 from typing import Any
 
-from site_builder.core.formatting import MINUTE
+from site_builder.core.formatting import DAY, MINUTE
 from site_builder.core.model import Gpu
 from site_builder.health import events
 from site_builder.health.events import find_health_events
@@ -17,9 +18,14 @@ from site_builder.health.model import (
     HealthEvent,
     HostHealthMetrics,
     HostHealthState,
+    PackedHealthMetrics,
 )
+from site_builder.health.store import HealthEventStore, pack_stored_health_metrics
+from site_builder.history.writer import HistoryWriter
 from site_builder.snapshots.parsers.nvidia_csv import build_gpu_from_nvidia_csv, find_nvidia_csv_columns
 from tests.support.history_fixtures import epoch
+from tests.support.history_fixtures import gpu as sample
+from tests.support.history_fixtures import host as host_of
 
 NOON = epoch("2026-03-10T12:00")
 A, B = "GPU-a", "GPU-b"
@@ -88,3 +94,38 @@ class Watch:
 
 def said(event: HealthEvent) -> str:
     return f"{events.format_event_time(event, timezone.utc)}: {events.describe_event(event)}"
+
+
+class Keeper:
+    """A builder's history and what it tells of health."""
+
+    def __init__(self, state: Path) -> None:
+        self.history = HistoryWriter(state, timezone.utc)
+        self.log = HealthEventStore(self.history)
+
+    def look(self, at: float, *gpus: GpuHealthMetrics, name: str = "atlas", taken: float | None = None) -> None:
+        """A build at that moment, in which one host is fresh."""
+        self.build(at, {name: signed(*gpus, taken=at if taken is None else taken)})
+
+    def build(self, at: float, hosts: dict[str, PackedHealthMetrics | None], within: float = 60) -> None:
+        self.history.record(
+            [host_of(sample(), name=name) for name, health_metrics in hosts.items() if health_metrics], at
+        )
+        self.log.record(hosts, at, within)
+        assert not self.history.problems
+
+    def told(self, name: str = "atlas", now: float = NOON + DAY, most: int = 50, *keys: str) -> list[tuple[str, str]]:
+        """What the time lines of a host say: of which GPU, and what."""
+        lines = self.log.read_timelines(name, keys or (A, B), now, most)
+        return [(line.gpu_key, event.kind) for line in lines.timelines for event in line.events]
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self.history.connect().execute("SELECT * FROM event ORDER BY host, number").fetchall()
+
+    def close(self) -> None:
+        self.history.close()
+
+
+def signed(*gpus: GpuHealthMetrics, taken: float | None = None, driver: str = "590.1") -> PackedHealthMetrics:
+    return PackedHealthMetrics(pack_stored_health_metrics(driver, [tuple(gpu_metrics) for gpu_metrics in gpus]), taken)

@@ -16,12 +16,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from bench.fleet import FIELDS
 from site_builder.board.builder import Builder
 from site_builder.board.outputs import metrics
 from site_builder.core.clock import Now
-from site_builder.core.model import HostStatus
+from site_builder.core.model import Gpu, HostStatus
 from site_builder.fleet import summary
 from site_builder.fleet.host_state import build_host_status
+from site_builder.snapshots import gpu_tools
 from tests.support import every_state as support_every_state
 from tests.support.board_fixture import Lab
 from tests.support.docs import ROOT
@@ -161,3 +163,21 @@ def scraped(prometheus_server: Prometheus) -> bool:
     except OSError:
         return False
     return bool(prometheus_server.query("up"))
+
+
+def full_gpu() -> Gpu:
+    """One that tells all that there is."""
+    cells = {
+        "clocks.current.sm": "1410",
+        "fan.speed": "30",
+        "ecc.errors.corrected.volatile.total": "0",
+        "ecc.errors.uncorrected.volatile.total": "0",
+        "remapped_rows.pending": "No",
+        "remapped_rows.failure": "No",
+        "gpu_recovery_action": "None",
+        "clocks_event_reasons.active": "0x0000000000000004",
+    }
+    cells_by_field = {name: cells.get(name, "1") for name in FIELDS}
+    content = f"# gpuboard 1 task=gpus host=atlas time=1 every=20 took_ms=1 rc=0\n{', '.join(cells_by_field)}\n"
+    (row,) = gpu_tools.parse_gpus_of_tools(f"{content}{', '.join(cells_by_field.values())}\n# end\n".encode()).rows
+    return row

@@ -34,8 +34,8 @@ from site_builder.doctor.model import CheckResult, DoctorContext
 from site_builder.watches import store as watch_store
 from site_builder.web import booking_folder
 from site_builder.web.booking_folder import BookingFolderError, separate_booking_folder
-from tests.bookings.test_store import ALICE, BOB, LAB_GROUP, as_user, killed_at, share
 from tests.support.board_fixture import Lab, gpu, words
+from tests.support.user_processes import ALICE, BOB, LAB_GROUP, as_user, killed_at, share
 
 AS_ROOT = pytest.mark.root
 COMPANIONS = (
