@@ -203,6 +203,11 @@ def written(tree: Tree) -> str:
     )
 
 
+PROCESS = (
+    "<process_info><gpu_instance_id>{gi}</gpu_instance_id><compute_instance_id>{ci}</compute_instance_id>"
+    "<pid>{pid}</pid><type>{kind}</type><process_name>{name}</process_name><used_memory>{memory}</used_memory>"
+    "</process_info>"
+)
 MIG = (
     "<mig_mode><current_mig>Enabled</current_mig></mig_mode>\n<mig_devices>\n"
     "<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><compute_instance_id>0</compute_instance_id>"
@@ -211,8 +216,6 @@ MIG = (
     "<mig_device><index>1</index><gpu_instance_id>5</gpu_instance_id><compute_instance_id>0</compute_instance_id>"
     "<fb_memory_usage><total>20096 MiB</total><used>17 MiB</used></fb_memory_usage></mig_device>\n</mig_devices>\n"
 )
-
-
 LIST = (
     "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
     "  MIG 3g.40gb     Device  0: (UUID: MIG-a)\n"
@@ -238,10 +241,3 @@ def running(*process_elements: str) -> str:
 
 def process(pid: object, kind: str = "C", gi: object = "N/A", ci: object = "N/A", name: str = "python") -> str:
     return PROCESS.format(pid=pid, kind=kind, gi=gi, ci=ci, name=name, memory="512 MiB")
-
-
-PROCESS = (
-    "<process_info><gpu_instance_id>{gi}</gpu_instance_id><compute_instance_id>{ci}</compute_instance_id>"
-    "<pid>{pid}</pid><type>{kind}</type><process_name>{name}</process_name><used_memory>{memory}</used_memory>"
-    "</process_info>"
-)
