@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timezone
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -73,6 +75,20 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     if threading.current_thread() is threading.main_thread():  # workers of xdist inherit it
         ignore_here_alone()
+    subprocess.Popen.__exit__ = kill_and_leave  # type: ignore[assignment, method-assign]
+
+
+def kill_and_leave(
+    process: subprocess.Popen[bytes],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+    leave: Callable[..., None] = subprocess.Popen.__exit__,
+) -> None:
+    """Kill a process whose `with` block failed, or was ran out of time; Popen would wait for ever."""
+    if kind:
+        process.kill()
+    leave(process, kind, error, traceback)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -142,3 +142,9 @@ def test_all_that_tests_run_sh_starts_has_default_signal_handling(tmp_path: Path
     seen = (tmp_path / "seen").read_text().splitlines()
     assert {line.split()[0] for line in seen} >= {"bats", "python", "ruff"}
     assert [line for line in seen if ignored_in(line)] == []
+
+
+def test_a_process_ends_with_a_test_that_fails() -> None:
+    with pytest.raises(ZeroDivisionError), subprocess.Popen(["/bin/sleep", "100"]) as process:
+        _ = 1 / 0
+    assert process.returncode == -signal.SIGKILL
