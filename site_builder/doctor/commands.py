@@ -1,4 +1,4 @@
-"""`gpuboard doctor`: what is wrong on the web host, and what to do about it."""
+"""`gpuboard doctor`: find problems on the web host, and how to fix them."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ CHECKS = (
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@click.option("--verbose", is_flag=True, help="What does not apply here too, and nothing cut.")
-@click.option("--url", metavar="URL", help="Where the board is served.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--verbose", is_flag=True, help="Show skipped checks too, and cut nothing.")
+@click.option("--url", metavar="URL", help="Address of the board.")
 @with_setting_options
 def doctor(conf: str | None, options: dict[str, str | None], as_json: bool, verbose: bool) -> None:
     """Check everything that the board needs on the web host.
 
-    Each check passes, warns, fails or is skipped, and says what to do: docs/doctor.md. It changes nothing. Call it
-    as the user who builds. On a GPU host, scripts/gpu-doctor.sh does the same there.
+    Each check passes, warns, fails or is skipped, and says what to do: docs/doctor.md. Nothing is changed. Run it as
+    the user who builds. On a GPU host, run scripts/gpu-doctor.sh instead.
 
-    Exit 0 if nothing is wrong, 1 if something is but the board works (warn), 2 if something does not (fail).
+    Exit 0 if all is well, 1 for a warning (the board works), 2 for a failure.
 
     \b
     gpuboard doctor

@@ -39,18 +39,23 @@ def passed(message: str) -> CheckResult:
 
 
 def warn(messages: str | Sequence[str | Problem], advice: str) -> CheckResult:
-    """Report something that is wrong while the board still works."""
+    """Report a problem that the board works in spite of."""
     return CheckResult(WARN, shorten_check_messages(messages), advice)
 
 
 def fail(messages: str | Sequence[str | Problem], advice: str) -> CheckResult:
-    """Report something that keeps the board, or a part of it, from working, or lets in the wrong people."""
+    """Report a problem that stops the board or a part of it, or gives access to the wrong people."""
     return CheckResult(FAIL, shorten_check_messages(messages), advice)
 
 
 def skip(reason: str) -> CheckResult:
     """Report that the check could not be made."""
     return CheckResult(SKIP, reason)
+
+
+def not_checked(cause: str) -> CheckResult:
+    """Report that the check depends on the check `cause`, which failed."""
+    return skip(f"not checked: see the check {cause}")
 
 
 def not_applicable(reason: str) -> CheckResult:
@@ -75,7 +80,7 @@ class CheckEndedError(Exception):
 
 @dataclass(frozen=True)
 class DoctorContext:
-    """Everything that checks inspect."""
+    """Everything that the checks inspect."""
 
     loaded_settings: LoadedSettings | None
     settings_error: str = ""
@@ -88,8 +93,27 @@ class DoctorContext:
     @property
     def settings(self) -> Settings:
         if self.loaded_settings is None:
-            raise CheckEndedError(skip("the settings cannot be read"))
+            raise CheckEndedError(not_checked("settings"))
         return self.loaded_settings.settings
+
+    @property
+    def data(self) -> Path:
+        """Return the data folder, or end the check if it cannot be read."""
+        folder = self.settings.data.absolute()
+        if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
+            raise CheckEndedError(not_checked("data"))
+        return folder
+
+    def format_board_age(self) -> str:
+        """Return how long ago the board was built, such as `2 s`; empty if that is too long, or unknown."""
+        try:
+            fleet, _ = loader.parse_status((self.settings.www / "status.json").read_bytes())
+            if fleet is None:
+                return ""
+            loader.check_loaded_board_age(fleet.built, fleet.every, "", self.read_clock())
+        except (OSError, FleetUnavailableError):
+            return ""
+        return f"{max(0, self.read_clock() - fleet.built):.0f} s"
 
     @cached_property
     def url(self) -> str:
@@ -115,13 +139,15 @@ class DoctorContext:
         """Fetch a file of the board, or end the check."""
         page = self.fetch("") if self.url else ""
         if isinstance(page, str) or page.status != 200:
-            raise CheckEndedError(not_applicable("the board was not reached"))
+            raise CheckEndedError(not_applicable("not checked: see the check url"))
         response = self.fetch(name)
         if isinstance(response, str):
             raise CheckEndedError(fail(response, "see the check url"))
         if response.status != 200:
             message = f"{urljoin(self.url, name)} answers {response.status}"
-            raise CheckEndedError(fail(message, "see whether www/ is what is served, and whether it is built"))
+            raise CheckEndedError(
+                fail(message, "check that the web server serves www/, and that the board has been built")
+            )
         return response
 
     @cached_property
@@ -149,16 +175,16 @@ def run_check(check: Check, context: DoctorContext) -> CheckResult:
         except CheckEndedError as error:
             results.append(error.result)
         except OSError as error:
-            where = error.filename if isinstance(error.filename, str) else "what it looks at"
-            results.append(fail(f"{where}: {error.strerror or error}", "see that this user may read it"))
+            where = error.filename if isinstance(error.filename, str) else "what it checks"
+            results.append(fail(f"{where}: {error.strerror or error}", "make it readable for this user"))
         except Exception as error:
             message = f"the check itself failed ({type(error).__name__}: {error})"
-            advice = "this should not happen; `gpuboard --version` and this sentence help to mend it"
+            advice = "this is a bug: please report this message with the output of `gpuboard --version`"
             results.append(fail(message, advice))
 
     thread = threading.Thread(target=run, name=check.id, daemon=True)
     thread.start()
     thread.join(CHECK_TIMEOUT_S)
     if not results:
-        return fail(f"no answer within {CHECK_TIMEOUT_S} s", "see whether a share that it is on hangs")
+        return fail(f"no answer within {CHECK_TIMEOUT_S} s", "check whether a network file system hangs")
     return results[0]

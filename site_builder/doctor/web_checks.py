@@ -14,11 +14,11 @@ from site_builder.client import loader
 from site_builder.core import board_client
 from site_builder.core.formatting import format_names
 from site_builder.core.model import FleetUnavailableError
-from site_builder.doctor.model import CheckResult, DoctorContext, fail, passed, skip, warn
+from site_builder.doctor.model import CheckResult, DoctorContext, fail, not_checked, passed, skip, warn
 
-# Seconds for which an answer may be kept: an open page asks for live.json this often.
+# Seconds for which an answer may be cached: an open page asks for live.json this often.
 MAX_CACHE_S = 10
-# Bytes of a file by which it is known again.
+# Bytes that are compared to recognise a file.
 COMPARED_BYTES = 64
 SCRIPT_PATH = "assets/live.js"
 # Of frame-ancestors, what lets any page frame the board.
@@ -30,25 +30,27 @@ CONTENT_TYPES = {
 }
 # Below this, compression is not worth it, and our own server does none.
 MIN_COMPRESSED_BYTES = 1024
-HEADERS_ADVICE = "docs/webservers.md has what a web server must send"
+HEADERS_ADVICE = "docs/webservers.md lists what a web server must send"
 
 
 def check_board_url(context: DoctorContext) -> CheckResult:
     url = context.url
     if not url:
-        return skip("nobody said where the board is served: set GPUBOARD_URL, or call this with --url")
+        return skip("the address of the board is unknown: set GPUBOARD_URL, or use --url")
     page = context.fetch("")
     if isinstance(page, str):
         return fail(page, "start the web server, or correct GPUBOARD_URL or --url")
     if page.status == 401:
-        return skip(f"{url} asks for a login: to have it looked at, set GPUBOARD_LOGIN")
+        return skip(f"{url} asks for a login: set GPUBOARD_LOGIN to check it")
     if page.status != 200:
-        advice = "see whether it serves www/, and may read all of it (o+rx)"
+        if not (context.settings.www / "status.json").is_file():
+            return not_checked("builder" if context.settings.www.is_dir() else "www")
+        advice = "check that the web server serves www/ and can read all of it (o+rx)"
         if page.status == 421:
-            advice = "add this name to GPUBOARD_SERVER_NAMES on the web host, and start gpuboard serve anew"
+            advice = "add this name to GPUBOARD_SERVER_NAMES on the web host, and restart gpuboard serve"
         return fail(f"{url} answers {page.status}", advice)
     if b"gpuboard" not in page.content:
-        return fail(f"{url} is another page than the board", "correct GPUBOARD_URL or --url, or serve www/ there")
+        return fail(f"{url} is not a board of gpuboard", "correct GPUBOARD_URL or --url, or serve www/ there")
     return passed(url)
 
 
@@ -60,9 +62,9 @@ def check_content_types(context: DoctorContext) -> CheckResult:
         if content_type not in allowed_types:
             problems.append(f"{name or 'index.html'} is served as {content_type}, not {allowed_types[0]}")
     if problems:
-        advice = "let the web server take types by suffix (nginx: include mime.types); with nosniff browsers refuse it"
+        advice = "configure the web server's MIME types (nginx: include mime.types); browsers refuse wrong types"
         return fail("; ".join(problems), advice)
-    return passed("page, live.json and script have their types")
+    return passed("the page, live.json and the scripts have the right types")
 
 
 def check_caching(context: DoctorContext) -> CheckResult:
@@ -80,14 +82,12 @@ def check_caching(context: DoctorContext) -> CheckResult:
             ages = [0]  # an invalid date means not at all
     if not asks_again and (max(ages, default=0) > MAX_CACHE_S or "immutable" in cache_control):
         header = f"Cache-Control: {cache_control[:60]}" if cache_control else f"Expires: {expires}"
-        message = f"live.json may be kept by browsers and proxies ({header}): open pages show old numbers"
-        return fail(message, "send Cache-Control: no-cache with all but assets/")
+        message = f"browsers and proxies may cache live.json ({header}): open pages show old data"
+        return fail(message, "send Cache-Control: no-cache for everything outside assets/")
     if not asks_again and not ages:
-        message = "live.json comes without Cache-Control, and proxies guess how long it may be kept"
-        return warn(message, "send Cache-Control: no-cache with all but assets/")
-    return passed(
-        f"live.json comes with Cache-Control: {cache_control[:60]}" if cache_control else "live.json is not kept"
-    )
+        message = "live.json has no Cache-Control header, so proxies guess how long to cache it"
+        return warn(message, "send Cache-Control: no-cache for everything outside assets/")
+    return passed(f"live.json has Cache-Control: {cache_control[:60]}" if cache_control else "live.json is not cached")
 
 
 def check_security_headers(context: DoctorContext) -> CheckResult:
@@ -103,19 +103,19 @@ def check_security_headers(context: DoctorContext) -> CheckResult:
     if (response.headers.get("X-Content-Type-Options") or "").lower() != "nosniff":
         missing_headers.append("X-Content-Type-Options: nosniff")
     if "unsafe-inline" in policy or "unsafe-eval" in policy:
-        return warn("the Content-Security-Policy of the page allows scripts or styles inside it", HEADERS_ADVICE)
+        return warn("the Content-Security-Policy of the page allows inline scripts or styles", HEADERS_ADVICE)
     if missing_headers:
-        return warn(f"the page comes without {format_names(missing_headers)}", HEADERS_ADVICE)
-    return passed(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are there")
+        return warn(f"the page has no {format_names(missing_headers)}", HEADERS_ADVICE)
+    return passed(f"{'Content-Security-Policy' if policy else 'X-Frame-Options'} and nosniff are set")
 
 
 def check_compression(context: DoctorContext) -> CheckResult:
     for name in ("", "live.json"):
         response = context.fetch_served(name)
         if "Content-Encoding" not in response.headers and len(response.content) >= MIN_COMPRESSED_BYTES:
-            message = f"{name or 'the page'} comes uncompressed, {len(response.content) // 1024} KB at each look"
-            return warn(message, "switch gzip on for HTML, JSON, CSS, JavaScript and text")
-    return passed("what is large comes compressed")
+            message = f"{name or 'the page'} is not compressed: {len(response.content) // 1024} KB per request"
+            return warn(message, "enable gzip for HTML, JSON, CSS, JavaScript and text")
+    return passed("large files are compressed")
 
 
 def check_served_age(context: DoctorContext) -> CheckResult:
@@ -124,13 +124,15 @@ def check_served_age(context: DoctorContext) -> CheckResult:
         live = json.loads(response.content)
         built_at, interval_s = live["built"] / 1000, int(live["every"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return fail("live.json is not that of a gpuboard", "see whether www/ is what is served")
+        return fail("live.json is not from gpuboard", "check that the web server serves www/")
     now = context.read_clock() + response.clock_ahead_s
     try:
         loader.check_loaded_board_age(int(built_at), max(0, interval_s), context.url, now)
     except FleetUnavailableError as error:
-        return fail(str(error).partition(": ")[0], "see the check builder; is the folder that is served GPUBOARD_WWW?")
-    return passed(f"what is served was built {max(0, now - built_at):.0f} s ago")
+        if not context.format_board_age():
+            return not_checked("builder")
+        return fail(str(error).partition(": ")[0], "check that the web server serves GPUBOARD_WWW")
+    return passed(f"the served board was built {max(0, now - built_at):.0f} s ago")
 
 
 def list_private_web_files(context: DoctorContext) -> Iterator[tuple[str, Path]]:
@@ -162,9 +164,9 @@ def check_private_files(context: DoctorContext) -> CheckResult:
         except FleetUnavailableError as error:
             return fail(str(error), "see the check url")
         if response.status == 200 and beginning and response.content == beginning:
-            message = f"{url} is served to everybody: names of people, what they run, perhaps tokens"
+            message = f"anybody can read {url}: names of people, what they run, perhaps tokens"
             www = context.settings.www.absolute()
-            return fail(message, f"let the web server serve {www} alone, and no name with a dot first")
+            return fail(message, f"serve only {www}, and no names that start with a dot")
     if not probed_urls:
-        return skip("there is nothing yet that must not be served")
-    return passed("nothing of data/ and state/ is served, and no name with a dot first")
+        return skip("there are no private files yet")
+    return passed("data/, state/ and hidden files are not served")

@@ -49,7 +49,7 @@ def test_without_receivers_alert_checks_do_not_apply(lab: Lab) -> None:
     for name in CHECKS:
         finding = told(case, name)
         assert finding[0] == "skip", finding
-    assert_finds(case, "rules", "skip", "nobody is told anything: neither GPUBOARD_NOTIFY nor")
+    assert_finds(case, "rules", "skip", "alerts are off: none of GPUBOARD_NOTIFY")
 
 
 def test_all_is_well_where_all_is_set_up(lab: Lab) -> None:
@@ -64,10 +64,10 @@ def test_all_is_well_where_all_is_set_up(lab: Lab) -> None:
     )
     now = int(time.time())
     written(lab, AlertState(started_at=now, history=(DeliveryRecord(now - 60, "channel:lab", "sent", (ALERT,)),)))
-    assert_finds(case, "rules", "pass", "11 of 13 rules are on, by alerts.conf")
-    assert_finds(case, "channels", "pass", "lab by JSON, ops by mail, people by mail; `gpuboard alerts test`")
-    assert_finds(case, "contacts", "pass", "2 people in the contacts; all others have LOGIN@lab.org")
-    assert_finds(case, "notifications", "pass", "1 letter sent in the last day; none on the way")
+    assert_finds(case, "rules", "pass", r"11 of 13 rules are on \(alerts.conf")
+    assert_finds(case, "channels", "pass", "lab via JSON, ops via mail, people via mail; `gpuboard alerts test`")
+    assert_finds(case, "contacts", "pass", "2 people in the contacts; all others get mail at LOGIN@lab.org")
+    assert_finds(case, "notifications", "pass", "1 notification sent in the last day; none waiting")
     assert not any(SECRET in str(told(case, name)) for name in CHECKS)
 
 
@@ -79,7 +79,7 @@ def test_all_is_well_where_all_is_set_up(lab: Lab) -> None:
             r"\(alerts.conf\): line 2: there is no key 'delays'; is it delay\? \(and 1 more\)",
         ),
         ("[host-down]\nto = opps\n", "host-down should go to opps, but GPUBOARD_NOTIFY has no such channel"),
-        ("[all]\non = no\n", "every rule is off: nobody is told anything"),
+        ("[all]\non = no\n", "all rules are off, so no alerts are sent"),
     ],
 )
 def test_rules_that_are_wrong(lab: Lab, text: str, words: str) -> None:
@@ -93,7 +93,7 @@ def test_rules_that_are_not_there_or_for_nobody(lab: Lab) -> None:
     case = case_of(lab, GPUBOARD_NOTIFY=JSON, GPUBOARD_ALERTS=missing)
     assert_finds(case, "rules", "warn", "it is not read: No such file or directory; those by default count")
     case = case_of(lab, GPUBOARD_ALERTS=own(lab, "alerts.conf", ""))
-    assert_finds(case, "rules", "warn", "GPUBOARD_ALERTS is set, but no way to tell anybody")
+    assert_finds(case, "rules", "warn", "GPUBOARD_ALERTS is set, but there is no channel to send alerts to")
     assert list(lab.state.iterdir()) == [], "the doctor changes nothing"
 
 
@@ -110,11 +110,11 @@ def test_channels_that_cannot_be_used_show_no_secret(lab: Lab, monkeypatch: pyte
     [
         (f"alice\nbob,{SECRET}\n", 0o600, "warn", r"line 1: it is not of the form login,address \(and 1 more\)"),
         ("alice,alice@lab.org\n", 0o660, "fail", "others can write it; chmod 600 contacts.csv closes it"),
-        ("alice,alice@lab.org\n", 0o640, "warn", "others can read .*contacts.csv, .* -> chmod 600"),
-        (f"alice,nonesuch://{SECRET}\n", 0o600, "warn", "a way to alice cannot be used: its address nonesuch://…"),
-        ("alice,alice@lab.org\n", 0o600, "warn", "a way to alice cannot be used: GPUBOARD_MAIL is not set"),
-        ("alice,slack:U0A\nbob,slack:U0A\n", 0o600, "warn", "alice and bob have one member id of Slack"),
-        ("alice,slack:U0A\n", 0o600, "warn", "a way to alice cannot be used: the Slack bot is not set up"),
+        ("alice,alice@lab.org\n", 0o640, "warn", "other users can read .*contacts.csv, .* -> chmod 600"),
+        (f"alice,nonesuch://{SECRET}\n", 0o600, "warn", "a contact of alice cannot be used: its address nonesuch://…"),
+        ("alice,alice@lab.org\n", 0o600, "warn", "a contact of alice cannot be used: GPUBOARD_MAIL is not set"),
+        ("alice,slack:U0A\nbob,slack:U0A\n", 0o600, "warn", "alice and bob have the same Slack member id"),
+        ("alice,slack:U0A\n", 0o600, "warn", "a contact of alice cannot be used: the Slack bot is not set up"),
     ],
 )
 def test_contacts_that_do_not_reach_anybody(lab: Lab, text: str, mode: int, status: str, words: str) -> None:
@@ -124,7 +124,7 @@ def test_contacts_that_do_not_reach_anybody(lab: Lab, text: str, mode: int, stat
 
 
 def test_people_without_an_address(lab: Lab) -> None:
-    assert_finds(case_of(lab, GPUBOARD_NOTIFY=JSON), "contacts", "skip", "people are told nothing")
+    assert_finds(case_of(lab, GPUBOARD_NOTIFY=JSON), "contacts", "skip", "people get no notifications")
     case = case_of(lab, GPUBOARD_NOTIFY=JSON, GPUBOARD_MAIL_DOMAIN="lab.org")
     assert_finds(case, "contacts", "warn", "GPUBOARD_MAIL_DOMAIN is set, but no mail server")
 
@@ -142,7 +142,7 @@ def notifications_case(lab: Lab) -> DoctorContext:
 
 def test_notifications_that_wait_or_were_given_up_are_reported(lab: Lab) -> None:
     case = notifications_case(lab)
-    assert_finds(case, "notifications", "skip", "no build has looked yet")
+    assert_finds(case, "notifications", "skip", "no build has evaluated the alert rules yet")
     now = int(time.time())
     letter = Notification("l", "channel:lab", (ALERT,), now - 900, now - 900, tries=3, last_error="json answered 500")
     given_up = DeliveryRecord(now - 60, "person:alice", "given up", (ALERT,), "nobody knows how to tell alice")
@@ -155,7 +155,10 @@ def test_notifications_that_wait_or_were_given_up_are_reported(lab: Lab) -> None
     assert (lab.state / STATE_FILE).stat().st_mode & 0o777 == 0o600
     (lab.state / STATE_FILE).chmod(0o644)
     assert_finds(
-        case, "notifications", "warn", "others can read .*alerts.json, which tells who was told what -> chmod 600"
+        case,
+        "notifications",
+        "warn",
+        "other users can read .*alerts.json, which lists who was notified of what -> chmod 600",
     )
     (lab.state / STATE_FILE).chmod(0o600)
     (lab.state / STATE_FILE).write_bytes(b"{")
@@ -169,7 +172,7 @@ def test_a_bot_that_has_tokens_must_run(lab: Lab) -> None:
     app = {"GPUBOARD_SLACK_APP_TOKEN": f"xapp-{SECRET}"}
     assert_finds(case_of(lab, **app), "slack", "fail", "is set without GPUBOARD_SLACK_BOT_TOKEN")
     case = case_of(lab, GPUBOARD_SLACK_BOT_TOKEN=f"xoxb-{SECRET}", **app)
-    assert_finds(case, "slack", "fail", "the bot in Slack does not run")
+    assert_finds(case, "slack", "fail", "the Slack bot is not running")
     with locks.try_hold_lock(lab.state / locks.BOT_LOCK_NAME):
-        assert_finds(case, "slack", "pass", "the bot in Slack runs, as process")
-    assert_finds(case, "slack", "fail", "the bot in Slack does not run")
+        assert_finds(case, "slack", "pass", "the Slack bot is running, as process")
+    assert_finds(case, "slack", "fail", "the Slack bot is not running")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -86,7 +88,7 @@ def test_settings_that_are_wrong_are_a_finding_and_cost_only_what_needs_them(lab
     assert done.returncode == 2
     assert (findings["settings"]["status"], findings["python"]["status"]) == ("fail", "pass")
     assert "GPUBOARD_STALE_AFTER is 'never'" in findings["settings"]["what"]
-    assert findings["data"]["what"] == "the settings cannot be read"
+    assert findings["data"]["what"] == "not checked: see the check settings"
     done = command(lab, "--json", GPUBOARD_STAIL_AFTER="30")
     assert "is it GPUBOARD_STALE_AFTER?" in json.loads(done.stdout)["checks"][2]["what"]
     (lab.data.parent / "gpuboard.conf").write_text("GPUBOARD_DATTA=data\n")
@@ -125,7 +127,7 @@ def test_a_check_that_hangs_or_breaks_costs_itself_only(monkeypatch: pytest.Monk
 def test_hosts_that_are_not_fresh_are_named_with_the_reason(lab: Lab) -> None:
     assert_finds(case_of(lab), "hosts", "pass", "2 hosts: 2 fresh")
     lab.write("hydra", "gpus.csv", rc=9)
-    assert_finds(case_of(lab), "hosts", "warn", "2 hosts: 1 fresh, 1 failed; hydra: .* -> call gpu-doctor.sh there")
+    assert_finds(case_of(lab), "hosts", "warn", "2 hosts: 1 fresh, 1 failed; hydra: .* -> run gpu-doctor.sh there")
     lab.write("atlas", "gpus.csv", rc=9)
     assert_finds(case_of(lab), "hosts", "fail", "2 failed; atlas and hydra")
 
@@ -135,7 +137,7 @@ def test_clocks_problems_and_files_of_people_are_looked_at(lab: Lab) -> None:
     (lab.data / "hosts.txt").write_text("atlas\n../x\n")
     (lab.data / "atlas/ps.txt").write_text("torn")
     case = case_of(lab)
-    assert_finds(case, "clocks", "warn", "that of hydra by 9 min ahead -> set it by NTP")
+    assert_finds(case, "clocks", "warn", "wrong clock on hydra: hydra is 9 min ahead -> synchronise it with NTP")
     assert_finds(case, "lists", "warn", "hosts.txt")
     assert_finds(case, "problems", "warn", "data/atlas/ps.txt")
     lab.book('{"atlas": [{"name": "alice", "date": "no day"}]}')
@@ -144,28 +146,95 @@ def test_clocks_problems_and_files_of_people_are_looked_at(lab: Lab) -> None:
     assert_finds(case_of(lab), "comments", "fail", "comments.json")
 
 
+def case_with_cron(lab: Lab, cron: str = "cron", **environment: str) -> DoctorContext:
+    """A machine on which this program is the only process."""
+    proc = lab.data.parent / "proc"
+    (proc / "1").mkdir(parents=True, exist_ok=True)
+    (proc / "1/stat").touch()
+    (proc / "1/comm").write_text(f"{cron}\n")
+    shutil.copyfile("/proc/mounts", proc / "mounts")
+    return replace(case_of(lab, **environment), proc_folder=proc)
+
+
+def run_all_checks(case: DoctorContext) -> dict[str, CheckResult]:
+    return {check.id: doctor_model.run_check(check, case) for check in CHECKS}
+
+
+def list_failures(results: dict[str, CheckResult]) -> list[str]:
+    return [name for name, result in results.items() if result.status == "fail"]
+
+
+def test_a_missing_data_folder_is_one_failure(board: Lab) -> None:
+    board.data.rename(board.data.with_name("away"))
+    results = run_all_checks(case_with_cron(board))
+    assert list_failures(results) == ["data"]
+    assert "does not exist" in results["data"].message
+    assert "GPUBOARD_DATA" in results["data"].advice
+    for name in ("comments", "lists", "hosts", "clocks"):
+        assert results[name] == CheckResult("skip", "not checked: see the check data")
+
+
+def test_a_board_that_was_never_built_is_one_failure(lab: Lab, served: str) -> None:
+    url = {"GPUBOARD_URL": served}
+    (lab.www / "status.json").unlink()
+    (lab.www / "index.html").unlink()
+    assert list_failures(run_all_checks(case_with_cron(lab, **url))) == ["builder"]
+    shutil.rmtree(lab.www)
+    results = run_all_checks(case_with_cron(lab, **url))
+    assert list_failures(results) == ["www"]
+    assert results["builder"].message == results["url"].message == "not checked: see the check www"
+
+
+def test_a_stopped_builder_is_one_failure(lab: Lab, served: str) -> None:
+    case = case_with_cron(lab, GPUBOARD_URL=served)
+    for file in (lab.www / "status.json", lab.www / "live.json"):
+        file.write_text(re.sub(r'"built": ?(\d+)', lambda built: f'"built":{int(built[1]) // 2}', file.read_text()))
+    results = run_all_checks(case)
+    assert list_failures(results) == ["builder"]
+    assert results["built"].message == "not checked: see the check builder"
+
+
+def test_unreadable_bookings_are_one_failure(board: Lab) -> None:
+    board.book("{")
+    for file in board.state.glob("comments*"):
+        file.unlink()
+    assert list_failures(run_all_checks(case_with_cron(board))) == ["comments"]
+
+
+def test_a_board_that_something_else_builds_is_no_failure_without_cron(board: Lab) -> None:
+    case = case_with_cron(board, "init")
+    results = run_all_checks(case)
+    assert list_failures(results) == []
+    assert results["cron-daemon"].status == "warn"
+    assert re.search("something else built the board [0-9]+ s ago", results["cron-daemon"].message)
+    assert results["crontab"].message == "not checked: see the check cron-daemon"
+    status = board.www / "status.json"
+    status.write_text(status.read_text().replace(f'"built":{board.status()["built"]}', '"built":1000000000'))
+    results = run_all_checks(case)
+    assert list_failures(results) == ["cron-daemon"]
+    assert results["cron-daemon"].message == "no cron daemon is running, so nothing starts the builder"
+    assert results["builder"].message.endswith("ago, and nothing on it is of now: see the check cron-daemon")
+
+
 def test_who_may_do_what_with_the_folders(lab: Lab) -> None:
     case = case_of(lab)
     lab.data.chmod(0o777)
     assert_finds(case, "data", "fail", r"everybody on this machine can put links into it.* -> call `./install.sh web`")
     lab.data.chmod(0o1777)
-    assert_finds(case, "data", "warn", "everybody on this machine can write .* -> chmod o-w")
+    assert_finds(case, "data", "warn", "every user of this machine can write .* -> chmod o-w")
     lab.state.chmod(0o755)
-    assert_finds(case, "state", "warn", "others can look into")
+    assert_finds(case, "state", "warn", "other users can read")
     lab.state.chmod(0o770)
-    assert_finds(case, "state", "fail", "so that no build uses it -> chmod 700")
+    assert_finds(case, "state", "fail", "so the builder refuses to use it -> chmod 700")
     lab.www.chmod(0o777)
     assert_finds(case, "www", "fail", "put scripts on the page")
-    lab.data.rename(lab.data.with_name("away"))
-    assert_finds(case_of(lab), "data", "fail", "is not there")
-    assert_finds(case_of(lab), "hosts", "fail", "is not there|cannot be read")
 
 
 def test_a_folder_of_the_site_that_another_user_made_is_found(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     (lab.www / "hosts").mkdir()
     assert_finds(case_of(lab), "www", "pass", str(lab.www))
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "hosts")  # root may write anywhere
-    assert_finds(case_of(lab), "www", "fail", "www/hosts cannot be written by this user, though .* -> as root: chown")
+    assert_finds(case_of(lab), "www", "fail", "this user can write to .*, but not to .*www/hosts -> as root: chown")
 
 
 def test_each_key_that_can_do_more_than_push_is_named(lab: Lab, tmp_path: Path) -> None:
@@ -175,13 +244,13 @@ def test_each_key_that_can_do_more_than_push_is_named(lab: Lab, tmp_path: Path) 
     word = "'" + str(receive).replace("'", "'\\\"'\\\"'") + "'"
     keys = lab.data.parent / ".ssh/authorized_keys"
     case = case_of(lab)
-    assert_finds(case, "keys", "skip", "is not there")
+    assert_finds(case, "keys", "skip", "does not exist")
     keys.parent.mkdir()
     ours = f'restrict,command="{word} --data /srv/data atlas" {KEY} gpuboard atlas\n'
     keys.write_text(f"# a comment\n\n{ours}")
-    assert_finds(case, "keys", "pass", "all 1 keys")
+    assert_finds(case, "keys", "pass", "the only key")
     keys.write_text(f'{ours}{KEY} bob@laptop\ncommand="{word} hydra" {KEY} gpuboard hydra\nno-pty {KEY}\n')
-    assert_finds(case, "keys", "warn", r"of 4 keys .*, 3 can do more .*line 2 \(bob@laptop\), line 3 .* and line 4")
+    assert_finds(case, "keys", "warn", r"3 of 4 keys .* can do more .*line 2 \(bob@laptop\), line 3 .* and line 4")
     for options in (
         f'restrict,port-forwarding,command="{word} atlas"',  # which restrict alone forbids
         f'restrict,pty,command="{word} atlas"',
@@ -190,12 +259,12 @@ def test_each_key_that_can_do_more_than_push_is_named(lab: Lab, tmp_path: Path) 
         f'restrict,command="sh -c {word}"',
     ):
         keys.write_text(f"{ours}{options} {KEY} gpuboard atlas\n")
-        assert_finds(case, "keys", "warn", "of 2 keys .*, 1 can do more .*: line 2")
+        assert_finds(case, "keys", "warn", "1 of 2 keys .* can do more .*: line 2")
     keys.write_text(ours)
     receive.unlink()
-    assert_finds(case, "keys", "fail", "gpu-receive.sh, which is not there")
+    assert_finds(case, "keys", "fail", "gpu-receive.sh, which does not exist")
     keys.chmod(0o666)
-    assert_finds(case, "keys", "fail", "sshd takes no key of it")
+    assert_finds(case, "keys", "fail", "sshd ignores its keys")
 
 
 # The builder
@@ -213,7 +282,7 @@ def test_a_hung_builder_is_reported_with_the_process_that_holds_its_lock(board: 
     status.write_text(
         status.read_text().replace(f'"built":{board.status()["built"]}', f'"built":{int(time.time()) - 9000}')
     )
-    assert_finds(case_of(board), "builder", "fail", "was last built 2 h 3. min ago")
+    assert_finds(case_with_cron(board), "builder", "fail", "was last built 2 h 3. min ago")
     status.unlink()
     assert_finds(case_of(board), "builder", "fail", "never built")
 
@@ -242,8 +311,8 @@ def test_little_room_is_a_warning_and_none_a_failure(lab: Lab, monkeypatch: pyte
 
     mib = (1 << 20) // real.f_frsize
     for answer, status, words in (
-        (left(100 * mib), "warn", "has 100 MiB left"),
-        (left(mib), "fail", "has 1 MiB left"),
+        (left(100 * mib), "warn", "has 100 MiB of free space"),
+        (left(mib), "fail", "has 1 MiB of free space"),
         (left(10**6 * mib, 5), "fail", "5 more files"),
     ):
         monkeypatch.setattr(os, "statvfs", lambda _, answer=answer: answer)
@@ -257,7 +326,7 @@ def test_units_of_systemd_take_the_place_of_cron(lab: Lab) -> None:
     case = case_of(lab)
     assert look(case, "linger").is_not_applicable  # that unit is gone
     (wants.parent / "gpuboard-build.service").touch()
-    assert_finds(case, "crontab", "pass", "systemd starts it: gpuboard-build.service")
+    assert_finds(case, "crontab", "pass", "systemd starts the builder: gpuboard-build.service")
     assert look(case, "cron-daemon").is_not_applicable
     assert look(case, "cron-allowed").is_not_applicable
     assert told(case, "linger")[0] in ("fail", "pass")  # as this machine has it
@@ -272,9 +341,9 @@ def test_a_crontab_that_calls_what_is_gone_starts_nothing(
     (tmp_path / "bin/crontab").write_text(f'#!/bin/sh\necho "*/5 * * * * cd /srv && {quote}{program}{quote} build"\n')
     (tmp_path / "bin/crontab").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert_finds(case_of(lab), "crontab", "fail", f"calls {program}, which is not there")
+    assert_finds(case_with_cron(lab), "crontab", "fail", f"starts {program}, which does not exist")
     program.touch(0o755)
-    assert_finds(case_of(lab), "crontab", "pass", "gpuboard.? build")
+    assert_finds(case_with_cron(lab), "crontab", "pass", "gpuboard.? build")
 
 
 # The web server
@@ -335,18 +404,18 @@ def test_a_careless_server_is_found_out(lab: Lab, careless: str) -> None:
     case = case_of(lab, GPUBOARD_URL=careless)
     assert_finds(case, "url", "pass", "/www/")
     assert_finds(case, "types", "fail", "live.json is served as text/plain, not application/json")
-    assert_finds(case, "caching", "fail", "max-age=3600.*open pages show old numbers")
-    assert_finds(case, "headers", "warn", "allows scripts or styles inside it")
-    assert_finds(case, "gzip", "warn", "comes uncompressed")
-    assert_finds(case, "closed", "fail", "/data/.* is served to everybody")
+    assert_finds(case, "caching", "fail", "max-age=3600.*open pages show old data")
+    assert_finds(case, "headers", "warn", "allows inline scripts or styles")
+    assert_finds(case, "gzip", "warn", "is not compressed")
+    assert_finds(case, "closed", "fail", "anybody can read .*/data/")
     for file in board_files(lab):
         file.rename(file.with_name("# odd ?" + file.name))
-    assert_finds(case_of(lab, GPUBOARD_URL=careless), "closed", "fail", "/data/%23%20odd%20%3F.* is served")
+    assert_finds(case_of(lab, GPUBOARD_URL=careless), "closed", "fail", "anybody can read .*/data/%23%20odd%20%3F")
     live = lab.live()
     (lab.www / "live.json").write_text(json.dumps({**live, "built": live["built"] - 9_000_000}))
     assert_finds(case_of(lab, GPUBOARD_URL=careless), "built", "fail", "was last built")
     (lab.www / "live.json").write_text("[]")
-    assert_finds(case_of(lab, GPUBOARD_URL=careless), "built", "fail", "not that of a gpuboard")
+    assert_finds(case_of(lab, GPUBOARD_URL=careless), "built", "fail", "not from gpuboard")
 
 
 class Headers(SimpleHTTPRequestHandler):
@@ -403,7 +472,7 @@ def test_a_server_that_is_away_is_reported_once_and_the_rest_is_left_out(lab: La
         case = case_of(lab, GPUBOARD_URL=f"http://127.0.0.1:{closed.getsockname()[1]}/")
         assert_finds(case, "url", "fail", "nothing answers at")
         assert all(look(case, name).is_not_applicable for name in WEB[1:])
-    assert_finds(case_of(lab), "url", "skip", "nobody said where")
+    assert_finds(case_of(lab), "url", "skip", "the address of the board is unknown")
 
 
 # Consul
@@ -418,7 +487,9 @@ def test_consul_is_asked_for_its_leader_the_token_and_the_service(lab: Lab, tmp_
         asked = {"GPUBOARD_CONSUL_SERVICE": "gpu", "CONSUL_HTTP_ADDR": server.address}
         assert_finds(case_of(lab, **asked), "consul", "warn", "lists no host .*CONSUL_HTTP_TOKEN must be set")
         token = server.new_token(READ_ALL)
-        assert_finds(case_of(lab, **asked, CONSUL_HTTP_TOKEN=token), "consul", "pass", "lists 1 with the service gpu")
+        assert_finds(
+            case_of(lab, **asked, CONSUL_HTTP_TOKEN=token), "consul", "pass", "lists 1 host with the service gpu"
+        )
         wrong = "00000000-0000-4000-8000-000000000009"
         assert_finds(case_of(lab, **asked, CONSUL_HTTP_TOKEN=wrong), "consul", "fail", "CONSUL_HTTP_TOKEN")
         hosts_in_kv(lab, server)
@@ -432,9 +503,9 @@ def hosts_in_kv(lab: Lab, server: ConsulServer) -> None:
     assert look(case_of(lab), "kv").is_not_applicable
     place = f"consul://{server.address}/lab"
     master = partial(case_of, lab, GPUBOARD_KV=place, CONSUL_HTTP_TOKEN=server.token)
-    assert_finds(master(), "kv", "warn", "has nothing below lab/data/")
+    assert_finds(master(), "kv", "warn", "has no keys under lab/data/")
     server.call("PUT", "/v1/kv/lab/data/atlas", "x")
-    assert_finds(master(), "kv", "warn", "1 entries below lab/data/, and no builder leads")
+    assert_finds(master(), "kv", "warn", "1 key under lab/data/, but no builder leads")
     session = server.call("PUT", "/v1/session/create", {"Name": "x"})["ID"]
     server.call("PUT", f"/v1/kv/lab/leader?acquire={session}")
     assert_finds(master(), "kv", "pass", "somebody leads")
