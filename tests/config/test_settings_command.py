@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from configparser import ConfigParser
 from pathlib import Path
 
 from site_builder.config.schema import (
@@ -43,7 +44,7 @@ def kept(path: Path, part: str, start: str) -> None:
 
 
 def test_the_docs_have_every_setting_with_its_default() -> None:
-    lines = ["| setting | default | what it is | what it prevents |", "| --- | --- | --- | --- |"]
+    lines = ["| setting | default | purpose | prevents |", "| --- | --- | --- | --- |"]
     for setting_name, setting in SETTINGS.items():
         default = f"`{setting.default}`" if setting.default else "none"
         name = f"`{setting_name}`" + (f", `{setting.flag}`" if setting.flag else "")
@@ -51,18 +52,59 @@ def test_the_docs_have_every_setting_with_its_default() -> None:
     kept(DOCS, "\n".join(lines), lines[0])
 
 
-def test_the_example_has_every_setting_with_its_default() -> None:
-    lines = ["# --- The web host: docs/settings.md ---"]
-    for name, setting in SETTINGS.items():
-        lines += [f"# {setting.description[0].upper()}{setting.description[1:]}.", f"#{name}={setting.default}"]
+# The settings that most labs set, with values to fill in.
+FIRST_SETTINGS = {
+    "GPUBOARD_ZONE": "Europe/Berlin",
+    "GPUBOARD_LISTEN": "0.0.0.0:8080",
+    "GPUBOARD_URL": "http://gpus.lab.org:8080/",
+    "GPUBOARD_BOOK_URL": "book",
+    "GPUBOARD_NOTIFY": "mailtos://gpus:password@smtp.lab.org?from=gpus@lab.org&to=ops@lab.org",
+}
+
+
+def example_lines(name: str, value: str) -> list[str]:
+    description = SETTINGS[name].description
+    return [f"# {description[0].upper()}{description[1:]}.", f"#{name}={value}"]
+
+
+def test_the_example_begins_with_the_five_settings_that_most_labs_set() -> None:
+    names = re.findall(r"^#([A-Z_]+)=", EXAMPLE.read_text(), re.MULTILINE)
+    assert names[:5] == list(FIRST_SETTINGS)
+    assert len(names) == len(set(names)) == len(SETTINGS) + len(HOST_SETTINGS)
+    settings = parsed(environment=FIRST_SETTINGS)
+    assert (str(settings.zone), settings.listen[1], settings.url) == (
+        "Europe/Berlin",
+        8080,
+        "http://gpus.lab.org:8080/",
+    )
+    first_line = EXAMPLE.read_text().splitlines().index("# --- The five settings that most labs set ---")
+    assert first_line <= 6
+
+
+def test_the_example_has_every_setting_with_its_default_in_groups() -> None:
+    table = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+    table.read(ROOT / "site_builder/config/settings.ini", "utf-8")
+    lines = ["# --- The five settings that most labs set ---"]
+    for name, value in FIRST_SETTINGS.items():
+        lines += example_lines(name, value)
     kept(EXAMPLE, "\n".join(lines), lines[0])
+    groups: dict[str, list[str]] = {}
+    for name, setting in SETTINGS.items():
+        lines = groups.setdefault(table[name].get("group") or list(groups)[-1], [])
+        lines += example_lines(name, setting.default) if name not in FIRST_SETTINGS else []
+    for group, lines in groups.items():
+        kept(EXAMPLE, "\n".join([f"# --- {group} ---", *lines]), f"# --- {group} ---")
     assert set(re.findall(r"^#([A-Z_]+)=", EXAMPLE.read_text(), re.MULTILINE)) == {*SETTINGS, *HOST_SETTINGS}
 
 
 def test_the_example_can_be_used_as_it_is_and_with_every_line_on(tmp_path: Path) -> None:
     assert load_conf_file(str(EXAMPLE), {}) == ConfFile(EXAMPLE, {})
     file = tmp_path / "my.conf"
-    file.write_text(re.sub(r"^#([A-Z_]+=)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE))
+    text = EXAMPLE.read_text()
+    for name, value in FIRST_SETTINGS.items():
+        assert f"#{name}={value}\n" in text
+        text = text.replace(f"#{name}={value}\n", f"#{name}={SETTINGS[name].default}\n")
+    file.write_text(re.sub(r"^#([A-Z_]+=)", r"\1", text, flags=re.MULTILINE))
     loaded = load_conf_file(str(file), {})
     assert (len(loaded.values), loaded.warnings) == (len(SETTINGS) + len(HOST_SETTINGS), ())
     environment = {"TZ": "Europe/Paris"}
