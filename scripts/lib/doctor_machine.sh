@@ -72,7 +72,7 @@ inspect_hung() {
         report_pass 'no nvidia-smi or its like hangs in the driver'
     else
         hung_name=${hung#* }
-        report_failure "${hung_name%% *} (pid ${hung%% *}) hangs in the driver since ${hung##* } s, and not even kill -9 ends it" 'look for Xid in dmesg, then reboot; until then no other is started'
+        report_failure "${hung_name%% *} (pid ${hung%% *}) hangs in the driver since ${hung##* } s, and not even kill -9 ends it" 'search dmesg for Xid, then reboot; until then no other is started'
     fi
 }
 

@@ -20,7 +20,7 @@ inspect_driver() {
     if [ "$rc" = 200 ]; then
         report_failure 'the nvidia-smi of the loops did not end within the time limit, so that no other was started' 'call this again in a minute; see docs/troubleshooting.md, nvidia-smi is slow'
     elif is_timed_out; then
-        report_failure "nvidia-smi did not answer within $GPUBOARD_LIMIT s" 'look for Xid in dmesg; a GPU that hangs needs a reboot'
+        report_failure "nvidia-smi did not answer within $GPUBOARD_LIMIT s" 'search dmesg for Xid; a GPU that hangs needs a reboot'
     elif [ "$rc" != 0 ] && ! grep -q '^[0-9]' "$out"; then
         report_failure "nvidia-smi fails (exit $rc): $(print_last_line)" "$(print_driver_advice)"
     else
@@ -57,7 +57,7 @@ print_driver_advice() {
         *"couldn't communicate"* | *'Driver Not Loaded'*) echo 'the kernel module is not loaded: look at dmesg, and install the driver for this kernel' ;;
         *'No devices were found'*) echo 'the driver sees no GPU: power, seating, lspci, Xid in dmesg' ;;
         *'Insufficient Permissions'*) echo 'this user may not open /dev/nvidia*: see their group and mode' ;;
-        *'is lost'* | *'device handle'* | *fallen*) echo 'a GPU fell off the bus: look for Xid in dmesg, then reboot' ;;
+        *'is lost'* | *'device handle'* | *fallen*) echo 'a GPU fell off the bus: search dmesg for Xid, then reboot' ;;
         *) echo 'see docs/troubleshooting.md, It is failed' ;;
     esac
 }
@@ -69,9 +69,9 @@ inspect_gpus() {
     kernel_gpus=0
     for folder in "$PROC"/driver/nvidia/gpus/*; do [ ! -d "$folder" ] || kernel_gpus=$((kernel_gpus + 1)); done
     if lost=$(cat "$out" "$err" | grep -iE 'is lost|fallen off|device handle|requires reset|Unknown Error' | head -n 1) && [ -n "$lost" ]; then
-        report_failure "a GPU cannot be reached: $lost" 'look for Xid in dmesg, then reset it (nvidia-smi -r) or reboot; the other GPUs stay on the board'
+        report_failure "a GPU cannot be reached: $lost" 'search dmesg for Xid, then reset it (nvidia-smi -r) or reboot; the other GPUs stay on the board'
     elif [ "$kernel_gpus" -gt "$gpu_count" ]; then
-        report_failure "the kernel knows $kernel_gpus GPUs, nvidia-smi tells $gpu_count" 'one fell off the bus: look for Xid in dmesg, then reboot'
+        report_failure "the kernel knows $kernel_gpus GPUs, nvidia-smi tells $gpu_count" 'one fell off the bus: search dmesg for Xid, then reboot'
     elif [ "$gpu_count" = 0 ]; then
         report_failure 'nvidia-smi tells no GPU' 'power, seating, lspci, Xid in dmesg'
     else
@@ -88,7 +88,7 @@ inspect_persistence() {
         # two loops call it, each at its own interval
         share=$((took / GPUBOARD_GPUS_EVERY + took / GPUBOARD_PROCESSES_EVERY))
         report_warning "persistence mode is off on $off of $((off + on)) GPUs: the driver starts anew at each call, which takes $(format_seconds "$took") here, $share % of the time of one CPU" \
-            'as root: nvidia-smi -pm 1, or better the service nvidia-persistenced, which lasts over a reboot'
+            'as root: nvidia-smi -pm 1, or better the service nvidia-persistenced, which survives reboots'
     elif [ "$on" != 0 ]; then
         report_pass 'persistence mode is on'
     else

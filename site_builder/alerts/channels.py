@@ -20,6 +20,7 @@ from site_builder.alerts.http_client import AlertHttpClient, derive_http_apprise
 from site_builder.alerts.mail import MailDelivery
 from site_builder.alerts.model import AlertMessage, AlertReceiver, DeliveryOutcome, Notification
 from site_builder.config.settings import Settings
+from site_builder.health.model import CRITICAL, INFO, WARNING
 
 DELIVERY_TIMEOUT_S = 60.0  # for everything that one notification takes
 APPRISE_MISSING = "apprise is missing: pip install 'gpuboard[alerts]'"
@@ -27,6 +28,8 @@ APPRISE_MISSING = "apprise is missing: pip install 'gpuboard[alerts]'"
 FILE_PARAMETERS = frozenset({"keyfile", "subfile", "pgppub", "pgpprv", "pgp", "wkd"})
 # nostr:// uses HTTP, but not to send; vapid:// keeps keys in files.
 REFUSED_SCHEMES = frozenset({"nostr", "vapid"})
+# Apprise's message types by severity, the worst first.
+NOTIFY_TYPES = {CRITICAL: "failure", WARNING: "warning", INFO: "info"}
 WEBHOOK_SCHEMES = frozenset({"json", "jsons", "xml", "xmls", "form", "forms"})
 # Some chats refuse longer texts; the margin is for what a service puts around a title.
 MAX_TEXT_BYTES = 2800
@@ -145,10 +148,10 @@ class NotificationChannels:
             return self.send_mail(service, notification, message, notification.to, recipients, tuple(service.bcc))
         client = AlertHttpClient()
         service.__class__ = derive_http_apprise_class(type(service), client)
-        steps = {alert.step for alert in notification.alerts}
         # services colour a message by its type
-        notify_type = "success" if steps == {model.STEP_OVER} else "warning" if model.STEP_BEGUN in steps else "info"
-
+        severities = [alert.severity for alert in notification.alerts if alert.step != model.STEP_OVER]
+        worst = next((severity for severity in NOTIFY_TYPES if severity in severities), INFO)
+        notify_type = NOTIFY_TYPES[worst] if severities else "success"
         receiver = "the webhook" if parse_channel_scheme(url) in WEBHOOK_SCHEMES else str(service.service_name)
 
         def notify() -> DeliveryOutcome:

@@ -23,8 +23,8 @@ from site_builder.core.people import PeopleDirectory, fold_alias, fold_login, pa
 from site_builder.fleet import booking_use, processes
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.summary import HostSummary
-from site_builder.health.events import CRITICAL_KINDS, describe_event
-from site_builder.health.model import BEFORE_FIRST_CHECK, SPAN_KINDS, HealthEvent
+from site_builder.health.events import describe_event
+from site_builder.health.model import BEFORE_FIRST_CHECK, CRITICAL_KINDS, SEVERITIES, SPAN_KINDS, HealthEvent
 
 # Rules whose conditions come from history; while it cannot be read, nobody knows whether they are over.
 HEALTH_RULES = frozenset({"gpu-lost", "gpu-hot", "gpu-error"})
@@ -262,13 +262,16 @@ def find_health_conditions(
             owners=people,
             people=people,
             is_lasting=is_lasting,
+            event_severity=event.severity,
         )
         previous = conditions.get(condition.key)
         if previous:  # hot, and slowed down by that
             since = None
             if previous.since is not None and condition.since is not None:
                 since = min(previous.since, condition.since)
-            condition = previous._replace(what=f"{previous.what}; {condition.what}", since=since)
+            worst = min(previous.severity, condition.severity, key=SEVERITIES.index)
+            what = f"{previous.what}; {condition.what}"
+            condition = previous._replace(what=what, since=since, event_severity=worst)
         conditions[condition.key] = condition
     return list(conditions.values())
 

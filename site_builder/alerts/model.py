@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from site_builder.health.model import CRITICAL, INFO, WARNING
+
 WATCH_RULE, WEEKLY_REPORT_RULE = "watch", "weekly-report"
 HOST_RULES = ("host-down", "host-failed", "host-new")
 GPU_RULES = ("gpu-lost", "gpu-hot", "gpu-error", "gpu-held")
 BOOKING_RULES = ("booking-begins", "booking-ends", "booking-broken", "booking-unused")
 OTHER_RULES = (WATCH_RULE, WEEKLY_REPORT_RULE)
 ALL_RULES = (*HOST_RULES, *GPU_RULES, *BOOKING_RULES, *OTHER_RULES)
+# The severity of what these rules report; that of a GPU's condition is its event's, and all others are info.
+RULE_SEVERITIES = {"host-down": CRITICAL, "host-failed": CRITICAL, "booking-broken": WARNING}
 # What an alert reports: a condition has begun, is over, or happened; or it is a test.
 STEP_BEGUN, STEP_OVER, STEP_HAPPENED, STEP_TEST = "begun", "over", "happened", "test"
 # Kinds of receivers; the name follows.
@@ -34,6 +38,11 @@ class Condition(NamedTuple):
     is_lasting: bool = True  # if not, it has happened when it is seen, and is never over
     via: str = ""  # the kind of contact that the owners asked for
     until: int | None = None  # its end, if known in advance
+    event_severity: str = ""  # of the GPU event that it is about
+
+    @property
+    def severity(self) -> str:
+        return self.event_severity or RULE_SEVERITIES.get(self.rule, INFO)
 
     @property
     def key(self) -> str:
@@ -57,7 +66,7 @@ class AlertRule(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """What a receiver is told; hooks get it as JSON (docs/alert.schema.json)."""
+    """One alert for one receiver; hooks get it as JSON (docs/alert.schema.json)."""
 
     id: str
     rule: str
@@ -73,6 +82,7 @@ class Alert(NamedTuple):
     link: str | None = None
     about: str = ""
     why: str = ""  # for `gpuboard alerts`: the rule, and how long the condition held
+    severity: str = INFO
 
     @property
     def condition_key(self) -> str:

@@ -106,6 +106,7 @@ class NotificationQueueBuilder:
             link=f"{board_url.rstrip('/')}/hosts/{condition.host}.html" if board_url else None,
             about=condition.about,
             why=change.reason,
+            severity=condition.severity,
         )
 
     def cancel_pending_alert(self, to: str, key: str, step: str | None, reported_at: int | None = None) -> bool:

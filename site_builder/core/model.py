@@ -432,7 +432,7 @@ class GpuProblem(NamedTuple):
     @property
     def is_visible(self) -> bool:
         """Return True if users of the GPU should see it; others are for its admin, on the host's page."""
-        return self.severity != "info" or self.avoid
+        return self.severity != "info"
 
 
 class GpuStatus(NamedTuple):

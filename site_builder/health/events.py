@@ -12,29 +12,23 @@ from site_builder.health import model
 COUNT_DESCRIPTIONS = {
     "corrected": "corrected ECC errors",
     "uncorrected": "uncorrected ECC errors",
-    "rows_corrected": "rows of memory replaced after corrected errors",
-    "rows_uncorrected": "rows of memory replaced after uncorrected errors",
-    "pages_corrected": "pages of memory retired after corrected errors",
-    "pages_uncorrected": "pages of memory retired after uncorrected errors",
+    "rows_corrected": "memory rows remapped after corrected errors",
+    "rows_uncorrected": "memory rows remapped after uncorrected errors",
+    "pages_corrected": "memory pages retired after corrected errors",
+    "pages_uncorrected": "memory pages retired after uncorrected errors",
 }
 EVENT_SENTENCES = {
-    "gone": "gone from its host",
-    "lost": "lost, the driver could not reach it: {0}",
-    "recovery": "the driver says that it needs to be recovered: {0}",
-    "pending": "a repair of its memory waits for a reset of the GPU",
-    "failed": "a repair of its memory failed",
+    "gone": "no longer in its host",
+    "lost": "lost: the driver could not reach it: {0}",
+    "recovery": "the driver asks for recovery: {0}",
+    "pending": "a memory repair is waiting for a GPU reset",
+    "failed": "a memory repair failed",
     "heat": "slowed by heat",
-    "power": "slowed by its power limit",
-    "hot": "too warm: up to {0} °C (limit {1} °C)",
+    "power": "power-throttled",
+    "hot": "too hot: up to {0} °C (limit {1} °C)",
     "driver": "driver changed from {0} to {1}",
     **{kind: f"{what}: {{0}} more (now {{1}})" for kind, what in COUNT_DESCRIPTIONS.items()},
 }
-# Each kind is in one of these.
-CRITICAL_KINDS = frozenset(
-    {"uncorrected", "rows_uncorrected", "pages_uncorrected", "lost", "gone", "recovery", "failed"}
-)
-WARNING_KINDS = frozenset({"corrected", "rows_corrected", "pages_corrected", "pending", "heat", "hot"})
-INFO_KINDS = frozenset({"power", "driver", "new"})
 # An event that comes again within these seconds continues, but for no longer than a day.
 REJOIN_WITHIN_S = 600
 REJOIN_POWER_WITHIN_S = 6 * HOUR
@@ -42,7 +36,7 @@ REJOIN_POWER_WITHIN_S = 6 * HOUR
 LATE_SNAPSHOT_S = 600
 # An event that began further in the future was recorded by a clock that has been set since.
 MAX_CLOCK_AHEAD_S = HOUR
-# How many GPUs that are gone are remembered of a host.
+# Number of former GPUs to remember for each host.
 MAX_GONE_GPUS = 64
 # A host can claim anything; sums end here.
 MAX_COUNT = 10**15
@@ -60,11 +54,11 @@ def describe_event(event: model.HealthEvent) -> str:
     """Describe an event without its time: `uncorrected ECC errors: 2 more (now 5)`."""
     values = ["?" if value is None else value for value in (*event.value[:3], None, None, None)]
     if event.kind == "new":
-        return f"new in this host; it was in {values[0]} before" if values[0] != "?" else "new in this host"
+        return f"new in this host, previously in {values[0]}" if values[0] != "?" else "new in this host"
     if event.kind == "power" and values[0] not in (1, "?"):
         seconds = values[1]
         total = format_duration(seconds) if isinstance(seconds, int) else "?"
-        addition = f"{total} in all" if event.ended_at is not None else "now again"
+        addition = f"{total} in total" if event.ended_at is not None else "ongoing"
         return f"{EVENT_SENTENCES['power']}, {values[0]} times, {addition}"
     sentence = EVENT_SENTENCES.get(event.kind)
     return sentence.format(*values) if sentence else event.kind  # of a newer gpuboard
@@ -74,7 +68,7 @@ def format_event_time(event: model.HealthEvent, zone: tzinfo) -> str:
     """Return `10 Mar 2026 14:02`, `… – 15:40` or `between … and …`; `since …` for an event that goes on."""
     begin = format_event_moment(event.began_at, zone)
     if event.began_after == model.BEFORE_FIRST_CHECK:
-        begin = f"before {begin}"
+        begin = f"{begin} or earlier"
     elif event.began_after is not None:
         latest = format_event_moment(event.began_at, zone, event.began_after)
         begin = f"between {format_event_moment(event.began_after, zone)} and {latest}"

@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple, Union
 
+import orjson
+
 from site_builder.core.model import GpuNumber, MemoryErrorCounts
+
+# From the worst on. The signs are shown with the words; colour repeats them.
+CRITICAL, WARNING, INFO = SEVERITIES = "critical", "warning", "info"
+SEVERITY_LABELS = {CRITICAL: "▲ critical", WARNING: "◆ warning", INFO: "info"}
+
+
+class ProblemKind(NamedTuple):
+    """A problem in problem_kinds.json: `what` has places for values, `advice` for {reset}, {gpu} and {log}."""
+
+    severity: str
+    what: str
+    advice: str
+
+
+PROBLEM_KINDS = {
+    kind: ProblemKind(**texts)
+    for kind, texts in orjson.loads((Path(__file__).parent / "problem_kinds.json").read_bytes()).items()
+}
+# The kind of problem that an event is about; an event without one has its severity in EVENT_SEVERITIES.
+EVENT_PROBLEM_KINDS = {
+    "lost": "lost",
+    "recovery": "recovery",
+    "failed": "repair-failed",
+    "pending": "repair-pending",
+    "heat": "heat",
+    "hot": "hot",
+    "uncorrected": "ecc-uncorrected",
+    "corrected": "ecc-corrected",
+}
+EVENT_SEVERITIES = {
+    **{event: PROBLEM_KINDS[problem].severity for event, problem in EVENT_PROBLEM_KINDS.items()},
+    **dict.fromkeys(("gone", "rows_uncorrected", "pages_uncorrected"), CRITICAL),
+    **dict.fromkeys(("rows_corrected", "pages_corrected"), WARNING),
+    **dict.fromkeys(("power", "driver", "new"), INFO),
+}
+CRITICAL_KINDS = frozenset(kind for kind, severity in EVENT_SEVERITIES.items() if severity == CRITICAL)
 
 COUNT_NAMES = MemoryErrorCounts._fields
 # Events that last. Transient ones come and go with the load; power comes so often that only its sum is kept.
@@ -60,6 +99,10 @@ class HealthEvent(NamedTuple):
     began_after: int | None = None
     ended_at: int | None = None
     ended_before: int | None = None
+
+    @property
+    def severity(self) -> str:
+        return EVENT_SEVERITIES.get(self.kind, INFO)  # a newer gpuboard may have more kinds
 
 
 class GpuHealthState(NamedTuple):

@@ -11,12 +11,20 @@ from site_builder.core.formatting import DAY, capitalize_sentence, format_names
 from site_builder.core.html import Html, escape_html
 from site_builder.core.model import GpuProblem, HostStatus
 from site_builder.health import events
-from site_builder.health.events import CRITICAL_KINDS, WARNING_KINDS
 from site_builder.health.gpu_health import build_host_health_metrics, list_gpu_health_gpus, list_gpu_health_keys
-from site_builder.health.model import UNNAMED_KEY_PREFIX, GpuHealthMetrics, HealthEvent, HostHealthTimelines
+from site_builder.health.model import (
+    CRITICAL,
+    EVENT_SEVERITIES,
+    INFO,
+    PROBLEM_KINDS,
+    SEVERITIES,
+    SEVERITY_LABELS,
+    UNNAMED_KEY_PREFIX,
+    GpuHealthMetrics,
+    HealthEvent,
+    HostHealthTimelines,
+)
 
-# A word and a sign; the colour repeats it.
-SEVERITY_LABELS = {"critical": "▲ critical", "warning": "◆ warning", "info": "info"}
 MAX_NAMED_GPUS = 16
 # Events that are shown of a GPU; fewer where there are many GPUs, so that the page stays small.
 MAX_EVENTS_PER_GPU, MAX_EVENTS_ON_PAGE = 20, 400
@@ -26,14 +34,16 @@ MAX_URGENT_EVENTS, RECENT_S = 5, 7 * DAY
 COUNT_TITLES = {
     "corrected": "Corrected ECC errors since the driver was loaded",
     "uncorrected": "Uncorrected ECC errors since the driver was loaded",
-    "corrected_ever": "Corrected ECC errors, ever",
-    "uncorrected_ever": "Uncorrected ECC errors, ever",
-    "rows_corrected": "Rows of memory replaced after corrected errors",
-    "rows_uncorrected": "Rows of memory replaced after uncorrected errors",
-    "pages_corrected": "Pages of memory retired after corrected errors",
-    "pages_uncorrected": "Pages of memory retired after uncorrected errors",
+    "corrected_ever": "Corrected ECC errors, lifetime",
+    "uncorrected_ever": "Uncorrected ECC errors, lifetime",
+    "rows_corrected": "Memory rows remapped after corrected errors",
+    "rows_uncorrected": "Memory rows remapped after uncorrected errors",
+    "pages_corrected": "Memory pages retired after corrected errors",
+    "pages_uncorrected": "Memory pages retired after uncorrected errors",
 }
-HealthCountRow = tuple[str, list[tuple[str, bool]]]
+# Counts that are a problem of their own while they are not 0; lifetime counts are history.
+COUNT_PROBLEM_KINDS = {"uncorrected": "ecc-uncorrected"}
+HealthCountRow = tuple[str, list[tuple[str, str]]]
 
 
 class HealthPageEventRow(NamedTuple):
@@ -46,12 +56,16 @@ class HealthPageEventRow(NamedTuple):
     duration: str
     host: str
 
+    @property
+    def label(self) -> str:
+        return SEVERITY_LABELS.get(self.severity, "")
+
 
 class HealthPageSection(NamedTuple):
     """The health section of a host's page; `quiet_gpus` are those without events since `watched_since`.
 
-    A row of counts has a title, and for each GPU a text and whether it is bad. A time line has a title, the key of a
-    GPU, its events, and how many are left out.
+    A row of counts has a title, and for each GPU a text and a severity, empty if it is no problem. A time line has a
+    title, the key of a GPU, its events, and how many are left out.
     """
 
     urgent_events: Sequence[HealthPageEventRow]
@@ -72,7 +86,7 @@ def render_problems(problems: tuple[GpuProblem, ...]) -> Html:
             continue
         # the page's script does not offer GPUs with the class avoid
         classes = f"problem {problem.severity}{' avoid' if problem.avoid else ''}"
-        sign = "▲" if problem.severity == "critical" else "◆"
+        sign = SEVERITY_LABELS[problem.severity][0]
         advice, what = escape_html(problem.advice), escape_html(problem.what)
         paragraphs.append(f'<p class="{classes}" title="{advice}">{sign} {what}</p>')
     return Html("".join(paragraphs))
@@ -88,9 +102,8 @@ def build_health_page_problem_rows(host: HostStatus) -> list[tuple[str, str, str
             if (label, problem) not in seen or status.gpu.parent is None:  # an instance has those of its GPU
                 seen.add((label, problem))
                 labels_by_problem.setdefault(problem, []).append(label)
-    order = list(SEVERITY_LABELS)
     rows = []
-    for problem in sorted(labels_by_problem, key=lambda problem: order.index(problem.severity)):
+    for problem in sorted(labels_by_problem, key=lambda problem: SEVERITIES.index(problem.severity)):
         labels = labels_by_problem[problem]
         omitted = [f"{len(labels) - MAX_NAMED_GPUS} more"] if len(labels) > MAX_NAMED_GPUS else []
         gpus = format_names([*labels[:MAX_NAMED_GPUS], *omitted], MAX_NAMED_GPUS + 1)
@@ -122,7 +135,7 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
         event
         for timeline in timelines.timelines
         for event in timeline.events
-        if event.kind in CRITICAL_KINDS and (event.ended_at is None or event.ended_at >= now.epoch - RECENT_S)
+        if event.severity == CRITICAL and (event.ended_at is None or event.ended_at >= now.epoch - RECENT_S)
     ]
     urgent.sort(key=lambda event: (event.ended_at is not None, -event.began_at))
 
@@ -134,7 +147,7 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
         title = titles.get(timeline.gpu_key)
         if title is None:
             index = timeline.events[0].index
-            title = f"GPU {'?' if index is None else index}, which is gone" if timeline.gpu_key else "The host"
+            title = f"GPU {'?' if index is None else index} (no longer present)" if timeline.gpu_key else "The host"
         key = "" if timeline.gpu_key.startswith(UNNAMED_KEY_PREFIX) else timeline.gpu_key
         earlier_count = timeline.event_count - len(timeline.events)
         page_timelines.append((title, key, build_rows(timeline.events), earlier_count))
@@ -152,10 +165,9 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
 def build_health_page_event_row(
     event: HealthEvent, titles: Mapping[str, str], host: str, now: Now
 ) -> HealthPageEventRow:
-    severity = "critical" if event.kind in CRITICAL_KINDS else "warning" if event.kind in WARNING_KINDS else ""
     return HealthPageEventRow(
         gpu=titles.get(event.gpu_key) or f"GPU {'?' if event.index is None else event.index}",
-        severity=severity,
+        severity="" if event.severity == INFO else event.severity,
         when=events.format_event_time(event, now.zone),
         what=events.describe_event(event),
         duration=events.format_event_duration(event) or "",
@@ -168,20 +180,29 @@ def build_health_page_count_rows(gpus: Sequence[GpuHealthMetrics]) -> Iterator[H
     for position, (name, title) in enumerate(COUNT_TITLES.items()):
         counts = [gpu.counts[position] for gpu in gpus]
         if any(count is not None for count in counts):
-            is_bad = "uncorrected" in name
+            severity = PROBLEM_KINDS[COUNT_PROBLEM_KINDS[name]].severity if name in COUNT_PROBLEM_KINDS else ""
             yield (
                 title,
-                [("–", False) if count is None else (f"{count:,}", is_bad and count > 0) for count in counts],
+                [
+                    ("–", "") if count is None else mark_count(f"{count:,}", severity if count else "")
+                    for count in counts
+                ],
             )
     repairs, slowdowns = [], []
     for gpu in gpus:
         repair = "–" if gpu.failed is None and gpu.pending is None else "none"
-        repair = "failed" if gpu.failed else "waits for a reset" if gpu.pending else repair
-        repairs.append((repair, bool(gpu.failed or gpu.pending)))
+        kind = "failed" if gpu.failed else "pending" if gpu.pending else ""
+        repair = {"failed": "failed", "pending": "waiting for a reset", "": repair}[kind]
+        repairs.append(mark_count(repair, EVENT_SEVERITIES[kind] if kind else ""))
         causes = (("by heat", gpu.heat), ("by its power limit", gpu.power))
         slowdown = " and ".join(cause for cause, is_slowed in causes if is_slowed) or "no"
         is_unknown = gpu.heat is None and gpu.power is None
-        slowdowns.append(("–" if is_unknown else slowdown, bool(gpu.heat)))
-    for title, cells in (("Repair of its memory", repairs), ("Slowed", slowdowns)):
+        slowdowns.append(mark_count("–" if is_unknown else slowdown, EVENT_SEVERITIES["heat"] if gpu.heat else ""))
+    for title, cells in (("Memory repair", repairs), ("Throttled", slowdowns)):
         if any(text != "–" for text, _ in cells):
             yield title, cells
+
+
+def mark_count(text: str, severity: str) -> tuple[str, str]:
+    """Put the sign of a severity before a count; the other counts have none."""
+    return (f"{SEVERITY_LABELS[severity][0]} {text}" if severity else text), severity

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import NamedTuple
-
-import orjson
 
 from site_builder.core.model import Gpu, GpuHealth, GpuProblem, ParsedFile, ToolResult
 from site_builder.health import gpu_health
+from site_builder.health.model import CRITICAL, INFO, PROBLEM_KINDS, SEVERITIES, WARNING
 
-CRITICAL, WARNING, INFO = SEVERITIES = "critical", "warning", "info"
 # The commands that reset a GPU, and words in its driver's messages in dmesg.
 RESET_COMMANDS = {
     "nvidia": "as root: nvidia-smi --gpu-reset -i {}",
@@ -22,18 +18,6 @@ RESET_COMMANDS = {
 KERNEL_LOG_WORDS = {"nvidia": "Xid", "amd": "amdgpu"}
 
 
-class ProblemKind(NamedTuple):
-    """A problem in problem_kinds.json: `what` has places for values, `advice` for {reset}, {gpu} and {log}."""
-
-    severity: str
-    what: str
-    advice: str
-
-
-PROBLEM_KINDS = {
-    kind: ProblemKind(**texts)
-    for kind, texts in orjson.loads((Path(__file__).parent / "problem_kinds.json").read_bytes()).items()
-}
 # Words in a driver's message about a GPU, and the kind of problem; the first that is in the message counts.
 MESSAGE_KINDS = (
     ("requires reset", "reset"),
@@ -50,7 +34,10 @@ MESSAGE_KINDS = (
 )
 # Words in the driver's recovery action, and what to do; the first that is in it counts.
 RECOVERY_ADVICE = (
-    ("drain", "give it nothing new and end what runs on it and exchanges data with it, then reset it ({reset})"),
+    (
+        "drain",
+        "start nothing new on it, stop its processes and those that exchange data with it, then reset it ({reset})",
+    ),
     ("reboot", "reboot the host"),
     ("reset", PROBLEM_KINDS["reset"].advice),
 )
@@ -103,7 +90,7 @@ class ProblemFinder:
             if gpu.temperature is not None and health.fan_error:
                 problems.append(build_problem("fan", "its fan does not answer"))
             elif gpu.temperature is not None and gpu.fan_speed == 0 and gpu.temperature >= WARM_CELSIUS:
-                problems.append(build_problem("fan", "its fan stands still, though the GPU is warm"))
+                problems.append(build_problem("fan", "its fan stands still although the GPU is warm"))
         if overheating:
             problems.append(build_problem("hot", overheating[1]))
         for vendor, message in self.messages:
@@ -146,8 +133,8 @@ def order_problems(problems: tuple[GpuProblem, ...], vendor: str, which: str) ->
 
 def format_problem_advice(advice: str, vendor: str, which: str = "") -> str:
     """Fill in the commands of the GPU's vendor, and its number or bus id."""
-    reset = RESET_COMMANDS.get(vendor, "with the tool of its maker").format(which or "N")
-    return advice.format(reset=reset, gpu=which or "N", log=KERNEL_LOG_WORDS.get(vendor, "its driver"))
+    reset = RESET_COMMANDS.get(vendor, "with the manufacturer's tool").format(which or "N")
+    return advice.format(reset=reset, gpu=which or "N", log=KERNEL_LOG_WORDS.get(vendor, "the driver"))
 
 
 def is_problem_message_about(message: str, gpu: Gpu) -> bool:
@@ -194,7 +181,7 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
     mask = health.clock_reasons or 0
     if mask & (gpu_health.HEAT_BIT | gpu_health.HARDWARE_HEAT_BIT):
         problems.append(
-            build_problem("heat", " to half of its clocks or less" if mask & gpu_health.HARDWARE_HEAT_BIT else "")
+            build_problem("heat", " to half of its clock speed or less" if mask & gpu_health.HARDWARE_HEAT_BIT else "")
         )
     if mask & gpu_health.POWER_BRAKE_BIT:
         problems.append(build_problem("power-brake"))
@@ -206,7 +193,7 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
         # many mainboards provide half of the lanes
         problems.append(build_problem("link", lanes, max_lanes, severity=INFO if lanes * 2 >= max_lanes else WARNING))
     if health.is_persistent is False:
-        problems.append(build_problem("persistence", f", which took {query_ms / 1000:.1f} s" if query_ms else ""))
+        problems.append(build_problem("persistence", f", which takes {query_ms / 1000:.1f} s" if query_ms else ""))
     if health.is_prohibited:
         problems.append(build_problem("prohibited"))
     return tuple(problems) or NO_PROBLEMS

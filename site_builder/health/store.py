@@ -11,7 +11,7 @@ import orjson
 
 from site_builder.core.formatting import HOUR, MINUTE
 from site_builder.health import model
-from site_builder.health.events import CRITICAL_KINDS, find_health_events
+from site_builder.health.events import find_health_events
 from site_builder.history import idle_runs
 from site_builder.history.block_format import DamagedBlockError
 from site_builder.history.database import begin_database_transaction
@@ -154,8 +154,8 @@ def read_stored_timeline(
     if total == max_events:
         count = f"SELECT count(*) FROM event WHERE {where}"  # noqa: S608 # our words
         (total,) = connection.execute(count, values).fetchone()
-        critical = f"{selection} AND kind IN ({','.join('?' * len(CRITICAL_KINDS))}) {order}"
-        ids.update(dict.fromkeys(connection.execute(critical, (*values, *CRITICAL_KINDS, max_events))))
+        critical = f"{selection} AND kind IN ({','.join('?' * len(model.CRITICAL_KINDS))}) {order}"
+        ids.update(dict.fromkeys(connection.execute(critical, (*values, *model.CRITICAL_KINDS, max_events))))
     query = f"SELECT {EVENT_COLUMNS} FROM event WHERE host=? AND number=?"  # noqa: S608 # our words
     events = []
     for event_id in ids:

@@ -13,15 +13,13 @@ from site_builder.core.model import GpuNumber
 from site_builder.core.names import natural_sort_key
 from site_builder.core.terminal_text import flatten_terminal_text, replace_unprintable, truncate_terminal_text
 from site_builder.health import events
-from site_builder.health.model import HealthEvent
+from site_builder.health.model import CRITICAL, SEVERITIES, HealthEvent
 from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
 from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import build_fleet_page_row
 from site_builder.usage.totals import NOTHING_SEEN, PeriodComparison, UsageChange, UsageRow, UsageTotals, UseSummary
 from site_builder.waste.rules import WasteItem
 
-SEVERITIES = ((events.CRITICAL_KINDS, "critical"), (events.WARNING_KINDS, "warning"))
-INFO_LABEL = "for your information"
 # They would fill the report, and nobody has to act on them.
 OMITTED_EVENT_KINDS = frozenset({"power"})
 MAX_NAME_CHARACTERS, MAX_GPU_CHARACTERS, MAX_SENTENCE_CHARACTERS = 40, 68, 160
@@ -122,8 +120,8 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
         "omitted_current_waste": len(report.current_waste) - form.max_wasted,
         "events": [
             {
-                "severity": find_content_event_severity(event)[1],
-                "is_critical": event.kind in events.CRITICAL_KINDS,
+                "severity": event.severity,
+                "is_critical": event.severity == CRITICAL,
                 "when": events.format_event_time(event, report.zone),
                 "gpu": format_content_gpu(form, event.host, event.index if event.gpu_key else None),
                 "what": form.shorten(events.describe_event(event), MAX_SENTENCE_CHARACTERS),
@@ -253,17 +251,7 @@ def build_content_current_waste(item: WasteItem, form: ContentFormat) -> dict[st
 def list_content_events(report: CollectedReport) -> list[HealthEvent]:
     """List the events of the week, the most severe first."""
     shown = [event for event in report.events if event.kind not in OMITTED_EVENT_KINDS]
-    return sorted(
-        shown, key=lambda event: (find_content_event_severity(event)[0], event.began_at, event.host, event.number)
-    )
-
-
-def find_content_event_severity(event: HealthEvent) -> tuple[int, str]:
-    """Return the rank of an event's severity, the worst being 0, and its label."""
-    for rank, (kinds, label) in enumerate(SEVERITIES):
-        if event.kind in kinds:
-            return rank, label
-    return len(SEVERITIES), INFO_LABEL
+    return sorted(shown, key=lambda event: (SEVERITIES.index(event.severity), event.began_at, event.host, event.number))
 
 
 def compare_report_weeks(report: CollectedReport) -> PeriodComparison:

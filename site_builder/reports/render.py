@@ -14,7 +14,7 @@ from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES, format_weekday_date
 from site_builder.core.html import EMPTY_HTML, Html, load_compact_html_template, load_html_template
 from site_builder.core.terminal_text import fit_text, flatten_terminal_text, replace_unprintable, truncate_terminal_text
-from site_builder.health import events
+from site_builder.health.model import CRITICAL
 from site_builder.reports import content
 from site_builder.reports.collect import CollectedReport
 from site_builder.reports.content import build_report_content
@@ -104,7 +104,7 @@ def render_report_brief(report: CollectedReport, url: str = "") -> str:
     lines = [content.build_content_date_range(report)]
     for label, number, before in fleet_page.describe_fleet_page_comparison(content.compare_report_weeks(report)):
         lines.append(f"{number} {label}: {before}")
-    critical_count = sum(event.kind in events.CRITICAL_KINDS for event in content.list_content_events(report))
+    critical_count = sum(event.severity == CRITICAL for event in content.list_content_events(report))
     if critical_count:
         lines.append(f"{critical_count} critical {'event' if critical_count == 1 else 'events'} on GPUs")
     return "\n".join([*lines, *([f"All of it: {url}"] if url else [])])

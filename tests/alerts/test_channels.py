@@ -73,10 +73,28 @@ def build_notification(to: str, via: str = "", alert: Alert = DOWN) -> Notificat
     return Notification("1-2", to, (alert,), 1000, 1000, via)
 
 
+@pytest.mark.parametrize(
+    ("alerts", "notify_type"),
+    [
+        ([DOWN._replace(severity="warning"), DOWN._replace(severity="critical")], "failure"),
+        ([DOWN._replace(severity="warning"), DOWN._replace(severity="critical", step="over")], "warning"),
+        ([DOWN._replace(severity="critical", step="over")], "success"),
+        ([DOWN._replace(severity="odd")], "info"),
+    ],
+)
+def test_services_colour_a_notification_by_its_worst_severity(
+    settings: Settings, web: Web, alerts: list[Alert], notify_type: str
+) -> None:
+    channels = open_channels(settings, channels=(("lab", web.url(f"colour-{len(alerts)}-{notify_type}")),))
+    channels.send(build_notification("channel:lab")._replace(alerts=tuple(alerts)), MESSAGE)
+    (came,) = web.at(f"colour-{len(alerts)}-{notify_type}")
+    assert came["type"] == notify_type
+
+
 def test_a_notification_arrives_at_a_webhook_once(settings: Settings, web: Web) -> None:
     assert to_lab(settings, web.url("here")) == DeliveryOutcome("sent")
     (came,) = web.at("here")
-    assert (came["title"], came["message"], came["type"]) == (MESSAGE.title, MESSAGE.text, "warning")
+    assert (came["title"], came["message"], came["type"]) == (MESSAGE.title, MESSAGE.text, "info")
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_a_gpu_that_is_lost_then_gone_is_one_condition() -> None:
     (lost,) = health(event("lost", value=("GPU is lost",)))
     (gone,) = health(event("lost", ended_at=START + 60), event("gone", began_at=START + 60, number=8))
     assert lost.key == gone.key == "gpu-lost atlas GPU-3"
-    assert (lost.what, gone.what) == ("lost, the driver could not reach it: GPU is lost", "gone from its host")
+    assert (lost.what, gone.what) == ("lost: the driver could not reach it: GPU is lost", "no longer in its host")
     assert (lost.gpus, lost.people, lost.since) == (("3",), ("alice",), START)
 
 
@@ -269,7 +269,7 @@ def test_a_gpu_that_sits_in_another_host_now_is_not_lost() -> None:
 def test_hot_and_slowed_down_is_one_condition() -> None:
     (condition,) = health(event("heat", began_at=START - 60), event("hot", value=(93, 90)))
     assert (condition.rule, condition.since) == ("gpu-hot", START - 60)
-    assert condition.what == "slowed by heat; too warm: up to 93 °C (limit 90 °C)"
+    assert condition.what == "slowed by heat; too hot: up to 93 °C (limit 90 °C)"
 
 
 @pytest.mark.parametrize("kind", ["power", "driver", "new", "corrected", "rows_corrected", "pages_corrected"])

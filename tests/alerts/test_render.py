@@ -146,6 +146,7 @@ several = st.lists(texts, max_size=3).map(tuple)
         Alert,
         *(texts, st.sampled_from(ALL_RULES), steps, texts, texts, st.integers(0, 2**60)),
         *(texts, several, numbers, numbers, several, links),
+        severity=st.sampled_from(["critical", "warning", "info"]),
     )
 )
 def test_any_alert_can_be_written(alert: Alert) -> None:

@@ -317,7 +317,7 @@ def test_a_gpu_of_which_the_driver_says_that_it_must_be_reset_is_lost(form: str,
 def test_a_gpu_that_is_to_be_recovered_is_never_free(form: str, action: str, state: str) -> None:
     (gpu_status,) = board(form, gpu_recovery_action=action).gpus
     assert (gpu_status.state, gpu_status.is_avoided) == (state, True)
-    assert gpu_status.reason == f"the driver says that it needs to be recovered: {action}"
+    assert gpu_status.reason == f"the driver asks for recovery: {action}"
 
 
 @pytest.mark.parametrize("word", ["None", "none", "[N/A]", "[Requested functionality has been deprecated]"])

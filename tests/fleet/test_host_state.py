@@ -168,8 +168,8 @@ def test_rows_beside_an_error_are_shown_and_the_error_is_a_problem() -> None:
     assert host.problems == (
         Problem(
             "data/atlas/gpus.csv",
-            "nvidia-smi ended with exit code 15: Unable to determine the handle; look for Xid in dmesg, then reboot "
-            "the host; if it comes again, look at its power, its seat and its cooling",
+            "nvidia-smi ended with exit code 15: Unable to determine the handle; search dmesg for Xid, then reboot "
+            "the host; if it happens again, check power, seating and cooling",
         ),
     )
 

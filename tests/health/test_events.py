@@ -39,7 +39,7 @@ def test_what_is_counted_before_the_first_look_is_no_event() -> None:
 def test_what_went_on_before_the_first_look_began_before_it() -> None:
     watch = Watch(gpu(failed=True))
     assert (watch.only.kind, watch.only.began_at, watch.only.began_after) == ("failed", NOON, BEFORE_FIRST_CHECK)
-    assert said(watch.only) == "since before 10 Mar 2026 12:00: a repair of its memory failed"
+    assert said(watch.only) == "since 10 Mar 2026 12:00 or earlier: a memory repair failed"
 
 
 # Lost and back
@@ -49,9 +49,9 @@ def test_a_lost_gpu_is_reported_once_and_until_when() -> None:
     watch = Watch(gpu())
     for _ in range(3):
         watch.look(gpu(lost="GPU is lost"))
-    assert said(watch.only) == "since 10 Mar 2026 12:01: lost, the driver could not reach it: GPU is lost"
+    assert said(watch.only) == "since 10 Mar 2026 12:01: lost: the driver could not reach it: GPU is lost"
     watch.look(gpu())
-    assert said(watch.only) == "10 Mar 2026 12:01 – 12:04: lost, the driver could not reach it: GPU is lost"
+    assert said(watch.only) == "10 Mar 2026 12:01 – 12:04: lost: the driver could not reach it: GPU is lost"
     assert events.format_event_duration(watch.only) == "3 min"
 
 
@@ -119,7 +119,7 @@ def test_a_gpu_that_is_gone_again_long_after_is_gone_since_then() -> None:
 def test_a_gpu_that_comes_says_where_it_was() -> None:
     watch = Watch(gpu())
     watch.look(gpu(), gpu(B, index=1), where={B: "hydra"})
-    assert said(watch.only) == "10 Mar 2026 12:01: new in this host; it was in hydra before"
+    assert said(watch.only) == "10 Mar 2026 12:01: new in this host, previously in hydra"
 
 
 def test_what_was_wrong_with_a_gpu_that_is_gone_is_over() -> None:
@@ -162,7 +162,7 @@ def test_counts_that_rise_again_within_minutes_are_one_event() -> None:
     for number in range(1, 6):
         watch.look(gpu(rows_uncorrected=number))
     assert said(watch.only) == (
-        "10 Mar 2026 12:01 – 12:05: rows of memory replaced after uncorrected errors: 5 more (now 5)"
+        "10 Mar 2026 12:01 – 12:05: memory rows remapped after uncorrected errors: 5 more (now 5)"
     )
     assert events.format_event_duration(watch.only) is None
 
@@ -269,7 +269,7 @@ def test_a_hot_gpu_event_has_the_highest_temperature() -> None:
     watch = Watch(gpu())
     for degrees in (91, 95, 92):
         watch.look(gpu(hot=(degrees, 90)))
-    assert events.describe_event(watch.only) == "too warm: up to 95 °C (limit 90 °C)"
+    assert events.describe_event(watch.only) == "too hot: up to 95 °C (limit 90 °C)"
 
 
 def test_power_limit_time_is_summed_up() -> None:
@@ -278,10 +278,10 @@ def test_power_limit_time_is_summed_up() -> None:
         for on in (True, True, False):
             watch.look(gpu(power=on))
         watch.look(gpu(), after=HOUR)
-    assert events.describe_event(watch.only) == "slowed by its power limit, 4 times, 8 min in all"
+    assert events.describe_event(watch.only) == "power-throttled, 4 times, 8 min in total"
     assert (watch.only.value[0], watch.only.value[1]) == (4, 480)
     watch.look(gpu(power=True))
-    assert events.describe_event(watch.only) == "slowed by its power limit, 5 times, now again"
+    assert events.describe_event(watch.only) == "power-throttled, 5 times, ongoing"
 
 
 def test_power_limit_time_is_reported_by_day() -> None:

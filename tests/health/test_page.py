@@ -111,9 +111,9 @@ def lost(index: int, why: str) -> str:
 def test_where_nothing_happened_it_says_since_when(tmp_path: Path) -> None:
     health_lab = Told(tmp_path)
     health_lab.minute({}, {})
-    assert re.search(r"Nothing happened to any GPU since \d+ \w+ \d{4} \d\d:\d\d\.", health_lab.part)
-    assert "Uncorrected ECC errors, ever 0 0" in health_lab.part
-    assert "Corrected ECC errors, ever" not in health_lab.part  # which no GPU tells
+    assert re.search(r"No events for any GPU since \d+ \w+ \d{4} \d\d:\d\d\.", health_lab.part)
+    assert "Uncorrected ECC errors, lifetime 0 0" in health_lab.part
+    assert "Corrected ECC errors, lifetime" not in health_lab.part  # which no GPU tells
 
 
 def test_what_happened_is_there_with_when_and_how_long_and_its_severity(tmp_path: Path) -> None:
@@ -122,13 +122,13 @@ def test_what_happened_is_there_with_when_and_how_long_and_its_severity(tmp_path
         health_lab.minute({}, gpu_cells)
     clock = r"\d+ \w+ \d{4} \d\d:\d\d"
     lost_for = (
-        rf"{clock} – (\d+ \w+ \d{{4}} )?\d\d:\d\d ▲ critical lost, the driver could not reach it: GPU is lost 2 min"
+        rf"{clock} – (\d+ \w+ \d{{4}} )?\d\d:\d\d ▲ critical lost: the driver could not reach it: GPU is lost 2 min"
     )
     assert re.search(lost_for, health_lab.part)
     assert re.search(rf"{clock} ▲ critical uncorrected ECC errors: 2 more \(now 2\)", health_lab.part)
     assert re.search(rf"since {clock} ◆ warning slowed by heat", health_lab.part)
-    assert "Nothing happened to GPU 0 since" in health_lab.part
-    assert "Uncorrected ECC errors, ever 0 ▲ 2" in health_lab.part
+    assert "No events for GPU 0 since" in health_lab.part
+    assert "Uncorrected ECC errors, lifetime 0 2" in health_lab.part
 
 
 def test_a_host_that_is_down_keeps_its_time_line(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_gpus_without_health_readings_have_no_table(tmp_path: Path) -> None:
     lab.host("atlas")
     lab.build()
     page = (lab.www / "hosts/atlas.html").read_text()
-    assert "Nothing happened to the GPU since" in page
-    assert "Counts as they are now" not in page
+    assert "No events for the GPU since" in page
+    assert "Current counts" not in page
 
 
 def test_the_health_section_is_the_same_where_people_are_hidden(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from site_builder.core.model import Gpu, GpuProblem, ParsedFile, SnapshotHeader, ToolResult
 from site_builder.fleet import host_state
+from site_builder.health.model import PROBLEM_KINDS, SEVERITIES
 from site_builder.health.problems import (
     EXIT_CODE_KINDS,
     MESSAGE_KINDS,
     MIN_CORRECTED_ERRORS,
-    PROBLEM_KINDS,
-    SEVERITIES,
     WARM_CELSIUS,
     ProblemFinder,
     build_problem,
@@ -103,11 +102,11 @@ def test_a_gpu_without_readings_has_no_problems() -> None:
     ("mask", "kind", "what"),
     [
         ("0x0000000000000020", "heat", "slowed by heat"),
-        ("0x0000000000000040", "heat", "slowed by heat to half of its clocks or less"),
-        ("0x0000000000000048", "heat", "slowed by heat to half of its clocks or less"),
-        ("0x0000000000000080", "power-brake", "slowed by the power brake of the hardware"),
-        ("0x0000000000000088", "power-brake", "slowed by the power brake of the hardware"),
-        ("0x0000000000000008", "slowdown", "slowed by the hardware, which does not say why"),
+        ("0x0000000000000040", "heat", "slowed by heat to half of its clock speed or less"),
+        ("0x0000000000000048", "heat", "slowed by heat to half of its clock speed or less"),
+        ("0x0000000000000080", "power-brake", "slowed by the hardware power brake"),
+        ("0x0000000000000088", "power-brake", "slowed by the hardware power brake"),
+        ("0x0000000000000008", "slowdown", "slowed by the hardware for an unknown reason"),
     ],
 )
 def test_the_reason_of_a_slowdown_is_named(mask: str, kind: str, what: str) -> None:
@@ -137,8 +136,8 @@ def test_a_mask_that_is_none_says_nothing(mask: str) -> None:
 @pytest.mark.parametrize(
     ("temperature", "margin", "what"),
     [
-        (91.0, "[N/A]", "too warm: at its limit of 90 °C"),
-        (85.0, "-2", "too warm: at its limit of 83 °C"),
+        (91.0, "[N/A]", "too hot: at its limit of 90 °C"),
+        (85.0, "-2", "too hot: at its limit of 83 °C"),
         (89.0, "[N/A]", None),
         (95.0, "3", None),
         (None, "-5", None),
@@ -169,12 +168,12 @@ def test_uncorrected_errors_since_the_driver_was_loaded_are_critical(count: str,
 def test_lifetime_errors_are_info_only() -> None:
     problem = only(gpu(ecc__errors__uncorrected__aggregate__total="2"))
     assert (problem.kind, problem.severity, problem.avoid) == ("ecc-before", "info", False)
-    assert problem.what == "2 uncorrected ECC errors in its life, none since the driver was loaded"
+    assert problem.what == "2 uncorrected ECC errors in its lifetime, none since the driver was loaded"
 
 
 def test_no_recent_errors_is_stated_only_where_known() -> None:
     cells = {"ecc__errors__uncorrected__volatile__total": "[N/A]", "ecc__errors__uncorrected__aggregate__total": "1"}
-    assert only(gpu(45.0, **cells)).what == "1 uncorrected ECC error in its life"
+    assert only(gpu(45.0, **cells)).what == "1 uncorrected ECC error in its lifetime"
 
 
 def test_corrected_errors_are_reported_where_there_are_many() -> None:
@@ -203,17 +202,17 @@ def test_a_repair_that_failed_is_critical() -> None:
 @pytest.mark.parametrize(
     ("action", "advice"),
     [
-        ("Reset", "end what runs on it and reset it (as root: nvidia-smi --gpu-reset -i 3)"),
+        ("Reset", "stop its processes and reset it (as root: nvidia-smi --gpu-reset -i 3)"),
         ("Reboot", "reboot the host"),
-        ("Drain P2P", "give it nothing new"),
-        ("Drain and Reset", "give it nothing new"),
-        ("Something new", "do what it says"),
+        ("Drain P2P", "start nothing new on it"),
+        ("Drain and Reset", "start nothing new on it"),
+        ("Something new", "do that when the GPU is not in use"),
     ],
 )
 def test_a_recovery_action_has_advice(action: str, advice: str) -> None:
     problem = only(gpu(gpu_recovery_action=action))
     assert (problem.kind, problem.severity, problem.avoid) == ("recovery", "critical", True)
-    assert problem.what == f"the driver says that it needs to be recovered: {action}"
+    assert problem.what == f"the driver asks for recovery: {action}"
     assert problem.advice.startswith(advice)
 
 
@@ -288,10 +287,10 @@ def test_a_narrow_link_is_judged_while_the_gpu_works(width: str, widest: str, st
 
 def test_persistence_mode_off_names_the_query_time_where_it_is_long() -> None:
     off = gpu(persistence_mode="Disabled")
-    assert only(off).what == "persistence mode is off: the driver starts anew at each call"
+    assert only(off).what == "persistence mode is off: every query reloads the driver"
     problem = only(off, took=1740)
     assert (problem.kind, problem.severity, problem.avoid) == ("persistence", "info", False)
-    assert problem.what.endswith("at each call, which took 1.5 s")
+    assert problem.what.endswith("reloads the driver, which takes 1.5 s")
     assert found(gpu(), took=9000) == ()
 
 
@@ -307,7 +306,7 @@ def test_the_doctor_on_the_host_gives_the_same_advice() -> None:
 def test_nobody_is_given_a_gpu_that_no_program_may_use(mode: str, is_prohibited: bool) -> None:
     problems = found(gpu(compute_mode=mode))
     assert [(problem.kind, problem.severity, problem.avoid) for problem in problems] == (
-        [("prohibited", "info", True)] if is_prohibited else []
+        [("prohibited", "warning", True)] if is_prohibited else []
     )
 
 
@@ -330,7 +329,7 @@ def test_a_message_may_name_it_by_its_number() -> None:
 
 def test_an_unknown_message_is_shown_as_it_is() -> None:
     problem = only(gpu(), "WARNING: gpu 0000:41:00.0 is tired")
-    assert (problem.kind, problem.what) == ("said", "its driver says of it: WARNING: gpu 0000:41:00.0 is tired")
+    assert (problem.kind, problem.what) == ("said", "driver message: WARNING: gpu 0000:41:00.0 is tired")
 
 
 def test_what_one_tool_says_is_not_about_the_gpus_of_another_maker() -> None:
@@ -372,7 +371,7 @@ def test_critical_problems_come_first_and_each_kind_once() -> None:
 def test_advice_is_for_the_tools_of_its_maker() -> None:
     cells = {"ecc__errors__uncorrected__volatile__total": "1"}
     assert "amd-smi reset" in only(gpu(45.0, None, "amd", **cells)).advice
-    assert "tool of its maker" in only(gpu(45.0, None, "other", **cells)).advice
+    assert "manufacturer's tool" in only(gpu(45.0, None, "other", **cells)).advice
 
 
 def test_one_without_a_number_is_named_by_its_place() -> None:
@@ -398,9 +397,9 @@ FIRST = {
     "ecc-uncorrected": "2 uncorrected ECC errors",
     "heat": "",
     "hot": "90",
-    "fan": "its fan does not answer, or stands still, though the GPU is warm",
+    "fan": "its fan does not answer, or stands still although the GPU is warm",
     "ecc-corrected": "1,000",
-    "persistence": ", which took 1.5 s",
+    "persistence": ", which takes 1.5 s",
 }
 
 

@@ -196,7 +196,7 @@ def test_a_gpu_that_moves_takes_its_time_line_along(keeper: Keeper) -> None:
     host_timelines = keeper.log.read_timelines("hydra", ("GPU-c", B), NOON + 240, 20)
     assert [[(event.host, describe_event(event)) for event in line.events] for line in host_timelines.timelines] == [
         [
-            ("hydra", "new in this host; it was in atlas before"),
+            ("hydra", "new in this host, previously in atlas"),
             ("atlas", "uncorrected ECC errors: 3 more (now 3)"),
         ]
     ]

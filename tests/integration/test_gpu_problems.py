@@ -13,13 +13,29 @@ import jsonschema
 import pytest
 from playwright.sync_api import Browser
 
+from site_builder.alerts.channels import NOTIFY_TYPES
+from site_builder.alerts.conditions import find_health_conditions
+from site_builder.alerts.model import Condition
+from site_builder.board.outputs import metrics
 from site_builder.bookings import gpu_selection, policy
 from site_builder.client import loader, picker, search
 from site_builder.client import render as client_render
 from site_builder.client.model import Fleet
 from site_builder.core.clock import Now
-from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus
+from site_builder.core.model import Booking, FreeGpu, Gpu, GpuProblem, GpuStatus, HostStatus
 from site_builder.core.records import as_clean_text
+from site_builder.health import page as health_page
+from site_builder.health import problems
+from site_builder.health.model import (
+    COUNT_NAMES,
+    EVENT_PROBLEM_KINDS,
+    EVENT_SEVERITIES,
+    PROBLEM_KINDS,
+    SEVERITY_LABELS,
+    GpuHealthMetrics,
+    HealthEvent,
+)
+from site_builder.health.page import COUNT_TITLES
 from site_builder.watches import build as watch_build
 from site_builder.watches import store as watch_store
 from tests.support.board_fixture import Lab, person, process
@@ -110,8 +126,8 @@ def test_an_error_in_one_cell_is_reported_wherever_states_are(failing: Lab) -> N
     assert reasons == [
         "its memory cannot be read: Unknown Error",
         "the driver cannot reach it: GPU requires reset",
-        "the driver says that it needs to be recovered: Reboot",
-        "the driver says that it needs to be recovered: Drain P2P",
+        "the driver asks for recovery: Reboot",
+        "the driver asks for recovery: Drain P2P",
         "the processes on it could not be read: Not Supported",
     ]
     assert failing.host_status()["gpus"][5]["processes"] == []
@@ -143,6 +159,89 @@ def test_a_gpu_that_was_lost_stays_lost_for_programs_while_its_host_is_down(tmp_
     host = fleet.find_host("atlas") if fleet else None
     assert host, wrong
     assert [gpu.state for gpu in host.gpus] == ["unknown", "lost"]
+
+
+# Severities
+
+
+@pytest.mark.parametrize("kind", PROBLEM_KINDS)
+def test_every_place_shows_a_problem_with_the_same_severity(kind: str) -> None:
+    problem, severity = problems.build_problem(kind, "x", "y"), PROBLEM_KINDS[kind].severity
+    status = GpuStatus(Gpu(0, "GPU-0", "A100"), "A100", "free", "", problems=(problem,))
+    ((_, class_name, label, *_),) = health_page.build_health_page_problem_rows(
+        HostStatus("atlas", None, (), "fresh", "", gpus=(status,))
+    )
+    assert (class_name, label) == (severity, SEVERITY_LABELS[severity])
+    row_html = health_page.render_problems((problem,))
+    if severity == "info":
+        assert row_html == ""
+    else:
+        assert f'class="problem {severity}' in row_html
+        assert f">{SEVERITY_LABELS[severity][0]} " in row_html
+    (line,) = metrics.format_gpu_health_metrics([("{a", metrics.build_stable_gpu_metrics(status))])[-1]
+    assert f'severity="{severity}"' in line
+    gpu_fields = {"index": 0, "state": "free", "problems": [problem._asdict()]}  # as in status.json
+    assert loader.parse_fleet_gpu(gpu_fields, as_clean_text, "fresh").problems[0].severity == severity
+
+
+@pytest.mark.parametrize("kind", EVENT_SEVERITIES)
+def test_every_place_shows_an_event_with_the_severity_of_its_problem(kind: str) -> None:
+    severity = EVENT_SEVERITIES[kind]
+    if kind in EVENT_PROBLEM_KINDS:
+        assert severity == PROBLEM_KINDS[EVENT_PROBLEM_KINDS[kind]].severity
+    event = HealthEvent("atlas", 1, "GPU-0", 0, kind, (7, 9, 7), int(a_moment().epoch))
+    row = health_page.build_health_page_event_row(event, {}, "atlas", a_moment())
+    assert (row.severity or "info") == severity
+    for condition in find_health_conditions([event], {}, a_moment()):
+        assert condition.severity == severity
+    for severity_name, notify_type in NOTIFY_TYPES.items():
+        assert {"failure": "critical"}.get(notify_type, notify_type) == severity_name
+
+
+def test_counts_have_the_severity_of_their_problems() -> None:
+    counts = [2 if name in COUNT_TITLES else None for name in COUNT_NAMES]
+    gpu = GpuHealthMetrics(
+        "GPU-0", 0, None, None, tuple(counts), None, pending=True, failed=False, heat=True, power=True, hot=()
+    )
+    rows = dict(health_page.build_health_page_count_rows([gpu]))
+    assert rows.pop(COUNT_TITLES["uncorrected"]) == [("▲ 2", PROBLEM_KINDS["ecc-uncorrected"].severity)]
+    assert rows.pop("Memory repair") == [("◆ waiting for a reset", PROBLEM_KINDS["repair-pending"].severity)]
+    assert rows.pop("Throttled") == [("◆ by heat and by its power limit", PROBLEM_KINDS["heat"].severity)]
+    assert {cell for cells in rows.values() for cell in cells} == {("2", "")}
+    (failed_row,) = [
+        cells
+        for _, cells in health_page.build_health_page_count_rows([gpu._replace(failed=True)])
+        if cells[0][0] == "▲ failed"
+    ]
+    assert failed_row[0][1] == PROBLEM_KINDS["repair-failed"].severity
+
+
+def test_the_alert_rules_of_prometheus_have_the_same_severities() -> None:
+    text = (ROOT / "docs/prometheus-alerts.yml").read_text()
+    severities = dict(re.findall(r"alert: (\w+)\n(?:.*\n)*?\s+labels: \{severity: (\w+)\}", text))
+    problem_kinds = {
+        "GpuHot": "hot",
+        "GpuSlowedByHeat": "heat",
+        "GpuMemoryErrors": "ecc-uncorrected",
+        "GpuNeedsRecovery": "recovery",
+        "GpuNeedsReset": "repair-pending",
+        "GpuBroken": "repair-failed",
+        "GpuLost": "lost",
+    }
+    assert {name: severities[name] for name in problem_kinds} == {
+        name: PROBLEM_KINDS[kind].severity for name, kind in problem_kinds.items()
+    }
+    rules = {
+        "GpuHostDown": "host-down",
+        "GpuHostFailed": "host-failed",
+        "GpuConflict": "booking-broken",
+        "GpuHeld": "gpu-held",
+        "GpuBookedUnused": "booking-unused",
+    }
+    assert {name: severities[name] for name in rules} == {
+        name: Condition(rule).severity for name, rule in rules.items()
+    }
+    assert severities["GpuMissing"] == EVENT_SEVERITIES["gone"]
 
 
 # Who is given a GPU
@@ -227,7 +326,7 @@ def test_the_row_of_a_gpu_says_what_is_wrong_in_words_and_what_to_do(lab: Lab) -
     assert "▲ 2 uncorrected ECC errors since the driver was loaded" in row_of(lab, 1)
     assert "nvidia-smi --gpu-reset -i 1" in row_of(lab, 1)
     assert "◆ its infoROM is corrupted" in row_of(lab, 2)
-    assert "◆ slowed by heat to half of its clocks or less" in row_of(lab, 3)
+    assert "◆ slowed by heat to half of its clock speed or less" in row_of(lab, 3)
     assert "Prohibited" in row_of(lab, 5)
     assert "problem" not in row_of(lab, 0)
 
@@ -238,7 +337,7 @@ def test_infos_are_not_on_the_board(lab: Lab) -> None:
 
 
 def test_the_row_of_a_lost_gpu_has_advice_for_its_message(lab: Lab) -> None:
-    text = "The driver cannot reach it: GPU requires reset. End what runs on it and reset it (as root: nvidia-smi"
+    text = "The driver cannot reach it: GPU requires reset. Stop its processes and reset it (as root: nvidia-smi"
     assert text in row_of(lab, 4)
 
 
@@ -247,7 +346,7 @@ def test_the_host_page_shows_each_problem_once(lab: Lab) -> None:
     part = page.partition("<section class=part id=_wrong>")[2].partition("</section>")[0]
     assert part.count("<tr>") == 2
     assert "<th scope=row>0, 1, 2 and 3<td>info<td>" in part
-    assert "Persistence mode is off: the driver starts anew at each call, which took 2.0 s." in part
+    assert "Persistence mode is off: every query reloads the driver, which takes 2.0 s." in part
     assert "_wrong" not in (lab.www / "hosts/lyra.html").read_text()
 
 
@@ -304,7 +403,7 @@ def test_the_table_says_what_is_wrong(fleet: Fleet) -> None:
     assert re.search(r"^ 0 \[ \]", text, re.MULTILINE)
     assert re.search(r"^ 1 \[!\].* 2 uncorrected ECC errors", text, re.MULTILINE)
     assert re.search(r"^ 5 \[!\].* its compute mode", text, re.MULTILINE)
-    assert re.search(r"^ 6 \[ \].* a repair of its memory", text, re.MULTILINE)
+    assert re.search(r"^ 6 \[ \].* a memory repair is waiting", text, re.MULTILINE)
     assert "persistence" not in text
 
 

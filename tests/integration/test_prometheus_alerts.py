@@ -49,7 +49,7 @@ CASES = (
         4,
         6,
         {},
-        "Prometheus gets no metrics from the board; look at the web server and at /metrics.",
+        "Prometheus gets no metrics from the board; check the web server and /metrics.",
     ),
     Alert(
         "GpuboardBuilderStopped",
@@ -57,7 +57,7 @@ CASES = (
         1,
         10,
         {},
-        "The board was last built 10m 0s ago; look at cron and at state/build.log on the web host.",
+        "The board was last built 10m 0s ago; check cron and state/build.log on the web host.",
     ),
     Alert(
         "GpuboardProblems",
@@ -65,7 +65,7 @@ CASES = (
         59,
         61,
         {},
-        "The board tells 3 problems; they stand at the end of the page.",
+        "The board reports 3 problems; they are listed at the end of the page.",
     ),
     Alert(
         "GpuHostStale",
@@ -73,7 +73,7 @@ CASES = (
         9,
         11,
         {"host": "atlas", "state": "stale"},
-        "atlas sends old snapshots; try gpu-check.sh status there.",
+        "atlas sends old snapshots; run gpu-check.sh status there.",
     ),
     Alert(
         "GpuHostDown",
@@ -81,7 +81,7 @@ CASES = (
         1,
         3,
         {"host": "atlas", "state": "down"},
-        "Nothing has come from atlas for more than 10 minutes; is it up, and can it reach the web host?",
+        "No data from atlas for more than 10 minutes; check that it is up and can reach the web host.",
     ),
     Alert(
         "GpuHostFailed",
@@ -89,7 +89,7 @@ CASES = (
         1,
         3,
         {"host": "atlas", "state": "failed"},
-        "nvidia-smi tells no GPU on atlas; the reason is on its card.",
+        "The GPUs of atlas cannot be read; the board shows the reason.",
     ),
     Alert(
         "GpuHostUnseen",
@@ -97,7 +97,7 @@ CASES = (
         59,
         61,
         {"host": "atlas", "state": "unseen"},
-        "atlas is listed, but it never pushed; ./install.sh host sets it up.",
+        "atlas is listed but has never pushed; set it up with ./install.sh host.",
     ),
     Alert(
         "GpuHostDiskFull",
@@ -116,7 +116,7 @@ CASES = (
         0,
         2,
         {**GPU, "state": "lost"},
-        "The driver of atlas cannot reach GPU 2; a reset or a reboot may help.",
+        "The driver of atlas cannot reach GPU 2; try a reset or a reboot.",
     ),
     Alert(
         "GpuMissing",
@@ -144,7 +144,7 @@ CASES = (
         359,
         361,
         {**GPU, "state": "held"},
-        "The memory of GPU 2 of atlas is taken, but hardly used.",
+        "GPU 2 of atlas is held idle: memory taken, hardly used.",
     ),
     Alert(
         "GpuBookedUnused",
@@ -152,16 +152,16 @@ CASES = (
         719,
         721,
         {**GPU, "state": "booked"},
-        "GPU 2 of atlas is promised, and nobody has used it for 12 hours.",
+        "GPU 2 of atlas is booked, but has not been used for 12 hours.",
     ),
-    Alert("GpuHot", {gpu_series("temperature_celsius"): "93+0x60"}, 9, 11, GPU, "GPU 2 of atlas has 93 °C."),
+    Alert("GpuHot", {gpu_series("temperature_celsius"): "93+0x60"}, 9, 11, GPU, "GPU 2 of atlas is at 93 °C."),
     Alert(
         "GpuSlowedByHeat",
         {gpu_series("throttled", ', reason="heat"'): ALWAYS, gpu_series("throttled", ', reason="power"'): ALWAYS},
         9,
         11,
         {**GPU, "reason": "heat"},
-        "GPU 2 of atlas runs slower since it is too warm; look at its fans and at the room.",
+        "GPU 2 of atlas is slowed by heat; check its fans and the room temperature.",
     ),
     Alert(
         "GpuMemoryErrors",
@@ -169,15 +169,23 @@ CASES = (
         20,
         25,
         {**GPU, "kind": "uncorrected"},
-        "GPU 2 of atlas had errors in its memory that could not be corrected; what ran there may be wrong.",
+        "GPU 2 of atlas had uncorrected memory errors; results computed on it may be wrong.",
     ),
     Alert(
-        "GpuNeedsReset",
-        {gpu_series("repair_pending"): "0+0x60", gpu_series("recovery_needed"): ALWAYS},
+        "GpuNeedsRecovery",
+        {gpu_series("recovery_needed"): ALWAYS},
         4,
         6,
         GPU,
-        "GPU 2 of atlas asks for a reset; do it when nobody is on it.",
+        "The driver asks for recovery of GPU 2 of atlas; the board shows what it asks for.",
+    ),
+    Alert(
+        "GpuNeedsReset",
+        {gpu_series("repair_pending"): ALWAYS},
+        4,
+        6,
+        GPU,
+        "GPU 2 of atlas needs a reset to finish a memory repair; reset it when it is not in use.",
     ),
     Alert(
         "GpuBroken",
@@ -185,7 +193,7 @@ CASES = (
         4,
         6,
         GPU,
-        "GPU 2 of atlas could not replace a bad row of its memory; have it exchanged.",
+        "GPU 2 of atlas could not repair its memory; replace the GPU.",
     ),
     Alert(
         "NoGpuFree",

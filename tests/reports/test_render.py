@@ -145,7 +145,7 @@ def test_severe_events_come_first(html: str) -> None:
     assert [(word[0], word[2]) for word in words] == [
         ("critical", "hydra:0"),
         ("warning", "atlas:0"),
-        ("for your information", "atlas"),
+        ("info", "atlas"),
     ]
     assert words[1][1:] == ("9 Nov 2026 00:02 – 02:00", "atlas:0", "slowed by heat")
 
@@ -186,7 +186,7 @@ def test_the_text_has_all_parts_and_says_where_the_charts_are(week: CollectedRep
     assert heads == ["In short", "Use by day", "Use by model", "People", "Waste", "Health"]
     assert report_text.endswith("\nWith charts: https://gpus.lab.org/reports/2026-W46.html\n")
     assert "- atlas:0: slowed by heat (9 Nov 2026 00:02 – 02:00)" in report_text
-    assert "! hydra:0: lost, the driver could not reach it" in report_text
+    assert "! hydra:0: lost: the driver could not reach it" in report_text
 
 
 # How it looks

@@ -20,7 +20,7 @@ AT_ONCE = {
     name: rule._replace(delay=0, resolve_after=0, send_resolved=True, quiet_hours=None)
     for name, rule in DEFAULT_RULES.items()
 }
-LOST = Condition("gpu-lost", "atlas", "GPU-3", ("3",), "lost, the driver could not reach it: GPU is lost", START)
+LOST = Condition("gpu-lost", "atlas", "GPU-3", ("3",), "lost: the driver could not reach it: GPU is lost", START)
 HELD = Condition("gpu-held", "atlas", "GPU-0", ("0",), "7 GiB taken", START, ("alice",), ("alice",))
 
 
