@@ -35,7 +35,9 @@ NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run", "bench/c
 # They run until Ctrl-C: here, until the board answers.
 UNTIL_CTRL_C = {"./install.sh run", "gpuboard serve", "gpuboard serve --htpasswd users"}
 # They tell what is wrong, also where it is no more than a warning.
-MAY_WARN = {"gpuboard doctor", "~/.local/share/gpuboard/scripts/gpu-doctor.sh"}
+MAY_WARN = {"gpuboard doctor", "~/.local/share/gpuboard/scripts/gpu-doctor.sh"} | {
+    "gpuboard token --revoke alice"  # where alice has none
+}
 # Who types a line, by the first that fits; what is said of each machine is done on both sides.
 WHO = (
     (r"\./install\.sh remove", ("lab", "gpuboard")),
