@@ -206,14 +206,18 @@ def format_card_reason(text: str) -> str:
 
 
 def format_card_models(host: HostStatus) -> str:
-    """Format the models of a host as `4 × H100 80 GB, 1 × T4 16 GB`; with MIG as `1 × H100 80 GB (2 × 1g.10gb)`."""
-    models: Counter[str] = Counter()
+    """Format the models of a host as `4 × H100 80 GB, 1 × T4 16 GB`."""
+    return ", ".join(f"{count} × {model}" for model, count in Counter(filter(None, list_card_models(host))).items())
+
+
+def list_card_models(host: HostStatus) -> list[str]:
+    """Return the model of each whole GPU, with its instances: `H100 80 GB (2 × 1g.10gb)`; empty if unknown."""
+    models = []
     for gpu_status, instances in list_whole_gpus(host):
-        if gpu_status.gpu.name:
-            profiles = [instance.gpu.profile or "MIG" for instance in instances]
-            instance_names = f" ({format_name_counts(profiles, alone='')})" if profiles else ""
-            models[f"{gpu_status.model}{instance_names}"] += 1
-    return ", ".join(f"{count} × {model}" for model, count in models.items())
+        profiles = [instance.gpu.profile or "MIG" for instance in instances]
+        instance_names = f" ({format_name_counts(profiles, alone='')})" if profiles else ""
+        models.append(f"{gpu_status.model}{instance_names}" if gpu_status.gpu.name else "")
+    return models
 
 
 def compute_card_disk_percent(disk: Disk) -> float:
@@ -246,7 +250,21 @@ def build_card_rows(host: HostStatus, now: Now, sparklines: Mapping[str, str] | 
     if sparklines:
         keys = list_host_gpu_keys(host.gpus)
         rows = [row._replace(sparkline=Html(sparklines.get(key, ""))) for row, key in zip(rows, keys)]
-    return arrange_card_mig_rows(host, rows, now) if has_mig_gpu(host) else rows
+    if has_mig_gpu(host):
+        rows = arrange_card_mig_rows(host, rows, now)
+    models = list_card_models(host)
+    if len(set(models)) < 2:
+        return rows
+    # the search of the page needs to know which GPU is of which model
+    row_models = (
+        escape_html(model)
+        for model, whole in zip(models, list_whole_gpus(host))
+        for _ in range(1 + len(whole.instances))
+    )
+    return [
+        row._replace(row_attributes=Html(f'{row.row_attributes} data-model="{model}"'))
+        for row, model in zip(rows, row_models)
+    ]
 
 
 def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> CardGpuRow:

@@ -227,6 +227,8 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
         raise click.UsageError("say --json or --watch, not both")
     if every is not None and not watch:
         raise click.UsageError("--every goes with --watch")
+    if "mem" in words:
+        raise click.UsageError("put a comparison in quotes: 'mem>40'")
     with translate_to_command_errors():
         load_fleet = loader.open_fleet(loaded)
 
@@ -260,8 +262,12 @@ def build_empty_list_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
     if not fleet.hosts:
         return EmptyListError(f"there are no hosts yet: {fleet.source} has none")
     count = formatting.format_count(len(fleet.hosts), "host")
+    hints = [term.hint for term in search.parse_search_arguments(words) if term.hint]
+    if len(words) > 1:
+        hints.append("all words must match")
+    hint = "".join(f": {sanitize_setting_text(hint)}" for hint in hints[:1])
     return NegativeResultError(
-        f"nothing fits {sanitize_setting_text(' '.join(words))}: {fleet.source} has {count}, and none of them does"
+        f"no match for {sanitize_setting_text(' '.join(words))} on {fleet.source} ({count}){hint}"
     )
 
 

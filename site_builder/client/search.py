@@ -5,17 +5,31 @@ www/assets/search.js does the same in the page; the cases in tests/support/searc
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
 from site_builder.core import formatting
 from site_builder.core.formatting import format_name_counts
 
-TERM_PATTERN = re.compile(r'([a-z]+)([:<>])("[^"]*"|\S*)|"([^"]*)"|(\S+)')
-NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?")
-SEARCH_FIELDS = frozenset({"state", "tag", "host", "user", "model", "command", "booking"})
+TERM_PATTERN = re.compile(r'([a-z]+)(>=|<=|[:<>=])("[^"]*"|\S*)|"([^"]*)"|(\S+)')
+SIZE_PATTERN = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)(?:gi?b?)?")
+SEARCH_FIELDS = ("host", "gpu", "model", "state", "user", "command", "booking", "tag")
+# A state means itself as a bare word too.
+SEARCH_STATES = (
+    *("free", "busy", "held", "booked", "conflict", "lost", "unknown", "maintenance"),
+    *("stale", "down", "failed", "unseen"),
+)
+MEMORY_HINT = "Memory is in GiB: mem>40, mem>=40, mem<40 or mem=40."
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "mem>": operator.gt,
+    "mem>=": operator.ge,
+    "mem<": operator.lt,
+    "mem<=": operator.le,
+    "mem=": operator.eq,
+}
 # Fields whose values may contain spaces.
 FIELDS_WITH_SPACES = frozenset({"user", "model", "command", "booking"})
 STATE_LABELS = {"held": "held idle"}
@@ -24,27 +38,44 @@ MEAN_USE_STEP = 5
 
 
 class SearchTerm(NamedTuple):
-    """A word of a search; `key` is a field, `mem>`, `mem<`, or `any` text."""
+    """A word of a search; `key` is a field, `mem` with a comparison, or `any` text. A hint says what would work."""
 
     key: str
     word: str
     number: float = 0
+    hint: str = ""
 
 
 def parse_search_text(text: str) -> list[SearchTerm]:
-    """Parse a search: `state:free`, `mem>20`, or any text; a word that is not typed to its end is left out."""
+    """Parse a search: `free`, `mem>=20`, `gpu:0`, or any text; a word that is not typed to its end is left out."""
     terms = []
     for match in TERM_PATTERN.finditer(text.lower()):
         key, sign, value, quoted, plain = match.groups()
-        if key == "mem" and sign != ":" and (not value or NUMBER_PATTERN.fullmatch(value)):
-            term = SearchTerm(f"mem{sign}", value, float(value or 0))
+        size = SIZE_PATTERN.fullmatch(value or "")
+        if key == "mem" and sign != ":" and (size or not value):
+            term = SearchTerm(f"mem{sign}", value, float(size[1]) if size else 0)
         elif sign == ":" and key in SEARCH_FIELDS:
-            term = SearchTerm(key, value.replace('"', ""))
+            word = value.replace('"', "")
+            is_unknown_state = key == "state" and not any(state.startswith(word) for state in SEARCH_STATES)
+            term = SearchTerm(key, word, hint=f"The states are {', '.join(SEARCH_STATES)}." if is_unknown_state else "")
+        elif plain in SEARCH_STATES:
+            term = SearchTerm("state", plain)
         else:
-            term = SearchTerm("any", (plain or match[0]).removeprefix('"') if quoted is None else quoted)
+            word = (plain or match[0]).removeprefix('"') if quoted is None else quoted
+            term = SearchTerm("any", word, hint=find_search_hint(key or plain, sign))
         if term.word:
             terms.append(term)
     return terms
+
+
+def find_search_hint(key: str | None, sign: str | None) -> str:
+    """Return a hint for text that looks like a field but is none."""
+    if key == "mem":
+        return MEMORY_HINT
+    if sign == ":":
+        fields = ", ".join(f"{field}:" for field in SEARCH_FIELDS)
+        return f"{key}: is not a search field. The fields are {fields} and mem>40."
+    return f"Only memory can be compared. {MEMORY_HINT}" if sign and sign != "=" else ""
 
 
 def parse_search_arguments(arguments: Sequence[str]) -> list[SearchTerm]:
@@ -88,10 +119,16 @@ def match_fleet_search(fleet: Fleet, terms: Sequence[SearchTerm]) -> Fleet:
     hosts = []
     for host in fleet.hosts:
         texts = {"host": host.name.lower()}
+        gpu_models = [""] * len(host.gpus)
         if any(term.key in {"model", "any"} for term in terms):
-            models = texts["model"] = describe_searched_models(host).lower()
+            models = list_searched_models(host)
+            if len(set(models.values())) > 1:  # each GPU has its own model
+                gpu_models = [models.get(gpu.parent_keys or position, "") for position, gpu in enumerate(host.gpus)]
+                texts["model"] = ""
+            else:
+                texts["model"] = format_name_counts(filter(None, models.values())).lower()
             state = () if host.state == "fresh" else (host.state, host.reason)
-            texts["any"] = "\n".join((host.name, host.title or "", models, *host.tags, *state)).lower()
+            texts["any"] = "\n".join((host.name, host.title or "", texts["model"], *host.tags, *state)).lower()
         # a term that fits the host need not be checked for each GPU
         open_terms = []
         for term in terms:
@@ -104,37 +141,43 @@ def match_fleet_search(fleet: Fleet, terms: Sequence[SearchTerm]) -> Fleet:
             if not is_match:
                 open_terms.append(term)
         gpus = tuple(
-            gpu for gpu in host.gpus if all(is_gpu_search_match(gpu, term, fleet.built) for term in open_terms)
+            gpu
+            for gpu, model in zip(host.gpus, gpu_models)
+            if all(is_gpu_search_match(host, gpu, model.lower(), term, fleet.built) for term in open_terms)
         )
         if gpus or not (host.gpus or open_terms):
             hosts.append(host._replace(gpus=gpus))
     return fleet._replace(hosts=tuple(hosts))
 
 
-def describe_searched_models(host: FleetHost) -> str:
-    """Describe the models of a host: `4 × H100 80 GB, 1 × T4 16 GB`."""
-    if not host.mig_gpus:
-        return format_name_counts(gpu.model for gpu in host.gpus if gpu.name)
+def list_searched_models(host: FleetHost) -> dict[object, str]:
+    """Return the model of each whole GPU, with its instances: `H100 80 GB (2 × 1g.10gb)`; empty if unknown."""
     models: dict[object, str] = {}
     for position, gpu in enumerate(host.gpus):
-        if gpu.name and not gpu.parent_keys:
-            models[position] = gpu.model
-        elif gpu.name and gpu.parent_keys not in models:
+        if not gpu.parent_keys:
+            models[position] = gpu.model if gpu.name else ""
+        elif gpu.parent_keys not in models:
             profiles = [instance.profile or "MIG" for instance in host.gpus if instance.parent_keys == gpu.parent_keys]
-            models[gpu.parent_keys] = f"{host.find_parent(gpu).model} ({format_name_counts(profiles, alone='')})"
-    return format_name_counts(models.values())
+            model = f"{host.find_parent(gpu).model} ({format_name_counts(profiles, alone='')})"
+            models[gpu.parent_keys] = model if gpu.name else ""
+    return models
 
 
-def is_gpu_search_match(gpu: FleetGpu, term: SearchTerm, now: float) -> bool:
-    """Return whether a term fits a GPU, whatever its host is."""
+def is_gpu_search_match(host: FleetHost, gpu: FleetGpu, model: str, term: SearchTerm, now: float) -> bool:
+    """Return whether a term fits a GPU of this host, whatever fits the host itself."""
     if term.key == "state":
         return gpu.state.startswith(term.word)
-    if term.key in {"mem>", "mem<"}:
+    if term.key == "gpu":
+        return not {gpu.label.lower(), *gpu.parent_keys[:1]}.isdisjoint(term.word.split(","))
+    if term.key in COMPARISONS:
         if gpu.memory_total is None or gpu.state == "lost":  # a GPU whose memory is not known fits nothing
             return False
-        memory = float(formatting.format_gib(gpu.memory_total))  # as it is shown
-        return memory > term.number if term.key == "mem>" else memory < term.number
-    return term.word in build_gpu_search_text(gpu, term.key, now).lower()
+        return COMPARISONS[term.key](float(formatting.format_gib(gpu.memory_total)), term.number)  # as it is shown
+    if term.word in model and term.key in {"model", "any"}:
+        return True
+    return term.word in build_gpu_search_text(gpu, term.key, now).lower() or (
+        term.key == "any" and term.word in f"{host.name}:{gpu.label}".lower()
+    )
 
 
 def build_gpu_search_text(gpu: FleetGpu, key: str, now: float) -> str:

@@ -83,7 +83,7 @@ def search_answer_hosts(answer: Callable[[AnswerContext], SlackAnswer]) -> Calla
         if not context.fleet.hosts:
             return SlackAnswer("there are no hosts on the board yet", link=context.link)
         hint = "name a host, or words as in the search box"
-        return SlackAnswer(f"nothing fits “{' '.join(words)[:60]}”", (hint,), link=context.link)
+        return SlackAnswer(f"No match for “{' '.join(words)[:60]}”", (hint,), link=context.link)
 
     return search_and_answer
 

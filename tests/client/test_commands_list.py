@@ -390,9 +390,18 @@ def test_words_choose_hosts_and_gpus_and_each_host_keeps_its_name(small: Lab) ->
 def test_words_that_fit_nothing_are_exit_1_and_a_sentence(small: Lab) -> None:
     finished = run_gpuboard(folder_of(small), "list", "--data", "data", "user:mallory\x1b[2J")
     assert (finished.returncode, finished.stdout) == (1, "")
-    assert finished.stderr.startswith("gpuboard: nothing fits user:mallory?[2J: ")
-    assert "has 2 hosts" in finished.stderr
+    assert finished.stderr.startswith("gpuboard: no match for user:mallory?[2J on ")
+    assert "(2 hosts)" in finished.stderr
     assert finished.stderr.count("\n") == 1
+    hinted = run_gpuboard(folder_of(small), "list", "--data", "data", "mem:40")
+    assert (hinted.returncode, hinted.stdout) == (1, "")
+    assert hinted.stderr.endswith(": Memory is in GiB: mem>40, mem>=40, mem<40 or mem=40.\n")
+
+
+def test_a_comparison_that_the_shell_took_for_a_redirect_is_refused(small: Lab) -> None:
+    finished = run_gpuboard(folder_of(small), "list", "--data", "data", "mem")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "put a comparison in quotes: 'mem>40'" in finished.stderr
 
 
 def test_no_hosts_yet_are_no_failure(tmp_path: Path) -> None:
@@ -456,7 +465,7 @@ def test_watching_follows_what_changes_and_ctrl_c_ends_it_cleanly(tmp_path: Path
     terminal.until(" 0 [ ]")
     assert terminal.text.startswith("\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H")
     lab.host("atlas", gpu(0, 9000, 50), process(), person())
-    terminal.until("nothing fits state:free")
+    terminal.until("no match for state:free")
     lab.host("atlas", gpu(0) + gpu(1, uuid="GPU-1"))
     terminal.until(" 1 [ ]")
     assert "\x1b[2J" not in terminal.text  # nothing is cleared before it is drawn

@@ -11,7 +11,15 @@ from site_builder.client.model import Fleet
 from site_builder.client.search import SearchTerm
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.every_state import make_lab
-from tests.support.searches import ALL, FOUND, FOUND_IN_THE_PAGE, NOT_FOUND, NOT_YET_TYPED
+from tests.support.searches import (
+    ALL,
+    FOUND,
+    FOUND_IN_THE_PAGE,
+    FOUND_ON_A_MIXED_HOST,
+    NOT_FOUND,
+    NOT_YET_TYPED,
+    make_mixed_lab,
+)
 
 
 def fleet_of(lab: Lab) -> Fleet:
@@ -40,9 +48,23 @@ def test_words_that_only_the_page_has_find_nothing(states: Fleet, words: str, pa
     assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == {} != page_matches
 
 
-@pytest.mark.parametrize("words", NOT_FOUND)
-def test_special_characters_are_text(states: Fleet, words: str) -> None:
-    assert found_in(search.match_fleet_search(states, search.parse_search_text(words))) == {}
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    return fleet_of(make_mixed_lab(tmp_path_factory.mktemp("mixed")))
+
+
+@pytest.mark.parametrize(("words", "expected_gpus"), FOUND_ON_A_MIXED_HOST)
+def test_the_gpus_of_a_mixed_host_are_found_by_their_own_model(
+    mixed: Fleet, words: str, expected_gpus: dict[str, str]
+) -> None:
+    assert found_in(search.match_fleet_search(mixed, search.parse_search_text(words))) == expected_gpus
+
+
+@pytest.mark.parametrize(("words", "hint"), NOT_FOUND)
+def test_words_that_match_nothing_have_a_hint_at_what_works(states: Fleet, words: str, hint: str) -> None:
+    terms = search.parse_search_text(words)
+    assert found_in(search.match_fleet_search(states, terms)) == {}
+    assert next((term.hint for term in terms if term.hint), "") == hint
 
 
 @pytest.mark.parametrize("words", NOT_YET_TYPED)

@@ -18,7 +18,15 @@ from tests.support.browser import Site, at_a_later_second, open_page, served, wa
 from tests.support.every_state import make_lab
 from tests.support.pace import check, wall
 from tests.support.page_checks import LAPTOP, find_accessibility_faults
-from tests.support.searches import ALL, FOUND, FOUND_IN_THE_PAGE, NOT_FOUND, NOT_YET_TYPED
+from tests.support.searches import (
+    ALL,
+    FOUND,
+    FOUND_IN_THE_PAGE,
+    FOUND_ON_A_MIXED_HOST,
+    NOT_FOUND,
+    NOT_YET_TYPED,
+    make_mixed_lab,
+)
 
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
 ODD = """python -c 'print("a.b*c")'"""
@@ -119,10 +127,32 @@ def test_a_search_shows_the_hosts_and_gpus_that_fit_and_no_others(
     assert said(one_board) == f"{count} GPU{'s' * (count != 1)} on {hosts} host{'s' * (hosts != 1)}"
 
 
-@pytest.mark.parametrize("words", NOT_FOUND)
-def test_special_characters_are_text_and_no_match_is_shown(one_board: Page, words: str) -> None:
+@pytest.mark.parametrize(("words", "hint"), NOT_FOUND)
+def test_a_search_without_a_match_says_so_with_a_hint_and_a_way_back(one_board: Page, words: str, hint: str) -> None:
     assert search(one_board, words) == {}
-    assert said(one_board) == "nothing fits"
+    assert said(one_board) == "No match"
+    note = one_board.locator(".no-match p").text_content() or ""
+    assert note.startswith(f"No GPU or host matches “{words}”.")
+    assert note.endswith(hint)
+    one_board.get_by_role("button", name="Clear search").click()
+    assert list(shown(one_board)) == ALL
+    expect(one_board.locator("[name=q]")).to_be_focused()
+    expect(one_board.locator(".no-match")).to_have_count(0)
+
+
+@pytest.fixture(scope="module")
+def mixed_board(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    folder = tmp_path_factory.mktemp("mixed")
+    lab = make_mixed_lab(folder)
+    with served(lab.www, folder / "server") as site, open_page(browser, site.url) as page:
+        yield page
+
+
+@pytest.mark.parametrize(("words", "expected_gpus"), FOUND_ON_A_MIXED_HOST)
+def test_the_gpus_of_a_mixed_host_are_found_by_their_own_model(
+    mixed_board: Page, words: str, expected_gpus: dict[str, str]
+) -> None:
+    assert search(mixed_board, words) == expected_gpus
 
 
 @pytest.mark.parametrize("words", ["ago", "copy", "ssh", "left"])
@@ -175,8 +205,9 @@ def test_a_total_is_a_button_that_searches_for_its_state_and_back(board: Page) -
     assert list(shown(board)) == ALL
 
 
-def test_a_total_keeps_the_other_words_of_a_search(board: Page) -> None:
-    search(board, "tag:vision STATE:FREE")
+@pytest.mark.parametrize("word", ["STATE:FREE", "Free"])
+def test_a_total_keeps_the_other_words_of_a_search(board: Page, word: str) -> None:
+    search(board, f"tag:vision {word}")
     free = board.locator(".totals").get_by_role("button", name="Free")
     expect(free).to_have_attribute("aria-pressed", "true")
     free.click()

@@ -202,7 +202,7 @@ def test_all_lists_users_in_a_row_for_each_host() -> None:
     ]
     assert answers.answer_all(fleet).title == "9 GPUs: 4 free, 3 busy, 1 held, 1 lost"
     assert rows(answers.answer_all(fleet, ["hera"])) == [("hera", "down: no snapshot since 14:02")]
-    assert answers.answer_all(fleet, ["zeus"]).title == "nothing fits “zeus”"
+    assert answers.answer_all(fleet, ["zeus"]).title == "No match for “zeus”"
     assert answers.answer_hosts(scene()).title == "there are no hosts on the board yet"
 
 

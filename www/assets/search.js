@@ -5,19 +5,35 @@ const form = document.querySelector("form.find");
 const main = document.querySelector("main");
 const isWall = new URLSearchParams(location.search).has("wall");
 const folded = { all: false, except: new Set() }; // all cards are folded or none, except for these
-const TERM = /([a-z]+)([:<>])("[^"]*"|\S*)|"([^"]*)"|(\S+)/gi;
-const FIELDS = new Set(["state", "tag", "host", "user", "model", "command", "booking"]);
+const TERM = /([a-z]+)(>=|<=|[:<>=])("[^"]*"|\S*)|"([^"]*)"|(\S+)/g;
+const SIZE = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:gi?b?)?$/;
+const FIELDS = ["host", "gpu", "model", "state", "user", "command", "booking", "tag"];
+const STATES = ["free", "busy", "held", "booked", "conflict", "lost", "unknown", "maintenance", "stale", "down", "failed", "unseen"]; // as a bare word too
+const MEMORY_HINT = "Memory is in GiB: mem>40, mem>=40, mem<40 or mem=40.";
+const COMPARISONS = { ">": (a, b) => a > b, ">=": (a, b) => a >= b, "<": (a, b) => a < b, "<=": (a, b) => a <= b, "=": (a, b) => a === b };
 const CARDS_PER_STEP = 40;
 const cardsToUpdate = new Set(); // matching cards out of view, whose rows are not filtered yet
 let terms = [];
 
-// Parse a search into terms: `state:free`, `mem>20`, or any text.
+// Parse a search into terms: `free`, `mem>=20`, `gpu:0`, or any text. A term that works nowhere has a hint at what does.
 function parseTerms(text) {
   return [...text.toLowerCase().matchAll(TERM)].map(([whole, key, sign, value, quoted, plain]) => {
-    if (key === "mem" && sign !== ":" && !Number.isNaN(Number(value))) return { key, sign, word: value, number: Number(value) };
-    if (sign === ":" && FIELDS.has(key)) return { key, word: value.replaceAll('"', "") };
-    return { key: "any", word: quoted ?? (plain ?? whole).replace(/^"/, "") };
+    if (key === "mem" && sign !== ":" && (value === "" || SIZE.test(value))) return { key, sign, word: value, number: Number(SIZE.exec(value)?.[1]) };
+    if (sign === ":" && FIELDS.includes(key)) {
+      const word = value.replaceAll('"', "");
+      const isUnknownState = key === "state" && !STATES.some((state) => state.startsWith(word));
+      return { key, word, hint: isUnknownState ? `The states are ${STATES.join(", ")}.` : "" };
+    }
+    if (STATES.includes(plain)) return { key: "state", word: plain };
+    return { key: "any", word: quoted ?? (plain ?? whole).replace(/^"/, ""), hint: findHint(key ?? plain, sign) };
   }).filter(({ word }) => word !== ""); // a term that is still being typed
+}
+
+// Return a hint for text that looks like a field but is none.
+function findHint(key, sign) {
+  if (key === "mem") return MEMORY_HINT;
+  if (sign === ":") return `${key}: is not a search field. The fields are ${FIELDS.map((field) => `${field}:`).join(", ")} and mem>40.`;
+  return sign && sign !== "=" ? `Only memory can be compared. ${MEMORY_HINT}` : "";
 }
 
 // Read the text of a part, without times and buttons.
@@ -35,21 +51,24 @@ function indexCard(card) {
   if (card.searchIndex) return card.searchIndex;
   const header = card.querySelector("header");
   const texts = (part, selector) => [...part.querySelectorAll(selector)].map((element) => element.textContent.toLowerCase()).join("\n");
+  const isMixed = card.querySelector("tr[data-model]") !== null; // then each row has its own model
   const host = {
     host: card.id.toLowerCase(),
     tag: texts(header, ".tag"),
-    model: texts(header, ".models"),
+    model: isMixed ? "" : texts(header, ".models"),
     booking: texts(card, ":scope > .booking"),
-    any: [card.id, ...[...card.querySelectorAll(":scope > header > span:not(:has(time)), :scope > .note, :scope > .booking")].map(readWords)].join("\n").toLowerCase(),
+    any: [card.id, ...[...card.querySelectorAll(`:scope > header > span:not(:has(time)${isMixed ? ", .models" : ""}), :scope > .note, :scope > .booking`)].map(readWords)].join("\n").toLowerCase(),
     state: card.classList[1],
   };
   const rows = [...card.querySelectorAll(".gpus > tbody > tr:not(.mig)")].map((row) => ({
     row,
+    gpu: [row.cells[0].textContent, row.dataset.of].filter(Boolean).join("\n").toLowerCase(),
     state: row.className,
+    model: row.dataset.model?.toLowerCase() ?? "",
     user: texts(row, "li > b"),
     command: texts(row, "li > code"),
     booking: texts(row, ".booking"),
-    any: [...row.cells].filter((_, column) => column === 1 || column > (row.cells.length < 8 ? 1 : 5)).map(readWords).join("\n").toLowerCase(),
+    any: [`${card.id}:${row.cells[0].textContent}`, row.dataset.model ?? "", ...[...row.cells].filter((_, column) => column === 1 || column > (row.cells.length < 8 ? 1 : 5)).map(readWords)].join("\n").toLowerCase(),
     memory: row.cells.length < 8 ? Number.NaN : Number.parseFloat(row.cells[3].textContent.split("/")[1]),
   }));
   // the row of a GPU with MIG instances is shown with its matching instances
@@ -60,9 +79,10 @@ function indexCard(card) {
 
 // Return whether a term matches a row, or a host without rows.
 function isMatch(host, row, { key, sign, number, word }) {
-  if (key === "mem") return row !== null && (sign === ">" ? row.memory > number : row.memory < number);
+  if (key === "mem") return row !== null && COMPARISONS[sign](row.memory, number);
   if (key === "any") return host.any.includes(word) || Boolean(row?.any.includes(word));
   if (key === "state") return row ? row.state.startsWith(word) || (host.state !== "fresh" && host.state.startsWith(word)) : host.state.startsWith(word);
+  if (key === "gpu") return row !== null && word.split(",").some((label) => row.gpu.split("\n").includes(label));
   if (key === "tag") return host.tag.split("\n").includes(word);
   return Boolean(host[key]?.includes(word) || row?.[key]?.includes(word));
 }
@@ -110,8 +130,36 @@ function applySearch() {
   }
   runInSteps(cardsToUpdate, hideRows);
   updateHeadings();
-  setText(form.querySelector("output"), !terms.length ? "" : !hosts ? "nothing fits" : `${gpus} GPU${gpus === 1 ? "" : "s"} on ${hosts} host${hosts === 1 ? "" : "s"}`);
+  setText(form.querySelector("output"), !terms.length ? "" : !hosts ? "No match" : `${gpus} GPU${gpus === 1 ? "" : "s"} on ${hosts} host${hosts === 1 ? "" : "s"}`);
+  showNoMatch(terms.length > 0 && !hosts);
   pressTotals();
+}
+
+// Say that nothing matches, what would work instead, and how to get back.
+function showNoMatch(isShown) {
+  let note = main.querySelector(":scope > .no-match");
+  if (!isShown) return note?.remove();
+  if (!note) {
+    note = document.createElement("div");
+    note.className = "no-match";
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Clear search";
+    button.addEventListener("click", clearSearch);
+    note.append(document.createElement("p"), button);
+    const card = main.querySelector(":scope > .host, :scope > .group");
+    if (card) card.before(note);
+    else main.append(note);
+  }
+  const hint = terms.find((term) => term.hint)?.hint;
+  setText(note.firstChild, `No GPU or host matches “${form.elements.q.value.trim()}”.${hint ? ` ${hint}` : terms.length > 1 ? " All words must match." : ""}`);
+}
+
+// Empty the search box and show all hosts.
+function clearSearch() {
+  form.elements.q.value = "";
+  runSearch();
+  form.elements.q.focus();
 }
 
 // Hide the headings of groups without visible cards.
@@ -267,7 +315,7 @@ function enhanceTotals() {
     button.value = button.className = item.className; // saveFocus finds it by its class
     button.append(...item.childNodes);
     button.addEventListener("click", () => {
-      const rest = form.elements.q.value.split(/\s+/).filter((word) => word && !/^state:/i.test(word));
+      const rest = form.elements.q.value.split(/\s+/).filter((word) => word && !/^state:/i.test(word) && !STATES.includes(word.toLowerCase()));
       if (button.getAttribute("aria-pressed") === "false") rest.push(`state:${button.value}`);
       form.elements.q.value = rest.join(" ");
       runSearch();
