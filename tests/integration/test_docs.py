@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
+from site_builder.cli import COMMAND_GROUPS
 from site_builder.config.schema import ENVIRONMENT_ONLY, HOST_SETTINGS, SETTINGS
 from site_builder.config.settings import load_conf_file
 from site_builder.core import people
@@ -18,6 +20,7 @@ from site_builder.fleet import gpu_models
 from site_builder.web.static_files import SECURITY_HEADERS
 from tests.support.board_fixture import Lab, gpu
 from tests.support.docs import (
+    ALL_COMMANDS,
     PAGES,
     ROOT,
     Block,
@@ -48,7 +51,18 @@ COMMAND_LINE = re.compile(
     r"(?:\$ |\./install\.sh|gpuboard |gpu-(?:check|run|doctor)\.sh |bench/run|sudo |git |apt)", re.MULTILINE
 )
 OURS = ("./install.sh", "gpuboard ", "gpu-check.sh", "gpu-run.sh", "gpu-doctor.sh", "bench/run")
+COMMANDS_PAGE = "docs/commands.md"  # generated
 UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
+PAGES_FOR_USERS = [
+    f"docs/{name}.md"
+    for name in (
+        *("README", "quick-start", "board", "bookings", "booking-service", "calendar", "watch", "picking", "terminal"),
+        *("commands", "people", "waste", "report", "history", "slack", "prometheus", "outputs"),
+    )
+]
+# As `wc -w` counts them.
+MOST_README_WORDS = 1000
+MOST_USER_WORDS = 14000
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 FULL_RUN = "3.11"  # the job that runs everything has this one
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
@@ -77,9 +91,10 @@ def test_every_link_and_picture_leads_somewhere(page: str) -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_page_is_reached_from_the_readme(page: str) -> None:
-    assert page in [*links("README.md"), "README.md"]
+def test_the_index_links_every_page() -> None:
+    linked = {os.path.normpath(Path("docs") / link.partition("#")[0]) for link in links("docs/README.md")}
+    assert {*PAGES} - {"README.md", "docs/README.md"} - linked == set()
+    assert {"docs/README.md", "docs/quick-start.md"} <= {*links("README.md")}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -97,7 +112,7 @@ def test_every_block_is_of_a_kind_that_is_tested(block: Block) -> None:
 @pytest.mark.parametrize("block", blocks("text"), ids=block_id)
 def test_no_command_stands_where_no_test_runs_it(block: Block) -> None:
     command_lines = [line for line in block.text.splitlines() if COMMAND_LINE.match(line)]
-    assert command_lines == [] or block.text.strip() in map(help_of, programs())
+    assert command_lines == [] or block.page == COMMANDS_PAGE or block.text.strip() in map(help_of, programs())
 
 
 # Words that people will type
@@ -131,19 +146,48 @@ def test_what_is_not_understood_would_be_noticed(text: str) -> None:
     assert not is_valid(text)
 
 
+SHARED_OPTIONS = ("--conf ", "--data ", "--www ", "--state ", "--url ", "--json ", "-y, ", "-h, ")
+
+
+def reference_of(name: str) -> str:
+    """Return what docs/commands.md shows of a command's help: its summary, its arguments and the options of its own."""
+    usage, summary, *parts = help_of(name).split("\n\n")
+    arguments = usage.partition("[OPTIONS] ")[2]
+    lines = [f"{name} {arguments}"] if arguments and "COMMAND [ARGS]" not in arguments else []
+    options = next((part.splitlines()[1:] for part in parts if part.startswith("Options:")), [])
+    lines += without_repeated_options(name, options)
+    text = "\n".join(lines)
+    return " ".join(summary.split()) + (f"\n\n```text\n{text}\n```" if text else "")
+
+
+def without_repeated_options(name: str, lines: list[str]) -> list[str]:
+    """Leave out options that many commands have, and those of `available` from the others that pick GPUs."""
+    elsewhere = help_of("gpuboard available") if name in ("gpuboard wait", "gpuboard run") else ""
+    options = re.split(r"\n(?=  -)", "\n".join(lines))
+    own = [option for option in options if not option.strip().startswith(SHARED_OPTIONS) and option not in elsewhere]
+    return dedent("\n".join(own)).splitlines()
+
+
 def commands_page() -> str:
     """docs/commands.md as it should be."""
-    program_names = [name for name in programs() if not name.startswith("scripts/")]
-    parts = "\n".join(f"## {name}\n\n```text\n{help_of(name)}\n```\n" for name in program_names)
-    about = (
-        "What each prints with `--help`; `man gpuboard` has it too ([gpuboard.1](gpuboard.1)). Those of a GPU host are "
-        "in [hosts.md](hosts.md#the-two-commands)."
-    )
-    return f"# Commands\n\n{about}\n\n{parts}"
+    parts = [
+        "# Commands",
+        "Every command with its options. `--help` and `man gpuboard` ([gpuboard.1](gpuboard.1)) say more, with "
+        "examples. The scripts of a GPU host are in [hosts.md](hosts.md#the-two-commands).",
+        "Most commands also take `--conf FILE` (the settings file), `--data`, `--www` and `--state FOLDER`, which win "
+        "over [the settings](settings.md); those that read a board `--url URL`; those that print a table `--json`; "
+        "those that ask `-y` for yes. `wait` and `run` pick GPUs by the same options as `available`.",
+    ]
+    for title, group in COMMAND_GROUPS.items():
+        parts.append(f"## {title}")
+        for name in (command for command in ALL_COMMANDS if command.split()[0] in group):
+            parts.append(f"### gpuboard {name}\n\n{reference_of(f'gpuboard {name}')}")
+    parts.append(f"## ./install.sh\n\n```text\n{help_of('./install.sh')}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
-def test_the_docs_have_the_help_of_every_command() -> None:
-    page = ROOT / "docs/commands.md"
+def test_the_docs_have_every_command() -> None:
+    page = ROOT / COMMANDS_PAGE
     if UPDATE:
         page.write_text(commands_page())
     assert page.read_text() == commands_page()
@@ -267,8 +311,10 @@ def test_every_value_that_a_page_gives_a_setting_is_allowed(page: str) -> None:
             kinds[name].parse(value)
 
 
-def test_the_readme_is_short() -> None:
-    assert len(text_of("README.md").splitlines()) <= 150
+def test_the_docs_are_short() -> None:
+    words = {page: len(text_of(page).split()) for page in PAGES}
+    assert words["README.md"] <= MOST_README_WORDS
+    assert sum(words[page] for page in PAGES_FOR_USERS) <= MOST_USER_WORDS
 
 
 # GitHub

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import http.client
 import json
 import os
@@ -15,19 +14,17 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
 from tests.support.docs import PAGES, blocks, commands
-from tests.support.machine import HOMES, PACKAGES_PYTHON, PATH, Machine, keygen, need_machine, wait_for
+from tests.support.machine import HOMES, PACKAGES_PYTHON, PATH, Machine, keygen, need_machine, own_network, wait_for
 from tests.support.missing import missing
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]  # the first time, pip fetches what is kept
 
-CLONE_NEWNET = 0x40000000
 # They run this very test, or take many minutes; tests/integration/test_docs.py checks their words.
 NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run", "bench/compare OLD NEW"} | {
     *commands("docs/upgrading.md")
@@ -64,20 +61,6 @@ http {
     include /etc/nginx/conf.d/gpuboard.conf;
 }
 """
-
-
-@contextmanager
-def own_network() -> Iterator[None]:
-    """For what this thread does and starts: no port is taken, and nobody else can reach what listens on 0.0.0.0."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
-        subprocess.run(["/usr/sbin/ip", "link", "set", "lo", "up"], check=True)
-        yield
-    finally:
-        assert libc.setns(before, CLONE_NEWNET) == 0
-        os.close(before)
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +284,11 @@ def test_a_command_that_fails_is_noticed(machine: Machine) -> None:
         type_line(machine, "docs/webservers.md", "exit 3")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+# These are run from their first line to their last in one session, by test_quick_start.py.
+OWN_TEST = {"docs/quick-start.md"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in OWN_TEST])
 def test_every_command_of_a_page_does_what_it_says(machine: Machine, page: str) -> None:
     if page != "README.md":
         settle(machine)
