@@ -61,16 +61,23 @@ remove_programs() {
     rm -rf "$SCRIPTS" "$VENV" "$VENV.new" "$SHARE/venvs"
     remove_all_keys
     [ ! -f "$MADE" ] || sed -n 's/^folder //p' "$MADE" | sort -ru >"$work/folders"
+    remove_empty_folders # while their list is still there for the next call, should this one be killed
     rm -rf "$SHARE/installed" "$MADE"
     rm -f "$SHARE/lock" # last: whoever waits for it starts again
     rmdir "$SHARE" 2>/dev/null || :
+    remove_empty_folders
+    print_what_stays
+}
+
+# remove_empty_folders: remove the folders that were made, as far as nothing is in them.
+remove_empty_folders() {
     [ -f "$work/folders" ] || return 0
     while IFS= read -r place; do rmdir "$place" 2>/dev/null || :; done <"$work/folders"
-    print_what_stays
 }
 
 # print_what_stays: print the outermost of the folders that were made which still have files of people.
 print_what_stays() {
+    [ -f "$work/folders" ] || return 0
     stays='' last=// places=$SHARE/:$CONF:$LINK
     run_for_extra_links add_place
     sort "$work/folders" >"$work/outermost"

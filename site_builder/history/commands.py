@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
@@ -171,6 +172,8 @@ def write_export_command_output(lines: Iterator[str]) -> None:
     except BrokenPipeError:  # the reader has enough
         raise
     except OSError as error:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 # or Python tries the rest again at its end
+            os.dup2(nowhere.fileno(), out.fileno())
         raise CommandError(f"the rows could not be written: {error.strerror}") from None
 
 
