@@ -70,8 +70,9 @@ QUICK_INTEGRATION = {
 
 
 def pytest_configure() -> None:
-    """Start children with default signal handling under nohup too, and let no child compile our modules again."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    """Start children as a terminal does, whatever this environment says, and let no child compile our modules again."""
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):  # with the latter, a full disk shows at once
+        os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     if threading.current_thread() is threading.main_thread():  # workers of xdist inherit it
         ignore_here_alone()
