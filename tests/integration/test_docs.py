@@ -62,7 +62,7 @@ PAGES_FOR_USERS = [
 ]
 # As `wc -w` counts them.
 MOST_README_WORDS = 1000
-MOST_USER_WORDS = 14000
+MOST_USER_WORDS = 12050
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 FULL_RUN = "3.11"  # the job that runs everything has this one
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
@@ -150,14 +150,13 @@ SHARED_OPTIONS = ("--conf ", "--data ", "--www ", "--state ", "--url ", "--json 
 
 
 def reference_of(name: str) -> str:
-    """Return what docs/commands.md shows of a command's help: its summary, its arguments and the options of its own."""
+    """Return what docs/commands.md shows of a command's help: its arguments, its summary and the options of its own."""
     usage, summary, *parts = help_of(name).split("\n\n")
-    arguments = usage.partition("[OPTIONS] ")[2]
-    lines = [f"{name} {arguments}"] if arguments and "COMMAND [ARGS]" not in arguments else []
+    arguments = usage.partition("[OPTIONS]")[2].replace("COMMAND [ARGS]...", "")
     options = next((part.splitlines()[1:] for part in parts if part.startswith("Options:")), [])
-    lines += without_repeated_options(name, options)
-    text = "\n".join(lines)
-    return " ".join(summary.split()) + (f"\n\n```text\n{text}\n```" if text else "")
+    text = "\n".join(without_repeated_options(name, options))
+    heading = f"### {name}{arguments}".strip()
+    return f"{heading}\n\n{' '.join(summary.split())}" + (f"\n\n```text\n{text}\n```" if text else "")
 
 
 def without_repeated_options(name: str, lines: list[str]) -> list[str]:
@@ -173,16 +172,15 @@ def commands_page() -> str:
     parts = [
         "# Commands",
         "Every command with its options. `--help` and `man gpuboard` ([gpuboard.1](gpuboard.1)) say more, with "
-        "examples. The scripts of a GPU host are in [hosts.md](hosts.md#the-two-commands).",
+        "examples. The scripts of a GPU host are in [hosts.md](hosts.md#the-two-commands); the installer has "
+        "`./install.sh --help`.",
         "Most commands also take `--conf FILE` (the settings file), `--data`, `--www` and `--state FOLDER`, which win "
         "over [the settings](settings.md); those that read a board `--url URL`; those that print a table `--json`; "
         "those that ask `-y` for yes. `wait` and `run` pick GPUs by the same options as `available`.",
     ]
     for title, group in COMMAND_GROUPS.items():
         parts.append(f"## {title}")
-        for name in (command for command in ALL_COMMANDS if command.split()[0] in group):
-            parts.append(f"### gpuboard {name}\n\n{reference_of(f'gpuboard {name}')}")
-    parts.append(f"## ./install.sh\n\n```text\n{help_of('./install.sh')}\n```")
+        parts += [reference_of(f"gpuboard {name}") for name in ALL_COMMANDS if name.split()[0] in group]
     return "\n\n".join(parts) + "\n"
 
 
