@@ -144,8 +144,14 @@ def main(people: list[str]) -> int:
         if wrong := others & {*people}:
             print(f"{', '.join(wrong)}: this is the name of a host or model too", file=sys.stderr)  # noqa: T201
             return 2
+        folders = [settings.data, settings.state]
+        known = [name for name in people if name in taken or list_files_that_name(folders, {name: ""})]
+        for name in set(people) - set(known):
+            print(f"nothing names {name}", file=sys.stderr)  # noqa: T201
+        if not known:
+            return 1
         numbers = (number for number in range(1, 10**6) if f"former member {number}" not in taken)
-        names = {name: f"former member {number}" for name, number in zip(people, numbers)}
+        names = {name: f"former member {number}" for name, number in zip(known, numbers)}
         replace_in_history(history, names)
         with locks.hold_file_lock(bookings / BOOKINGS[0]):
             for path in [bookings / name for name in BOOKINGS] + [
@@ -161,10 +167,13 @@ def main(people: list[str]) -> int:
                 path.unlink()
     for name, other in names.items():
         print(f"{name} is {other} from now on; the next build writes the pages anew")  # noqa: T201
-    for path in list_files_that_name([settings.data, settings.state, reports], names):
+    for path in list_files_that_name([*folders, reports], names):
         print(f"still named in {path}")  # noqa: T201
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except locks.LockTimeoutError as error:
+        sys.exit(f"{error}, and nothing was changed: stop it if systemd runs it")
