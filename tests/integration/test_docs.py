@@ -56,13 +56,14 @@ UPDATE = bool(os.environ.get("GPUBOARD_UPDATE_GOLDEN"))
 PAGES_FOR_USERS = [
     f"docs/{name}.md"
     for name in (
-        *("README", "quick-start", "board", "bookings", "booking-service", "calendar", "watch", "picking", "terminal"),
-        *("commands", "people", "waste", "report", "history", "slack", "prometheus", "outputs"),
+        *("board", "bookings", "booking-service", "calendar", "watch", "picking", "terminal", "commands", "people"),
+        *("waste", "report", "history", "slack", "prometheus", "outputs"),
     )
 ]
 # As `wc -w` counts them.
 MOST_README_WORDS = 1000
-MOST_USER_WORDS = 12050
+MOST_USER_WORDS = 11_500
+MOST_WORDS = 38_000  # to become 30,000
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 FULL_RUN = "3.11"  # the job that runs everything has this one
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
@@ -313,6 +314,7 @@ def test_the_docs_are_short() -> None:
     words = {page: len(text_of(page).split()) for page in PAGES}
     assert words["README.md"] <= MOST_README_WORDS
     assert sum(words[page] for page in PAGES_FOR_USERS) <= MOST_USER_WORDS
+    assert sum(words[page] for page in PAGES if page.startswith("docs/")) <= MOST_WORDS
 
 
 # GitHub
