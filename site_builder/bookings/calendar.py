@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -248,20 +248,10 @@ def has_left_calendar(booking: Booking, now: Now) -> bool:
     return now.has_passed(compute_booking_end_time(booking) + booking_use.SHOWN_AFTER_END_S)
 
 
-def assign_calendar_styles(people: Iterable[str]) -> dict[str, int]:
-    """Assign a style to each person by their name; if two would have the same, one takes the next."""
-    taken: dict[int, str] = {}
-    style_by_person = {
-        person: int.from_bytes(blake2b(person.encode("utf-8", "replace"), digest_size=4).digest(), "big")
-        for person in people
-    }
-    for person in sorted(style_by_person, key=lambda name: (style_by_person[name], name)):
-        style = style_by_person[person] % (HUE_COUNT * PATTERN_COUNT)
-        while style in taken and len(taken) < HUE_COUNT * PATTERN_COUNT:
-            style = (style + 1) % (HUE_COUNT * PATTERN_COUNT)
-        taken.setdefault(style, person)
-        style_by_person[person] = style
-    return style_by_person
+def choose_calendar_style(person: str) -> tuple[int, int]:
+    """Return the pattern and the hue of a person, from the name alone: who else books changes nothing."""
+    digest = blake2b(person.encode("utf-8", "replace"), digest_size=4).digest()
+    return divmod(int.from_bytes(digest, "big") % (HUE_COUNT * PATTERN_COUNT), HUE_COUNT)
 
 
 def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson], version: str, now: Now) -> bytes:
@@ -415,17 +405,15 @@ class CalendarBuilder:
 def build_calendar_people(calendar: Calendar, calendar_input: CalendarInput) -> dict[str, CalendarPerson]:
     """Return who has bookings in the calendar, by the names in the bookings."""
     people = calendar_input.people
-    booking_names = {booking.name for host in calendar_input.hosts for booking in host.bookings if booking.name}
-    styles = assign_calendar_styles({people.resolve_person(name) for name in booking_names})
-    names: dict[str, list[str]] = {person: [person] for person in styles}
-    for alias in people.aliases:
-        names.get(people.resolve_person(alias), []).append(alias)
     shown_names = {occurrence.booking.name for occurrence in calendar.occurrences if occurrence.booking.name}
     shown_people = sorted({people.resolve_person(name) for name in shown_names})
+    names: dict[str, list[str]] = {person: [person] for person in shown_people}
+    for alias in people.aliases:
+        names.get(people.resolve_person(alias), []).append(alias)
     calendar_people = {}
     for name in sorted(shown_names):
         person = people.resolve_person(name)
-        pattern, hue = divmod(styles[person], HUE_COUNT)
+        pattern, hue = choose_calendar_style(person)
         number, shown_name = shown_people.index(person) + 1, people.display_name(name)
         feed, all_names = ics.build_ics_feed_path(name, people), tuple(dict.fromkeys([*names[person], name.lower()]))
         calendar_people[name] = CalendarPerson(number, shown_name, hue, pattern, feed, all_names)
