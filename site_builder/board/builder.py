@@ -44,6 +44,7 @@ from site_builder.snapshots.store import OLD_STORE_FILE, SnapshotStore
 from site_builder.usage.fleet_page import FLEET_PAGE, FleetPageBuilder
 from site_builder.usage.people_page import PEOPLE_PAGE, PeoplePageBuilder
 from site_builder.waste.build import WasteMonitor
+from site_builder.waste.render import list_past_waste
 from site_builder.waste.rules import WASTE_FILE
 
 if TYPE_CHECKING:
@@ -329,7 +330,8 @@ class Builder:
         ]
         site_writer.update_calendar(calendar_hosts, people, now)
         with site_writer.catch_fault(FLEET_PAGE):
-            self.fleet_page.write(site_writer, people, now)
+            past_waste = list_past_waste(self.waste_monitor.report, now)
+            self.fleet_page.write(site_writer, people, now, past_waste)
         with site_writer.catch_fault(PEOPLE_PAGE):
             self.people_page.write(site_writer, built_hosts, people, now)
         self.host_pages.start_build(built_hosts, self.pipeline.decided_hosts, self.is_single_build)

@@ -37,7 +37,7 @@ LARGE_FLEET_HOSTS = 100
 PAGE_INTERVAL_PER_HOST_S = 0.5
 # Seconds that one build of many spends on charts, and those of a build that stands alone; then pages get old charts.
 CHARTS_TIME_LIMIT_S, CHARTS_TIME_LIMIT_ALONE_S = 0.3, 1.5
-NOT_DRAWN_YET = "This is drawn as soon as there is time for it."
+NOT_DRAWN_YET = "These charts will appear within a few minutes."
 # Hosts whose sparklines one build of many draws, and seconds for them in a build that stands alone.
 SPARKLINE_HOSTS_PER_BUILD, SPARKLINES_TIME_LIMIT_S = 2, 0.3
 
@@ -80,7 +80,7 @@ class ChartCache:
         return b"\n".join(parts)
 
     def render_window(self, window: str, fingerprint: str, request: CachedChartRequest, now: Now) -> bytes:
-        """Return a window drawn not long ago; else draw it now, or say that there is no time for it yet."""
+        """Return a window drawn not long ago; else draw it now, or return a message if there is no time for it yet."""
         path = self.folder / f"{request.host}.{window}"
         is_current, cached_html, seconds_left = False, b"", 0.0
         with suppress(OSError, files.FileRefusedError, ValueError):

@@ -59,7 +59,7 @@ GPU_PANELS = (
     ChartPanel("power", "Power", "W", "Power, mean"),
 )
 HOST_PANELS = (
-    ChartPanel("load", "Load of the CPUs", "%", "Load, mean"),
+    ChartPanel("load", "CPU load", "%", "CPU load, mean"),
     ChartPanel("own_memory", "Memory", "%", "Memory, mean"),
 )
 
@@ -115,7 +115,7 @@ def render_charts(
 
 @lru_cache(maxsize=16)
 def render_charts_message(name: str, message: str) -> bytes:
-    """Render what stands in the place of a window that is not drawn."""
+    """Render the message in the place of a window that is not drawn."""
     text = load_raw_html_template("charts.html").render(
         span=name, title=WINDOW_TITLES[name], drawn=0, sentence=escape_html(message), figures=()
     )
@@ -148,7 +148,7 @@ def build_gpu_chart_figure(
     return figure._replace(
         title=escape_html(f"GPU {'?' if series.index is None else series.index}"),
         model=escape_html(series.model),
-        note=EMPTY_HTML if is_here else Html("not on this host now"),
+        note=EMPTY_HTML if is_here else Html("no longer on this host"),
         drawing=Html(render_chart_bands(gpu, grid.window) + figure.drawing),
         heads=[*figure.heads, Html("Used by"), Html("Booked by")],
     )
@@ -280,14 +280,16 @@ def render_chart_grid(grid: TimeGrid, panel_count: int, height: int) -> Html:
     bottom = height - AXIS_HEIGHT
     first_y = bottom - panel_count * PANEL_HEIGHT
     lines = []
-    for position in range(panel_count):
-        y = first_y + position * PANEL_HEIGHT + LABEL_HEIGHT
+    plots = [first_y + position * PANEL_HEIGHT + LABEL_HEIGHT for position in range(panel_count)]
+    for y in plots:
         lines.append(f"<path class=grid-line d=M0,{y}h9999 /><path class=grid-line d=M0,{y + PLOT_HEIGHT // 2}h9999 />")
         lines.append(f"<path class=grid-base d=M0,{y + PLOT_HEIGHT}h9999 />")
     labels = []
     for bucket, label in grid.ticks:
         x = format_svg_percent(bucket, len(grid.buckets))
-        labels.append(f"<line class=grid-line x1={x} x2={x} y1={first_y} y2={height - 6} />")
+        # not through the names and sums between the panels
+        spans = [(y, y + PLOT_HEIGHT) for y in plots] + [(bottom, height - 6)]
+        labels += [f"<line class=grid-line x1={x} x2={x} y1={top} y2={end} />" for top, end in spans]
         if bucket / len(grid.buckets) + len(label) * LETTER_WIDTH <= 1:
             labels.append(f"<text class=grid-time x={x} dx=3 y={height - 4}>{escape_html(label)}</text>")
     return Html(f"<svg width=100% height={bottom}>{''.join(lines)}</svg>{''.join(labels)}")

@@ -150,7 +150,7 @@ def explain_busy_state(gpu_input: GpuInput, limits: StateLimits) -> str:
     if dead:
         child_pids = " ".join(str(pid) for process in dead for pid in process.children)
         dead_pids = format_names([str(process.pid) for process in dead])
-        return f"process {dead_pids} is dead, but its children live on: kill {child_pids}"
+        return f"process {dead_pids} exited; child processes still running: kill {child_pids}"
     if processes:
         memory = explain_state_process_memory(gpu_input)
         return f"in use{explain_state_users(gpu_input)}" + (f", {memory} by its processes" if memory else "")

@@ -36,13 +36,13 @@ from site_builder.history.writer import EPOCH_ORDINAL
 SUMS_FILE = "sums.json"
 # An older gpuboard left a pickle, which could execute code, and is never read.
 OLD_SUMS_FILE = "sums.pickle"
-SUMS_VERSION = 3
+SUMS_VERSION = 4
 # A thousand hosts and as many people need a tenth of it.
 MAX_SUMS_BYTES = 256 * 1024 * 1024
 MAX_EPOCH = 10**11  # the year 5138
 SEEN_SUMS_SQL = ", ".join(f"sum({name})" for name, _ in zip(SEEN_COLUMNS, SeenMinuteSums._fields))
 NO_SHARE = UsageShareSums(0, 0, 0, 0)
-# This month and the last are kept in detail, of those before only the sums.
+# This month and the last are kept in detail, of those before only people and the sums.
 DETAILED_MONTHS = 2
 HostModel = tuple[str, str]  # a host and a model
 PendingBits = dict[tuple[int, int], int]  # minutes as bits, by hour and part
@@ -179,9 +179,9 @@ class UsageRollup:
             problem = f"it could not be added up, and this is tried again: {error!r}"[:300]
             self.history.problem = Problem(DATABASE_WHERE, formatting.hide_paths(problem))
 
-    def load_months(self) -> list[MonthUsage]:
-        """Return the months that are added up, from the newest to the oldest."""
-        months = sorted(self.state.finished_months.items(), reverse=True)
+    def load_months(self, count: int | None = None) -> list[MonthUsage]:
+        """Return the newest months that are added up, the newest first."""
+        months = sorted(self.state.finished_months.items(), reverse=True)[:count]
         return [load_rollup_month(month.packed_month) for _, month in months]
 
     def render_months(self, inputs: bytes, render: Callable[[Sequence[MonthUsage]], str]) -> str:
@@ -393,13 +393,12 @@ def add_rollup_day(connection: sqlite3.Connection, day: date, month: UnfinishedR
 
 
 def condense_rollup_month(month: MonthUsage) -> MonthUsage:
-    """Reduce an old month to its sums."""
+    """Reduce an old month to its people and its sums."""
     if not month.seen_by_place:
         return month._replace(shares={}, shares_by_place={}, unseen_by_place={})
     share = UsageShareSums._make(map(sum, zip(NO_SHARE, *month.shares_by_place.values())))
     seen = StateMinutes._make(map(sum, zip(*month.seen_by_place.values())))
     return month._replace(
-        shares={},
         shares_by_place={("", ""): share},
         seen_by_place={("", ""): seen},
         unseen_by_place={("", ""): sum(month.unseen_by_place.values())},

@@ -25,7 +25,7 @@ from site_builder.history.buckets import choose_finest_bucket_step
 from site_builder.history.reader import GpuHistory, HistoryReader, read_first_history_day, read_history_gpu_set_changes
 from site_builder.history.usage_sums import DailyUsageSums, StateMinutes
 from site_builder.usage import fleet_page, totals
-from site_builder.usage.fleet_page import HeatmapSums
+from site_builder.usage.fleet_page import FullHours, HeatmapSums
 from site_builder.usage.totals import UsageTable, UseSummary, find_usage_midnight, total_state_minutes
 from site_builder.waste.render import parse_waste_json
 from site_builder.waste.rules import WASTE_FILE, WasteItem
@@ -90,6 +90,7 @@ class CollectedReport(NamedTuple):
     current_waste: Sequence[WasteItem]
     events: Sequence[HealthEvent]
     are_users_shown: bool
+    full_hours: Sequence[FullHours] = ()
 
     @property
     def days(self) -> list[date]:
@@ -238,6 +239,7 @@ def collect_report(settings: Settings, history: HistoryReader, first: date, now:
         current_waste=collect_current_waste(settings, now) if now - until < MAX_REPORT_AGE_S else (),
         events=[event for event in StoredEventReader(history).read_events(start, until) if event.host not in hidden],
         are_users_shown=settings.privacy.users,
+        full_hours=fleet_page.count_full_hours(history.read_hourly_minutes(start, int(until)), zone),
     )
     check_collected_history(history)
     return report

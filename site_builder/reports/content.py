@@ -1,4 +1,4 @@
-"""Prepare what the report's page, mail and text have in common: notes, rows of tables, and what is left out."""
+"""Build the content of the report's page, mail and text: sentences, notes, and rows of tables."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ from site_builder.usage.fleet_page import build_fleet_page_row
 from site_builder.usage.totals import NOTHING_SEEN, PeriodComparison, UsageChange, UsageRow, UsageTotals, UseSummary
 from site_builder.waste.rules import WasteItem
 
+PERSON_COLUMNS = (
+    ("used", "Used"),
+    ("change", "Change"),
+    ("held", "Held idle"),
+    ("booked", "Booked"),
+    ("unused", "Booked, unused"),
+)
 # They would fill the report, and nobody has to act on them.
 OMITTED_EVENT_KINDS = frozenset({"power"})
 MAX_NAME_CHARACTERS, MAX_GPU_CHARACTERS, MAX_SENTENCE_CHARACTERS = 40, 68, 160
@@ -52,9 +59,9 @@ class ContentFormat(NamedTuple):
 
 PAGE = ContentFormat(
     waste_titles={
-        "held": "Held: taken, but idle",
-        "booked": "Booked, and nobody on it",
-        "unused": "Never used in this week",
+        "held": "Held idle",
+        "booked": "Booked, idle",
+        "unused": "Not used all week",
     },
     max_people=300,
     max_wasted=25,
@@ -63,9 +70,9 @@ PAGE = ContentFormat(
 )
 TEXT = ContentFormat(
     waste_titles={
-        "held": "Held: taken, but idle: {hours} GPU-hours",
-        "booked": "Booked, and nobody on it: {hours} GPU-hours",
-        "unused": "Never used: {hours} GPU-hours",
+        "held": "Held idle: {hours} GPU-hours",
+        "booked": "Booked, idle: {hours} GPU-hours",
+        "unused": "Not used all week: {hours} GPU-hours",
     },
     max_people=25,
     max_wasted=8,
@@ -85,12 +92,13 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
     previous_use = {row.key: row.sums.used for row in previous.people.rows} if previous else None
     report_events, hosts = list_content_events(report), list_content_unseen_hosts(report)
     comparison = compare_report_weeks(report)
-    use_change = Html(build_content_change(comparison.used))
+    use_change = Html(totals.format_usage_change(comparison.used))
+    day_rows = [build_fleet_page_row(format_weekday_date(day), report.usage.days[day]) for day in report.days]
     model_rows, person_rows = [], []
     for model, use in models[: form.max_models]:
         before_use = previous.models.get(model) if previous else None
         hours_before = before_use.taken / totals.MINUTES_PER_HOUR if before_use else None
-        change = build_content_change(UsageChange(use.taken / totals.MINUTES_PER_HOUR, hours_before))
+        change = totals.format_usage_change(UsageChange(use.taken / totals.MINUTES_PER_HOUR, hours_before))
         model_rows.append(build_fleet_page_row(form.shorten(model), use, Html(change)))
     for row in people.rows[: form.max_people] if report.are_users_shown else ():
         hours_before = None if previous_use is None else totals.usage_total_to_hours(previous_use.get(row.key, 0))
@@ -100,8 +108,14 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
         "title": build_content_title(report),
         "date_range": build_content_date_range(report),
         "notes": list_report_notes(report),
-        "changes": fleet_page.describe_fleet_page_comparison(comparison),
-        "days": [build_fleet_page_row(format_weekday_date(day), report.usage.days[day]) for day in report.days],
+        "sentences": describe_report_in_sentences(report),
+        "use_columns": fleet_page.list_filled_columns(fleet_page.USE_COLUMNS, [*model_rows, *day_rows]),
+        "person_columns": [
+            (name, label)
+            for name, label in PERSON_COLUMNS
+            if name == "used" or any(person[name] not in fleet_page.NOTHING for person in person_rows)
+        ],
+        "days": day_rows,
         "all_gpus": build_fleet_page_row("All GPUs", report.usage.total, use_change),
         "hour_names": fleet_page.HOUR_NAMES,
         "heat": fleet_page.build_heatmap_hourly_rows(report.days, report.cells, report.unfinished_until),
@@ -113,7 +127,7 @@ def build_report_content(report: CollectedReport, form: ContentFormat) -> dict[s
         "omitted_people": f"and {len(omitted_people)} more with {omitted_hours} GPU-hours" if omitted_people else "",
         "unowned_hours": format_report_hours(people.total.unowned) if people.total.unowned else "",
         "total": build_content_person(
-            "All together", people.total, people.total.used + people.total.unowned, comparison.used
+            "All people", people.total, people.total.used + people.total.unowned, comparison.used
         ),
         "waste": [build_content_waste(report, form, kind) for kind in form.waste_titles if getattr(report.waste, kind)],
         "current_waste": [build_content_current_waste(item, form) for item in report.current_waste[: form.max_wasted]],
@@ -163,33 +177,24 @@ def list_report_notes(report: CollectedReport) -> list[str]:
     until, seen, before = report.unfinished_until, report.usage.seen_percent, report.previous_usage
     if until:
         notes.append(
-            f"This week is not over: it is told up to {format_weekday_date(until.date())} {until:%H:%M}, "
-            "and compared with none."
+            f"This week is not over: figures are up to {format_weekday_date(until.date())} {until:%H:%M}, "
+            "and not compared with other weeks."
         )
     if seen is not None and seen < 100:
-        notes.append(f"{seen} % of the time of these GPUs was seen; all else is of that time.")
+        notes.append(f"Coverage: {seen} % of GPU time was monitored; all other figures are of that time.")
     if report.usage.history_start:
         start = format_weekday_date(report.usage.history_start)
-        notes.append(f"History begins with {start}: of the days before nothing is known.")
+        notes.append(f"History begins on {start}; nothing is known of the days before.")
     if until:
         return notes
     if before is None:
-        notes.append("Of the week before nothing was seen.")
+        notes.append("There is no data of the previous week.")
     elif before.history_start:
         start = format_weekday_date(before.history_start)
-        notes.append(f"History begins with {start}: the week before is not whole.")
+        notes.append(f"History begins on {start}: the previous week is not complete.")
     elif before.seen_percent is not None and before.seen_percent < 95:
-        notes.append(f"Of the week before only {before.seen_percent} % was seen.")
+        notes.append(f"Coverage of the previous week was only {before.seen_percent} %.")
     return notes
-
-
-def build_content_change(change: UsageChange) -> str:
-    """Format a change since the week before, like `+9 %`."""
-    if change.before is None:
-        return svg.UNKNOWN
-    if change.percent is None:
-        return "new" if change.now else "0 %"
-    return f"{change.percent:+,.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "−")  # noqa: RUF001
 
 
 def format_content_gpu(form: ContentFormat, host: str, index: GpuNumber) -> str:
@@ -207,7 +212,7 @@ def build_content_person(name: str, sums: UsageTotals, used: int, change: UsageC
         "name": name,
         "sums": sums,
         "used": format_report_hours(used),
-        "change": build_content_change(change),
+        "change": totals.format_usage_change(change),
         **hours,
     }
 
@@ -254,6 +259,10 @@ def list_content_events(report: CollectedReport) -> list[HealthEvent]:
     return sorted(shown, key=lambda event: (SEVERITIES.index(event.severity), event.began_at, event.host, event.number))
 
 
+def describe_report_in_sentences(report: CollectedReport) -> list[str]:
+    return fleet_page.describe_use_in_sentences(compare_report_weeks(report), "the previous week", report.full_hours)
+
+
 def compare_report_weeks(report: CollectedReport) -> PeriodComparison:
     previous = report.compared_usage
     return totals.compare_usage_periods(
@@ -278,6 +287,6 @@ def list_content_models(report: CollectedReport) -> list[tuple[str, UseSummary]]
 
 
 def list_content_unseen_hosts(report: CollectedReport) -> list[UsageRow]:
-    """List the hosts that were not seen all the time, the least seen first."""
+    """List the hosts that were not monitored all the time, the least monitored first."""
     rows = [row for row in report.usage.hosts.rows if (totals.compute_usage_percent_seen(row.sums) or 0) < 99]
     return sorted(rows, key=lambda row: (-row.sums.unseen, natural_sort_key(row.name)))

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from site_builder.charts import svg
 from site_builder.core.clock import Now
 from site_builder.core.formatting import DAY_NAMES, format_weekday_date
-from site_builder.core.html import EMPTY_HTML, Html, load_compact_html_template, load_html_template
+from site_builder.core.html import Html, load_compact_html_template, load_html_template
 from site_builder.core.terminal_text import fit_text, flatten_terminal_text, replace_unprintable, truncate_terminal_text
 from site_builder.health.model import CRITICAL
 from site_builder.reports import content
 from site_builder.reports.collect import CollectedReport
 from site_builder.reports.content import build_report_content
 from site_builder.usage import fleet_page
-from site_builder.usage.totals import UsageTotals, UseSummary, format_usage_share
+from site_builder.usage.totals import UseSummary
 
 # Colours of the mail: those of the board, on white and where the mail program is dark.
 COLOURS = {
@@ -30,10 +30,10 @@ COLOURS = {
     "track": ("#e8ecf1", "#26303a"),
 }
 PART_LABELS = {
-    "working": "taken",
-    "held": "of it held idle",
-    "booked": "booked, nobody on it",
-    "unclear": "lost, or not known",
+    "working": "in use",
+    "held": "held idle",
+    "booked": "booked, idle",
+    "unclear": "lost or unknown",
     "track": "free",
 }
 CARD_COLOURS = ("#ffffff", "#171e26")
@@ -59,25 +59,11 @@ def render_report_page(report: CollectedReport, style: str, made: Now, url: str 
         **form,
         style=Html(style),
         digest=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        draw_bar=partial(render_report_person_bar, most=form["most_used"]),
+        draw_bar=partial(fleet_page.render_person_bar, most=form["most_used"]),
         made=format_report_made_at(made),
         url=url,
     )
     return text.encode("utf-8", "replace")
-
-
-def render_report_person_bar(sums: UsageTotals, most: int) -> Html:
-    """Draw what a person used and held; the person who used `most` gets the whole width."""
-    if not sums.used:
-        return EMPTY_HTML
-    width, height = fleet_page.BAR_WIDTH, fleet_page.BAR_HEIGHT
-    used = max(1, round(sums.used * width / most))
-    held = round(sums.held * width / most)
-    box = svg.SvgBox(used - held, 0, held, height)
-    pieces = [svg.render_svg_rect(svg.SvgBox(0, 0, used, height), "class=working")]
-    if held:
-        pieces += [svg.render_svg_rect(box, "class=held"), svg.render_svg_rect(box, 'fill="url(#_held)"')]
-    return Html(f"<svg class=share width={width} height={height} aria-hidden=true>{''.join(pieces)}</svg>")
 
 
 # The mail: its charts are tables, so that it needs no picture and no script
@@ -100,14 +86,12 @@ def format_report_subject(report: CollectedReport) -> str:
 
 
 def render_report_brief(report: CollectedReport, url: str = "") -> str:
-    """Render the sums alone, for a chat."""
-    lines = [content.build_content_date_range(report)]
-    for label, number, before in fleet_page.describe_fleet_page_comparison(content.compare_report_weeks(report)):
-        lines.append(f"{number} {label}: {before}")
+    """Render the summary alone, for a chat."""
+    lines = [content.build_content_date_range(report), *content.describe_report_in_sentences(report)]
     critical_count = sum(event.severity == CRITICAL for event in content.list_content_events(report))
     if critical_count:
         lines.append(f"{critical_count} critical {'event' if critical_count == 1 else 'events'} on GPUs")
-    return "\n".join([*lines, *([f"All of it: {url}"] if url else [])])
+    return "\n".join([*lines, *([f"Full report: {url}"] if url else [])])
 
 
 def render_report_mail(report: CollectedReport, made: Now, board: str = "", page: str = "") -> str:
@@ -129,6 +113,7 @@ def render_report_mail(report: CollectedReport, made: Now, board: str = "", page
         draw_person_bar=lambda sums: build_report_bar(
             {"working": sums.used - sums.held, "held": sums.held}, form["most_used"]
         ),
+        pick_cells=lambda person, columns: [person[name] for name, _ in columns],
         made=format_report_made_at(made),
         board=board,
         page=page,
@@ -159,16 +144,8 @@ def build_report_bar(minutes_by_part: Mapping[str, float], whole: float) -> list
 
 
 def render_report_text(report: CollectedReport, url: str = "") -> str:
-    changes = content.compare_report_weeks(report)
     text = load_html_template("report.txt").render(
         **build_report_content(report, content.TEXT),
-        summary=(
-            ("GPU-hours used", changes.used, 1),
-            ("people who used GPUs", changes.people, 0),
-            ("GPU-hours held idle or booked and unused", changes.wasted, 1),
-        ),
-        shares=[None if share is None else format_usage_share(share) for share in changes.taken_percents],
-        format_change=content.build_content_change,
         fit=lambda text, width: fit_text(flatten_terminal_text(text), width),
         wrap=wrap_report_sentence,
         draw_bar=draw_report_text_bar,

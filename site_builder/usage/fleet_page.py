@@ -1,4 +1,4 @@
-"""Write fleet.html: how much of the fleet is used, by model, by hour and against the week before."""
+"""Write fleet.html: how much of the fleet is in use, by model, by hour and compared with the week before."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from site_builder.history.usage_sums import StateMinutes, UsageShareSums
 from site_builder.usage import totals
 from site_builder.usage.totals import (
     NOTHING_SEEN,
+    PastWasteRow,
     PeriodComparison,
     UsageChange,
+    UsageTotals,
     UseSummary,
     find_usage_midnight,
     format_usage_share,
@@ -44,7 +46,7 @@ MAX_REPORTS = 106
 REPORT_FILE_NAME = re.compile(r"[0-9]{4}-W[0-9]{2}\.html")
 # How a report begins that names people.
 NAMED_REPORT_START = b"<!doctype html>\n<html lang=en data-people>"
-NO_HISTORY_YET = "There is no history yet: come back in some minutes."
+NO_HISTORY_YET = "No history yet; the first figures appear within a few minutes."
 HOURS_PER_DAY = 24
 HOUR_NAMES = [f"{hour:02}" for hour in range(HOURS_PER_DAY)]
 # Tints of a heat map.
@@ -52,7 +54,22 @@ TINT_COUNT = 10
 # Sizes of the bar and of the line of a row, in CSS pixels.
 BAR_WIDTH, BAR_HEIGHT = 160, 12
 LINE_WIDTH, LINE_HEIGHT = 240, 40
-NOT_SEEN_BEFORE = "no data for the time before"
+# Monday to Friday, from 8 to 18 o'clock.
+WORKING_HOURS, LAST_WORKING_DAY = range(8, 18), 4
+# A model is full in an hour in which at most this part of its GPU time is free, in percent.
+MAX_FREE_PERCENT_OF_FULL = 5
+MAX_FULL_MODELS = 3
+# The columns of a table of use after the bar; one in which nothing is but zeros is left out.
+USE_COLUMNS = (
+    ("hours", "GPU-hours"),
+    ("taken", "In use"),
+    ("held", "Held idle"),
+    ("booked", "Booked, idle"),
+    ("free", "Free"),
+    ("unclear", "Lost, unknown"),
+    ("use_percent", "Mean utilisation"),
+)
+NOTHING = {"", "0", "0.0", "0 %", UNKNOWN}
 MinutesByHour = Mapping[tuple[int, str], StateMinutes]  # by the start of an hour, and by model
 
 
@@ -87,6 +104,15 @@ class FleetPageCourse(NamedTuple):
 
     percents: list[float | None]
     days: list[HeatmapSums]
+
+
+class FullHours(NamedTuple):
+    """Working hours of a model that were monitored, and those of them in which it was full."""
+
+    model: str
+    full: int
+    monitored: int
+    has_several: bool = False
 
 
 class FleetPageRow(NamedTuple):
@@ -125,6 +151,21 @@ def compare_fleet_weeks(
         users = {known_people.resolve_user(name) for name, share in shares.items() if share.used}
         weeks.append((totals.summarize_usage_total(totals.summarize_usage_by_model(week), week.values()), len(users)))
     return totals.compare_usage_periods(*weeks[0], *weeks[1])
+
+
+def count_full_hours(seen: MinutesByHour, zone: tzinfo) -> list[FullHours]:
+    """Count the working hours in which a model was full; the fullest of several GPUs come first, then single GPUs."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (at, model), row in seen.items():
+        local = datetime.fromtimestamp(at, zone)
+        if row.seen and local.weekday() <= LAST_WORKING_DAY and local.hour in WORKING_HOURS:
+            is_taken = 2 * (row.busy + row.held + row.conflict + row.booked) >= row.seen
+            counts[model][0] += is_taken and 100 * row.free <= MAX_FREE_PERCENT_OF_FULL * row.seen
+            counts[model][1] += 1
+            counts[model][2] += row.seen
+    rows = [FullHours(model, full, hours, minutes > 60 * hours) for model, (full, hours, minutes) in counts.items()]
+    rows = [row for row in rows if row.full]
+    return sorted(rows, key=lambda row: (not row.has_several, -row.full / row.monitored, -row.monitored, row.model))
 
 
 def list_fleet_days_until(last: date, count: int) -> list[date]:
@@ -175,7 +216,13 @@ class FleetPageBuilder:
         self.settings, self.history = settings, history
         self.checked_at = -float("inf")
 
-    def write(self, site: SiteFiles, people: PeopleDirectory, now: Now) -> None:
+    def write(
+        self,
+        site: SiteFiles,
+        people: PeopleDirectory,
+        now: Now,
+        past_waste: Sequence[tuple[str, Sequence[PastWasteRow]]] = (),
+    ) -> None:
         if 0 <= now.epoch - self.checked_at < CHECK_INTERVAL_S:
             return
         self.checked_at = now.epoch
@@ -188,16 +235,24 @@ class FleetPageBuilder:
             site.assets_version,
             str(now.zone),
             sorted(people.aliases.items()),
+            # without the hours, which change each minute
+            [(row.gpu, row.people) for _, rows in past_waste for row in rows],
         )
         fingerprint = compute_digest(repr((inputs, CODE_FINGERPRINT)).encode("utf-8", "replace"))
         if not site.published.is_unchanged(FLEET_PAGE, fingerprint):
-            page = self.render_page(until, reports, people, site.assets_version, now)
+            page = self.render_page(until, reports, people, past_waste, site.assets_version, now)
             site.write_file(FLEET_PAGE, fingerprint, page, now)
 
     def render_page(
-        self, until: int | None, reports: Sequence[str], people: PeopleDirectory, version: str, now: Now
+        self,
+        until: int | None,
+        reports: Sequence[str],
+        people: PeopleDirectory,
+        past_waste: Sequence[tuple[str, Sequence[PastWasteRow]]],
+        version: str,
+        now: Now,
     ) -> bytes:
-        """Render what was seen up to the end of the last hour that is rolled up; before the first, up to now."""
+        """Render what was monitored up to the end of the last hour that is rolled up; before the first, up to now."""
         end = int(now.epoch) if until is None else until
         seen: MinutesByHour
         if until is None:
@@ -229,7 +284,12 @@ class FleetPageBuilder:
             until=f"{format_weekday_date(end_time.date())} {end_time:%H:%M}" if seen else "",
             zone=getattr(now.zone, "key", None) or now.local.tzname(),
             problem=self.history.problem_text or ("" if seen else NO_HISTORY_YET),
-            changes=describe_fleet_page_comparison(compare_fleet_weeks(seen, week_shares, end, people)),
+            sentences=describe_use_in_sentences(
+                compare_fleet_weeks(seen, week_shares, end, people),
+                "the previous 7 days",
+                count_full_hours(select_fleet_hours(seen, WEEK_DAYS, end), now.zone),
+            ),
+            past_waste=past_waste,
             hour_names=HOUR_NAMES,
             hourly_rows=build_heatmap_hourly_rows(week, build_fleet_heatmap_cells(seen, week, now.zone), end_time),
             month_days=[f"{day.day} {MONTH_NAMES[day.month - 1]}" for day in month],
@@ -253,10 +313,12 @@ def build_fleet_page_period(
         lines = {}
         missing = sorted({model for _, model in seen} - {model for _, model in period_seen})
         models.update(dict.fromkeys(missing[: max(0, totals.MAX_MODELS - len(models))], NOTHING_SEEN))
+    rows = [build_fleet_page_row(model, use, lines.get(model, EMPTY_HTML)) for model, use in models.items()]
     return {
         "title": title,
-        "rows": [build_fleet_page_row(model, use, lines.get(model, EMPTY_HTML)) for model, use in models.items()],
+        "rows": rows,
         "total": build_fleet_page_row("All GPUs", total),
+        "columns": list_filled_columns(USE_COLUMNS, rows),
         "coverage": totals.describe_usage_coverage(total, days),
     }
 
@@ -294,6 +356,17 @@ def build_fleet_page_row(name: str, use: UseSummary, line: Html = EMPTY_HTML) ->
     )
 
 
+def list_filled_columns(
+    columns: Sequence[tuple[str, str]], rows: Sequence[FleetPageRow], kept: int = 2
+) -> list[tuple[str, str]]:
+    """List the columns that have something other than zeros in a row, and the first ones in any case."""
+    return [
+        (name, label)
+        for position, (name, label) in enumerate(columns)
+        if position < kept or any(getattr(row, name) not in NOTHING for row in rows)
+    ]
+
+
 def render_fleet_page_bar(use: UseSummary) -> Html:
     """Draw the parts of what was seen side by side; the cells beside it have them in words."""
     if not use.seen:
@@ -307,8 +380,8 @@ def render_fleet_page_bar(use: UseSummary) -> Html:
             if part != "working":
                 pieces.append(svg.render_svg_rect(box, f'fill="url(#_{part})"'))
     title = (
-        f"{format_usage_share(use.share('taken'))} taken, of all {format_usage_share(use.share('held'))} held; "
-        f"{format_usage_share(use.share('booked'))} booked and unused; {format_usage_share(use.share('free'))} free"
+        f"{format_usage_share(use.share('taken'))} in use, including {format_usage_share(use.share('held'))} held "
+        f"idle; {format_usage_share(use.share('booked'))} booked, idle; {format_usage_share(use.share('free'))} free"
     )
     return Html(
         f'<svg class=share width={BAR_WIDTH} height={BAR_HEIGHT} viewBox="0 0 {BAR_WIDTH} {BAR_HEIGHT}" '
@@ -317,18 +390,31 @@ def render_fleet_page_bar(use: UseSummary) -> Html:
     )
 
 
+def render_person_bar(sums: UsageTotals | UsageShareSums, most: int) -> Html:
+    """Draw what a person used and held; the person who used `most` gets the whole width."""
+    if not sums.used:
+        return EMPTY_HTML
+    used = max(1, round(sums.used * BAR_WIDTH / most))
+    held = round(sums.held * BAR_WIDTH / most)
+    box = svg.SvgBox(used - held, 0, held, BAR_HEIGHT)
+    pieces = [svg.render_svg_rect(svg.SvgBox(0, 0, used, BAR_HEIGHT), "class=working")]
+    if held:
+        pieces += [svg.render_svg_rect(box, "class=held"), svg.render_svg_rect(box, 'fill="url(#_held)"')]
+    return Html(f"<svg class=share width={BAR_WIDTH} height={BAR_HEIGHT} aria-hidden=true>{''.join(pieces)}</svg>")
+
+
 def render_fleet_page_course(course: FleetPageCourse, days: Sequence[date], name: str) -> Html:
     """Draw the taken part over some days, from 0 to 100 %, with the value of each day on hover."""
     mean = join_heatmap_sums(course.days).share
     if mean is None:
         return EMPTY_HTML
     highest = max(percent for percent in course.percents if percent is not None)
-    shares = f"{format_usage_share(mean)} on average, {format_usage_share(highest)} at most"
-    label = f"{name}, taken over {len(days)} days: {shares}"
+    shares = f"mean {format_usage_share(mean)}, highest {format_usage_share(highest)}"
+    label = f"{name}, in use over {len(days)} days: {shares}"
     edges = svg.compute_svg_edges(len(days), LINE_WIDTH)
     hits = []
     for day, cell, start, end in zip(days, course.days, edges, edges[1:]):
-        value = svg.NO_DATA if cell.share is None else f"{format_usage_share(cell.share)} taken"
+        value = svg.NO_DATA if cell.share is None else f"{format_usage_share(cell.share)} in use"
         box = svg.SvgBox(start, 0, end - start, LINE_HEIGHT)
         hits.append(svg.render_svg_rect(box, "", f"{format_weekday_date(day)}: {value}"))
     return Html(
@@ -340,35 +426,43 @@ def render_fleet_page_course(course: FleetPageCourse, days: Sequence[date], name
     )
 
 
-def describe_fleet_page_comparison(changes: PeriodComparison) -> list[tuple[str, str, str]]:
-    """Describe each change: what it is of, the value, and how it compares with the one before."""
-    share, share_before = changes.taken_percents
-    return [
-        ("GPU-hours used", f"{changes.used.now:,.1f}", describe_fleet_page_change(changes.used)),
-        (
-            "taken, of all that was seen",
-            format_usage_share(share),
-            NOT_SEEN_BEFORE if share_before is None else f"{format_usage_share(share_before)} before",
-        ),
-        ("people who used GPUs", f"{changes.people.now:.0f}", describe_fleet_page_change(changes.people, 0)),
-        (
-            "GPU-hours held idle or booked and unused",
-            f"{changes.wasted.now:,.1f}",
-            describe_fleet_page_change(changes.wasted),
-        ),
-    ]
+def describe_use_in_sentences(
+    changes: PeriodComparison, previous: str, full_hours: Sequence[FullHours] = ()
+) -> list[str]:
+    """Describe a period in sentences; `previous` is what the one before it is called."""
+    share, share_before = map(format_usage_share, changes.taken_percents)
+    if changes.taken_percents[1] is None:
+        comparison = ""
+    elif share == share_before:
+        comparison = f", the same as in {previous}"
+    else:
+        is_more = (changes.taken_percents[0] or 0) > changes.taken_percents[1]
+        comparison = f", {'up' if is_more else 'down'} from {share_before} in {previous}"
+    sentences = [f"{share} of GPU time was in use{comparison}."]
+    if full_hours:
+        (model, full, monitored, _), *others = full_hours[:MAX_FULL_MODELS]
+        more = "".join(
+            f", {other.model} in {other.full}{f' of {other.monitored}' if other.monitored != monitored else ''}"
+            for other in others
+        )
+        hours = f"{full} of {monitored} working hours (Mon to Fri, 8 to 18 h)"
+        sentences.append(f"{model} GPUs were full in {hours}{more}.")
+    people = f"{changes.people.now:.0f} {'person' if changes.people.now == 1 else 'people'}"
+    if changes.people.before is not None and changes.people.before != changes.people.now:
+        people += f" ({changes.people.before:.0f} before)"
+    used, wasted = (f"{change.now:,.1f} GPU-hours" for change in (changes.used, changes.wasted))
+    sentences.append(f"{people} used {used}{describe_use_change(changes.used, previous)}.")
+    sentences.append(f"{wasted} were held or booked but idle{describe_use_change(changes.wasted, previous)}.")
+    return sentences
 
 
-def describe_fleet_page_change(change: UsageChange, digits: int = 1) -> str:
-    """Describe a change like `12 % more than before (1,102.0)`."""
+def describe_use_change(change: UsageChange, previous: str) -> str:
+    """Describe a change like `, up 12 % from the previous week`; empty if nothing is known of the period before."""
     if change.before is None:
-        return NOT_SEEN_BEFORE
-    before = f"{change.before:,.{digits}f}"
-    if change.percent is None:
-        return f"{before} before"
-    if f"{change.percent:.0f}" in ("0", "-0"):
-        return f"as before ({before})"
-    return f"{abs(change.percent):,.0f} % {'more' if change.percent > 0 else 'less'} than before ({before})"
+        return ""
+    if change.percent is None or f"{change.percent:.0f}" in ("0", "-0"):
+        return f", the same as in {previous}" if change.percent is not None or not change.now else ""
+    return f", {'up' if change.percent > 0 else 'down'} {abs(change.percent):,.0f} % from {previous}"
 
 
 # Heat maps
@@ -385,12 +479,12 @@ def build_heatmap_hourly_rows(
         for hour, cell in enumerate(day_cells):
             when = f"{row.name} {hour:02}:00"
             if not cell.hour_count:
-                row.cells.append(HeatmapCell("", "", f"{when}: the clocks left this hour out"))
+                row.cells.append(HeatmapCell("", "", f"{when}: skipped by the clock change"))
             elif cell.share is None and datetime(day.year, day.month, day.day, hour) >= end:
-                row.cells.append(HeatmapCell("", "", f"{when}: still to come"))
+                row.cells.append(HeatmapCell("", "", f"{when}: not yet"))
             else:
                 row.cells.append(
-                    build_heatmap_cell(f"{when} (this hour came twice)" if cell.hour_count > 1 else when, cell)
+                    build_heatmap_cell(f"{when} (twice, by the clock change)" if cell.hour_count > 1 else when, cell)
                 )
         rows.append(row)
     return rows
@@ -402,12 +496,12 @@ def build_heatmap_daily_row(name: str, sums: Sequence[HeatmapSums], days: Sequen
 
 
 def build_heatmap_cell(when: str, cell: HeatmapSums) -> HeatmapCell:
-    """Build the cell of an hour or a day; numbers of GPUs are means over the minutes that were seen."""
+    """Build the cell of an hour or a day; numbers of GPUs are means over monitored time."""
     if cell.share is None:
         return HeatmapCell("", UNKNOWN, f"{when}: {NO_DATA}")
     gpus, seen_gpus = (f"{minutes / 60 / cell.hour_count:.1f}" for minutes in (cell.taken, cell.seen))
     return HeatmapCell(
         f"t{round(cell.share / 100 * TINT_COUNT)}",
         f"{cell.share:.0f}",
-        f"{when}: {cell.share:.0f} % taken, {gpus} of {seen_gpus} GPUs on average",
+        f"{when}: {cell.share:.0f} % in use, {gpus} of {seen_gpus} GPUs on average",
     )

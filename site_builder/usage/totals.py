@@ -18,10 +18,10 @@ from site_builder.history.usage_sums import UNITS_PER_MINUTE, StateMinutes, Usag
 
 # Time that nobody used, in the order in which it is listed; together with used time it is all that was seen.
 UNUSED_PARTS = {
-    "unowned": "owner not known",
-    "booked_idle": "booked, nobody on it",
+    "unowned": "owner unknown",
+    "booked_idle": "booked, idle",
     "free": "free",
-    "unclear": "lost or not clear",
+    "unclear": "lost or unknown",
 }
 UNKNOWN = "–"
 GROUPINGS = ("person", "model", "host", "month")
@@ -278,8 +278,19 @@ class UsageChange(NamedTuple):
         return 100 * (self.now - self.before) / self.before if self.before else None
 
 
+class PastWasteRow(NamedTuple):
+    """GPUs of a host that nobody used in a booking that is over, or for a month and longer."""
+
+    gpu: str
+    model: str
+    people: str
+    period: str
+    hours: str
+    advice: str
+
+
 class PeriodComparison(NamedTuple):
-    """Period against the one before it: GPU-hours, the taken part of what was seen, and people."""
+    """Period against the one before it: GPU-hours, the part of monitored time in use, and people."""
 
     used: UsageChange
     taken_percents: tuple[float | None, float | None]
@@ -353,10 +364,19 @@ def format_usage_share(percent: float | None) -> str:
     return "<1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
+def format_usage_change(change: UsageChange) -> str:
+    """Format a change since the period before, like `+9 %`."""
+    if change.before is None:
+        return UNKNOWN
+    if change.percent is None:
+        return "new" if change.now else "0 %"
+    return f"{change.percent:+,.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "−")  # noqa: RUF001
+
+
 def describe_usage_coverage(use: UseSummary, days: int) -> str:
-    """Say how much of the time of some days was seen, if it was not all."""
+    """Describe how much of the time of some days was monitored, if it was not all."""
     possible = use.gpus * days * DAY // MINUTE
     if not possible:
-        return "Nothing was seen"
+        return "No data"
     percent = 100 * use.seen / possible
-    return "" if percent >= 99.5 else f"{format_usage_share(percent)} of the time of these GPUs was seen"
+    return "" if percent >= 99.5 else f"Coverage: {format_usage_share(percent)} of GPU time was monitored"

@@ -1,4 +1,4 @@
-"""Collect what is wasted, once a minute, and publish it in waste.json."""
+"""Collect wasted GPU time once a minute, and publish it in waste.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from site_builder.waste.rules import WASTE_FILE, WasteCandidate, WasteReport
 # History counts in minutes: a shorter interval shows nothing new.
 CHECK_INTERVAL_S = 60
 USED_PREFIX = "used "
-INTERNAL_ERROR = "what is wasted could not be told, which is a fault of gpuboard's own: please report it"
+INTERNAL_ERROR = "wasted GPU time could not be computed; this is a bug in gpuboard, please report it"
 
 
 class HostWithWasteCandidates(SummarizedHost, Protocol):

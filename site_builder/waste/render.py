@@ -1,4 +1,4 @@
-"""Render what is wasted: a section of the board, waste.json (and parse it), and a table for terminals."""
+"""Render wasted GPU time: on the board, on the fleet page, in waste.json (and parse it), and for terminals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ from site_builder.core.html import load_compact_html_template, render_epoch_html
 from site_builder.core.names import gpu_number_to_index, is_host_name
 from site_builder.core.records import as_clean_text, as_integer, as_list, as_number
 from site_builder.core.terminal_text import fit_text, flatten_terminal_text, measure_width, truncate_terminal_text
-from site_builder.waste.rules import WASTE_FILE, WASTE_KINDS, WASTE_SCHEMA, WasteItem, WasteReport
+from site_builder.history.idle_runs import build_fleet_gpu_key
+from site_builder.usage.totals import PastWasteRow
+from site_builder.waste.rules import (
+    ENDED_BOOKING_DAYS,
+    MIN_UNUSED_DAYS,
+    WASTE_FILE,
+    WASTE_KINDS,
+    WASTE_SCHEMA,
+    WasteItem,
+    WasteReport,
+)
 
 # Lines on the board; `gpuboard waste` lists all.
 MAX_BOARD_LINES = 25
@@ -63,33 +73,81 @@ def format_waste_hours(hours: float | None) -> str:
     return f"{hours:,.0f}" if hours >= 9.95 else f"{hours:.1f}"
 
 
-# On the board
+# On the board: what somebody can act on now
+
+
+def list_current_waste(report: WasteReport | None) -> list[WasteItem]:
+    """List the GPUs that somebody keeps from others now, without ended bookings and GPUs that are free."""
+    return [item for item in report.items if item.until is None and item.kind != "unused"] if report else []
 
 
 def format_waste_summary(report: WasteReport | None) -> str:
-    """Format the sum for the bar at the top; empty if nothing is wasted."""
-    if not report or not report.items:
+    """Format the number of GPUs for the bar at the top: `4 GPUs idle`; empty if there is none."""
+    return describe_current_waste(list_current_waste(report)).partition(",")[0]
+
+
+def describe_current_waste(items: Iterable[WasteItem]) -> str:
+    """Describe current waste: `4 GPUs idle, 1 to check`; GPUs to check are those of which it is not known."""
+    idle_by_gpu: dict[str, bool] = {}
+    for item in items:
+        idle_by_gpu[build_fleet_gpu_key(item.host, item.gpu_key)] = item.hours is not None or item.kind == "booking"
+    idle_count, check_count = (list(idle_by_gpu.values()).count(is_idle) for is_idle in (True, False))
+    parts = [f"{count} {words}" for count, words in ((idle_count, "idle"), (check_count, "to check")) if count]
+    if not parts:
         return ""
-    return f"{format_waste_hours(sum_waste_hours(report.items)[0])} GPU-hours wasted"
+    first_count, words = parts[0].split(" ", 1)
+    return ", ".join([f"{first_count} {'GPU' if first_count == '1' else 'GPUs'} {words}", *parts[1:]])
 
 
 def render_waste_section(report: WasteReport | None, now: Now) -> bytes:
-    """Render the worst items; empty if nothing is wasted."""
-    if not report or not report.items:
+    """Render what is idle now, and whom to ask; empty if there is nothing."""
+    items = list_current_waste(report)
+    if not items:
         return b""
-    total, unknown = sum_waste_hours(report.items)
-    lines = group_waste_items(report.items)
+    lines = group_waste_items(items)
     html = load_compact_html_template("waste.html").render(
-        hours=format_waste_hours(total),
+        title=describe_current_waste(items),
         short=format_waste_summary(report),
-        unknown=unknown,
         lines=lines[:MAX_BOARD_LINES],
-        format_hours=format_waste_hours,
         render_epoch=lambda epoch: render_epoch_html(epoch, now),
         names=format_names,
         more=max(0, len(lines) - MAX_BOARD_LINES),
     )
     return html.encode()
+
+
+# On the fleet page: sums with their period
+
+
+def list_past_waste(report: WasteReport | None, now: Now) -> list[tuple[str, list[PastWasteRow]]]:
+    """List bookings that ended unused and GPUs that nobody uses, each with a title that has their sum."""
+    tables = []
+    kinds = (
+        ("booking", f"Booked, never used, ended in the last {ENDED_BOOKING_DAYS} days"),
+        ("unused", f"Not used for {MIN_UNUSED_DAYS} days or longer"),
+    )
+    for kind, title in kinds:
+        items = [item for item in report.items if item.kind == kind] if report else []
+        items = [item for item in items if kind != "booking" or item.until is not None]
+        if items:
+            rows = [
+                PastWasteRow(
+                    line.gpu_label,
+                    line.first_item.model,
+                    format_names(line.first_item.people),
+                    " – ".join(
+                        format_moment(datetime.fromtimestamp(moment, now.zone), now)
+                        for moment in (line.first_item.since, line.first_item.until)
+                        if moment is not None
+                    ),
+                    format_waste_hours(line.hours),
+                    line.first_item.advice,
+                )
+                for line in group_waste_items(items)[:MAX_BOARD_LINES]
+            ]
+            hours = format_waste_hours(sum_waste_hours(items)[0])
+            tables.append((f"{title}: {hours} GPU-hours", rows))
+    return tables
 
 
 # For programs

@@ -1,4 +1,4 @@
-"""Decide which GPUs are wasted: taken or booked and not used, or never used at all.
+"""Decide which GPUs are wasted: held or booked and not used, or never used at all.
 
 A GPU has at most one line about its present: the first that applies of dead, held by somebody, ownerless, unexplained,
 held, booking, unused. So no GPU-hour counts twice; hours of a booking do not count again as unused.
@@ -270,17 +270,17 @@ class WasteRules:
         seconds = self.measure_unused_booking(candidate)
         if seconds is None or seconds < MIN_UNUSED_BOOKING_S:
             return None
-        item = self.build_booking_item(candidate, seconds, "to use it or to release it")
-        return item._replace(since=candidate.booking_start, what="booked, and nobody has been on it since that began")
+        item = self.build_booking_item(candidate, seconds, "to use it or release it")
+        return item._replace(since=candidate.booking_start, what="booked, idle")
 
     def build_ended_booking(self, booking: UnusedBookingRun) -> WasteItem:
-        item = self.build_booking_item(booking, booking.minutes * MINUTE, "to release what is not needed")
-        what = "was booked, and nobody was on it in all that time"
+        item = self.build_booking_item(booking, booking.minutes * MINUTE, "to release bookings that are not needed")
+        what = "booked, never used"
         return item._replace(since=booking.since, until=booking.until, what=what)
 
     def build_booking_item(self, booking: WasteCandidate | UnusedBookingRun, seconds: float, request: str) -> WasteItem:
         people = self.list_display_names(booking.people)
-        bookers = format_names(people) if people else "who booked it"
+        bookers = format_names(people) if people else "whoever booked it"
         item = start_waste_item("booking", booking)
         return item._replace(people=people, hours=measure_wasted_hours(seconds), advice=f"Ask {bookers} {request}.")
 
@@ -316,12 +316,12 @@ class WasteRules:
             return None
         until = run.last_seen + MINUTE
         pending = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
-        seen = f"{run.minutes * MINUTE // DAY} days that were seen"
+        seen = f"{run.minutes * MINUTE // DAY} days monitored"
         return start_waste_item("unused", gpu)._replace(
             since=run.since,
             hours=max(0.0, round(measure_wasted_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
-            what=f"nobody was ever on it, in {seen}" if run.last_taken is None else f"nobody has been on it for {seen}",
-            advice="Tell people of it, or move it to where it is needed.",
+            what=f"never used in {seen}" if run.last_taken is None else f"not used for {seen}",
+            advice="Announce it, or move it.",
         )
 
 
@@ -343,15 +343,15 @@ def decide_waste_advice(candidate: WasteCandidate, people: Sequence[str]) -> tup
     host, memory = candidate.host, candidate.memory_text
     if candidate.kind == "dead":
         command = f"kill {' '.join(map(str, candidate.pids))}"
-        return f"{memory} taken by a dead process whose children live on", f"On {host}:", command
+        return f"{memory} held by an exited process, child processes still running", f"On {host}:", command
     if candidate.kind == "ownerless":
-        what = f"{memory} taken by a process of unknown owner"
+        what = f"{memory} held by a process of unknown owner"
         if not candidate.pids:
-            return what, f"On {host}, see what runs there.", ""
+            return what, f"Check what runs on {host}.", ""
         command = f"ps -o pid,user,args -p {','.join(map(str, candidate.pids))}"
-        return what, f"On {host}, see whose it is:", command
+        return what, f"Find its owner on {host}:", command
     if candidate.kind == "unexplained":
         device = "/dev/nvidia" + ("*" if candidate.index is None else str(candidate.index).partition(":")[0])
-        return f"{memory} taken, and no process has it", f"As root on {host}, see who does:", f"fuser -v {device}"
-    owner = format_names(people) if people else "whose it is"
-    return f"{memory} taken and hardly used", f"Ask {owner} whether it is still needed.", ""
+        return f"{memory} held, but by no process", f"Find its holder as root on {host}:", f"fuser -v {device}"
+    owner = format_names(people) if people else "its owner"
+    return f"{memory} held, idle", f"Ask {owner} whether it is still needed.", ""

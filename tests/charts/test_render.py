@@ -166,17 +166,17 @@ def test_each_axis_ends_at_a_round_number_above_all_values(lab: Lab) -> None:
 def test_a_gpu_that_the_host_has_no_more_comes_last_and_says_so(lab: Lab) -> None:
     charts = small(lab, 60, gpu(index=0, key="GPU-old"), gpu(index=1)).draw(NOW)
     assert "GPU 1" in plot(charts, "day", 0)
-    assert "not on this host now" in plot(charts, "day", 1)
+    assert "no longer on this host" in plot(charts, "day", 1)
 
 
 def test_a_host_with_more_gpus_than_a_page_can_hold_says_how_many_are_left_out(lab: Lab) -> None:
     charts = small(lab, 2, *(gpu(index=number) for number in range(66))).draw(NOW)
-    assert charts.count("And 2 more GPUs, which are not drawn.") == 4
+    assert charts.count("and 2 more GPUs without a chart") == 4
 
 
 def test_a_host_that_was_not_seen_says_so(lab: Lab) -> None:
     charts = small(lab, 5, gpu(), before=2 * 24 * 60).draw(NOW)
-    assert charts.count("Nothing was seen of this host in this time.") == 1
+    assert charts.count("No data of this host in this period.") == 1
 
 
 def test_without_history_there_is_no_chart(lab: Lab) -> None:

@@ -351,7 +351,7 @@ def test_a_dead_process_with_living_children_is_theirs_and_they_are_what_to_kill
         True,
         (50, 51),
     )
-    assert reason(data) == "busy: process 42 is dead, but its children live on: kill 50 51"
+    assert reason(data) == "busy: process 42 exited; child processes still running: kill 50 51"
 
 
 def test_a_dead_process_without_children_is_not_said_to_live_on() -> None:

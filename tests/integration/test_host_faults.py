@@ -118,9 +118,9 @@ def test_a_host_at_which_we_failed_keeps_its_gpus_and_is_tried_again_though_its_
     [
         ("board.pages.list_host_page_machine_facts", "Machine"),
         ("board.pages.render_host_page", ""),
-        ("charts.cache.ChartCache.render_host", "All that the driver tells"),
-        ("health.store.StoredEventReader.read_timelines", "All that the driver tells"),
-        ("health.page.build_health_page_section", "All that the driver tells"),
+        ("charts.cache.ChartCache.render_host", "Driver details"),
+        ("health.store.StoredEventReader.read_timelines", "Driver details"),
+        ("health.page.build_health_page_section", "Driver details"),
     ],
 )
 def test_a_page_of_a_host_that_cannot_be_made_says_so(

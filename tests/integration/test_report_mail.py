@@ -165,14 +165,14 @@ def test_a_report_by_hand_goes_to_the_channels_of_the_rule(to: tuple[str, ...], 
 
 def test_the_mail_has_the_numbers_of_the_page(html: str) -> None:
     use, people = html.partition(">By model<")[2], html.partition(">People<")[2]
-    assert cells(html, "GPU-hours used") == ["120.0", "186 % more than before (42.0)"]
+    assert "2 people (1 before) used 120.0 GPU-hours, up 186 % from the previous week." in html
     assert cells(html, "Mon 9 Nov") == ["48.0", "50 %", "0 %", "25 %"]
     assert cells(use, "A100 80 GB") == ["1", "96.0", "57 %", "7 %", "+129 %"]
     assert cells(people, "alice") == ["90.0", "+114 %", "6.0", "0.0", "0.0"]
-    assert cells(people, "owner not known")[0] == "24.0"
-    assert cells(people, "All together") == ["120.0", "+186 %", "12.0", "168.0", "168.0"]
-    assert "Booked, and nobody on it: 168.0 GPU-hours" in html
-    assert cells(html.partition("not seen all the time<")[2], "hydra") == ["14 %", "144.0"]
+    assert cells(people, "owner unknown")[0] == "24.0"
+    assert cells(people, "All people") == ["120.0", "+186 %", "12.0", "168.0", "168.0"]
+    assert "Booked, idle: 168.0 GPU-hours" in html
+    assert cells(html.partition("gaps in monitoring<")[2], "hydra") == ["14 %", "144.0"]
 
 
 def test_a_bar_has_the_parts_that_its_numbers_tell(html: str) -> None:
@@ -197,10 +197,10 @@ def test_subject_text_and_what_a_chat_gets(settings: Settings) -> None:
     assert report_message.text.startswith("gpuboard: week 46 of 2026\nMon 9 Nov to Sun 15 Nov 2026, Europe/Paris\n")
     assert report_message.short_text.splitlines() == [
         "Mon 9 Nov to Sun 15 Nov 2026, Europe/Paris",
-        "120.0 GPU-hours used: 186 % more than before (42.0)",
-        "23 % taken, of all that was seen: 8 % before",
-        "2 people who used GPUs: 100 % more than before (1)",
-        "180.0 GPU-hours held idle or booked and unused: 329 % more than before (42.0)",
+        "23 % of GPU time was in use, up from 8 % in the previous week.",
+        "V100 GPUs were full in 50 of 50 working hours (Mon to Fri, 8 to 18 h), L40S in 10 of 10, A100 80 GB in 40.",
+        "2 people (1 before) used 120.0 GPU-hours, up 186 % from the previous week.",
+        "180.0 GPU-hours were held or booked but idle, up 329 % from the previous week.",
     ]
 
 
@@ -210,21 +210,21 @@ def test_the_mail_links_the_page_if_there_is_one(settings: Settings, tmp_path: P
     there = Settings(**{**vars(settings), "www": tmp_path})
     address = "https://gpus.lab.org/board/reports/2026-W46.html"
     report_message = message_of(there)
-    assert address in report_message.text and f"\nAll of it: {address}" in report_message.short_text
+    assert address in report_message.text and f"\nFull report: {address}" in report_message.short_text
     assert re.findall('href="([^"]*)"', report_message.html) == [address, "https://gpus.lab.org/board/"]
     assert address not in message_of(settings).html
 
 
 def test_where_users_are_not_shown_nobody_is_named(settings: Settings) -> None:
     report_message = message_of(Settings(**{**vars(settings), "privacy": PrivacySettings(users=False)}))
-    assert "People are not shown" in report_message.html
+    assert "This site does not show people" in report_message.html
     assert not re.search("alice|bob|carol", "".join(map(str, report_message)))
 
 
 def test_a_week_that_is_not_over_says_so(settings: Settings) -> None:
     report_message = weekly_report.build_report_message(settings, FIRST, MONDAY + 2 * DAY + 90 * 60)
     assert report_message
-    assert "This week is not over: it is told up to Wed 11 Nov 01:30" in report_message.html
+    assert "This week is not over: figures are up to Wed 11 Nov 01:30" in report_message.html
 
 
 # What mail programs make of it
@@ -268,7 +268,7 @@ def test_gmail_shows_all_of_the_longest_report(week: CollectedReport) -> None:
         "and 20 more models",
         "and 475 more with",
         "and 492 more with",
-        "and 492 more: gpuboard waste",
+        "and 492 more; gpuboard waste",
         "and 480 more",
     ):
         assert omission_note in body
@@ -376,7 +376,7 @@ def test_a_mail_has_the_text_and_the_charts_and_a_chat_the_sums(run: Report, inb
     report_message = message_of(Settings(**{**vars(settings), "url": None}))
     assert (plain.strip(), body.strip()) == (report_message.text.strip(), report_message.html.strip())
     assert all(len(line) <= 998 for line in mail.as_bytes().splitlines())
-    assert "120.0 GPU-hours used: 186 % more than before (42.0)" in post["message"]
+    assert "used 120.0 GPU-hours, up 186 % from the previous week" in post["message"]
     assert "alice" not in post["message"]
 
 

@@ -196,7 +196,7 @@ def test_a_text_report_has_the_sums_of_stats_for_each_person(run: Command, first
     for row in stats["rows"]:
         report_hours = [float(cell.replace(",", "")) for cell in (rows[row["name"]][0], *rows[row["name"]][-3:])]
         assert report_hours == pytest.approx([row[name] for name in ("used", "held", "booked", "unused")], abs=0.051)
-    assert len(stats["rows"]) == len(rows) - 3 - ("owner not known" in rows)
+    assert len(stats["rows"]) == len(rows) - 3 - ("owner unknown" in rows)
 
 
 # The pages
@@ -214,57 +214,69 @@ def www(lab: Lab) -> Path:
     return lab.www
 
 
-def tables(path: Path) -> list[dict[str, list[str]]]:
-    """Of each table the cells of each row by its name."""
+def tables(path: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
+    """Of each table by its title the cells of each row by its name and by their headings, of each group of columns."""
     tree = html5lib.parse(path.read_text(), namespaceHTMLElements=False)
-    parsed_tables = []
-    for table in tree.iter("table"):
-        rows = [[" ".join("".join(cell.itertext()).split()) for cell in row] for row in table.iter("tr")]
-        parsed_tables.append({name: cells for name, *cells in rows})
+    parsed_tables = {}
+    for region in tree.findall(".//div[@role='region']"):
+        head_rows = [[*map(read, row)] for row in region.findall(".//thead/tr")]
+        heads = head_rows[-1] if len(head_rows) > 1 else head_rows[0][1:]
+        size = heads.index(heads[0], 1) if heads[0] in heads[1:] else len(heads)
+        rows = {}
+        for row in (*region.findall(".//tbody/tr"), *region.findall(".//tfoot/tr")):
+            name, *cells = map(read, row)
+            rows[name] = [dict(zip(heads, cells[start : start + size])) for start in range(0, len(cells), size)]
+        parsed_tables[region.get("aria-label") or ""] = rows
     return parsed_tables
 
 
-def near(cells: Sequence[str], hours: Sequence[float]) -> bool:
-    """Whether cells tell these, rounded."""
-    return [float(cell.replace(",", "")) for cell in cells] == pytest.approx(hours, abs=0.051)
+def read(element: Any) -> str:  # noqa: ANN401 # of html5lib
+    return " ".join("".join(element.itertext()).split())
 
 
-@pytest.mark.parametrize(("month", "place"), [("2026-11", 0), ("2026-10", 1)])
-def test_users_html_has_the_sums_of_stats_for_each_month(run: Command, www: Path, month: str, place: int) -> None:
-    _, people, closed, models, hosts, months = tables(www / "users.html")
+def near(cells: dict[str, str], sums: dict[str, float], names: dict[str, str]) -> bool:
+    """Whether cells have these sums, rounded; a column that is left out has nothing but zeros."""
+    hours = [float(cells.get(label, "0").replace(",", "")) for label in names.values()]
+    return hours == pytest.approx([sums[name] for name in names], abs=0.051)
+
+
+PERSON = {"used": "Used", "held": "Held idle", "booked": "Booked", "unused": "Booked, unused"}
+
+
+@pytest.mark.parametrize(("month", "title", "place"), [("2026-11", "November", 0), ("2026-10", "October", 1)])
+def test_users_html_has_the_sums_of_stats_for_each_month(
+    run: Command, www: Path, month: str, title: str, place: int
+) -> None:
+    page = tables(www / "users.html")
+    (people,) = (table for name, table in page.items() if name.startswith(f"GPU-hours by person, {title} 2026"))
     stats_by_group = {
         by: json.loads(run("stats", "--month", month, "--by", by, "--json")) for by in ("person", "model", "host")
     }
     for row in stats_by_group["person"]["rows"]:
-        cells = people[row["name"]][4 * place : 4 * place + 4]
-        assert near(cells, [row[name] for name in ("used", "held", "booked", "unused")])
-    for table, by in ((models, "model"), (hosts, "host")):
+        assert near(people[row["name"]][0], row, PERSON)
+    for table, by in ((page["By model"], "model"), (page["By host"], "host")):
         for row in stats_by_group[by]["rows"]:
-            cells = table[row["name"]][6 * place : 6 * place + 5]
-            assert near(cells, [row[name] for name in ("used", "held", "booked", "unused", "free")])
+            assert near(table[row["name"]][place], row, {**PERSON, "free": "Free"})
     total = stats_by_group["person"]["total"]
-    rows = {
-        **{
-            "Used by people": "used",
-            "Owner not known": "unowned",
-            "Booked, nobody on it": "booked_idle",
-            "Free": "free",
-        },
-        **{"Lost or not clear": "unclear", "All that was seen": "seen", "Not seen": "unseen"},
+    parts = {
+        **{"Used by people": "used", "Owner unknown": "unowned", "Booked, idle": "booked_idle", "Free": "free"},
+        **{"Lost or unknown": "unclear", "All monitored": "seen", "Not monitored": "unseen"},
     }
-    assert near([closed[name][place] for name in rows], [total[name] for name in rows.values()])
-    cells = list(months.values())[1 + place]
-    assert near(cells[:6], [total[name] for name in ("used", "held", "booked", "unused", "free", "seen")])
+    for name, part in parts.items():
+        (cells,) = page["All GPU-hours"][name]
+        (label,) = (label for label in cells if label.startswith(title))
+        assert near(cells, total, {part: label})
+    (cells,) = page["By month"][f"{title} 2026"]
+    assert near(cells, total, {**PERSON, "free": "Free", "seen": "All monitored"})
 
 
 def test_users_html_shows_nothing_of_a_host_in_a_month_in_which_it_was_not_seen(www: Path) -> None:
-    hosts = tables(www / "users.html")[4]
-    assert hosts["hydra"][:6] == ["–"] * 6
+    assert set(tables(www / "users.html")["By host"]["hydra"][0].values()) == {"–"}
 
 
 def test_fleet_html_has_the_sums_of_stats(run: Command, www: Path) -> None:
-    month = tables(www / "fleet.html")[3]
+    month = tables(www / "fleet.html")["Use by model, the last 30 days"]
     model_sums = of_stats(run, "2026-10-03", "2026-11-02", "model")
     for name, sums in model_sums.items():
-        assert near([month[name or "All GPUs"][2]], [taken(sums)["taken"] / 60])
-    assert len(model_sums) == len(month) - 1
+        assert near(month[name or "All GPUs"][0], {"taken": taken(sums)["taken"] / 60}, {"taken": "GPU-hours"})
+    assert len(model_sums) == len(month)

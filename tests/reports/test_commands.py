@@ -43,8 +43,8 @@ def texts(row: list[str]) -> list[str]:
 def test_use_by_model_is_what_was_worked_out_on_paper(lab: Lab, run: Report) -> None:
     html = run(lab, "--out", "-").out
     use = html.partition("<h3>By model")[2]
-    assert texts(cells(use, "A100 80 GB")[0])[2:] == ["96.0", "57 %", "7 %", "0 %", "43 %", "0 %", "79 %", "+129 %"]
-    assert texts(cells(use, "V100")[0])[2:] == ["0.0", "0 %", "0 %", "100 %", "0 %", "0 %", "–", "0 %"]
+    assert texts(cells(use, "A100 80 GB")[0])[2:] == ["96.0", "57 %", "7 %", "0 %", "43 %", "79 %", "+129 %"]
+    assert texts(cells(use, "V100")[0])[2:] == ["0.0", "0 %", "0 %", "100 %", "0 %", "–", "0 %"]
     assert texts(cells(use, "L40S")[0])[:1] + texts(cells(use, "L40S")[0])[2:4] == ["1", "24.0", "100 %"]
     assert texts(cells(use, "All GPUs")[0])[2:4] == ["120.0", "23 %"]
 
@@ -66,8 +66,8 @@ def test_people_have_what_was_worked_out_on_paper(lab: Lab, run: Report) -> None
     assert texts(cells(html, "alice")[0])[1:] == ["90.0", "+114 %", "6.0", "0.0", "0.0"]
     assert texts(cells(html, "bob")[0])[1:] == ["6.0", "new", "6.0", "0.0", "0.0"]
     assert texts(cells(html, "carol")[0])[1:] == ["0.0", "0 %", "0.0", "168.0", "168.0"]
-    assert texts(cells(html, "owner not known")[0])[1] == "24.0"
-    assert texts(cells(html, "All together")[0])[1:] == ["120.0", "+186 %", "12.0", "168.0", "168.0"]
+    assert texts(cells(html, "owner unknown")[0])[1] == "24.0"
+    assert texts(cells(html, "All people")[0])[1:] == ["120.0", "+186 %", "12.0", "168.0", "168.0"]
 
 
 def test_a_person_who_is_spelt_otherwise_than_in_the_week_before_is_not_new(tmp_path: Path, run: Report) -> None:
@@ -99,37 +99,37 @@ def test_idle_time_is_not_charged_to_who_worked_in_the_rest_of_the_hour(tmp_path
         keep(history, start + 1500, start + HOUR, [host(gpu("busy", ["alice"]))])
     roll(history, MORNING)
     history.close()
-    assert re.search(r"Held: .*: 2.5 GPU-hours\n +atlas:0 +A100 80 GB +bob +2.5\n", run(lab, "--text").out)
+    assert re.search(r"Held idle: 2.5 GPU-hours\n +atlas:0 +A100 80 GB +bob +2.5\n", run(lab, "--text").out)
 
 
 def test_waste_is_listed_by_gpu_and_person(lab: Lab, run: Report) -> None:
     report_text = run(lab, "--text").out
     waste = report_text.partition("Waste\n")[2].partition("Health\n")[0]
-    assert "Held: taken, but idle: 12.0 GPU-hours" in waste
+    assert "Held idle: 12.0 GPU-hours" in waste
     assert re.search(r"atlas:0 +A100 80 GB +alice +12.0", waste)
-    assert "Booked, and nobody on it: 168.0 GPU-hours" in waste
+    assert "Booked, idle: 168.0 GPU-hours" in waste
     assert re.search(r"atlas:1 +V100 +carol +168.0", waste)
-    assert re.search(r"Never used: 168.0 GPU-hours\n +atlas:2 +T4 +168.0", waste)
+    assert re.search(r"Not used all week: 168.0 GPU-hours\n +atlas:2 +T4 +168.0", waste)
 
 
 def test_a_week_with_gaps_says_how_much_was_seen(lab: Lab, run: Report) -> None:
     """Of four GPUs, three were seen all week, and one for a day of seven."""
     html = run(lab, "--out", "-").out
-    assert "78 % of the time of these GPUs was seen" in html
-    assert texts(cells(html.partition("not seen all the time")[2], "hydra")[0]) == ["14 %", "144.0"]
+    assert "Coverage: 78 % of GPU time was monitored" in html
+    assert texts(cells(html.partition("Hosts with gaps in monitoring")[2], "hydra")[0]) == ["14 %", "144.0"]
 
 
 def test_where_the_week_before_is_not_whole_it_says_so(lab: Lab, run: Report) -> None:
     html = run(lab, "--week", "2026-W45", "--out", "-", now=MORNING).out
-    assert "Of the week before nothing was seen." in html
-    assert "no data for the time before" in html
+    assert "There is no data of the previous week." in html
+    assert "of GPU time was in use." in html
 
 
 def test_a_week_that_is_not_over_is_compared_with_none(lab: Lab, run: Report) -> None:
     html = run(lab, "--week", "2026-W46", "--out", "-", now=MONDAY + 2 * DAY + 90 * 60).out
-    assert "This week is not over: it is told up to Wed 11 Nov 01:30, and compared with none." in html
-    assert "than before" not in html
-    assert 'title="Wed 11 Nov 05:00: still to come"' in html
+    assert "This week is not over: figures are up to Wed 11 Nov 01:30, and not compared with other weeks." in html
+    assert " from the previous week." not in html and " in the previous week." not in html
+    assert 'title="Wed 11 Nov 05:00: not yet"' in html
 
 
 def test_each_day_has_a_bar_and_each_hour_a_cell(lab: Lab, run: Report) -> None:
@@ -167,8 +167,8 @@ def test_a_week_has_as_many_hours_as_its_clocks_say(
     assert re.search(rf"alice +{hours}\.0 ", report_text)
     assert re.search(rf"A100 80 GB +1 +100 % +0 % +{hours}\.0", report_text)
     html = run(lab, "--week", name, "--out", "-", now=start + 9 * DAY).out
-    assert html.count(": 100 % taken, 1.0 of 1.0 GPUs on average") == hours - (hours == 169)
-    assert ("came twice" in html, "left this hour out" in html) == (hours == 169, hours == 167)
+    assert html.count(": 100 % in use, 1.0 of 1.0 GPUs on average") == hours - (hours == 169)
+    assert ("(twice," in html, "skipped by" in html) == (hours == 169, hours == 167)
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_an_old_week_is_reported_with_its_hours_too(tmp_path: Path, run: Report)
         roll(history, MONDAY + day * DAY + 10 * DAY + 2 * HOUR)
     history.close()
     report_html = run(lab, "--week", "2026-W46", "--out", "-", now=MONDAY + 91 * DAY).out
-    assert report_html.count(": 100 % taken, 1.0 of 1.0 GPUs on average") == 24
+    assert report_html.count(": 100 % in use, 1.0 of 1.0 GPUs on average") == 24
     assert "When this report was made" not in report_html
 
 
@@ -287,7 +287,7 @@ def test_aliases_merge_names(tmp_path: Path, run: Report) -> None:
 @pytest.mark.parametrize("words", [["--text"], ["--out", "-"]])
 def test_where_users_are_not_shown_nobody_is_named(lab: Lab, run: Report, words: list[str]) -> None:
     report_output = run(lab, *words, GPUBOARD_SHOW_USERS="no").out
-    assert "People are not shown" in report_output
+    assert "This site does not show people" in report_output
     assert not re.search("alice|bob|carol|data-people", report_output)
 
 

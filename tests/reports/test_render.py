@@ -153,7 +153,7 @@ def test_severe_events_come_first(html: str) -> None:
 def test_current_waste_says_what_to_do(html: str) -> None:
     now = html.partition("When this report was made")[2].partition("<h2>Health")[0]
     row = re.sub("<td[^>]*>", "|", now)
-    assert "|31.5|31 GiB taken and hardly used|Ask whether it is still needed." in row
+    assert "|31.5|31 GiB held, idle|Ask whether it is still needed." in row
     assert "On hydra: kill 4711" in now
 
 
@@ -164,7 +164,7 @@ def test_a_long_list_says_how_much_is_left_out(week: CollectedReport) -> None:
     report_text = render_report_text(
         week._replace(current_waste=[*week.current_waste] * 10, events=[*week.events] * 20)
     )
-    assert "\n  and 12 more: gpuboard waste lists them\n" in report_text
+    assert "\n  and 12 more; gpuboard waste lists all\n" in report_text
     assert "\nand 40 more\n" in report_text
 
 
@@ -183,7 +183,7 @@ def test_no_line_of_the_text_is_longer_than_78_and_none_does_anything(week: Coll
 def test_the_text_has_all_parts_and_says_where_the_charts_are(week: CollectedReport) -> None:
     report_text = render_report_text(week, "https://gpus.lab.org/reports/2026-W46.html")
     heads = re.findall(r"\n\n([A-Z][a-z ]+)\n-+\n", report_text)
-    assert heads == ["In short", "Use by day", "Use by model", "People", "Waste", "Health"]
+    assert heads == ["Summary", "Use by day", "Use by model", "People", "Waste", "Health"]
     assert report_text.endswith("\nWith charts: https://gpus.lab.org/reports/2026-W46.html\n")
     assert "- atlas:0: slowed by heat (9 Nov 2026 00:02 – 02:00)" in report_text
     assert "! hydra:0: lost: the driver could not reach it" in report_text

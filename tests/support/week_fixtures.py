@@ -85,7 +85,7 @@ def week_of(settings: Settings) -> CollectedReport:
             model="H100",
             people=(HOSTILE,),
             hours=31.5,
-            what="31 GiB taken and hardly used",
+            what="31 GiB held, idle",
             advice="Ask whether it is still needed.",
         ),
         WasteItem("dead", "hydra", "GPU-h", None, "H100", what=HOSTILE, advice="On hydra:", command="kill 4711"),

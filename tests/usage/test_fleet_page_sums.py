@@ -16,6 +16,7 @@ from site_builder.usage.totals import (
     MAX_MODELS,
     NOTHING_SEEN,
     OTHER_MODELS,
+    PeriodComparison,
     UsageChange,
     UseSummary,
     compare_usage_periods,
@@ -149,7 +150,7 @@ def test_a_gap_is_no_data_and_never_0() -> None:
     assert [cells[0][hour].share for hour in (9, 10, 11)] == [None, 0, None]
     texts = build_heatmap_hourly_rows(days(MONDAY), cells)[0].cells
     assert (texts[9].text, texts[9].tint, texts[9].title) == ("–", "", "Mon 23 Mar 09:00: no data")
-    assert (texts[10].text, texts[10].title) == ("0", "Mon 23 Mar 10:00: 0 % taken, 0.0 of 1.0 GPUs on average")
+    assert (texts[10].text, texts[10].title) == ("0", "Mon 23 Mar 10:00: 0 % in use, 0.0 of 1.0 GPUs on average")
 
 
 def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
@@ -159,16 +160,16 @@ def test_the_hours_of_a_change_of_the_clocks_say_so() -> None:
     autumn = build_heatmap_hourly_rows(
         days(AUTUMN), fleet_page.build_fleet_heatmap_cells(whole_week(AUTUMN, PARIS, 2), days(AUTUMN), PARIS)
     )
-    assert spring[6].cells[2] == ("", "", "Sun 29 Mar 02:00: the clocks left this hour out")
+    assert spring[6].cells[2] == ("", "", "Sun 29 Mar 02:00: skipped by the clock change")
     assert autumn[6].cells[2].text == "100"
-    assert "(this hour came twice): 100 % taken, 1.0 of 1.0 GPUs" in autumn[6].cells[2].title
+    assert "(twice, by the clock change): 100 % in use, 1.0 of 1.0 GPUs" in autumn[6].cells[2].title
 
 
 def test_an_hour_to_come_is_neither_0_nor_a_gap() -> None:
     heatmap_cells = fleet_page.build_fleet_heatmap_cells({}, days(MONDAY), PARIS)
     row = build_heatmap_hourly_rows(days(MONDAY), heatmap_cells, datetime(2026, 3, 23, 10, tzinfo=PARIS))[0].cells
     assert (row[9].text, row[10].text) == ("–", "")
-    assert row[10].title == "Mon 23 Mar 10:00: still to come"
+    assert row[10].title == "Mon 23 Mar 10:00: not yet"
 
 
 def test_a_line_breaks_where_nothing_was_seen() -> None:
@@ -178,9 +179,9 @@ def test_a_line_breaks_where_nothing_was_seen() -> None:
     assert course.percents == [None, 50.0, None, None, None, None, None, None]
     assert [day.share for day in course.days] == [50.0, None]
     picture = fleet_page.render_fleet_page_course(course, days(MONDAY)[:2], "<b>")
-    assert "Mon 23 Mar: 50 % taken" in picture
+    assert "Mon 23 Mar: 50 % in use" in picture
     assert "Tue 24 Mar: no data" in picture
-    assert "&lt;b&gt;, taken over 2 days: 50 % on average, 50 % at most" in picture
+    assert "&lt;b&gt;, in use over 2 days: mean 50 %, highest 50 %" in picture
 
 
 # Against the week before
@@ -189,16 +190,55 @@ def test_a_line_breaks_where_nothing_was_seen() -> None:
 @pytest.mark.parametrize(
     ("now", "before", "words"),
     [
-        (112, 100, "12 % more than before (100.0)"),
-        (88, 100, "12 % less than before (100.0)"),
-        (100.1, 100, "as before (100.0)"),
-        (99.9, 100, "as before (100.0)"),
-        (5, 0, "0.0 before"),
-        (5, None, "no data for the time before"),
+        (112, 100, ", up 12 % from last week"),
+        (88, 100, ", down 12 % from last week"),
+        (100.1, 100, ", the same as in last week"),
+        (99.9, 100, ", the same as in last week"),
+        (0, 0, ", the same as in last week"),
+        (5, 0, ""),
+        (5, None, ""),
     ],
 )
 def test_a_change_is_reported_in_words(now: float, before: float | None, words: str) -> None:
-    assert fleet_page.describe_fleet_page_change(UsageChange(now, before)) == words
+    assert fleet_page.describe_use_change(UsageChange(now, before), "last week") == words
+
+
+def test_working_hours_in_which_a_model_was_full_are_counted() -> None:
+    """On Monday from 10 on the A100 has no free minute, on Tuesday half an hour of its 60; the V100 is lost."""
+    rows = {"A100": seen(busy=60, free=60), "V100": seen(lost=60), "T4": seen(free=60)}
+    hours = [epoch(f"2026-03-{day}T{hour:02}:00", PARIS) for day in range(23, 30) for hour in range(24)]
+    week = {(hour, model): row for hour in hours for model, row in rows.items()}
+    for hour in range(10, 24):
+        week[epoch(f"2026-03-23T{hour:02}:00", PARIS), "A100"] = seen(busy=60, held=30, booked=30)
+        week[epoch(f"2026-03-28T{hour:02}:00", PARIS), "A100"] = seen(busy=120)
+    week[epoch("2026-03-24T12:00", PARIS), "A100"] = seen(busy=57, free=3)
+    week[epoch("2026-03-24T13:00", PARIS), "A100"] = seen(busy=56, free=4)
+    week[epoch("2026-03-25T12:00", PARIS), "A100"] = seen()
+    assert fleet_page.count_full_hours(week, PARIS) == [fleet_page.FullHours("A100", 9, 49, has_several=True)]
+
+
+def test_a_period_is_described_in_sentences() -> None:
+    comparison = PeriodComparison(UsageChange(50, 40), (59.0, 53.2), UsageChange(3, 2), UsageChange(5, 5))
+    full_hours = [fleet_page.FullHours("A100", 34, 50), fleet_page.FullHours("H100", 12, 50)]
+    assert fleet_page.describe_use_in_sentences(comparison, "the previous week", full_hours) == [
+        "59 % of GPU time was in use, up from 53 % in the previous week.",
+        "A100 GPUs were full in 34 of 50 working hours (Mon to Fri, 8 to 18 h), H100 in 12.",
+        "3 people (2 before) used 50.0 GPU-hours, up 25 % from the previous week.",
+        "5.0 GPU-hours were held or booked but idle, the same as in the previous week.",
+    ]
+    alone = PeriodComparison(UsageChange(1, None), (9.0, None), UsageChange(1, None), UsageChange(0, None))
+    assert fleet_page.describe_use_in_sentences(alone, "the previous week") == [
+        "9 % of GPU time was in use.",
+        "1 person used 1.0 GPU-hours.",
+        "0.0 GPU-hours were held or booked but idle.",
+    ]
+
+
+def test_a_column_of_zeros_is_left_out() -> None:
+    uses = (summarize_use(seen(busy=60, free=60), 2), summarize_use(seen(held=60), 1), NOTHING_SEEN)
+    rows = [fleet_page.build_fleet_page_row("A100", use) for use in uses]
+    labels = [label for _, label in fleet_page.list_filled_columns(fleet_page.USE_COLUMNS, rows)]
+    assert labels == ["GPU-hours", "In use", "Held idle", "Free"]
 
 
 def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
@@ -214,8 +254,8 @@ def test_where_the_week_before_was_not_seen_nothing_is_compared() -> None:
 def test_how_much_was_seen_is_reported_where_it_was_not_all() -> None:
     use = summarize_use(seen(busy=1440, free=1440), 2)
     assert describe_usage_coverage(use, 1) == ""
-    assert describe_usage_coverage(use, 2) == "50 % of the time of these GPUs was seen"
-    assert describe_usage_coverage(NOTHING_SEEN, 1) == "Nothing was seen"
+    assert describe_usage_coverage(use, 2) == "Coverage: 50 % of GPU time was monitored"
+    assert describe_usage_coverage(NOTHING_SEEN, 1) == "No data"
 
 
 # Weeks by their names

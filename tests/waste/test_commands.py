@@ -22,7 +22,7 @@ from tests.support.command_line import run_gpuboard
 NOW = Now(1_790_000_000, timezone.utc)
 HELD = WasteItem(
     "held", "atlas", "GPU-0", 0, "A100 80 GB", ("alice",), 1_789_000_000, None, 277.78, (),
-    "31 GiB taken and hardly used", "Ask alice whether it is still needed.",
+    "31 GiB held, idle", "Ask alice whether it is still needed.",
 )  # fmt: skip
 DEAD = HELD._replace(kind="dead", index=3, hours=None, pids=(7, 8), advice="On atlas:", command="kill 7 8")
 
@@ -44,9 +44,9 @@ def test_the_table_says_how_much_where_who_since_when_and_what_to_do() -> None:
     assert waste_render.render_waste_table([HELD, DEAD], NOW) == [
         "GPU-hours  GPU      kind  since         who",
         "      278  atlas:0  held  10 Sep 00:26  alice",
-        "           A100 80 GB: 31 GiB taken and hardly used. Ask alice whether it is still needed.",
+        "           A100 80 GB: 31 GiB held, idle. Ask alice whether it is still needed.",
         "        ?  atlas:3  dead  10 Sep 00:26  alice",
-        "           A100 80 GB: 31 GiB taken and hardly used. On atlas:",
+        "           A100 80 GB: 31 GiB held, idle. On atlas:",
         "             kill 7 8",
         "",
         "      278  together",

@@ -92,7 +92,7 @@ def test_a_gpu_that_is_held_is_reported_with_who_since_when_how_much_and_whom_to
         waste_item.hours,
     ) == (("held", "atlas", 0, ("alice",), NOW - 3 * HOUR, 3.0))
     assert (waste_item.what, waste_item.advice) == (
-        "31 GiB taken and hardly used",
+        "31 GiB held, idle",
         "Ask alice whether it is still needed.",
     )
 
@@ -186,7 +186,7 @@ def test_a_booking_that_runs_unused_is_reported() -> None:
         None,
         3.0,
     )
-    assert waste_item.advice == "Ask alice to use it or to release it."
+    assert waste_item.advice == "Ask alice to use it or release it."
 
 
 def test_a_booking_that_began_a_moment_ago_is_not_reported() -> None:
@@ -252,8 +252,8 @@ def test_a_gpu_that_nobody_was_on_for_30_days_that_were_seen_is_reported() -> No
         720.0,
         (),
     )
-    assert waste_item.what == "nobody was ever on it, in 30 days that were seen"
-    assert "nobody has been on it for 30" in only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=5)).what
+    assert waste_item.what == "never used in 30 days monitored"
+    assert "not used for 30 days monitored" in only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=5)).what
 
 
 def test_29_days_that_were_seen_in_60_are_not_30() -> None:
