@@ -132,12 +132,12 @@ def test_months_are_those_of_the_lab_and_of_all_hours_that_are_over(state: Path)
     history.close()
 
 
-def test_old_months_are_reduced_to_their_sums(history: HistoryWriter) -> None:
+def test_old_months_are_reduced_to_their_people_and_their_sums(history: HistoryWriter) -> None:
     for start in ("2026-01-10T12:00", "2026-02-10T12:00", "2026-03-10T12:00"):
         record(history, epoch(start), 60, [host(gpu("busy", ["alice"])), host(gpu(key="x"), name="hydra")])
     roll(history, NOON + HOUR)
     march, february, january = done(running(history), NOON + HOUR).months
-    assert (of_month(march), of_month(february), of_month(january)) == ({"alice": 60}, {"alice": 60}, {})
+    assert (of_month(march), of_month(february), of_month(january)) == ({"alice": 60}, {"alice": 60}, {"alice": 60})
     assert january.shares_by_place["", ""].used == 60 * UNITS_PER_MINUTE
     assert (january.seen_by_place["", ""].seen, january.seen_by_place["", ""].free) == (120, 60)
 

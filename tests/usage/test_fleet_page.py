@@ -138,7 +138,7 @@ def test_the_week_is_compared_with_the_one_before_it(plain: Page) -> None:
     """Of that, one day was seen: 6 hours of the A100 and 24 of the V100, by two people."""
     assert plain.locator("#_week p").all_text_contents() == [
         "42 % of GPU time was in use, up from 41 % in the previous 7 days.",
-        "V100 GPUs were full in 39 of 39 working hours (Mon to Fri, 8 to 18 h), A100 80 GB in 18.",
+        "V100 GPUs were full in 44 of 44 working hours (Mon to Fri, 8 to 18 h), A100 80 GB in 24.",
         "2 people used 180.0 GPU-hours, up 500 % from the previous 7 days.",
         "144.0 GPU-hours were held or booked but idle, up 500 % from the previous 7 days.",
     ]
