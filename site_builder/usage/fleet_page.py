@@ -434,7 +434,7 @@ def describe_use_in_sentences(
     if changes.taken_percents[1] is None:
         comparison = ""
     elif share == share_before:
-        comparison = f", the same as in {previous}"
+        comparison = f", about the same as in {previous}"
     else:
         is_more = (changes.taken_percents[0] or 0) > changes.taken_percents[1]
         comparison = f", {'up' if is_more else 'down'} from {share_before} in {previous}"
@@ -461,7 +461,7 @@ def describe_use_change(change: UsageChange, previous: str) -> str:
     if change.before is None:
         return ""
     if change.percent is None or f"{change.percent:.0f}" in ("0", "-0"):
-        return f", the same as in {previous}" if change.percent is not None or not change.now else ""
+        return f", about the same as in {previous}" if change.percent is not None or not change.now else ""
     return f", {'up' if change.percent > 0 else 'down'} {abs(change.percent):,.0f} % from {previous}"
 
 

@@ -192,9 +192,9 @@ def test_a_line_breaks_where_nothing_was_seen() -> None:
     [
         (112, 100, ", up 12 % from last week"),
         (88, 100, ", down 12 % from last week"),
-        (100.1, 100, ", the same as in last week"),
-        (99.9, 100, ", the same as in last week"),
-        (0, 0, ", the same as in last week"),
+        (100.1, 100, ", about the same as in last week"),
+        (99.9, 100, ", about the same as in last week"),
+        (0, 0, ", about the same as in last week"),
         (5, 0, ""),
         (5, None, ""),
     ],
@@ -224,7 +224,7 @@ def test_a_period_is_described_in_sentences() -> None:
         "59 % of GPU time was in use, up from 53 % in the previous week.",
         "A100 GPUs were full in 34 of 50 working hours (Mon to Fri, 8 to 18 h), H100 in 12.",
         "3 people (2 before) used 50.0 GPU-hours, up 25 % from the previous week.",
-        "5.0 GPU-hours were held or booked but idle, the same as in the previous week.",
+        "5.0 GPU-hours were held or booked but idle, about the same as in the previous week.",
     ]
     alone = PeriodComparison(UsageChange(1, None), (9.0, None), UsageChange(1, None), UsageChange(0, None))
     assert fleet_page.describe_use_in_sentences(alone, "the previous week") == [
