@@ -489,6 +489,27 @@ def test_a_heading_is_never_a_column_of_letters(browser: Browser, site: Site) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["users.html", "fleet.html"])
+def test_on_a_phone_links_and_buttons_can_be_hit_and_wide_tables_say_that_they_scroll(
+    browser: Browser, site: Site, name: str
+) -> None:
+    with opened(browser, site, PHONE) as page:
+        page.goto(f"{site.url}{name}")
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
+        small = page.evaluate(
+            """() => [...document.querySelectorAll("main :is(a, button, select, summary)")]
+                .filter((one) => one.getBoundingClientRect().height < 44).map((one) => one.outerHTML)"""
+        )
+        assert small == []
+        hints = page.evaluate(
+            """() => [...document.querySelectorAll(".scroll:has(.whole, .use, .heat)")]
+                .map((one) => [one.scrollWidth > one.clientWidth, getComputedStyle(one, "::before").content])"""
+        )
+        assert hints
+        assert {tuple(hint) for hint in hints} == {(True, '"Scroll sideways for more →"')}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, LAPTOP])
 def test_no_part_of_the_page_is_wider_than_the_screen(browser: Browser, attacked: Site, width: int) -> None:
     with opened(browser, attacked, width) as page:
