@@ -166,9 +166,9 @@ class PeoplePageBuilder:
             problem=self.history.problem_text,
             windows=[format_people_window(window, now) for window in windows],
             people=list_person_rows(hosts, windows, people, newest_months, months) if are_users_shown else [],
-            week_coverage=describe_week_coverage(windows),
             month=months[0] if months else None,
-            total=build_total_row(hosts, windows, months),
+            total_gpus=format_person_gpus(sum(map(count_used_units, hosts.values())) / UNITS_PER_MINUTE),
+            total_week=build_hours_cell(sum(share.used for share in windows[-1].shares.values()) if windows else 0),
             balance_rows=build_people_balance_rows(hosts, windows),
             tables=rollup.render_months(
                 repr(inputs).encode("utf-8", "replace"),
@@ -204,18 +204,6 @@ def format_people_window(window: RollupWindow, now: Now) -> dict[str, str]:
     }
 
 
-def find_week_window(windows: Sequence[RollupWindow]) -> RollupWindow | None:
-    return next((window for window in windows if window.until - window.since > 2 * formatting.DAY), None)
-
-
-def describe_week_coverage(windows: Sequence[RollupWindow]) -> str:
-    """Format how much of the last 7 days was monitored, if it was not all."""
-    week = find_week_window(windows)
-    minutes = (week.until - week.since) // formatting.MINUTE if week else 0
-    percent = week.seen_minutes * 100 // minutes if week and minutes else 100
-    return f"{percent} %" if percent < 99 else ""
-
-
 def list_person_rows(
     hosts: Mapping[str, SummarizedHost],
     windows: Sequence[RollupWindow],
@@ -232,8 +220,7 @@ def list_person_rows(
     past_users = {name for shares in all_shares for name, share in shares.items() if any(share)}
     known_people = totals.add_usage_names(people, [*windows, *newest_months])
     groups = group_spellings({*usage_by_name, *past_users}, known_people)
-    week = find_week_window(windows)
-    week_shares = week.shares if week else {}
+    week_shares = windows[-1].shares if windows else {}
     week_by_key = {
         key: UsageShareSums(*map(sum, zip(NO_SHARE, *(week_shares[name] for name in names if name in week_shares))))
         for key, names in groups.items()
@@ -301,21 +288,12 @@ def render_person_squares(gpus: float) -> Html:
     return Html(f'<svg class=squares {size} aria-hidden=true><path d="{path}"/></svg>')
 
 
+def count_used_units(host: SummarizedHost) -> int:
+    return sum(usage.gpu_units for usage in host.summary.use_by_person.values())
+
+
 def build_hours_cell(units: int) -> PeopleCell:
     return PeopleCell(format_people_hours(units), units)
-
-
-def build_total_row(
-    hosts: Mapping[str, SummarizedHost], windows: Sequence[RollupWindow], months: Sequence[PersonMonth]
-) -> dict[str, object]:
-    """Build the last row: what all people have together."""
-    usage = [host.summary.use_by_person.values() for host in hosts.values()]
-    week = find_week_window(windows)
-    return {
-        "gpus": format_person_gpus(sum(person.gpu_units for row in usage for person in row) / UNITS_PER_MINUTE),
-        "week": build_hours_cell(sum(share.used for share in week.shares.values()) if week else 0),
-        "month": months[0].cells[""] if months else {},
-    }
 
 
 def compute_people_mean_gpus(units: int, window: RollupWindow) -> float | None:
