@@ -395,12 +395,15 @@ def test_where_somebody_is_leads_to_the_host(browser: Browser, site: Site) -> No
 
 
 @pytest.mark.slow
-def test_focus_and_the_place_in_a_table_stay_when_the_page_is_loaded_again(browser: Browser, site: Site) -> None:
+@pytest.mark.parametrize("place", [".sums tbody a >> nth=2", ".whole th button >> nth=3"])
+def test_focus_and_the_place_in_a_table_stay_when_the_page_is_loaded_again(
+    browser: Browser, site: Site, place: str
+) -> None:
     context = browser.new_context(viewport={"width": PHONE, "height": 900})
     page = context.new_page()
     page.clock.install()
     page.goto(f"{site.url}users.html")
-    link = page.locator(".sums tbody a").nth(2)
+    link = page.locator(place)
     link.focus()
     page.locator(".scroll").first.evaluate("(one) => { one.scrollLeft = 40; document.body.dataset.mine = 1 }")
     page.clock.run_for(80_000)

@@ -13,7 +13,7 @@ for (const name of ["scroll", "pointermove", "pointerdown", "keydown"]) {
 
 // Find all focusable elements with this label.
 function findAlike(label) {
-  return [...document.querySelectorAll("a, summary, [tabindex]")].filter((element) => (element.ariaLabel ?? element.textContent) === label);
+  return [...document.querySelectorAll("a, button, select, summary, [tabindex]")].filter((element) => (element.ariaLabel ?? element.textContent) === label);
 }
 
 // Store where the reader is: the focused element, by its label and how many before it have the same, and how far tables are scrolled.
