@@ -308,6 +308,15 @@ def test_a_look_goes_with_the_name_alone(tmp_path: Path) -> None:
     assert few == {name: everybody[name] for name in names[7:9]}
 
 
+def test_the_name_on_a_short_bar_is_not_cut(plain: Page) -> None:
+    boxes = plain.evaluate(
+        """() => [...document.querySelectorAll("#hydra .one")].filter((one) => one.textContent.includes("bob"))
+            .map((one) => [getComputedStyle(one).overflow, getComputedStyle(one.querySelector("tspan")).display])"""
+    )
+    assert boxes
+    assert {tuple(box) for box in boxes} == {("visible", "none")}
+
+
 def test_looks_differ_between_people() -> None:
     looks = {booking_calendar.choose_calendar_style(f"user{number}") for number in range(2000)}
     assert len(looks) == booking_calendar.HUE_COUNT * booking_calendar.PATTERN_COUNT
@@ -432,7 +441,7 @@ def test_users_that_are_not_shown_are_nowhere(tmp_path: Path) -> None:
     text = (lab.www / "bookings.html").read_text()
     words = ("alice", "bob", "carol", "admin", "noor", "ICML", "teaching", "new fans", "people/")
     assert [word for word in words if word in text] == []
-    assert set(re.findall(r'<svg class="one ([^"]*)"', text)) == {"h0"}
+    assert set(re.findall(r'<svg class="one ([^" ]*)', text)) == {"h0"}
     assert "Mon 16 Nov 09:00 – 18:00" in text
 
 
