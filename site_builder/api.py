@@ -41,7 +41,7 @@ def available_gpus(
     GPUs of AMD are listed as HIP_VISIBLE_DEVICES takes them. All are of one `vendor`, `nvidia` or `amd`; by default
     of NVIDIA where the machine has any of its GPUs.
 
-    They are free, or booked by you and unused. `min_memory` is free memory in MiB. A MIG instance is named by its
+    They are free, or booked by you and idle. `min_memory` is free memory in MiB. A MIG instance is named by its
     UUID; it is listed, alone, if no whole GPU is available, or if `model` names its profile.
     """
     if limit is not None and limit < 0:

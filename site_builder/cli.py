@@ -23,7 +23,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Bookings": {
         "book": ("bookings.commands", "Book GPUs, all or none."),
         "bookings": ("bookings.commands", "List bookings of all hosts or of HOST."),
-        "change": ("bookings.commands", "Change a booking; what is not named stays."),
+        "change": ("bookings.commands", "Change a booking."),
         "release": ("bookings.commands", "Release bookings by id, or your bookings of GPUs."),
         "edit": ("bookings.edit_command", "Edit comments.json in your editor, safely."),
     },
@@ -46,7 +46,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("web.commands", "Serve the site in www/ until Ctrl-C."),
         "slack": ("slack.commands", "Run the Slack bot until Ctrl-C."),
         "token": ("bookings.commands", "Create a booking token for NAME, and print it once."),
-        "completion": ("config.commands", "Print the script by which a shell completes commands."),
+        "completion": ("config.commands", "Print the script for shell completion."),
     },
 }
 COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
@@ -110,12 +110,12 @@ class LazyCommandGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="gpuboard")
-@click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
+@click.option("--debug", is_flag=True, help="Show where in the code an error occurred.")
 @click.pass_context
 def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 # read by invoke
-    """Which GPU is free, who is on the others, and which are promised to somebody.
+    """Show which GPUs are free, who uses the others, and which are booked.
 
-    Without a command, it lists the GPUs: `gpuboard list`.
+    Without a command, it runs `gpuboard list`.
     """
     if ctx.invoked_subcommand is None:
         list_command = load_command("list")

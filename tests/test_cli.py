@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from inspect import cleandoc
 
+import click
 import pytest
 
 from site_builder.cli import COMMAND_GROUPS, COMMANDS, load_command
@@ -59,3 +60,27 @@ def test_the_help_of_gpuboard_has_each_command_once_under_its_heading() -> None:
 @pytest.mark.parametrize(("name", "summary"), [(name, summary) for name, (_, summary) in COMMANDS.items()])
 def test_help_line_is_the_first_line_of_the_docstring(name: str, summary: str) -> None:
     assert cleandoc(load_command(name).help or "").split("\n")[0] == summary
+
+
+def list_subcommands(name: str) -> list[click.Command]:
+    """Return a command with the commands below it."""
+    command = command_of(name)
+    return [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+
+
+@pytest.mark.parametrize("name", ALL_COMMANDS)
+def test_each_command_and_option_says_in_60_characters_what_it_does(name: str) -> None:
+    for command in list_subcommands(name):
+        first_line = cleandoc(command.help or "").split("\n")[0]
+        assert len(first_line) <= 60, first_line
+        assert re.fullmatch(r"[A-Z][a-z]+ .*\.", first_line), first_line
+        for option in command.params:
+            if isinstance(option, click.Option):
+                text = re.sub(r"  \[default: .*\]$", "", option.help or "")
+                assert re.fullmatch(r"[A-Z].{1,58}\.|ssh .{1,55}\.", text), f"{command.name} {option.name}: {text}"
+
+
+@pytest.mark.parametrize("name", ["", *ALL_COMMANDS])
+def test_no_help_is_cut_at_80_columns(name: str) -> None:
+    lines = help_of(f"gpuboard {name}".strip()).splitlines()
+    assert [line for line in lines if len(line) > 80 or line.endswith("...") and "Usage:" not in line] == []

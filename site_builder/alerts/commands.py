@@ -46,8 +46,8 @@ NO_RECEIVERS_MESSAGE = "nobody is told anything: set GPUBOARD_NOTIFY, GPUBOARD_M
 def alerts() -> None:
     """Show problems and who was notified; test and silence.
 
-    The builder tells people by itself where GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS is set; docs/alerts.md
-    says how. Call these on the web host, as the user who builds the board.
+    The builder sends notifications by itself if GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS is set; see
+    docs/alerts.md. Run these commands on the web host, as the user who builds the board.
 
     \b
     gpuboard alerts test
@@ -57,13 +57,14 @@ def alerts() -> None:
 
 
 @alerts.command("test")
-@click.option("--to", "only", metavar="NAME", help="Only there: a channel, hook:FILE or person:LOGIN.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--to", "only", metavar="NAME", help="Only to this channel, hook:FILE or person:LOGIN.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_settings
 def send_test(settings: Settings, only: str | None, as_json: bool) -> None:
-    """Send a test now, to every channel and hook or to one, and say of each how it went.
+    """Send a test message to all channels and hooks, or one.
 
-    Exit 1 if one failed. Neither quiet hours nor limits hold it back, and no history keeps it.
+    The result of each is printed; exit 1 if one failed. Quiet hours and limits do not apply, and the test is not in
+    the history.
 
     \b
     gpuboard alerts test
@@ -119,13 +120,13 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
 
 
 @alerts.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, in full.")
 @with_settings
 def list_alerts(settings: Settings, as_json: bool) -> None:
-    """List conditions and when each was reported, or why not.
+    """List problems and when each was reported, or why not.
 
-    Then upcoming conditions, queued notifications, silenced hosts, receivers, and the rules in force. Everything is
-    as of the last build.
+    Also lists coming conditions, queued notifications, silenced hosts, receivers, and the rules in force, as of the
+    last build.
 
     \b
     gpuboard alerts list
@@ -159,11 +160,11 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
 
 
 @alerts.command("history")
-@click.option("--since", metavar="TIME", default="7d", show_default=True, help="From then on: 2h, 7d, yesterday, mon.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
+@click.option("--since", metavar="TIME", default="7d", show_default=True, help="Start: 2h, 7d, yesterday, mon.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, in full.")
 @with_settings
 def show_alert_history(settings: Settings, since: str, as_json: bool) -> None:
-    """List what was told, the latest first, and what could not be.
+    """List sent and failed notifications, latest first.
 
     \b
     gpuboard alerts history
@@ -186,14 +187,15 @@ def show_alert_history(settings: Settings, since: str, as_json: bool) -> None:
 
 @alerts.command("silence")
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_hosts)
-@click.option("--for", "length", metavar="TIME", help="For how long, like 2h or 1d 12h.")
-@click.option("--end", is_flag=True, help="Let it speak again.")
+@click.option("--for", "length", metavar="TIME", help="Length: 2h, 1d 12h.")
+@click.option("--end", is_flag=True, help="End the silence.")
 @with_settings
 def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, end: bool) -> None:
-    """Tell nobody of HOST and its GPUs for a while.
+    """Silence alerts of HOST and its GPUs for a time.
 
-    What is over by then is not told at all; what still is so is told then. What people wait for, and that their
-    bookings begin and end, is told all the same. A host that hosts.txt marks as maintenance is silent without this.
+    Problems that end before the silence does are never reported; those that last are reported then. Messages about
+    bookings, and about GPUs that people wait for, are still sent. A host marked as maintenance in hosts.txt is
+    silent anyway.
 
     \b
     gpuboard alerts silence atlas --for 2h
@@ -236,21 +238,21 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
 
 
 @alerts.command("run")
-@click.option("--dry-run", is_flag=True, help="Only show what would be sent and why, and what not and why not.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON, for programs.")
+@click.option("--dry-run", is_flag=True, help="Show what would be sent and why; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with --dry-run.")
 @with_settings
 def run_alerts_command(settings: Settings, dry_run: bool, as_json: bool) -> None:
-    """Send what waits and is due, as the builder lets it be done by itself.
+    """Send queued notifications that are due.
 
-    With --dry-run, it decides from data/ as the next build would, shows letter by letter what would be sent, to whom
-    and why, and changes nothing.
+    The builder does this by itself. --dry-run decides from data/ as the next build would, shows each notification
+    with its receivers and reason, and changes nothing.
 
     \b
     gpuboard alerts run
     gpuboard alerts run --dry-run
     """
     if as_json and not dry_run:
-        raise click.UsageError("--json goes with --dry-run")
+        raise click.UsageError("--json needs --dry-run")
     if dry_run:
         show_alerts_dry_run(settings, as_json)
         return

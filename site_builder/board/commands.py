@@ -37,14 +37,16 @@ MAX_PRINTED_PROBLEMS = 20
 
 
 @click.command()
-@click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Build again and again, this often.")
-@click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")
+@click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Build repeatedly at this interval.")
+@click.option(
+    "--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="Stop after this time, with --every."
+)
 @with_loaded_settings
 def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> None:
     """Build the site in www/ from the files in data/.
 
-    Problems in the data are told on the page and no failure: exit 0 means that the site was written. Cron keeps it
-    alive with the second line below, once a minute. A second builder waits for the first to end.
+    Problems in the data appear on the page and are not errors: exit 0 means that the site was written. The second
+    line below, in a crontab, keeps the builder running. A second builder waits until the first ends.
 
     \b
     gpuboard build
@@ -138,9 +140,9 @@ def print_build_summary(report: BuildReport, seconds: float) -> None:
 def forget(settings: Settings, host: str) -> None:
     """Remove HOST: its files in data/ and its entry in Consul.
 
-    It also forgets everything that was remembered of the host. It is gone from the page at the next build. A host that
-    still pushes comes back, and one that hosts.txt or Consul lists is shown as unseen: stop its gpu-check.sh and take
-    it off the list first.
+    Everything else remembered of the host is removed too, and the next build leaves it off the page. Stop its
+    gpu-check.sh and take it off hosts.txt or Consul first: a host that still pushes comes back, and a listed one is
+    shown as unseen.
 
     \b
     gpuboard forget atlas

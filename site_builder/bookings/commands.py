@@ -36,7 +36,7 @@ from site_builder.core.terminal_text import clean_text, find_terminal_width, rep
 from site_builder.core.timeparse import moments, recurrence
 from site_builder.snapshots.completion import complete_gpus, complete_hosts
 
-BOTH_ENDS_MESSAGE = "say --until or --for, not both"
+BOTH_ENDS_MESSAGE = "use either --until or --for"
 # Ids as the booking service makes them; no host that people name looks so.
 BOOKING_ID_SHAPE = re.compile(r"[bcdfghjkmnpqrstvwxz2-9]{6}|x[0-9a-f]{8}")
 TABLE_WIDTH = 80
@@ -77,29 +77,28 @@ def with_booking_backend(
         with translate_booking_errors(place):
             command(place=place, **options)
 
-    url_option = click.option("--url", metavar="URL", help="The board, if it is on another machine.")
-    return url_option(command_options.with_loaded_settings(run))
+    return command_options.url_option(command_options.with_loaded_settings(run))
 
 
 def with_booking_confirmation(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a command that asks before it changes something."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")(command)
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+    command = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def confirm_booking_command(
     place: BookingBackend, request: Mapping[str, Any], question: str, yes: bool
 ) -> BookingResponse:
-    """Print what was understood, ask if somebody is there to answer, and do exactly that."""
+    """Print what would change, ask if somebody is there to answer, and do exactly that."""
     if yes or not is_interactive_booking():
         response = place.send(request)
         print_booking_warnings(response)
         return response
     checked = place.send({**request, "check": True})
-    print_command_message(clean_text(checked["said"]))
+    print_command_message(f"preview: {clean_text(checked['said'])}")
     print_booking_warnings(checked)
     if not ask_booking_confirmation(question):
-        raise NegativeResultError("nothing was changed")
+        raise NegativeResultError("nothing changed")
     if request["do"] == "undo":
         return place.send({**request, "undoes": checked["undoes"]})
     if request["do"] == "book":  # the GPUs that were found for it
@@ -135,23 +134,22 @@ def print_booking_result(response: BookingResponse, message: str, as_json: bool)
 
 @click.command()
 @click.argument("gpus", nargs=-1, shell_complete=complete_gpus)
-@click.option("--until", metavar="TIME", help='When it ends: "fri 18:00", "20 Nov 6pm".')
-@click.option("--for", "length", metavar="LENGTH", help="Or how long it is: 2h, 1d12h, 2w.")
-@click.option("--from", "since", metavar="TIME", help='When it begins: "mon 9:00".  [default: now]')
-@click.option("--comment", metavar="TEXT", help="What for; everybody can read it.")
-@click.option("--any", "count", type=click.IntRange(1, 1024), metavar="N", help="Any N GPUs of one host that are free.")
-@click.option("--model", metavar="TEXT", help="With --any: of this model, such as H100.")
-@click.option("--name", metavar="LOGIN", help="For somebody else.")
-@click.option("--repeat", metavar="DAYS", help='Again and again: daily, weekly, "mon,wed", or an RRULE.')
-@click.option("--repeat-until", "last", metavar="DATE", help="The last day on which it may repeat.")
+@click.option("--until", metavar="TIME", help='End: "fri 18:00", "20 Nov 6pm".')
+@click.option("--for", "length", metavar="LENGTH", help="Length, instead of --until: 2h, 1d12h, 2w.")
+@click.option("--from", "since", metavar="TIME", help='Start: "mon 9:00".  [default: now]')
+@click.option("--comment", metavar="TEXT", help="Purpose, visible to everybody.")
+@click.option("--any", "count", type=click.IntRange(1, 1024), metavar="N", help="Any N free GPUs of one host.")
+@click.option("--model", metavar="TEXT", help="GPU model for --any, such as H100.")
+@click.option("--name", metavar="LOGIN", help="Book for somebody else.")
+@click.option("--repeat", metavar="DAYS", help='Repeat: daily, weekly, "mon,wed", or an RRULE.')
+@click.option("--repeat-until", "last", metavar="DATE", help="Last day of the repeats.")
 @with_booking_confirmation
 @with_booking_backend
 def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Book GPUs, all or none.
 
-    GPUS are a host (all of its GPUs), or some of them: atlas atlas:0,1 atlas:0-3. What was understood is said before it
-    counts. The id of the booking, for `gpuboard change` and `gpuboard release`, also goes to stdout where that is no
-    terminal.
+    GPUS are a host (all its GPUs) or some of its GPUs: atlas atlas:0,1 atlas:0-3. You confirm first. The booking's
+    id is for `gpuboard change` and `gpuboard release`; if stdout is not a terminal, it is printed there.
 
     \b
     gpuboard book atlas:0,1 --until "fri 18:00" --comment "ICML run"
@@ -159,18 +157,18 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
     gpuboard book zeus --from "tue 9:00" --for 3h --repeat tue
     """
     which_gpu = (
-        "which GPU? Name a host or some of its GPUs, or so many of --any:\n"
+        "which GPUs? Name a host, some of its GPUs, or a number with --any:\n"
         '  gpuboard book atlas:0,1 --until "fri 18:00"\n'
         "  gpuboard book --any 2 --for 8h"
     )
     for is_wrong, message in (
         (not gpus and not options["count"], which_gpu),
-        (gpus and options["count"], "name GPUs, or how many of --any, not both"),
-        (options["model"] and not options["count"], "--model goes with --any"),
-        (options["last"] and not options["repeat"], "--repeat-until goes with --repeat"),
+        (gpus and options["count"], "use either GPUS or --any"),
+        (options["model"] and not options["count"], "--model needs --any"),
+        (options["last"] and not options["repeat"], "--repeat-until needs --repeat"),
         (options["repeat"] and not options["since"], '--repeat needs the first time: --from "tue 9:00"'),
         (options["until"] and options["length"], BOTH_ENDS_MESSAGE),
-        (not options["until"] and not options["length"], 'until when? Say --until "fri 18:00" or --for 2h'),
+        (not options["until"] and not options["length"], 'until when? Use --until "fri 18:00" or --for 2h'),
     ):
         if is_wrong:
             raise click.UsageError(message)
@@ -187,7 +185,7 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
         # `mon`, for a booking that repeats on Tuesdays, means the Tuesday after
         since = find_first_booking_time(request["rrule"], since)
         if since is None:
-            raise UnclearRequestError(f"by {request['rrule']} it would not happen once within a year")
+            raise UnclearRequestError(f"by {request['rrule']} it does not happen within a year")
     request |= parse_booking_time_options(options, since, now.local.replace(second=0, microsecond=0), now)
     request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
     response = confirm_booking_command(place, request, "Book it?", yes)
@@ -207,17 +205,17 @@ def parse_booking_time_options(
 
 @click.command()
 @click.argument("booking", metavar="ID")
-@click.option("--until", metavar="TIME", help='When it ends: "fri 18:00", "20 Nov 6pm".')
-@click.option("--for", "length", metavar="LENGTH", help="Or how long it is, from its beginning: 2h, 1d12h.")
-@click.option("--from", "since", metavar="TIME", help="When it begins, if it has not.")
-@click.option("--comment", metavar="TEXT", help='What for; "" for nothing.')
-@click.option("--name", metavar="LOGIN", help="Who has it from now on.")
+@click.option("--until", metavar="TIME", help='End: "fri 18:00", "20 Nov 6pm".')
+@click.option("--for", "length", metavar="LENGTH", help="Length from its start, instead of --until: 2h, 1d12h.")
+@click.option("--from", "since", metavar="TIME", help="New start, if it has not started yet.")
+@click.option("--comment", metavar="TEXT", help='Purpose; "" to remove it.')
+@click.option("--name", metavar="LOGIN", help="New owner.")
 @with_booking_confirmation
 @with_booking_backend
 def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Change a booking; what is not named stays.
+    """Change a booking.
 
-    `gpuboard bookings` lists the ids.
+    Only what you give is changed. `gpuboard bookings` lists the ids.
 
     \b
     gpuboard change k7m2xp --until "sat 12:00"
@@ -226,7 +224,7 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
     if options["until"] and options["length"]:
         raise click.UsageError(BOTH_ENDS_MESSAGE)
     if all(value is None for value in options.values()):
-        raise click.UsageError("what shall be other? Say --until, --for, --from, --comment or --name")
+        raise click.UsageError("what should change? Use --until, --for, --from, --comment or --name")
     request = {"do": "change", "id": booking}
     if options["since"] or options["until"] or options["length"]:  # an end counts from the booking's own start
         now = Now(time.time(), place.settings.zone)
@@ -246,15 +244,15 @@ def change(place: BookingBackend, booking: str, yes: bool, as_json: bool, **opti
 def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Release bookings by id, or your bookings of GPUs.
 
-    What has been used of a booking stays in the list of what was; only the rest is given up. `gpuboard bookings` lists
-    the ids; atlas:0 releases one GPU of a booking of several.
+    A booking that is running ends now, and its used part stays on record. atlas:0 releases one GPU of a booking of
+    several. `gpuboard bookings` lists the ids.
 
     \b
     gpuboard release k7m2xp
     gpuboard release atlas:0
     """
     if not what:
-        raise click.UsageError("which booking? Name its id, or the GPUs: `gpuboard bookings --mine` lists yours")
+        raise click.UsageError("which booking? Give its id or GPUs: `gpuboard bookings --mine` lists yours")
     known_ids = {booking["id"] for booking in place.list_bookings()["bookings"]}
     words = list(dict.fromkeys(what))
     ids = [word for word in words if word in known_ids or BOOKING_ID_SHAPE.fullmatch(word)]
@@ -272,18 +270,18 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
 
 @click.command()
 @click.argument("host", required=False, shell_complete=complete_hosts)
-@click.option("--mine", is_flag=True, help="Only your own.")
-@click.option("--undo", is_flag=True, help="Take back the last change that you made.")
-@click.option("--past", is_flag=True, help="Those that left comments.json because they are over.")
-@click.option("--restore", metavar="ID", help="Put one of these back; all: every one that is not over.")
-@click.option("--yes", "-y", is_flag=True, help="With --undo and --restore: do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
+@click.option("--mine", is_flag=True, help="Only your bookings.")
+@click.option("--undo", is_flag=True, help="Undo your last change.")
+@click.option("--past", is_flag=True, help="Ended bookings that are no longer in comments.json.")
+@click.option("--restore", metavar="ID", help="Restore the booking ID, or all that have not ended.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask, with --undo and --restore.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, in full.")
 @with_booking_backend
 def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """List bookings of all hosts or of HOST.
 
-    Current bookings come first. Beside each that runs stands whether it is kept: used by somebody else, unused, or how
-    much it is used.
+    Current bookings come first. Each current booking says how it is used: the mean use, idle since when, or used by
+    somebody else.
 
     \b
     gpuboard bookings atlas
@@ -293,7 +291,7 @@ def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as
     """
     undo, restore = options["undo"], options["restore"]
     if undo and (host or mine or past or restore is not None):
-        raise click.UsageError("--undo takes back your last change, whatever it was of: it goes with nothing else")
+        raise click.UsageError("--undo undoes your last change, of whatever booking: use it alone")
     if restore is not None and (host or mine or past):
         raise click.UsageError("--restore takes an id, and goes with nothing else")
     if past or restore is not None:
@@ -302,8 +300,8 @@ def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as
         place = backends.ArchivedBookingBackend(place.settings)
     if undo or restore is not None:
         request = {"do": "undo"} if undo else {"do": "restore", "id": restore}
-        response = confirm_booking_command(place, request, "Take it back?" if undo else "Put it back?", options["yes"])
-        print_booking_result(response, clean_text(response["said"]), as_json)
+        response = confirm_booking_command(place, request, "Undo this?" if undo else "Restore this?", options["yes"])
+        print_booking_result(response, f"done: {clean_text(response['said'])}", as_json)
         return
     shown = filter_bookings(place.list_bookings(), host, mine, place)
     hidden_count = max(0, len(shown) - MAX_PAST) if past and not as_json else 0
@@ -319,8 +317,8 @@ def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as
         where = f" on {clean_text(host)}" if host else ""
         print_command_message(f"{'you have' if mine else 'there are'} no bookings{where}")
     if hidden_count:
-        print_command_message(f"and {hidden_count} that left earlier: --json has them all")
-    print_booking_problems(place.list_problems(), MAX_PROBLEMS, "more problems in it")
+        print_command_message(f"and {hidden_count} older ones: --json lists all")
+    print_booking_problems(place.list_problems(), MAX_PROBLEMS, "more problems")
 
 
 def print_booking_problems(problems: Sequence[str], limit: int, rest: str) -> None:
@@ -346,7 +344,7 @@ def filter_bookings(
         if isinstance(place, LocalBookingBackend):
             HostLookup(place.settings).find_host(host)
         elif not any(known["name"].lower() in names for known in place.read_status()["hosts"]):
-            raise NegativeResultError(f"there is no host {clean_text(host)}")
+            raise NegativeResultError(f"no host {clean_text(host)}")
     return [booking for booking in listed if booking["host"].lower() in names]
 
 
@@ -426,15 +424,15 @@ def join_booking_table_cells(cells: Sequence[str], widths: Sequence[int]) -> str
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--list", "listing", is_flag=True, help="Whose tokens there are, and since when.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: as JSON, for programs.")
-@click.option("--revoke", metavar="NAME", help="Take away all tokens of NAME.")
+@click.option("--list", "listing", is_flag=True, help="List who has tokens, and since when.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with --list.")
+@click.option("--revoke", metavar="NAME", help="Revoke all tokens of NAME.")
 @command_options.with_settings
 def token(settings: Settings, name: str | None, listing: bool, as_json: bool, revoke: str | None) -> None:
     """Create a booking token for NAME, and print it once.
 
-    Whoever has it books as NAME, through the board, with GPUBOARD_TOKEN set to it. It is kept only as a hash, in
-    state/tokens.json. Call this on the web host, as the user who builds the board.
+    With the token in GPUBOARD_TOKEN, its owner books as NAME through the board. Only a hash of it is kept, in
+    state/tokens.json. Run this on the web host, as the user who builds the board.
 
     \b
     gpuboard token alice
@@ -442,19 +440,19 @@ def token(settings: Settings, name: str | None, listing: bool, as_json: bool, re
     gpuboard token --revoke alice
     """
     if (name is not None) + listing + (revoke is not None) != 1:
-        raise click.UsageError("name somebody, or give --list, or --revoke NAME")
+        raise click.UsageError("use either NAME, --list or --revoke NAME")
     tokens = TokenStore(settings.state)
     try:
         if name is not None:
             new_token = tokens.create_token(check_booking_name(name), time.time())
-            print_command_message(f"{name} sets GPUBOARD_TOKEN to this; it is not shown again")
+            print_command_message(f"{name} sets GPUBOARD_TOKEN to this token; it is not shown again")
             click.echo(new_token)
         elif revoke is not None:
             count = tokens.revoke_tokens(revoke)
             if not count:
-                print_command_message(f"there is no token of {revoke}")
+                print_command_message(f"{revoke} has no token")
                 sys.exit(1)
-            print_command_message(f"{count} {'token' if count == 1 else 'tokens'} of {revoke} counted until now")
+            print_command_message(f"revoked {formatting.format_count(count, 'token')} of {revoke}")
         elif as_json:  # names and dates, nothing with which anybody could book
             rows = [{"name": entry.name, "made": entry.created_at} for entry in tokens.list_tokens()]
             click.echo(orjson.dumps(rows).decode())

@@ -50,15 +50,15 @@ EDITOR_END_TIMEOUT_S = 5
 def edit(place: BookingBackend) -> None:
     """Edit comments.json in your editor, safely.
 
-    Opens a copy of comments.json in $VISUAL, $EDITOR or vi. When you leave the editor, the copy is checked, and what
-    others booked meanwhile is kept. A copy that cannot be used stays where it is, and you are told where; so does one
-    whose edit was killed. The next edit names it once more, and one that comes a day later removes it.
+    Opens a copy in $VISUAL, $EDITOR or vi. When you leave the editor, the copy is checked and merged with what
+    others booked meanwhile. A copy with errors is kept, and you are told where; so is the copy of an edit that was
+    killed. The next edit names it again, and it is removed after a day.
 
     \b
     gpuboard edit
     """
     if not isinstance(place, LocalBookingBackend):
-        message = "the file of a board on another machine cannot be edited from here: use `gpuboard change ID`"
+        message = "comments.json of a board on another machine cannot be edited from here: use `gpuboard change ID`"
         raise CommandError(message)
     booking_folder = find_bookings_folder_in_data(place.settings.data)
     with store.open_booking_store_folder(booking_folder) as folder:  # refused before the work, not after it
@@ -69,10 +69,10 @@ def edit(place: BookingBackend) -> None:
     remove_left_edit_copies()
     with exit_edit_on_signals(), hold_edit_copy(original) as (copy, lock):
         if commands.is_interactive_booking():
-            print_command_message(f"this is a copy, {copy}; it counts when you leave the editor")
+            print_command_message(f"you edit a copy, {copy}; it is saved when you leave the editor")
         edited = edit_until_valid(copy, original, place.settings.zone, lock)
         if edited == original:
-            print_command_message("nothing was changed")
+            print_command_message("nothing changed")
             return
         with commands.translate_booking_errors():
             transaction = place.service.execute(place.user, EditOperation(original, edited))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ from site_builder.core.command_options import (
     NegativeResultError,
     print_command_message,
     translate_to_command_errors,
+    url_option,
     with_loaded_settings,
 )
 from site_builder.core.model import FleetUnavailableError
@@ -41,7 +43,7 @@ from site_builder.snapshots.completion import complete_hosts
 
 SIZE_PATTERN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(MiB|MB|M|GiB|GB|G|)", re.IGNORECASE)
 SECONDS_PATTERN = re.compile(r"([0-9]{1,9}) ?s")
-ONE_INSTANCE_HINT = "a process can use one instance, and no other GPU with it"
+ONE_INSTANCE_HINT = "a process can use only one MIG instance, and no other GPU beside it"
 # In MiB: the driver reports a card of 24 GB as some MiB less than 24 GiB, and more than 24 GB.
 MIB_PER_UNIT = {"mib": 1, "m": 1, "mb": 1e6 / 2**20, "gib": 1024, "g": 1024, "gb": 1e9 / 2**20, "": 1024}
 # Seconds between two loads of `list --watch`: of this machine, and of a board.
@@ -63,7 +65,7 @@ def parse_min_memory_option(_: click.Context, __: click.Parameter, value: str) -
     """Parse a size in MiB: `20GiB`, `24GB`, `500MiB`; a bare number is in GiB."""
     match = SIZE_PATTERN.fullmatch(value.strip())
     if not match:
-        raise click.BadParameter(f'"{value}" is no size: write it as 20GiB or 24GB')
+        raise click.BadParameter(f'"{value}" is not a size: write it as 20GiB or 24GB')
     return float(match[1]) * MIB_PER_UNIT[match[2].lower()]
 
 
@@ -85,38 +87,35 @@ def build_gpu_shortage_error(result: PickResult, request: GpuRequest, count: int
     """Build the error that there are not enough GPUs, and why."""
     what = request.model or ("GPU" if count == 1 else "GPUs")
     size = f" with {request.memory / 1024:.3g} GiB free" if request.memory else ""
-    shortage = f"no {what}{size} can be had on {result.source}"
+    shortage = f"no {what}{size} available on {result.source}"
     if len(result.choices) >= count:
-        shortage = f"no host of {result.source} has {count} {what}{size} that can be had"
+        shortage = f"no host of {result.source} has {count} {what}{size} available"
     elif result.choices:
-        shortage = f"{len(result.choices)} of the {count} {what}{size} can be had on {result.source}"
+        shortage = f"only {len(result.choices)} of {count} {what}{size} available on {result.source}"
     return NegativeResultError(f"{shortage}: {result.reason}")
 
 
 def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command a `picker`, and add the options that say what is wanted and where."""
 
-    @click.option("--model", default="", metavar="TEXT", help="Of this model, such as A100.")
+    @click.option("--model", default="", metavar="TEXT", help="GPU model, such as A100.")
     @click.option(
         "--vendor",
         type=click.Choice([*VISIBLE_DEVICES_VARIABLES]),
-        help="Of this maker.  [default: NVIDIA where the host has any of its GPUs, else AMD]",
+        help="GPU maker.  [default: nvidia if the host has any]",
     )
     @click.option(
         "--min-memory",
         callback=parse_min_memory_option,
         default="0",
         metavar="SIZE",
-        help="So much of it free: 20GiB, 24GB.",
+        help="Minimum free memory: 20GiB, 24GB.",
     )
     @click.option(
-        "--host",
-        metavar="HOST",
-        shell_complete=complete_hosts,
-        help="The host, as the board calls it.  [default: this machine]",
+        "--host", metavar="HOST", shell_complete=complete_hosts, help="Host name on the board.  [default: this machine]"
     )
-    @click.option("--name", metavar="LOGIN", help="Whose bookings count as free.  [default: you]")
-    @click.option("--url", metavar="URL", help="The board, if it is on another machine.")
+    @click.option("--name", metavar="LOGIN", help="Count bookings of LOGIN as free.  [default: you]")
+    @url_option
     @with_loaded_settings
     @wraps(command)
     def run(
@@ -129,9 +128,10 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         **rest: Any,  # noqa: ANN401
     ) -> None:
         if rest.get("everywhere") and host:
-            raise click.UsageError("say --all or --host, not both")
+            raise click.UsageError("use either --all or --host")
+        duration_s = rest.pop("duration_s", None) or 0
         with translate_to_command_errors():
-            picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor), host, name)
+            picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor, duration_s), host, name)
         command(picker=picker, **rest)
 
     return run
@@ -144,9 +144,7 @@ class LiveScreenClosedError(Exception):
 def run_live_screen(load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Sequence[str]], interval_s: float) -> None:
     """Show the fleet until Ctrl-C; if a load fails, show why, keep the last fleet, and try again."""
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        raise CommandError(
-            "--watch needs a terminal that can be drawn on: leave it out, and run the command again and again"
-        )
+        raise CommandError("--watch needs a terminal with cursor control: without it, run `gpuboard list` repeatedly")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with translate_to_command_errors():
@@ -167,7 +165,7 @@ def run_live_screen(load_fleet: Callable[[], Fleet], draw: Callable[[Fleet], Seq
                         lines = [truncate_terminal_text(head, size.columns), *(draw(fleet) if is_current else ())]
                         if len(lines) > size.lines:
                             more = f"… and {len(lines) - size.lines + 1} more lines"
-                            hint = f"{more}: a higher terminal shows them, or words find them"
+                            hint = f"{more}: enlarge the terminal, or add words to search for"
                             lines[size.lines - 1 :] = [truncate_terminal_text(hint, size.columns)]
                         # cleared before it is written: after the last cell of a line, that would take this cell too
                         frame = "\n".join(f"{CLEAR_LINE}{line}" for line in lines)
@@ -200,33 +198,36 @@ class EmptyListError(CommandError):
 
 @click.command("list")
 @click.argument("words", nargs=-1, shell_complete=complete_hosts)
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs: hosts as in status.json.")
-@click.option("--watch", "-w", is_flag=True, help="Show it until Ctrl-C, and what changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: hosts as in status.json.")
+@click.option("--watch", "-w", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--every",
     type=click.FloatRange(0.1, 86400),
     metavar="SECONDS",
-    help="With --watch: how often to look.  [default: 2, of a board 10]",
+    help="Refresh interval of --watch.  [default: 2; with a board 10]",
 )
-@click.option("--url", metavar="URL", help="The board, if it is on another machine.")
+@url_option
 @with_loaded_settings
 def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch: bool, every: float | None) -> None:
     """List the GPUs of all hosts, or those that match WORDS.
 
-    WORDS are hosts, or words as in the search box of the page, all of which must fit: any text, state:free, mem>20
-    (GiB), user:alice, model:a100, tag:vision, command:train.py, booking:icml. [ ] is free, [~] busy, held or booked,
-    [!] in trouble; what is not known is ?. Without a board, it lists the GPUs of this machine. Exit 1 if nothing fits.
+    WORDS are hosts, or words as in the search box of the page; all must match. Use any text, a state such as free,
+    'mem>=40' (GiB), gpu:0, user:alice, model:a100, tag:vision, command:train.py or booking:icml.
+
+    The marks are [ ] free, [~] busy, [-] held (memory taken, idle), [B] booked and [!] conflict, lost, unknown or in
+    trouble; ? means not available. Without a board, this lists the GPUs of this machine. Exit 1 if nothing matches.
 
     \b
     gpuboard list
     gpuboard list atlas hydra
-    gpuboard list state:free 'mem>20'
+    gpuboard list a100 free
+    gpuboard list free 'mem>=40'
     gpuboard list --watch user:alice
     """
     if as_json and watch:
-        raise click.UsageError("say --json or --watch, not both")
+        raise click.UsageError("use either --json or --watch")
     if every is not None and not watch:
-        raise click.UsageError("--every goes with --watch")
+        raise click.UsageError("--every needs --watch")
     if "mem" in words:
         raise click.UsageError("put a comparison in quotes: 'mem>40'")
     with translate_to_command_errors():
@@ -260,7 +261,7 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
 def build_empty_list_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
     """Build the error that nothing is listed: exit 1 if no host matches the words."""
     if not fleet.hosts:
-        return EmptyListError(f"there are no hosts yet: {fleet.source} has none")
+        return EmptyListError(f"no hosts yet on {fleet.source}")
     count = formatting.format_count(len(fleet.hosts), "host")
     hints = [term.hint for term in search.parse_search_arguments(words) if term.hint]
     if len(words) > 1:
@@ -271,24 +272,38 @@ def build_empty_list_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
     )
 
 
+free_for_option = click.option(
+    "--for",
+    "duration_s",
+    callback=parse_duration_option,
+    metavar="LENGTH",
+    help="Only GPUs that stay free this long: 6h.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with the end of each free time.")
+
+
 @click.command()
-@click.option("--limit", "-l", type=GPU_COUNT_RANGE, metavar="N", help="The best N at most.")
-@click.option("--at-least", type=GPU_COUNT_RANGE, default=1, metavar="N", help="With fewer than N: none, and exit 1.")
+@click.option("--limit", "-l", type=GPU_COUNT_RANGE, metavar="N", help="At most N, the best.")
+@click.option("--at-least", type=GPU_COUNT_RANGE, default=1, metavar="N", help="Exit 1 if there are fewer than N.")
 @click.option("--all", "everywhere", is_flag=True, help="Of all hosts, as atlas:2 hydra:3.")
+@free_for_option
+@json_option
 @with_gpu_picker
-def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: bool) -> None:
+def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: bool, as_json: bool) -> None:
     """List available GPUs, best first.
 
-    They are free, or booked by you and unused. On this host they are printed as CUDA_VISIBLE_DEVICES takes them, those
-    of AMD as HIP_VISIBLE_DEVICES does; CUDA's numbers are nvidia-smi's, so set CUDA_DEVICE_ORDER=PCI_BUS_ID too. The
-    best have the most free memory, then the newest model, then the host with the least load. A process can use one MIG
-    instance only: one is printed, by its UUID, where no whole GPU can be had; all of them with --model 1g.10gb. Exit 1
-    if there is none.
+    These are free, or booked by you and idle. A message says until when GPUs are free that others have booked for
+    later; --for leaves out those that are booked too soon. Best means: most free memory, then newest model, then least
+    load on the host.
+
+    For one host, the output fits CUDA_VISIBLE_DEVICES (with CUDA_DEVICE_ORDER=PCI_BUS_ID), or HIP_VISIBLE_DEVICES for
+    AMD. A process can use only one MIG instance, so one is printed, by its UUID, if no whole GPU is available; --model
+    1g.10gb prints all of that profile. Exit 1 if none is available.
 
     \b
     export CUDA_VISIBLE_DEVICES=$(gpuboard available -l 1)
     export HIP_VISIBLE_DEVICES=$(gpuboard available --vendor amd)
-    gpuboard available --all --model A100 --min-memory 40GiB
+    gpuboard available --all --model A100 --min-memory 40GiB --for 6h
     gpuboard available --at-least 2 --limit 2
     """
     if limit is not None and limit < at_least:
@@ -300,42 +315,64 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
         result = result._replace(choices=choices, reason=f"{result.reason}; {ONE_INSTANCE_HINT}")
     if len(result.choices) < at_least:
         raise build_gpu_shortage_error(result, picker.request, at_least)
-    click.echo(format_picked_gpus(result.choices[:limit], everywhere))
+    print_picked_gpus(result.choices[:limit], picker, result.now, everywhere, as_json)
+
+
+def print_picked_gpus(
+    choices: Sequence[GpuChoice], picker: GpuPicker, epoch: float, everywhere: bool, as_json: bool
+) -> None:
+    """Print GPUs, and on stderr until when they are free."""
+    now = Now(epoch, picker.loaded.settings.zone)
+    if as_json:
+        click.echo(json.dumps(gpu_picker.picked_gpus_to_json(choices, now), indent=2))
+        return
+    click.echo(format_picked_gpus(choices, everywhere))
+    if booked_soon := gpu_picker.describe_picked_gpus(choices, now):
+        print_command_message(booked_soon)
 
 
 @click.command()
 @click.option(
-    "--gpus", "count", type=GPUS_PER_HOST_RANGE, default=1, metavar="N", help="So many of one host.  [default: 1]"
+    "--gpus",
+    "count",
+    type=GPUS_PER_HOST_RANGE,
+    default=1,
+    metavar="N",
+    help="Number of GPUs, on one host.  [default: 1]",
 )
-@click.option("--all", "everywhere", is_flag=True, help="Of any host.")
+@click.option("--all", "everywhere", is_flag=True, help="On any host.")
+@free_for_option
 @click.option(
-    "--timeout", callback=parse_duration_option, metavar="LENGTH", help="Give up after so long, such as 2h: exit 1."
+    "--timeout", callback=parse_duration_option, metavar="LENGTH", help="Give up after this time, such as 2h: exit 1."
 )
 @click.option(
-    "--every", type=click.IntRange(1, 3600), default=POLL_INTERVAL_S, metavar="SECONDS", help="Look this often."
+    "--every", type=click.IntRange(1, 3600), default=POLL_INTERVAL_S, metavar="SECONDS", help="Check interval."
 )
+@json_option
 @with_gpu_picker
-def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None, every: int) -> None:
+def wait(picker: GpuPicker, count: int, everywhere: bool, timeout: float | None, every: int, as_json: bool) -> None:
     """Wait until GPUs are available, then print them.
 
-    Nothing is booked: who is faster has them. `gpuboard run --wait` takes them at once.
+    Nothing is booked: first come, first served. `gpuboard run --wait` takes them at once. A message says until when
+    GPUs are free that others have booked for later; --for waits for GPUs that stay free that long.
 
     \b
     gpuboard wait --gpus 2 --model A100 && python train.py
-    gpuboard wait --all --min-memory 40GiB --timeout 8h
+    gpuboard wait --all --min-memory 40GiB --for 6h --timeout 8h
     """
     waiter = GpuWaiter(timeout, every)
     choices = waiter.wait_for_gpus(lambda: picker.find_gpus(everywhere), picker.request, count)
-    click.echo(format_picked_gpus(choices, everywhere))
+    print_picked_gpus(choices, picker, waiter.found_at, everywhere, as_json)
 
 
 class GpuWaiter:
-    """Looks for GPUs so often and so long; a message that does not change is printed once."""
+    """Checks for GPUs at an interval, up to a time limit; a message that does not change is printed once."""
 
     def __init__(self, timeout_s: float | None, interval_s: float) -> None:
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.interval_s = interval_s
         self.last_message = ""
+        self.found_at = 0.0
 
     def wait_for_gpus(self, find_gpus: Callable[[], PickResult], request: GpuRequest, count: int) -> list[GpuChoice]:
         """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
@@ -343,6 +380,7 @@ class GpuWaiter:
             try:
                 with translate_to_command_errors():
                     result = find_gpus()
+                self.found_at = result.now
                 if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request):
                     return choices
                 error: CommandError = build_gpu_shortage_error(result, request, count)

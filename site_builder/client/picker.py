@@ -8,31 +8,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from site_builder.client import loader
 from site_builder.client.model import Fleet, FleetGpu, FleetHost
 from site_builder.config.settings import LoadedSettings
+from site_builder.core import formatting
+from site_builder.core.clock import Now
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, PrivacySettings
 from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_model_profile, rank_gpu_model
 
 
 class GpuRequest(NamedTuple):
-    """A wanted GPU: a model by part of its name, free memory in MiB, and a maker."""
+    """A wanted GPU: a model by part of its name, free memory in MiB, a maker, and for how long nobody else books it."""
 
     model: str = ""
     memory: float = 0
     vendor: str | None = None
+    duration_s: float = 0
 
 
 class GpuChoice(NamedTuple):
-    """A GPU that can be had."""
+    """An available GPU; `free_until` is when the next booking by somebody else begins."""
 
     host: FleetHost
     gpu: FleetGpu
     is_own_booking: bool = False
+    free_until: float | None = None
 
     @property
     def visible_number(self) -> int | str | None:
@@ -55,9 +60,9 @@ class GpuRequester(NamedTuple):
 
 
 def pick_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
-    """Find all GPUs that can be had, the best first, instances after whole GPUs; equal ones in their natural order."""
+    """Find all available GPUs, the best first, instances after whole GPUs; equal ones in their natural order."""
     choices = [
-        GpuChoice(host, gpu, gpu.state == "booked")
+        GpuChoice(host, gpu, gpu.state == "booked", find_free_until(gpu, requester))
         for host in hosts
         if host.state == "fresh"
         for gpu in host.gpus
@@ -78,8 +83,18 @@ def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
     return request.vendor in {None, gpu.vendor} and is_matching_model(request.model, gpu.model, gpu.name)
 
 
+def find_free_until(gpu: FleetGpu, requester: GpuRequester) -> float | None:
+    """Return when the next booking by somebody else begins, if there is one."""
+    starts = [
+        booking.since.timestamp()
+        for booking in gpu.bookings
+        if booking.since and not (booking.name and requester.is_own_name(booking.name))
+    ]
+    return min((start for start in starts if start > requester.now), default=None)
+
+
 def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuRequester) -> str:
-    """Return why a GPU cannot be had, in words for a count; empty if it is free, or booked by the requester and unused.
+    """Return why a GPU is not available, in words for a count; empty if it is free, or the requester's and idle.
 
     One whose memory is not known has too little, and CUDA cannot name an instance without a UUID.
     """
@@ -98,6 +113,9 @@ def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuReq
     )
     if not are_own or (gpu.state == "booked" and not current):
         return "booked"
+    free_until = find_free_until(gpu, requester) if request.duration_s else None
+    if free_until is not None and free_until < requester.now + request.duration_s:
+        return f"booked within {formatting.format_duration(request.duration_s)}"
     if gpu.parent_keys and gpu.uuid is None:
         return "without a UUID"
     has_memory = not request.memory or (gpu.free_memory or 0) >= request.memory
@@ -137,8 +155,37 @@ def format_picked_gpus(choices: Iterable[GpuChoice], everywhere: bool) -> str:
     return ",".join(str(choice.visible_number) for choice in choices)
 
 
+def describe_picked_gpus(choices: Iterable[GpuChoice], now: Now) -> str:
+    """Say until when GPUs are free that somebody else has booked for later; empty if there are none."""
+    gpus_by_time: dict[str, list[str]] = {}
+    for choice in sorted(choices, key=lambda choice: choice.free_until or 0):
+        if choice.free_until is not None:
+            until = formatting.format_moment(datetime.fromtimestamp(choice.free_until, now.zone), now)
+            gpus_by_time.setdefault(until, []).append(f"{choice.host.name}:{choice.gpu.label}")
+    parts = [f"until {until}: {formatting.format_names(gpus, 8)}" for until, gpus in list(gpus_by_time.items())[:5]]
+    return f"booked soon, so free only {'; '.join(parts)}" if parts else ""
+
+
+def picked_gpus_to_json(choices: Iterable[GpuChoice], now: Now) -> list[dict[str, Any]]:
+    return [
+        {
+            "host": choice.host.name,
+            "gpu": choice.gpu.label,
+            "uuid": choice.gpu.uuid,
+            "model": choice.gpu.model,
+            "visible_device": str(choice.visible_number),
+            "free_memory": choice.gpu.free_memory,
+            "free_until": None
+            if choice.free_until is None
+            else datetime.fromtimestamp(choice.free_until, now.zone).isoformat(),
+            "booked_by_you": choice.is_own_booking,
+        }
+        for choice in choices
+    ]
+
+
 def explain_no_gpu_to_pick(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> str:
-    """Explain in a line why no more GPUs can be had."""
+    """Explain in a line why no more GPUs are available."""
     gpus = [gpu for host in hosts for gpu in host.gpus]
     matching_gpus = [gpu for gpu in gpus if is_matching_vendor_and_model(gpu, request)]
     if not matching_gpus:
@@ -149,7 +196,7 @@ def explain_no_gpu_to_pick(hosts: Iterable[FleetHost], request: GpuRequest, requ
 
 
 class PickResult(NamedTuple):
-    """What can be had at a moment of the board's clock, where, and why no more."""
+    """What is available at a moment of the board's clock, where, and why no more."""
 
     now: float
     choices: list[GpuChoice]
@@ -173,13 +220,13 @@ class GpuPicker:
         self.load_fleet: Callable[[], Fleet] = loader.open_fleet(named)
 
     def find_gpus(self, everywhere: bool = False, for_run: bool = False) -> PickResult:
-        """Find what can be had now, on all hosts or on one; a run is on this machine, whatever the board calls it."""
+        """Find what is available now, on all hosts or on one; a run is on this machine, whatever the board calls it."""
         fleet = self.load_fleet()
         hosts = fleet.hosts if everywhere else (loader.find_loaded_fleet_host(fleet, self.host, self.loaded),)
         source = fleet.source if everywhere else hosts[0].name
         if not any(host.state == "fresh" for host in hosts):
             reason = "".join(f": {host.name} is {host.state}: {host.reason}" for host in hosts[:1])
-            raise FleetUnavailableError(f"nothing on {source} can be told{reason}")
+            raise FleetUnavailableError(f"no current data of {source}{reason}")
         requester = GpuRequester(self.is_mine, ClaimedGpus(), time.time() + fleet.clock_ahead_s, for_run)
         if not everywhere and (for_run or self.host is None) and loader.choose_fleet_source(self.loaded) != "machine":
             hosts = (self.merge_local_view(hosts[0]),)
@@ -200,8 +247,8 @@ class GpuPicker:
         local_gpus = {gpu.identifier: gpu for gpu in (*local_host.gpus, *local_host.mig_gpus)}
         if host.gpus and not any(gpu.identifier in local_gpus for gpu in (*host.gpus, *host.mig_gpus)):
             raise FleetUnavailableError(
-                f"the GPUs of {host.name} are not those of this machine: name it as the board does with --host, or ask "
-                "for all hosts with --all"
+                f"the GPUs of {host.name} are not those of this machine: give this machine's name on the board with "
+                "--host, or use --all"
             )
         hidden_mig_gpus = {gpu.identifier.lower() for gpu in local_host.gpus if gpu in local_host.mig_gpus}
         # a number means the same GPU only if all are visible
@@ -214,7 +261,7 @@ class GpuPicker:
                 # a GPU in MIG mode may have instances here that are not reported: there the board's word holds
                 is_hidden = any(name in hidden_mig_gpus for name in gpu.parent_keys)
                 if not is_hidden and gpu.state != "lost":
-                    merged = gpu._replace(state="unknown", reason="this machine does not see it")
+                    merged = gpu._replace(state="unknown", reason="not visible on this machine")
             elif local_gpu.state != "free":
                 merged = gpu._replace(state=local_gpu.state, reason=local_gpu.reason)
             else:
@@ -235,7 +282,7 @@ def claim_picked_gpu(uuid: str) -> int | None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return None
-            message = f"no GPU can be taken on this machine: {error.strerror}"
+            message = f"no GPU can be claimed on this machine: {error.strerror}"
             raise FleetUnavailableError(message) from None
         return claim_socket.detach()
 

@@ -57,36 +57,39 @@ RESET_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 RELEASE_TIMEOUT_S = 3.0
 # How often we read the messages of the supervisor.
 SUPERVISOR_POLL_INTERVAL_S = 1.0
-NO_BOOK_HINT = "--no-book runs it all the same"
+NO_BOOK_HINT = "use --no-book to run without a booking"
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument(
     "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=command_options.complete_file_option
 )
-@click.option("--gpus", "count", type=GPUS_PER_HOST_RANGE, default=1, metavar="N", help="So many GPUs.  [default: 1]")
+@click.option("--gpus", "count", type=GPUS_PER_HOST_RANGE, default=1, metavar="N", help="Number of GPUs.  [default: 1]")
 @click.option(
     "--for",
     "length",
     callback=parse_duration_option,
     default="1h",
     metavar="LENGTH",
-    help="Free and booked for at least so long, and longer while it runs.  [default: 1h]",
+    help="Minimum time to book; extended while it runs.  [default: 1h]",
 )
-@click.option("--wait", "patient", is_flag=True, help="Wait until there are so many.")
-@click.option("--no-book", is_flag=True, help="Do not book them.")
-@click.option("--comment", metavar="TEXT", default="gpuboard run", help="What the booking says.")
+@click.option("--wait", "patient", is_flag=True, help="Wait until enough GPUs are available.")
+@click.option("--no-book", is_flag=True, help="Do not book the GPUs.")
+@click.option(
+    "--comment", metavar="TEXT", default="gpuboard run", help="Comment of the booking.  [default: gpuboard run]"
+)
 @with_gpu_picker
 def run(
     picker: GpuPicker, command: tuple[str, ...], count: int, length: float, patient: bool, no_book: bool, comment: str
 ) -> None:
     """Run COMMAND on free GPUs of this machine, and book them.
 
-    CUDA_VISIBLE_DEVICES names them, in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID; those of AMD HIP_VISIBLE_DEVICES
-    does, and none of another maker is seen. GPUs that you have booked yourself are taken first; a MIG instance is one
-    GPU, and never one of several. However COMMAND ends, what was booked for it is released; gpuboard passes signals
-    on, and ends as it did. Two that run at once never get the same GPU. Exit 1 if there are not enough, 2 if nobody
-    can tell.
+    COMMAND sees only these GPUs, through CUDA_VISIBLE_DEVICES (with CUDA_DEVICE_ORDER=PCI_BUS_ID), or through
+    HIP_VISIBLE_DEVICES for AMD. GPUs that you have booked yourself are taken first. A MIG instance counts as one
+    GPU and is never combined with others. Two runs never get the same GPU.
+
+    When COMMAND ends, in whatever way, its booking is released. gpuboard passes signals on and ends as COMMAND did.
+    Exit 1 if there are not enough GPUs, 2 if their state is not known.
 
     \b
     gpuboard run -- python train.py
@@ -101,7 +104,7 @@ def run(
     if program is None:
         exists = "/" in command[0] and Path(command[0]).exists()
         name = clean_text(command[0])
-        print_command_message(f"{name} is no program" if exists else f"there is no command {name}")
+        print_command_message(f"{name} is not a program" if exists else f"command not found: {name}")
         raise SystemExit(EXIT_NOT_STARTED if exists else EXIT_NOT_FOUND)
     waiter = GpuWaiter(None if patient else 0, POLL_INTERVAL_S)
     acquisition = RunGpuAcquisition(picker, count, length, None if no_book else comment, waiter)
@@ -155,12 +158,12 @@ class RunGpuAcquisition:
         if source == "url":
             with translate_booking_errors(backend):
                 if not backend.read_status().get("book"):
-                    print_command_message("the board takes no bookings, so that this run is not booked")
+                    print_command_message("this board takes no bookings, so this run is not booked")
                     return None
         return backend
 
     def acquire(self) -> SupervisorConnection:
-        """Take GPUs; if others are faster, choose again."""
+        """Take GPUs; if somebody else takes them first, choose again."""
         while True:
             try:
                 self.choices = self.waiter.wait_for_gpus(self.find_candidates, self.picker.request, self.count)
@@ -168,9 +171,9 @@ class RunGpuAcquisition:
                 reasons = [error.message]  # and what only prevents a run
                 if self.booked_soon_count:
                     within = formatting.format_duration(self.duration_s)
-                    reasons.append(f"{self.booked_soon_count} booked by others within {within}: a shorter --for may do")
+                    reasons.append(f"{self.booked_soon_count} booked by others within {within}: try a shorter --for")
                 if self.lost_at:
-                    reasons.append(f"{len(self.lost_at)} booked by others, or taken just now")
+                    reasons.append(f"{len(self.lost_at)} just booked or taken by others")
                 raise NegativeResultError("; ".join(reasons)) from None
             connection = self.try_acquire()
             if connection:
@@ -208,15 +211,7 @@ class RunGpuAcquisition:
         """Find GPUs that are free for long enough, the user's own first, without those that others just took."""
         result = self.picker.find_gpus(for_run=True)
         end = result.now + self.duration_s
-        long_enough = [
-            choice
-            for choice in result.choices
-            if not any(
-                booking.since and booking.since.timestamp() < end and booking.until.timestamp() > result.now
-                for booking in choice.gpu.bookings
-                if not (booking.name and self.picker.is_mine(booking.name))
-            )
-        ]
+        long_enough = [choice for choice in result.choices if choice.free_until is None or choice.free_until >= end]
         self.booked_soon_count = len(result.choices) - len(long_enough)
         if self.waiter.deadline is None:  # it can be waited for
             self.lost_at = {uuid: at for uuid, at in self.lost_at.items() if time.monotonic() - at < POLL_INTERVAL_S}

@@ -19,7 +19,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_loaded_settings
 def config(loaded: LoadedSettings, as_json: bool) -> None:
     """Print the settings in force, and where each comes from.
@@ -61,11 +61,11 @@ def config(loaded: LoadedSettings, as_json: bool) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script by which a shell completes commands.
+    """Print the script for shell completion.
 
-    It offers commands, options, folders, and the hosts and GPUs of the data folder. `./install.sh web` puts it where
-    bash (with bash-completion) and fish look for it. Otherwise a line does it, in ~/.bashrc, in ~/.zshrc (below
-    compinit), or in ~/.config/fish/config.fish:
+    It completes commands, options, folders, and the hosts and GPUs of the data folder. `./install.sh web` installs
+    it for bash (with bash-completion) and fish. Otherwise add a line to ~/.bashrc, to ~/.zshrc (below compinit), or
+    to ~/.config/fish/config.fish:
 
     \b
     eval "$(gpuboard completion bash)"

@@ -30,6 +30,7 @@ def complete_file_option(_: click.Context, __: click.Parameter, incomplete: str)
     return [CompletionItem(incomplete, type="file")]
 
 
+url_option = click.option("--url", metavar="URL", help="Address of the board.")
 # An option that takes a file.
 file_option = partial(click.option, metavar="FILE", shell_complete=complete_file_option)
 
@@ -61,9 +62,8 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
         options = {name: arguments.pop(name) for name in SETTING_OPTIONS if name in arguments}
         command(conf=conf, options=options, **arguments)
 
-    folders = {"state": "what the builder remembers", "www": "the site", "data": "what the GPU hosts push"}
-    for name, content in folders.items():
-        text = f"The folder of {content}."
+    folders = {"state": "The state folder.", "www": "The site folder.", "data": "The folder that GPU hosts push to."}
+    for name, text in folders.items():
         run = click.option(f"--{name}", metavar="FOLDER", help=text, shell_complete=complete_folder_option)(run)
     return file_option("--conf", help="The settings file.")(run)
 
@@ -109,7 +109,7 @@ def print_cleartext_warning(url: str, secret: str) -> None:
     with suppress(ValueError):  # a name is no address
         is_safe = is_safe or ipaddress.ip_address(parts.hostname or "").is_loopback
     if not is_safe:
-        print_command_message(f"your {secret} crosses the network in the clear: {url} should be https")
+        print_command_message(f"your {secret} is sent unencrypted: {url} should be https")
 
 
 def refuse_command_on_foreign_board(settings: Settings, conf: Path | None = None) -> None:

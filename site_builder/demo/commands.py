@@ -34,31 +34,37 @@ def parse_demo_listen_option(_: click.Context, __: click.Parameter, value: str |
 
 
 @click.command()
-@click.option("--hosts", type=click.IntRange(1, 1000), default=15, metavar="N", help="How many.  [default: 15]")
-@click.option("--speed", type=click.FloatRange(0.1, 1000), default=1, metavar="N", help="60: a minute is an hour.")
-@click.option("--seed", type=int, default=1, metavar="N", help="Another number is another lab.")
+@click.option("--hosts", type=click.IntRange(1, 1000), default=15, metavar="N", help="Number of hosts.  [default: 15]")
 @click.option(
-    "--after", callback=parse_demo_start_option, default="0s", metavar="TIME", help="Begin so far into the story."
+    "--speed",
+    type=click.FloatRange(0.1, 1000),
+    default=1,
+    metavar="N",
+    help="Speed; 60 makes a minute an hour.  [default: 1]",
+)
+@click.option("--seed", type=int, default=1, metavar="N", help="Random seed; each number is another lab.  [default: 1]")
+@click.option(
+    "--after", callback=parse_demo_start_option, default="0s", metavar="TIME", help="Start this far into the story."
 )
 @click.option(
     "--listen",
     callback=parse_demo_listen_option,
     metavar="ADDRESS:PORT",
-    help="Where.  [default: 127.0.0.1, from 8080 on]",
+    help="Listening address.  [default: 127.0.0.1, from 8080 on]",
 )
 @click.option(
-    "--folder", metavar="FOLDER", help="Keep data/, www/ and state/ here.", shell_complete=complete_folder_option
+    "--folder", metavar="FOLDER", help="Folder for data/, www/ and state/.", shell_complete=complete_folder_option
 )
-@click.option("--once", is_flag=True, help="Build one page in --folder, and end.")
+@click.option("--once", is_flag=True, help="Build once in --folder, then exit.")
 def demo(
     hosts: int, speed: float, seed: int, after: int, listen: tuple[str, int] | None, folder: str | None, once: bool
 ) -> None:
     """Show a simulated lab until Ctrl-C.
 
-    Its hosts run the real scripts, with stand-ins for nvidia-smi, amd-smi, rocm-smi and /proc. Jobs start, grow and
-    end, a host goes down and comes back, a GPU is lost, bookings are kept and broken; five weeks of this are its past.
-    One host has a GPU that is cut into instances (MIG), one has GPUs of AMD, one of both makers. The same options show
-    the same lab.
+    The hosts run the real scripts, with stand-ins for nvidia-smi, amd-smi, rocm-smi and /proc. Jobs start and end,
+    a host goes down and comes back, a GPU is lost, bookings are used and broken; there are five weeks of history.
+    One host has a GPU with MIG instances, one has AMD GPUs, one has both makers. The same options show the same
+    lab.
 
     \b
     gpuboard demo --speed 60

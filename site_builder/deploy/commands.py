@@ -15,15 +15,15 @@ from site_builder.remote import targets
 
 @click.command()
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
-@click.option("--consul", is_flag=True, help="The hosts that Consul lists.")
-@file_option("--hosts-file", help="The hosts of this file: hosts.txt's lines, or a HOST each.")
-@click.option("--name", metavar="NAME", help="What the one HOST is called on the board.")
-@click.option("--check", is_flag=True, help="Change nothing; tell how each host is, and what would be done.")
-@click.option("--remove", is_flag=True, help="Take it all back from the hosts; their data stays.")
-@click.option("--dest", metavar="ssh://USER@WEB", help="Where the hosts find the web host, if not by this connection.")
-@click.option("--web", metavar="USER@WEB", help="The web host, where this is another machine.")
-@file_option("--ssh-config", help="Another ssh configuration than your own.")
-@click.option("--json", "as_json", is_flag=True, help="The results as JSON, for programs.")
+@click.option("--consul", is_flag=True, help="Use the hosts in Consul.")
+@file_option("--hosts-file", help="Read hosts from a file: hosts.txt, or one HOST per line.")
+@click.option("--name", metavar="NAME", help="Name of the host on the board, for a single HOST.")
+@click.option("--check", is_flag=True, help="Dry run: show what would be done on each host.")
+@click.option("--remove", is_flag=True, help="Uninstall from the hosts; their data stays.")
+@click.option("--dest", metavar="ssh://USER@WEB", help="Address of the web host as seen by the hosts.")
+@click.option("--web", metavar="USER@WEB", help="Web host, if it is not this machine.")
+@file_option("--ssh-config", help="ssh configuration.  [default: ~/.ssh/config]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_settings
 def deploy(
     settings: Settings,
@@ -40,11 +40,11 @@ def deploy(
 ) -> None:
     """Install or upgrade gpuboard on each HOST over ssh.
 
-    It works on 20 hosts at a time. HOST is what you would type after ssh; NAME=HOST also says what it is called on the
-    board, `hostname -s` otherwise. Your ssh configuration, agent, jump hosts and known_hosts count, and nothing is
-    asked. Each host makes a key of its own, which can do one thing on the web host: bring that host's snapshots. Call
-    this on the web host, as the user who builds the board. Exit 1 if some host is not done; call it again, and it is
-    finished.
+    HOST is what you would type after ssh; NAME=HOST also sets its name on the board (default: `hostname -s`). Your
+    ssh configuration, agent, jump hosts and known_hosts are used, and nothing is asked; 20 hosts are done at a
+    time. Each host gets its own key, which can only send that host's snapshots to the web host.
+
+    Run this on the web host, as the user who builds the board. Exit 1 if a host failed: run it again to finish.
 
     \b
     gpuboard deploy gpu01 gpu02 admin@gpu03

@@ -38,8 +38,8 @@ ExportPeriod = tuple[int, int, int]
 
 
 @click.command()
-@click.option("--since", metavar="TIME", required=True, help="From then on: 7d, yesterday, mon, 2026-10-01.")
-@click.option("--until", metavar="TIME", help="Up to then.  [default: now]")
+@click.option("--since", metavar="TIME", required=True, help="Start: 7d, yesterday, mon, 2026-10-01.")
+@click.option("--until", metavar="TIME", help="End.  [default: now]")
 @click.option(
     "--host",
     "hosts",
@@ -51,10 +51,10 @@ ExportPeriod = tuple[int, int, int]
 @click.option(
     "--step",
     type=click.Choice(["60", "300", "3600"]),
-    help="Seconds of a row.  [default: as fine as it is kept that far back]",
+    help="Seconds per row.  [default: the finest kept]",
 )
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: a list, with one row to a line.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one row per line.")
 @with_loaded_settings
 def export(
     loaded: LoadedSettings,
@@ -67,10 +67,10 @@ def export(
 ) -> None:
     """Export the history of each GPU as CSV or JSON.
 
-    It reads state/history.db on the web host. A row is a GPU in a slot of time: its state, use, memory, temperature
-    and power, who was on it and who had booked it. Where nothing was seen there is no row; if there is none at all,
-    exit 1. Minutes are kept for two days, steps of
-    5 minutes for five weeks, hours for two years. docs/history.md names the columns, and reads them in a notebook.
+    Reads state/history.db on the web host. Each row is one GPU in one time slot: state, use, memory, temperature,
+    power, users and bookings. Times without data have no row; exit 1 if there are none at all. One-minute rows are
+    kept for two days, 5-minute rows for five weeks, hourly rows for two years. docs/history.md describes the
+    columns.
 
     \b
     gpuboard export --since 7d --csv > week.csv

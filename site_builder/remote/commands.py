@@ -23,14 +23,16 @@ DEFAULT_INTERVAL_S = 60
 
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_hosts)
-@file_option("--hosts-file", help="The hosts in a file, one a line.")
-@click.option("--consul", is_flag=True, help="The hosts that Consul lists.")
+@file_option("--hosts-file", help="Read hosts from a file, one per line.")
+@click.option("--consul", is_flag=True, help="Use the hosts in Consul.")
 @click.option(
-    "--limit", type=click.IntRange(2, 300), default=20, metavar="SECONDS", help="For each host.  [default: 20]"
+    "--limit", type=click.IntRange(2, 300), default=20, metavar="SECONDS", help="Time limit per host.  [default: 20]"
 )
-@file_option("--ssh-config", help="Instead of your ~/.ssh/config.")
-@click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Again and again, this often.")
-@click.option("--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="With --every: end after so long.")
+@file_option("--ssh-config", help="ssh configuration.  [default: ~/.ssh/config]")
+@click.option("--every", type=click.IntRange(1, 3600), metavar="SECONDS", help="Repeat at this interval.")
+@click.option(
+    "--for", "duration", type=click.IntRange(1), metavar="SECONDS", help="Stop after this time, with --every."
+)
 @with_settings
 def pull(
     settings: Settings,
@@ -44,9 +46,9 @@ def pull(
 ) -> None:
     """Fetch a snapshot of each HOST into data/.
 
-    It works on 20 hosts at a time. HOST is a name that ssh knows, or the address at which a host serves its files:
-    http://atlas/spool/. With name=address it has another name on the board. By ssh, nothing is installed on the host.
-    Exit 0 if all arrived, 1 if some did not: their old files stay.
+    HOST is a name that ssh knows, or an address at which a host serves its files: http://atlas/spool/. NAME=HOST
+    sets its name on the board. With ssh, nothing is installed on the host. 20 hosts are fetched at a time. Exit 1
+    if some failed: their old files stay.
 
     \b
     gpuboard pull atlas lab@gpu2 gpu3=10.0.0.7

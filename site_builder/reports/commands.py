@@ -32,21 +32,22 @@ from site_builder.reports.collect import CollectedReport
     is_flag=False,
     flag_value="",
     default="",
-    help="Which, like 2026-W45, from Monday to Sunday.  [default: the last that is over]",
+    help="Week: 2026-W45.  [default: last week]",
 )
-@click.option("--text", "as_text", is_flag=True, help="As plain text, on stdout.")
-@command_options.file_option("--out", help="Write it there; - is stdout.  [default: www/reports/YYYY-Www.html]")
-@click.option("--mail", is_flag=True, help="Send it to where the rule weekly-report says; see docs/alerts.md.")
+@click.option("--text", "as_text", is_flag=True, help="Print plain text.")
+@command_options.file_option("--out", help="Output file, - for stdout.  [default: in www/reports/]")
+@click.option("--mail", is_flag=True, help="Send it to the receivers of the rule weekly-report.")
 @click.option(
-    "--to", "names", metavar="NAME", multiple=True, help="With --mail: only there, a channel or person:LOGIN."
+    "--to", "names", metavar="NAME", multiple=True, help="Send only to this channel or person:LOGIN, with --mail."
 )
 @with_loaded_settings
 def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, mail: bool, names: Sequence[str]) -> None:
     """Write the weekly report: use, people, waste and health.
 
-    It is one page that needs nothing beside it, so that it can be mailed; fleet.html lists those in www/reports/.
-    --week alone is the last week that is over; days are those of GPUBOARD_ZONE. docs/report.md says how to have it
-    every week. Exit 1: history has nothing of that week, or a mail of it did not go.
+    The report is a single HTML file that can be mailed; fleet.html lists those in www/reports/. A week runs from
+    Monday to Sunday in GPUBOARD_ZONE. docs/alerts.md describes the rule weekly-report for --mail, and
+    docs/report.md how to get a report every week. Exit 1 if history has nothing of that week, or a mail could not
+    be sent.
 
     \b
     gpuboard report --week
@@ -56,7 +57,7 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
     if mail and (as_text or out is not None):
         raise click.UsageError("--mail sends both the charts and the text: it goes with neither --text nor --out")
     if names and not mail:
-        raise click.UsageError("--to goes with --mail")
+        raise click.UsageError("--to needs --mail")
     settings, now = loaded.settings, time.time()
     first = parse_week_option(week, datetime.fromtimestamp(now, settings.zone).date())
     receivers = choose_report_command_receivers(settings, names) if mail else ()

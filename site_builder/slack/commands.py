@@ -20,10 +20,10 @@ TOKEN_PREFIXES = {"GPUBOARD_SLACK_BOT_TOKEN": "xoxb-", "GPUBOARD_SLACK_APP_TOKEN
 def slack(settings: Settings) -> None:
     """Run the Slack bot until Ctrl-C.
 
-    It opens a connection to Slack by itself, so that nothing has to reach this machine, and answers whoever mentions it
-    in a channel or writes to it: hosts, all, all detail, where USER, free [MODEL], book, release, help. It needs the
-    two tokens of an app (GPUBOARD_SLACK_BOT_TOKEN, GPUBOARD_SLACK_APP_TOKEN): docs/slack.md. Where another one runs
-    already, it ends at once.
+    The bot connects to Slack, so nothing needs to reach this machine. It answers mentions and direct messages:
+    hosts, all, all detail, where USER, free [MODEL], book, release, help. It needs the two tokens of a Slack app
+    (GPUBOARD_SLACK_BOT_TOKEN, GPUBOARD_SLACK_APP_TOKEN): docs/slack.md. If another bot is running already, it
+    exits.
 
     \b
     gpuboard slack

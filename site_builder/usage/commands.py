@@ -67,15 +67,13 @@ def parse_stats_date_option(_: click.Context, option: click.Parameter, text: str
 
 @click.command()
 @click.option(
-    "--month", metavar="YYYY-MM", callback=parse_stats_date_option, help="A whole month.  [default: this one, so far]"
+    "--month", metavar="YYYY-MM", callback=parse_stats_date_option, help="Month.  [default: this month so far]"
 )
-@click.option("--since", metavar="DAY", callback=parse_stats_date_option, help="From that day on, like 2026-10-01.")
-@click.option(
-    "--until", metavar="DAY", callback=parse_stats_date_option, help="Up to the end of that day.  [default: today]"
-)
-@click.option("--by", type=click.Choice(GROUPINGS), default="person", show_default=True, help="What each line is of.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV, for spreadsheets.")
+@click.option("--since", metavar="DAY", callback=parse_stats_date_option, help="First day: 2026-10-01.")
+@click.option("--until", metavar="DAY", callback=parse_stats_date_option, help="Last day.  [default: today]")
+@click.option("--by", type=click.Choice(GROUPINGS), default="person", show_default=True, help="What each line counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_loaded_settings
 def stats(
     loaded: LoadedSettings,
@@ -88,10 +86,10 @@ def stats(
 ) -> None:
     """List GPU-hours by person, model, host or month.
 
-    It reads state/history.db on the web host. used: on a GPU, of several people there each an equal part; held: of it,
-    idle for 2 h or longer; booked: promised; unused: of it, with nothing of theirs on the GPU. Names are merged by
-    aliases.csv; days are those of GPUBOARD_ZONE.
-    docs/people.md says what each number means, and which sums are closed. Exit 1: nothing was seen on these days.
+    Reads state/history.db on the web host. used: with a process of theirs, shared GPUs in equal parts; held: part
+    of used, idle for 2 h or longer; booked: reserved; unused: part of booked, not used by the person who booked.
+    Names are merged by aliases.csv; days are those of GPUBOARD_ZONE. docs/people.md explains each number. Exit 1 if
+    there are no data for these days.
 
     \b
     gpuboard stats
@@ -126,7 +124,7 @@ def choose_stats_days(month: date | None, since: date | None, until: date | None
     if month and (since or until):
         raise click.UsageError("say --month, or --since and --until, not both")
     if until and not since:
-        raise click.UsageError("--until goes with --since")
+        raise click.UsageError("--until needs --since")
     first = since or month or today.replace(day=1)
     label = f"{first:%Y-%m}" if month else str(first)
     if first > today:

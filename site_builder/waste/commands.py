@@ -24,19 +24,17 @@ NO_BOARD_HINT = "set GPUBOARD_URL to the address of a board, or where it is buil
 
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_hosts)
-@click.option(
-    "--kind", "kinds", type=click.Choice(WASTE_KINDS), multiple=True, help="Only this kind; may be said again."
-)
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
-@click.option("--url", metavar="URL", help="The board, if it is on another machine.")
+@click.option("--kind", "kinds", type=click.Choice(WASTE_KINDS), multiple=True, help="Only this kind; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@command_options.url_option
 @with_loaded_settings
 def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as_json: bool) -> None:
     """List wasted GPU time and what to do about it.
 
-    held: memory taken and hardly used for 2 h or longer; dead: a dead process whose children live on; ownerless: a
-    process of unknown owner; unexplained: memory that no process has; booking: promised, and nobody was on it; unused:
-    nobody was on it for 30 days. The most GPU-hours come first; those that nobody can know are ?. docs/waste.md says
-    how each is counted.
+    held: memory taken, idle for 2 h or longer; dead: an exited process whose children still run; ownerless: a
+    process of an unknown owner; unexplained: memory that no process holds; booking: booked, but the GPU stayed
+    idle; unused: never used in 30 days or more. Most GPU-hours first; ? means not known. docs/waste.md says how
+    each is counted.
 
     \b
     gpuboard waste

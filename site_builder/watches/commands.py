@@ -53,8 +53,8 @@ def with_watch_backend(command: Callable[..., None]) -> Callable[..., None]:
 def notify() -> None:
     """Get notified when GPUs are free.
 
-    You are told once, by the ways that the lab knows of you; after 30 days nobody waits any more. Nothing is booked:
-    who is faster has them.
+    You get one message, through your contacts in the lab, within 30 days. Nothing is booked: first come, first
+    served.
 
     \b
     gpuboard notify me --when "2 A100 free on one host" --via mail
@@ -64,18 +64,18 @@ def notify() -> None:
 
 
 @notify.command("me")
-@click.option("--when", "wish", metavar="TEXT", help='What for: "2 A100 free on one host".')
-@click.option("--via", metavar="WAY", help="By mail, slack, or another kind of way that the lab has of you.")
-@click.option("--until", metavar="TIME", help='Until when: "fri 18:00".  [default: for 30 days]')
+@click.option("--when", "wish", metavar="TEXT", help='Wanted GPUs: "2 A100 free on one host".')
+@click.option("--via", metavar="CHANNEL", help="Channel: mail, slack, …  [default: your default contact]")
+@click.option("--until", metavar="TIME", help='End of the wait: "fri 18:00".  [default: in 30 days]')
 @with_booking_confirmation
 @with_watch_backend
 def start_watch(
     place: BookingBackend, wish: str | None, via: str | None, until: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Tell me, once, when so many GPUs are free.
+    """Notify me once when GPUs are free.
 
-    The text says how many, and where it matters which model, with how much memory, on which host, and for how long
-    nobody may have booked them. What was understood is said before it counts.
+    --when says how many GPUs and, if it matters, which model, memory, host, and how long they must not be booked.
+    You confirm first.
 
     \b
     gpuboard notify me --when "2 A100 free on one host" --via mail
@@ -83,14 +83,14 @@ def start_watch(
     gpuboard notify me --when "1 H100 free on atlas for 4h" --until "fri 18:00"
     """
     if not wish:
-        raise click.UsageError(f"what for? Say it with --when:\n  {USAGE_EXAMPLE}")
+        raise click.UsageError(f"which GPUs? Say it with --when:\n  {USAGE_EXAMPLE}")
     request = {"do": "watch", "when": wish}
     if via:
         request["via"] = via
     if until:  # what `fri` means is decided here, in the zone of whoever says it
         moment = parse_request_time_field({"until": until}, "until", Now(time.time(), place.settings.zone))
         request |= {"until": moment.isoformat()} if moment else {}
-    response = confirm_booking_command(place, request, "Watch for it?", yes)
+    response = confirm_booking_command(place, request, "Notify you?", yes)
     (watch,) = response["watches"]
     watch_id = clean_text(str(watch["id"]))
     print_booking_result(response, f"watch {watch_id}: {clean_text(response['said'])}", as_json)
@@ -99,10 +99,10 @@ def start_watch(
 
 
 @notify.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs, with nothing cut.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, in full.")
 @with_watch_backend
 def list_watches_command(place: BookingBackend, as_json: bool) -> None:
-    """List what you wait for; an admin sees everybody.
+    """List your notifications; an admin sees all.
 
     \b
     gpuboard notify list
@@ -138,7 +138,7 @@ def list_watches_command(place: BookingBackend, as_json: bool) -> None:
             line = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths))
             click.echo(replace_unencodable(line.rstrip()))
     elif not problems:
-        print_command_message("you wait for nothing")
+        print_command_message("you have no notifications")
     for problem in problems:
         print_command_message(clean_text(problem))
 
@@ -148,15 +148,15 @@ def list_watches_command(place: BookingBackend, as_json: bool) -> None:
 @with_booking_confirmation
 @with_watch_backend
 def stop_watches(place: BookingBackend, ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Wait no longer for what these ids name.
+    """Stop notifications by id.
 
     \b
     gpuboard notify stop k7m2xp
     """
     if not ids:
-        raise click.UsageError("which one? Name its id: `gpuboard notify list` lists yours")
+        raise click.UsageError("which notification? Give its id: `gpuboard notify list` lists yours")
     responses = [
-        confirm_booking_command(place, {"do": "unwatch", "id": watch_id}, "End it?", yes)
+        confirm_booking_command(place, {"do": "unwatch", "id": watch_id}, "Stop this notification?", yes)
         for watch_id in dict.fromkeys(ids)
     ]
     message = "; ".join(clean_text(response["said"]) for response in responses)

@@ -134,15 +134,15 @@ def check_htpasswd_option(_context: click.Context, _option: click.Parameter, val
 
 
 @click.command()
-@click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
-@file_option("--htpasswd", help="Who may see it, with passwords.", callback=check_htpasswd_option)
+@click.option("--listen", metavar="ADDRESS:PORT", help="Listening address.  [default: 127.0.0.1:8080]")
+@file_option("--htpasswd", help="File with names and passwords of viewers.", callback=check_htpasswd_option)
 @with_settings
 def serve(settings: Settings) -> None:
     """Serve the site in www/ until Ctrl-C.
 
-    It hands out the files that `gpuboard build` writes, to this machine alone unless --listen says otherwise. Where
-    GPUBOARD_BOOK_URL is set, it takes bookings there: docs/booking-service.md. With --htpasswd it asks for a name and
-    a password before all of it, by a file that `htpasswd -B` writes: docs/webservers.md.
+    By default only this machine can connect; --listen changes that. If GPUBOARD_BOOK_URL is set, it takes bookings
+    too: docs/booking-service.md. With --htpasswd, everything needs a name and password from a file written by
+    `htpasswd -B`: docs/webservers.md.
 
     \b
     gpuboard serve
@@ -164,13 +164,13 @@ def serve(settings: Settings) -> None:
 
 
 @click.command()
-@click.option("--listen", metavar="ADDRESS:PORT", help="Where.  [default: 127.0.0.1, from 8080 on]")
+@click.option("--listen", metavar="ADDRESS:PORT", help="Listening address.  [default: 127.0.0.1, from 8080 on]")
 @with_loaded_settings
 def here(loaded: LoadedSettings) -> None:
     """Show the GPUs of this machine until Ctrl-C.
 
-    Takes a snapshot every 10 seconds as a GPU host does, builds the site, and serves it on a port that is free.
-    Other hosts that push to data/ are on it too.
+    Takes a snapshot every 10 seconds as a GPU host does, builds the site, and serves it on a free port. Other hosts
+    that push to data/ are shown too.
 
     \b
     gpuboard here

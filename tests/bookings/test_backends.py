@@ -231,7 +231,7 @@ def test_a_token_is_sent_to_the_board_alone_and_never_elsewhere(tmp_path: Path) 
 
 def test_a_token_in_the_clear_is_reported_unless_it_stays_on_this_machine(tmp_path: Path) -> None:
     away = book_at(tmp_path, "http://board.invalid/")
-    assert "your token crosses the network in the clear" in away.stderr
+    assert "your token is sent unencrypted" in away.stderr
     assert "board.invalid is not known on this network" in away.stderr
     here = book_at(tmp_path, f"http://127.0.0.1:{free_port()}/")
     assert "in the clear" not in here.stderr

@@ -85,23 +85,23 @@ def test_json_has_what_was_booked(lab: Lab, tmp_path: Path) -> None:
     [
         (("book",), 2, 'gpuboard book atlas:0,1 --until "fri 18:00"'),
         (("book", "atlas:0"), 2, "until when?"),
-        (("book", "atlas:0", "--until", "18:00", "--for", "2h"), 2, "not both"),
-        (("book", "atlas:0", "--any", "2", "--for", "2h"), 2, "not both"),
+        (("book", "atlas:0", "--until", "18:00", "--for", "2h"), 2, "use either --until or --for"),
+        (("book", "atlas:0", "--any", "2", "--for", "2h"), 2, "use either GPUS or --any"),
         (("book", "atlas:0", "--for", "2"), 2, '"2" has no unit: write "2h" or "2d"'),
-        (("book", "atlas:0", "--for", "2h", "--model", "H100"), 2, "--model goes with --any"),
+        (("book", "atlas:0", "--for", "2h", "--model", "H100"), 2, "--model needs --any"),
         (("book", "atlas:0", "--for", "2h", "--repeat", "tue"), 2, '--repeat needs the first time: --from "tue 9:00"'),
         (("book", "atlas:0", "--for", "2h", "--from", "9:00", "--repeat", "often"), 2, '"often" is no way to repeat'),
         (("book", "atlsa", "--for", "2h"), 1, "is it atlas?"),
         (("book", "atlas:9", "--for", "2h"), 1, "atlas has no GPU 9, only GPUs 0 to 3"),
         (("book", "atlas:0", "--until", "2001-01-01 10:00"), 1, "before it begins"),
         (("change", "nothing", "--for", "2h"), 1, "there is no booking nothing"),
-        (("change", "nothing"), 2, "what shall be other?"),
+        (("change", "nothing"), 2, "what should change?"),
         (("release",), 2, "which booking?"),
         (("release", "bcdfgh"), 1, "there is no booking bcdfgh"),
         (("release", "atlas:0"), 1, "you have not booked atlas:0"),
         (("bookings", "atlsa"), 1, "is it atlas?"),
         (("bookings", "--undo"), 1, "there is nothing that"),
-        (("bookings", "--undo", "--mine"), 2, "it goes with nothing else"),
+        (("bookings", "--undo", "--mine"), 2, "use it alone"),
     ],
 )
 def test_a_refused_booking_has_its_reason_and_writes_nothing(
@@ -170,7 +170,7 @@ def test_answering_no_or_ctrl_c_books_nothing(lab: Lab, tmp_path: Path, answer: 
     terminal.until("Book it? [Y/n]")
     terminal.answer(answer)
     code, output = terminal.end()
-    assert (code, "gpuboard: nothing was changed" in output) == (1, True)
+    assert (code, "gpuboard: nothing changed" in output) == (1, True)
     assert not (lab.data / "comments.json").exists()
 
 
@@ -219,6 +219,23 @@ def test_undo_says_what_it_takes_back_and_takes_it_back_once(lab: Lab, tmp_path:
     assert "the booking of atlas:0,1 is gone again" in finished.stderr
     assert not any(entries(lab).values())
     assert run_gpuboard(tmp_path, "bookings", "--undo").returncode == 1
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_undo_shows_what_would_change_before_it_asks_and_what_was_done_after_it(
+    lab: Lab, tmp_path: Path, answer: str
+) -> None:
+    done(tmp_path, "book", "atlas:0,1", "--for", "2h")
+    terminal = Terminal(tmp_path, "bookings", "--undo")
+    before = terminal.until("Undo this? [Y/n]")
+    assert "gpuboard: preview: " in before
+    assert "done" not in before
+    assert list(entries(lab)["atlas"]) == ["0", "1"]
+    terminal.answer(answer)
+    code, output = terminal.end()
+    after = output.partition("Undo this?")[2]
+    assert ("gpuboard: done: " in after, "gpuboard: nothing changed" in after) == (answer == "y", answer == "n")
+    assert (code, any(entries(lab).values())) == ((0, False) if answer == "y" else (1, True))
 
 
 # What repeats

@@ -88,7 +88,7 @@ def test_an_edit_is_undone_like_any_change(lab: Lab, tmp_path: Path) -> None:
 def test_a_copy_that_is_not_changed_changes_nothing(lab: Lab, tmp_path: Path) -> None:
     place = temporary(tmp_path)
     finished = done(tmp_path, "edit", EDITOR="touch", **place)
-    assert finished.stderr == "gpuboard: nothing was changed\n"
+    assert finished.stderr == "gpuboard: nothing changed\n"
     assert not (lab.data / "bookings.log").exists()
     assert list(Path(place["TMPDIR"]).iterdir()) == []
 
@@ -237,7 +237,7 @@ def test_the_next_edit_removes_the_copy_of_one_that_was_killed_before_anything_w
     place = temporary(tmp_path)
     copy = killed(tmp_path, **place)
     finished = done(tmp_path, "edit", EDITOR="true", **place)
-    assert (copy.parent.exists(), finished.stderr) == (False, "gpuboard: nothing was changed\n")
+    assert (copy.parent.exists(), finished.stderr) == (False, "gpuboard: nothing changed\n")
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def test_the_copy_of_an_editor_that_lives_is_left_alone(tmp_path: Path) -> None:
         terminal.process.kill()  # the editor goes on
         terminal.process.wait()
         finished = done(tmp_path, "edit", EDITOR="true", **place)
-        assert (copy.exists(), finished.stderr) == (True, "gpuboard: nothing was changed\n")
+        assert (copy.exists(), finished.stderr) == (True, "gpuboard: nothing changed\n")
     finally:
         os.killpg(terminal.process.pid, signal.SIGKILL)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,9 +66,9 @@ def test_a_process_makes_a_gpu_busy_however_little_memory_it_has(own: OwnGpus) -
 
 def test_with_fewer_than_wanted_nothing_is_printed_and_the_reason_is_reported(own: OwnGpus) -> None:
     message = said(asked(own, "available", "--at-least", "3"), 1)
-    assert message == f"gpuboard: 2 of the 3 GPUs can be had on {HERE}: 2 free, 1 busy\n"
+    assert message == f"gpuboard: only 2 of 3 GPUs available on {HERE}: 2 free, 1 busy\n"
     own.tell(row(0, BUSY), row(1, BUSY))
-    assert said(asked(own, "available"), 1) == f"gpuboard: no GPU can be had on {HERE}: 2 busy\n"
+    assert said(asked(own, "available"), 1) == f"gpuboard: no GPU available on {HERE}: 2 busy\n"
 
 
 def test_model_and_memory_are_respected(own: OwnGpus) -> None:
@@ -76,7 +78,7 @@ def test_model_and_memory_are_respected(own: OwnGpus) -> None:
     assert asked(own, "available", "--min-memory", "24GB").stdout == "1,2,0\n"
     assert asked(own, "available", "--min-memory", "24 GiB").stdout == "1,2\n"
     assert asked(own, "available", "--min-memory", "24600MiB").stdout == "1,2\n"
-    assert "no B200 with 20 GiB free can be had" in said(
+    assert "no B200 with 20 GiB free available" in said(
         asked(own, "available", "--model", "B200", "--min-memory", "20"), 1
     )
 
@@ -203,9 +205,45 @@ def test_my_bookings_count_as_free_and_others_never(lab: Lab) -> None:
     assert of(lab, "available", "--host", "atlas", "--name", "robert").stdout == "0,1,2,3\n"
 
 
-def test_a_booking_that_comes_leaves_a_gpu_free(lab: Lab) -> None:
-    lab.book({"atlas": {"0": {"name": "bob", "from": soon(3600), "date": soon(7200)}}})
-    assert of(lab, "available", "--host", "atlas").stdout == "0,1,2,3\n"
+@pytest.mark.parametrize("command", ["available", "wait"])
+def test_a_gpu_that_is_booked_later_says_until_when_it_is_free(lab: Lab, command: str) -> None:
+    mine = {"name": ME, "from": soon(1800), "date": soon(3600)}
+    lab.book(
+        {
+            "atlas": {
+                "0": [mine, {"name": "bob", "from": soon(7200), "date": soon(9000)}],
+                "1": {**mine, "date": soon(7200)},
+            }
+        }
+    )
+    finished = of(lab, command, "--host", "atlas")
+    assert finished.stdout == ("0,1,2,3\n" if command == "available" else "0\n")
+    assert re.fullmatch(r"gpuboard: booked soon, so free only until (tomorrow )?\d\d:\d\d: atlas:0\n", finished.stderr)
+    longer = of(lab, command, "--host", "atlas", "--for", "1h")
+    assert (longer.stdout, longer.stderr) == (finished.stdout, finished.stderr)
+    without = of(lab, command, "--host", "atlas", "--for", "6h")
+    assert (without.stdout, without.stderr) == ("1,2,3\n" if command == "available" else "1\n", "")
+    assert of(lab, command, "--host", "zeus", "--for", "30d").stdout in {"0\n", "0,1\n"}
+
+
+def test_what_is_booked_too_soon_is_the_reason_why_none_is_available(lab: Lab) -> None:
+    lab.book({"zeus": {"*": {"name": "bob", "from": soon(7200), "date": soon(9000)}}})
+    message = said(of(lab, "available", "--host", "zeus", "--for", "6h"), 1)
+    assert message == "gpuboard: no GPU available on zeus: 2 booked within 6 h\n"
+    assert said(of(lab, "wait", "--host", "zeus", "--for", "6h", "--timeout", "1s", "--every", "1"), 1) == message
+
+
+@pytest.mark.parametrize("command", ["available", "wait"])
+def test_json_says_until_when_each_is_free(lab: Lab, command: str) -> None:
+    since = soon(7200)
+    lab.book({"zeus": {"0": {"name": "bob", "from": since, "date": soon(9000)}, "1": {"name": ME, "date": soon(9000)}}})
+    count = () if command == "available" else ("--gpus", "2")
+    finished = of(lab, command, "--all", "--model", "H100", *count, "--json")
+    first, second = json.loads(finished.stdout)
+    assert (first["host"], first["gpu"], first["visible_device"], first["booked_by_you"]) == ("zeus", "0", "0", False)
+    assert datetime.fromisoformat(first["free_until"]) == datetime.fromisoformat(since)
+    assert (second["gpu"], second["free_until"], second["booked_by_you"]) == ("1", None, True)
+    assert finished.stderr == ""
 
 
 def test_a_host_that_is_stale_has_nothing_to_offer(lab: Lab) -> None:
@@ -401,7 +439,7 @@ def test_wait_returns_when_they_come_free(own: OwnGpus, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_wait_gives_up_after_its_time_with_exit_1(own: OwnGpus) -> None:
     message = said(asked(own, "wait", "--gpus", "3", "--timeout", "1s", "--every", "1"), 1)
-    assert "2 of the 3 GPUs can be had" in message
+    assert "only 2 of 3 GPUs available" in message
 
 
 @pytest.mark.slow
@@ -409,7 +447,7 @@ def test_wait_for_any_host_waits_for_one_that_has_all_of_them(lab: Lab) -> None:
     assert of(lab, "wait", "--all", "--gpus", "3").stdout == "atlas:0 atlas:1 atlas:2\n"
     assert of(lab, "wait", "--all", "--gpus", "2").stdout == "zeus:0 zeus:1\n"
     message = said(of(lab, "wait", "--all", "--gpus", "5", "--timeout", "1s", "--every", "1"), 1)
-    assert message == f"gpuboard: no host of {lab.data} has 5 GPUs that can be had: 6 free\n"
+    assert message == f"gpuboard: no host of {lab.data} has 5 GPUs available: 6 free\n"
 
 
 @pytest.mark.slow

@@ -408,7 +408,7 @@ def test_no_hosts_yet_are_no_failure(tmp_path: Path) -> None:
     Lab(tmp_path)
     finished = run_gpuboard(tmp_path, "list", "--data", "data")
     assert (finished.returncode, finished.stdout) == (0, "")
-    assert finished.stderr.startswith("gpuboard: there are no hosts yet: ")
+    assert finished.stderr.startswith("gpuboard: no hosts yet on ")
 
 
 def test_a_folder_or_board_that_is_not_there_is_exit_2_and_a_sentence(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_started_gives_back_what_it_took(own: OwnGpus, tmp
 def test_with_too_few_the_command_is_not_started(own: OwnGpus) -> None:
     finished = run(own, "--gpus", "4", "--", "echo", "started")
     assert (finished.returncode, finished.stdout) == (1, "")
-    assert "3 of the 4 GPUs can be had" in finished.stderr
+    assert "only 3 of 4 GPUs available" in finished.stderr
 
 
 def test_without_a_command_the_use_is_reported(own: OwnGpus) -> None:
@@ -164,7 +164,7 @@ def test_two_at_once_never_get_the_same_gpu(own: OwnGpus) -> None:
     finally:
         outputs = [process.communicate("\n", timeout=LONG) for process in crowd]
     assert sorted(process.returncode for process in crowd) == [0, 0, 0, 0, 1, 1]
-    assert sum("can be had" in words for _, words in outputs) == 2
+    assert sum("available" in words for _, words in outputs) == 2
     eventually(lambda: not list_claimed_gpus())
 
 

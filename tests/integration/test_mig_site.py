@@ -352,7 +352,7 @@ def test_two_gpus_are_never_two_instances(lab: Lab, tmp_path: Path) -> None:
     push(lab, gpus=gpu_row(1, 70000, 99))
     finished = gpuboard(tmp_path, "available", "--host", "atlas", "--data", "data", "--at-least", "2")
     assert (finished.returncode, finished.stdout) == (1, "")
-    assert "a process can use one instance, and no other GPU with it" in finished.stderr
+    assert "a process can use only one MIG instance, and no other GPU beside it" in finished.stderr
 
 
 def test_all_names_instances_by_their_place(lab: Lab, tmp_path: Path) -> None:  # noqa: ARG001

@@ -409,7 +409,7 @@ def test_a_report_that_cannot_be_sent_is_explained_in_one_sentence(
 
 def test_to_is_refused_without_mail(run: Report) -> None:
     code, _, err = run("--to", "lab")
-    assert (code, "--to goes with --mail" in err) == (2, True)
+    assert (code, "--to needs --mail" in err) == (2, True)
 
 
 # By the builder

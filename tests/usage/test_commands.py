@@ -225,7 +225,7 @@ def test_a_usual_name_stays_as_it_is(name: str) -> None:
         (["--month", "9999-12"], "'9999-12' is not a month from 1970 to 2200: write it like 2026-10"),
         (["--since", "yesterday"], "'yesterday' is not a day from 1970 to 2200: write it like 2026-10-31"),
         (["--month", "2026-10", "--since", "2026-10-01"], "say --month, or --since and --until, not both"),
-        (["--until", "2026-10-01"], "--until goes with --since"),
+        (["--until", "2026-10-01"], "--until needs --since"),
         (["--since", "2026-10-02", "--until", "2026-10-01"], "--until 2026-10-01 is before --since 2026-10-02"),
         (["--json", "--csv"], "say --json or --csv, not both"),
         (["--by", "moon"], "'moon' is not one of 'person', 'model', 'host', 'month'"),

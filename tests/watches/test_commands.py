@@ -37,7 +37,7 @@ def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
     assert (watch_entry["id"], watch_entry["name"], watch_entry["mine"]) == (made, ME, True)
     finished = done(tmp_path, "notify", "stop", made, **MAIL)
     assert finished.stderr == f"gpuboard: {ME} is not told of this any more: 3 H100 free on one host\n"
-    assert done(tmp_path, "notify", "list", **MAIL).stderr == "gpuboard: you wait for nothing\n"
+    assert done(tmp_path, "notify", "list", **MAIL).stderr == "gpuboard: you have no notifications\n"
 
 
 def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_errors_are_one_sentence(lab: Lab, tmp_path: Path, words: list[str], cod
 @pytest.mark.slow
 def test_a_terminal_asks_for_confirmation(lab: Lab, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "notify", "me", "--when", "9 A100", **MAIL)
-    assert "is told when there are 9 A100 free on one host, until " in terminal.until("Watch for it?")
+    assert "is told when there are 9 A100 free on one host, until " in terminal.until("Notify you?")
     terminal.answer("n")
     assert terminal.end()[0] == 1
     assert not (lab.data / "watches.json").exists()

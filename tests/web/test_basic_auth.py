@@ -151,7 +151,7 @@ def test_commands_on_other_machines_log_in_and_never_print_the_password(served: 
     assert (made.returncode, "clear" in made.stderr) == (0, False), made
     assert ("atlas", "1", "alice") in served.place.booked()
     warned = run_gpuboard(tmp_path, "config", GPUBOARD_URL="http://web.lab/", GPUBOARD_LOGIN=secret).stderr
-    assert warned == "gpuboard: your password crosses the network in the clear: http://web.lab/ should be https\n"
+    assert warned == "gpuboard: your password is sent unencrypted: http://web.lab/ should be https\n"
     for name, words in (
         ("", f"127.0.0.1:{served.port} asks for a name and a password: set GPUBOARD_LOGIN=name:password"),
         ("alice:my-wrong-one", f"127.0.0.1:{served.port} does not take the name and the password in GPUBOARD_LOGIN"),

@@ -445,7 +445,10 @@ def test_somebody_who_holds_the_count_for_ever_is_not_waited_for(web: Web, monke
 def test_the_command_makes_a_token_that_counts_lists_whose_there_are_and_revokes_them(web: Web) -> None:
     folder = web.lab.state.parent
     made = run_gpuboard(folder, "token", "alice")
-    assert (made.returncode, made.stderr) == (0, "gpuboard: alice sets GPUBOARD_TOKEN to this; it is not shown again\n")
+    assert (made.returncode, made.stderr) == (
+        0,
+        "gpuboard: alice sets GPUBOARD_TOKEN to this token; it is not shown again\n",
+    )
     assert web.get(HTTP_AUTHORIZATION=f"Bearer {made.stdout.strip()}").said["who"] == "alice"
     listed = run_gpuboard(folder, "token", "--list").stdout
     assert listed.startswith("alice  20")
@@ -454,9 +457,9 @@ def test_the_command_makes_a_token_that_counts_lists_whose_there_are_and_revokes
     ] == ["alice"]
     assert made.stdout.strip() not in listed + (web.lab.state / "tokens.json").read_text()
     gone = run_gpuboard(folder, "token", "--revoke", "alice")
-    assert (gone.returncode, gone.stderr) == (0, "gpuboard: 1 token of alice counted until now\n")
+    assert (gone.returncode, gone.stderr) == (0, "gpuboard: revoked 1 token of alice\n")
     again = run_gpuboard(folder, "token", "--revoke", "alice")
-    assert (again.returncode, again.stderr) == (1, "gpuboard: there is no token of alice\n")
+    assert (again.returncode, again.stderr) == (1, "gpuboard: alice has no token\n")
 
 
 @pytest.mark.parametrize("words", [(), ("alice", "--list"), ("--list", "--revoke", "bob")])
