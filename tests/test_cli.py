@@ -83,4 +83,4 @@ def test_each_command_and_option_says_in_60_characters_what_it_does(name: str) -
 @pytest.mark.parametrize("name", ["", *ALL_COMMANDS])
 def test_no_help_is_cut_at_80_columns(name: str) -> None:
     lines = help_of(f"gpuboard {name}".strip()).splitlines()
-    assert [line for line in lines if len(line) > 80 or line.endswith("...") and "Usage:" not in line] == []
+    assert [line for line in lines if len(line) > 80 or (line.endswith("...") and "Usage:" not in line)] == []

@@ -16,7 +16,7 @@ from site_builder.core.clock import Now
 from site_builder.core.terminal_text import ELLIPSIS, fit_text, measure_width, truncate_terminal_text
 from site_builder.fleet.status_json import STATUS_SCHEMA, gpu_to_status_json
 
-STATE_MARKS = {"free": "[ ]", "busy": "[~]", "held": "[~]", "booked": "[~]"}
+STATE_MARKS = {"free": "[ ]", "busy": "[~]", "held": "[-]", "booked": "[B]"}
 TROUBLE_MARK = "[!]"
 # The state of a GPU with instances, which have states of their own.
 MIG_STATE = "mig"
@@ -33,13 +33,20 @@ HEAD_COLOUR, BAD_HEAD_COLOUR = "1", "1;31"
 COLUMN_TITLES = ("GPU", "type", "use", "memory", "temp", "MHz", "users", "since", "pids")
 GPU, TYPE, USE, MEMORY, TEMPERATURE, CLOCK, USERS, SINCE, PIDS = range(9)
 RIGHT_ALIGNED = frozenset({2, 3, 4, 5})
-# The largest width of a column, and what it keeps if the line is too narrow for all.
+# The largest width of a column.
 MAX_COLUMN_WIDTHS = {GPU: 10, TYPE: 30, USE: 6, MEMORY: 13, TEMPERATURE: 6, CLOCK: 6, USERS: 20, PIDS: 20}
-MIN_COLUMN_WIDTHS = {TYPE: 10, USERS: 8, PIDS: 8}
-# Columns are dropped in this order if even that is too much.
-COLUMN_DROP_ORDER = (CLOCK, TEMPERATURE, PIDS, SINCE, TYPE)
+# `RTX 2080 Ti 11 GB` is one of the longest usual types.
+USUAL_TYPE_WIDTH, MIN_TYPE_WIDTH = 17, 10
 WIDE_TERMINAL = 110
-PREFERRED_COMMAND_WIDTH, MIN_COMMAND_WIDTH = 30, 10
+# Columns are narrowed, then dropped in this order, while the command has less than these widths.
+PREFERRED_COMMAND_WIDTH, USEFUL_COMMAND_WIDTH, MIN_COMMAND_WIDTH = 30, 20, 10
+COLUMN_DROPS = {
+    CLOCK: USEFUL_COMMAND_WIDTH,
+    PIDS: USEFUL_COMMAND_WIDTH,
+    TEMPERATURE: USEFUL_COMMAND_WIDTH,
+    SINCE: MIN_COMMAND_WIDTH,
+    TYPE: MIN_COMMAND_WIDTH,
+}
 UNLIMITED_WIDTH = sys.maxsize  # of a file
 UNKNOWN_CELL = "?"
 AGE_UNITS = (
@@ -264,11 +271,17 @@ def compute_client_table_layout(cells: Sequence[tuple[str, ...]], width: int | N
     if width is None:
         return ClientTableLayout(widths, "  ", UNLIMITED_WIDTH)
     layout = ClientTableLayout(widths, " " if width < WIDE_TERMINAL else "  ", 1)
-    for number in (PIDS, USERS, TYPE):
-        spare = max(0, widths[number] - MIN_COLUMN_WIDTHS[number])
-        widths[number] -= min(spare, max(0, PREFERRED_COMMAND_WIDTH - (width - layout.measure_columns(0))))
-    for number in COLUMN_DROP_ORDER:
-        if width - layout.measure_columns(0) < MIN_COMMAND_WIDTH:
+
+    def narrow_column(number: int, min_width: int, command_width: int) -> None:
+        spare = max(0, widths[number] - min_width)
+        widths[number] -= min(spare, max(0, command_width - (width - layout.measure_columns(0))))
+
+    for number, min_width in ((PIDS, 8), (USERS, 8), (TYPE, USUAL_TYPE_WIDTH)):
+        narrow_column(number, min_width, PREFERRED_COMMAND_WIDTH)
+    for number, command_width in COLUMN_DROPS.items():
+        if number == SINCE:
+            narrow_column(TYPE, MIN_TYPE_WIDTH, USEFUL_COMMAND_WIDTH)
+        if width - layout.measure_columns(0) < command_width:
             del widths[number]
     return layout._replace(command_width=max(1, width - layout.measure_columns(0)))
 

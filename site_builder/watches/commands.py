@@ -65,7 +65,9 @@ def notify() -> None:
 
 @notify.command("me")
 @click.option("--when", "wish", metavar="TEXT", help='Wanted GPUs: "2 A100 free on one host".')
-@click.option("--via", metavar="CHANNEL", help="Channel: mail, slack, …  [default: your default contact]")
+@click.option(
+    "--via", metavar="CHANNEL", help="Channel: mail, slack or another contact.  [default: your default contact]"
+)
 @click.option("--until", metavar="TIME", help='End of the wait: "fri 18:00".  [default: in 30 days]')
 @with_booking_confirmation
 @with_watch_backend
