@@ -125,7 +125,7 @@ def print_build_summary(report: BuildReport, seconds: float) -> None:
     hosts = "1 host" if report.host_count == 1 else f"{report.host_count} hosts"
     print_command_message(f"{hosts}, {free_count} of {gpu_count} GPUs free, built in {seconds:.2f} s")
     if not report.written_files:
-        print_command_message("nothing was written: another builder leads, and the site is its own")
+        print_command_message("nothing written: another builder is the leader")
     for problem in report.problems[:MAX_PRINTED_PROBLEMS]:
         print_command_message(f"{problem.where}: {problem.what}")
     if len(report.problems) > MAX_PRINTED_PROBLEMS:

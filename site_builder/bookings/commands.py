@@ -273,7 +273,7 @@ def release(place: BookingBackend, what: tuple[str, ...], yes: bool, as_json: bo
 @click.option("--mine", is_flag=True, help="Only your bookings.")
 @click.option("--undo", is_flag=True, help="Undo your last change.")
 @click.option("--past", is_flag=True, help="Ended bookings that are no longer in comments.json.")
-@click.option("--restore", metavar="ID", help="Restore the booking ID, or all that have not ended.")
+@click.option("--restore", metavar="ID", help="Restore booking ID, or `all` that have not ended.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask, with --undo and --restore.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, in full.")
 @with_booking_backend
@@ -293,7 +293,7 @@ def bookings(place: BookingBackend, host: str | None, mine: bool, past: bool, as
     if undo and (host or mine or past or restore is not None):
         raise click.UsageError("--undo undoes your last change, of whatever booking: use it alone")
     if restore is not None and (host or mine or past):
-        raise click.UsageError("--restore takes an id, and goes with nothing else")
+        raise click.UsageError("--restore takes an id: use it alone")
     if past or restore is not None:
         if not isinstance(place, LocalBookingBackend):
             raise CommandError("the archive is on the web host: run this there, as the user who builds")

@@ -273,11 +273,7 @@ def build_empty_list_error(fleet: Fleet, words: Sequence[str]) -> CommandError:
 
 
 free_for_option = click.option(
-    "--for",
-    "duration_s",
-    callback=parse_duration_option,
-    metavar="LENGTH",
-    help="Only GPUs that stay free this long: 6h.",
+    "--for", "duration_s", callback=parse_duration_option, metavar="LENGTH", help="Only GPUs free for this long: 6h."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with the end of each free time.")
 
@@ -333,12 +329,7 @@ def print_picked_gpus(
 
 @click.command()
 @click.option(
-    "--gpus",
-    "count",
-    type=GPUS_PER_HOST_RANGE,
-    default=1,
-    metavar="N",
-    help="Number of GPUs, on one host.  [default: 1]",
+    "--gpus", "count", type=GPUS_PER_HOST_RANGE, default=1, metavar="N", help="GPUs of one host.  [default: 1]"
 )
 @click.option("--all", "everywhere", is_flag=True, help="On any host.")
 @free_for_option

@@ -52,8 +52,8 @@ PROBLEM_SEVERITIES = frozenset({"critical", "warning", "info"})
 OLD_GPU_STATES = {"violated": "conflict"}
 OLD_SEVERITIES = {"grave": "critical", "look": "warning", "told": "info"}
 NOT_STATUS_MESSAGE = "is not the status.json of a gpuboard"
-UNKNOWN_STATE_MESSAGE = "the board tells a state that this gpuboard does not know"
-NO_INSTANCES_MESSAGE = "its instances could not be understood"
+UNKNOWN_STATE_MESSAGE = "the board reports a state that this gpuboard does not know"
+NO_INSTANCES_MESSAGE = "its instances could not be read"
 TextReader = Callable[[object], "str | None"]
 
 
@@ -94,8 +94,8 @@ def find_loaded_fleet_host(fleet: Fleet, name: str | None, loaded: LoadedSetting
     if name:
         raise FleetUnavailableError(f"{fleet.source} has no host {name}")
     raise FleetUnavailableError(
-        f"this machine, {fleet.machine_name}, is not on {fleet.source}: name one of its hosts with --host, or ask for "
-        "all with `gpuboard available --all`"
+        f"this machine, {fleet.machine_name}, is not on {fleet.source}: name one of its hosts with --host, or use "
+        "`gpuboard available --all`"
     )
 
 
@@ -131,13 +131,13 @@ def check_loaded_board_age(built: int, every: int | None, url: str, now: float) 
     max_age = REWRITE_INTERVAL_S + 3 * (every or DEFAULT_BUILD_INTERVAL_S) + BUILD_DELAY_TOLERANCE_S
     if age > max_age:
         raise FleetUnavailableError(
-            f"the board at {url} was last built {formatting.format_duration(age)} ago, and nothing on it is of now: is "
-            "`gpuboard build` still running there?"
+            f"the board at {url} was last built {formatting.format_duration(age)} ago, and its data are out of date: "
+            "is `gpuboard build` still running there?"
         )
     if age < -max_age:
         raise FleetUnavailableError(
-            f"the board at {url} was built {formatting.format_duration(-age)} from now: the clock of its builder or of "
-            "its server is wrong"
+            f"the board at {url} was built {formatting.format_duration(-age)} in the future: the clock of its "
+            "builder or of its server is wrong"
         )
 
 
@@ -168,7 +168,7 @@ def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
             return bookings
         faults += [problem.what for problem in problems]
     path = find_bookings_file_in_data(settings.data)
-    raise FleetUnavailableError(f"{path} was {faults[0]}; so nobody can tell what is booked")
+    raise FleetUnavailableError(f"{path} was {faults[0]}; so it is not known what is booked")
 
 
 def load_machine_fleet(settings: Settings) -> Fleet:
@@ -183,7 +183,7 @@ def load_machine_fleet(settings: Settings) -> Fleet:
     snapshot = local_machine.read_local_machine(queries, name, now.epoch, proc_folder)
     if snapshot.gpus and snapshot.gpus.header and snapshot.gpus.header.rc == EXIT_MISSING:
         raise NoGpuToolError(
-            "there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: set GPUBOARD_URL to "
+            "no nvidia-smi, amd-smi or rocm-smi on this machine, and no board set: set GPUBOARD_URL to "
             "the address of a board, or GPUBOARD_DATA to its data folder"
         )
     rules = StateRules(settings.limits, PeopleDirectory({}), PrivacySettings())
@@ -308,7 +308,7 @@ def parse_status(content: bytes) -> tuple[Fleet | None, str]:
         return None, NOT_STATUS_MESSAGE
     schema = status.get("schema")
     if schema != status_json.STATUS_SCHEMA:
-        fault = f"has schema {clean_text(str(schema))[:20]}, but {status_json.STATUS_SCHEMA} is what is read here"
+        fault = f"has schema {clean_text(str(schema))[:20]}, but {status_json.STATUS_SCHEMA} is needed here"
         return None, f"{fault}: {suggest_board_update(schema)}"
     # one character is found far faster than two, and most boards need no escape
     has_unclean_escape = b"\\" in content and any(escape in content for escape in UNCLEAN_ESCAPES)
@@ -319,7 +319,7 @@ def parse_status(content: bytes) -> tuple[Fleet | None, str]:
         for problem in list_objects(status.get("problems"))
     )
     if len(hosts) < len(status["hosts"]):
-        problems = (*problems, f"{len(status['hosts']) - len(hosts)} hosts of status.json could not be understood")
+        problems = (*problems, f"{len(status['hosts']) - len(hosts)} hosts of status.json could not be read")
     every = status.get("every")
     return Fleet(status["built"], hosts, problems, every=every if type(every) is int and every > 0 else None), ""
 

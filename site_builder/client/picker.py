@@ -163,7 +163,7 @@ def describe_picked_gpus(choices: Iterable[GpuChoice], now: Now) -> str:
             until = formatting.format_moment(datetime.fromtimestamp(choice.free_until, now.zone), now)
             gpus_by_time.setdefault(until, []).append(f"{choice.host.name}:{choice.gpu.label}")
     parts = [f"until {until}: {formatting.format_names(gpus, 8)}" for until, gpus in list(gpus_by_time.items())[:5]]
-    return f"booked soon, so free only {'; '.join(parts)}" if parts else ""
+    return f"booked later, so free only {'; '.join(parts)}" if parts else ""
 
 
 def picked_gpus_to_json(choices: Iterable[GpuChoice], now: Now) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ def picked_gpus_to_json(choices: Iterable[GpuChoice], now: Now) -> list[dict[str
             "uuid": choice.gpu.uuid,
             "model": choice.gpu.model,
             "visible_device": str(choice.visible_number),
-            "free_memory": choice.gpu.free_memory,
+            "memory.free": choice.gpu.free_memory,
             "free_until": None
             if choice.free_until is None
             else datetime.fromtimestamp(choice.free_until, now.zone).isoformat(),

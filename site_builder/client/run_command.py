@@ -344,7 +344,7 @@ def supervise_run(reservation: RunReservation | None, claims: Sequence[int], run
         except CommandError as error:
             outcome = SupervisedRunOutcome(error.exit_code, error.message)
         except Exception as error:
-            outcome = SupervisedRunOutcome(2, f"it could not be booked: {type(error).__name__}: {error}")
+            outcome = SupervisedRunOutcome(2, f"the GPUs could not be booked: {type(error).__name__}: {error}")
         send_to_supervised_run(messages, outcome)
         if not outcome.exit_code and reservation:
             extend_supervised_run_until_end(reservation, run_ended, messages)
@@ -382,18 +382,18 @@ def extend_supervised_run_until_end(reservation: RunReservation, run_ended: int,
     interval_s = max(MIN_INTERVAL_S, min(reservation.duration.total_seconds() / 4, MAX_CHECK_INTERVAL_S))
     pause_s, last_message = interval_s, ""
     while not is_supervised_run_readable(run_ended, pause_s):
-        is_done, message, prefix = True, "", f"the run on {reservation.host} goes on, but"
+        is_done, message, prefix = True, "", f"the run on {reservation.host} continues, but"
         try:
             with translate_booking_errors(reservation.backend):
                 other_start = reservation.extend_if_needed(reservation.read_clock())
             if other_start:
                 start_text = f"{other_start.astimezone():%H:%M}"
-                message = f"{prefix} from {start_text} on its GPUs are booked by somebody else"
+                message = f"{prefix} its GPUs are booked by somebody else from {start_text}"
         except CommandError as error:
             is_done = error.exit_code == 1  # it is refused
-            message = f"{prefix} cannot be booked for longer: {error.message}" if is_done else ""
+            message = f"{prefix} its booking cannot be extended: {error.message}" if is_done else ""
         except Exception as error:
-            is_done, message = False, f"{prefix} its booking could not be made longer: {error}"
+            is_done, message = False, f"{prefix} its booking could not be extended: {error}"
         pause_s = interval_s if is_done else min(interval_s, RETRY_INTERVAL_S)
         if message and message != last_message:
             send_to_supervised_run(messages, message)

@@ -55,7 +55,7 @@ def report(loaded: LoadedSettings, week: str, as_text: bool, out: str | None, ma
     gpuboard report --week --mail --to person:alice
     """
     if mail and (as_text or out is not None):
-        raise click.UsageError("--mail sends both the charts and the text: it goes with neither --text nor --out")
+        raise click.UsageError("--mail sends both the charts and the text: it cannot be combined with --text or --out")
     if names and not mail:
         raise click.UsageError("--to needs --mail")
     settings, now = loaded.settings, time.time()
@@ -109,7 +109,7 @@ def parse_week_option(week: str, today: date) -> date:
         raise CommandError(f"'{week}' is not a week: write it like {example}")
     if first > today:
         raise CommandError(
-            f"{collect.format_report_week(first)} has not come yet: it is {collect.format_report_week(today)}"
+            f"{collect.format_report_week(first)} is in the future: this week is {collect.format_report_week(today)}"
         )
     return first
 
@@ -119,7 +119,7 @@ def load_report_for_command(settings: Settings, first: date, now: float) -> Coll
     path = history.path.absolute()
     try:
         if not history.exists:
-            raise CommandError(f"{path} is not there: history is kept where the board is built, or --state names it")
+            raise CommandError(f"{path} does not exist: run this where the board is built, or set --state")
         weekly_report = collect.collect_report(settings, history, first, now)
         if weekly_report is None:
             first_day = read_first_history_day(history)
@@ -146,7 +146,7 @@ def choose_report_command_receivers(settings: Settings, names: Sequence[str]) ->
         receivers = alert_report.list_report_receivers(config_files.read_rules()[0][WEEKLY_REPORT_RULE], channels)
         if not receivers:
             hint = "set GPUBOARD_NOTIFY (docs/alerts.md), or say --to person:LOGIN"
-            raise CommandError(f"there is no channel to send it to: {hint}")
+            raise CommandError(f"no channel to send it to: {hint}")
         return receivers
     for name in names:
         if name not in channels and not (name.startswith(PERSON_PREFIX) and name != PERSON_PREFIX):

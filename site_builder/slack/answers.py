@@ -253,7 +253,7 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
     elif not free:
         lines = [format_answer_state_counts(of_model)]
     numbers_by_kind: dict[tuple[str, str, str, str], list[GpuNumber]] = {}  # equal GPUs of a host share a row
-    for host, gpu, _ in free:
+    for host, gpu, *_ in free:
         free_memory = gpu.free_memory
         size = UNKNOWN_CELL if free_memory is None else formatting.format_size(free_memory)
         until = client_render.describe_gpu_booking(gpu, context.now).removeprefix("until ")

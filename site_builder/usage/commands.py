@@ -97,7 +97,7 @@ def stats(
     gpuboard stats --since 2026-10-01 --until 2026-12-31 --by month
     """
     if as_json and as_csv:
-        raise click.UsageError("say --json or --csv, not both")
+        raise click.UsageError("use either --json or --csv")
     now = time.time()
     settings = loaded.settings
     days = choose_stats_days(month, since, until, datetime.fromtimestamp(now, settings.zone).date())
@@ -122,13 +122,13 @@ def stats(
 def choose_stats_days(month: date | None, since: date | None, until: date | None, today: date) -> StatsDays:
     """Return the days that the options mean; refuse those of the future."""
     if month and (since or until):
-        raise click.UsageError("say --month, or --since and --until, not both")
+        raise click.UsageError("use either --month, or --since and --until")
     if until and not since:
         raise click.UsageError("--until needs --since")
     first = since or month or today.replace(day=1)
     label = f"{first:%Y-%m}" if month else str(first)
     if first > today:
-        raise CommandError(f"{label} has not come yet: it is {today}")
+        raise CommandError(f"{label} is in the future: today is {today}")
     if month:
         return StatsDays(first, min(today, (month + timedelta(days=31)).replace(day=1) - timedelta(days=1)), label)
     last = min(today, until or today)
@@ -147,7 +147,7 @@ def read_usage_stats(history: HistoryReader, settings: Settings, days: StatsDays
     changes = check_history_command_query(history, lambda: read_history_gpu_set_changes(history))
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})
     if first_day and first_day > first:
-        command_options.print_command_message(f"history begins with {first_day}: what was before is not in it")
+        command_options.print_command_message(f"history begins on {first_day}: nothing before that is included")
         first = first_day
     unseen = totals.count_unseen_usage_by_month(changes, usage.seen, (first, last), settings.zone, now)
     sums_by_name, sums_by_place = totals.total_daily_usage(usage.shares, usage.seen, unseen.items())

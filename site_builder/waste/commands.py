@@ -55,7 +55,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
     items = (item for item in report.items if not wanted or item.host in wanted)
     report = report._replace(items=tuple(item for item in items if not kinds or item.kind in kinds))
     if report.problem:
-        print_command_message(f"some of it may be missing: {report.problem}")
+        print_command_message(f"the list may be incomplete: {report.problem}")
     if as_json:
         click.echo(render.render_waste_json(report))
     elif report.items:

@@ -203,7 +203,7 @@ def parse_waste_json(content: bytes) -> tuple[WasteReport | None, str]:
     schema = document.get("schema")
     if schema != WASTE_SCHEMA:
         shown = terminal_text.clean_text(str(schema))[:20]
-        return None, f"has schema {shown}, but {WASTE_SCHEMA} is what is read here: {suggest_board_update(schema)}"
+        return None, f"has schema {shown}, but {WASTE_SCHEMA} is needed here: {suggest_board_update(schema)}"
     report = WasteReport(
         built_at=document["built"],
         build_interval_s=as_integer(document.get("every")) or 0,

@@ -134,7 +134,7 @@ def test_without_nvidia_smi_and_without_a_board_the_message_says_what_to_set(tmp
     (tmp_path / "bin").mkdir()
     message = said(run_gpuboard(tmp_path, "available", PATH=str(tmp_path / "bin")), 2)
     assert message.startswith(
-        "gpuboard: there is no nvidia-smi, amd-smi or rocm-smi on this machine, and no board is named: set GPUBOARD_URL"
+        "gpuboard: no nvidia-smi, amd-smi or rocm-smi on this machine, and no board set: set GPUBOARD_URL"
     )
 
 
@@ -207,18 +207,13 @@ def test_my_bookings_count_as_free_and_others_never(lab: Lab) -> None:
 
 @pytest.mark.parametrize("command", ["available", "wait"])
 def test_a_gpu_that_is_booked_later_says_until_when_it_is_free(lab: Lab, command: str) -> None:
-    mine = {"name": ME, "from": soon(1800), "date": soon(3600)}
-    lab.book(
-        {
-            "atlas": {
-                "0": [mine, {"name": "bob", "from": soon(7200), "date": soon(9000)}],
-                "1": {**mine, "date": soon(7200)},
-            }
-        }
-    )
+    start = soon(1800)
+    bob = {"name": "bob", "from": soon(7200), "date": soon(9000)}
+    mine = {"name": ME, "from": start, "date": soon(3600)}
+    lab.book({"atlas": {"0": [mine, bob], "1": {"name": ME, "from": start, "date": soon(7200)}}})
     finished = of(lab, command, "--host", "atlas")
     assert finished.stdout == ("0,1,2,3\n" if command == "available" else "0\n")
-    assert re.fullmatch(r"gpuboard: booked soon, so free only until (tomorrow )?\d\d:\d\d: atlas:0\n", finished.stderr)
+    assert re.fullmatch(r"gpuboard: booked later, so free only until (tomorrow )?\d\d:\d\d: atlas:0\n", finished.stderr)
     longer = of(lab, command, "--host", "atlas", "--for", "1h")
     assert (longer.stdout, longer.stderr) == (finished.stdout, finished.stderr)
     without = of(lab, command, "--host", "atlas", "--for", "6h")
@@ -266,7 +261,7 @@ def test_bookings_that_cannot_be_read_are_those_of_the_last_good_file(lab: Lab) 
     (lab.data / "comments.last-good.json").unlink()
     message = said(of(lab, "available", "--host", "atlas"), 2)
     assert "comments.json was not read: line 1" in message
-    assert "nobody can tell what is booked" in message
+    assert "it is not known what is booked" in message
 
 
 def test_what_is_not_to_be_published_is_known_to_who_may_read_the_folder(lab: Lab) -> None:
@@ -355,7 +350,7 @@ def test_a_board_that_nobody_builds_any_more_is_refused_with_its_age(lab: Lab, t
         with answering((lab.www / "status.json").read_bytes()) as url:
             message = said(run_gpuboard(tmp_path, *command, GPUBOARD_URL=url), 2)
         assert "was last built 2 h" in message
-        assert "nothing on it is of now" in message
+        assert "its data are out of date" in message
 
 
 @pytest.mark.slow
@@ -387,10 +382,13 @@ BOARD: dict[str, Any] = {"schema": 1, "built": 1, "every": 10, "book": None, "ho
         (b"[]", "is not the status.json of a gpuboard"),
         (b'{"schema":1}', "is not the status.json of a gpuboard"),
         (json.dumps({**BOARD, "built": True}).encode(), "is not the status.json of a gpuboard"),
-        (json.dumps({**BOARD, "schema": 0}).encode(), "has schema 0, but 1 is what is read here: update the board"),
-        (json.dumps({**BOARD, "schema": 2}).encode(), "has schema 2, but 1 is what is read here: update gpuboard here"),
+        (json.dumps({**BOARD, "schema": 0}).encode(), "has schema 0, but 1 is needed here: update the board"),
+        (json.dumps({**BOARD, "schema": 2}).encode(), "has schema 2, but 1 is needed here: update gpuboard here"),
         (json.dumps({**BOARD, "schema": "\x1b[31m"}).encode(), "has schema ?[31m, but"),
-        (json.dumps({**BOARD, "built": 9999999999}).encode(), "from now: the clock of its builder or of its server"),
+        (
+            json.dumps({**BOARD, "built": 9999999999}).encode(),
+            "in the future: the clock of its builder or of its server",
+        ),
         (b"\xff\xfe", "is not the status.json of a gpuboard"),
         (b"", "is not the status.json of a gpuboard"),
         (b"[" * 100_000, "is not the status.json of a gpuboard"),

@@ -153,7 +153,7 @@ def test_junk_in_any_place_costs_that_place_alone(junk: object) -> None:
     board_status["hosts"].append(junk)
     fleet = read(board_status)
     assert [host.name for host in fleet.hosts] == ["atlas"]
-    assert fleet.problems == ("1 hosts of status.json could not be understood",)
+    assert fleet.problems == ("1 hosts of status.json could not be read",)
 
 
 @pytest.mark.parametrize("key", ["from", "date", "id", "name", "comment"])

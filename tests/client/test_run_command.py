@@ -116,7 +116,7 @@ def test_no_file_of_the_caller_is_held_beyond_the_command(own: OwnGpus, tmp_path
 
 def test_a_command_that_is_not_there_takes_nothing(own: OwnGpus) -> None:
     finished = run(own, "--", "nosuchcommand")
-    assert (finished.returncode, finished.stderr) == (127, "gpuboard: there is no command nosuchcommand\n")
+    assert (finished.returncode, finished.stderr) == (127, "gpuboard: command not found: nosuchcommand\n")
     assert list_claimed_gpus() == set()
 
 

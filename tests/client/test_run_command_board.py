@@ -65,7 +65,7 @@ def test_a_limit_of_the_lab_is_reported_and_the_command_not_started(own: OwnGpus
         token = done(lab.data.parent, "token", "alice").stdout.strip()
         finished = run(own, "--gpus", count, "--", "echo", "started", GPUBOARD_URL=url, GPUBOARD_TOKEN=token)
     assert (finished.returncode, finished.stdout) == (1, "")
-    assert "--no-book runs it all the same" in finished.stderr
+    assert "use --no-book to run without a booking" in finished.stderr
     assert read_bookings_here(lab) == {}
     eventually(lambda: not list_claimed_gpus())
 
@@ -85,7 +85,7 @@ def test_a_board_that_takes_no_bookings_says_so_and_the_command_runs(own: OwnGpu
         assert json.loads((lab.www / "status.json").read_bytes())["book"] is None
         finished = run(own, "--", "sh", "-c", SHOW, GPUBOARD_URL=url)
     assert (finished.returncode, finished.stdout) == (0, "0 PCI_BUS_ID\n")
-    assert "the board takes no bookings" in finished.stderr
+    assert "this board takes no bookings" in finished.stderr
 
 
 def test_a_board_that_fell_silent_does_not_keep_the_caller(own: OwnGpus, lab: Lab) -> None:
@@ -148,5 +148,5 @@ def test_what_a_rule_forbids_is_reported_at_once(own: OwnGpus, lab: Lab, patient
         own.environment |= {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token}
         finished = run(own, "--for", "3h", *patient, "--", "echo", "started")
         assert (finished.returncode, finished.stdout) == (1, "")
-        assert "a booking may be 2 h long; --no-book runs it all the same" in finished.stderr
+        assert "a booking may be 2 h long; use --no-book to run without a booking" in finished.stderr
         assert run(own, "--for", "2h", "--", "echo", "started").stdout == "started\n"

@@ -213,7 +213,7 @@ def test_a_board_that_something_else_builds_is_no_failure_without_cron(board: La
     results = run_all_checks(case)
     assert list_failures(results) == ["cron-daemon"]
     assert results["cron-daemon"].message == "no cron daemon is running, so nothing starts the builder"
-    assert results["builder"].message.endswith("ago, and nothing on it is of now: see the check cron-daemon")
+    assert results["builder"].message.endswith("ago, and its data are out of date: see the check cron-daemon")
 
 
 def test_who_may_do_what_with_the_folders(lab: Lab) -> None:

@@ -222,7 +222,7 @@ def test_what_is_no_week_is_wrong_use(lab: Lab, run: Report, word: str) -> None:
 
 def test_a_week_to_come_is_wrong_use(lab: Lab, run: Report) -> None:
     finished = run(lab, "--week", "2026-W48")
-    assert finished == (2, "", "gpuboard: 2026-W48 has not come yet: it is 2026-W47\n")
+    assert finished == (2, "", "gpuboard: 2026-W48 is in the future: this week is 2026-W47\n")
 
 
 @pytest.mark.parametrize("word", ["2026-W30", "1970-W01"])
@@ -237,7 +237,7 @@ def test_a_week_without_history_exits_1(lab: Lab, run: Report, word: str) -> Non
 def test_where_no_board_is_built_one_sentence_says_so(tmp_path: Path, run: Report) -> None:
     finished = run(Lab(tmp_path))
     assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
-    assert "history is kept where the board is built" in finished.err
+    assert "run this where the board is built" in finished.err
 
 
 def test_a_history_that_cannot_be_read_is_one_sentence(tmp_path: Path, run: Report) -> None:

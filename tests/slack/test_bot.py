@@ -370,7 +370,7 @@ def test_the_bot_ends_on_sigterm_and_another_begins(lab: Lab, slack: Slack, bot:
         lab.www.with_name("aside").rename(lab.www)
         status = json.loads((lab.www / "status.json").read_text())
         (lab.www / "status.json").write_text(json.dumps({**status, "built": status["built"] - 9000}))
-        assert "nothing on it is of now" in words(slack.ask(anyone(), "free"))
+        assert "its data are out of date" in words(slack.ask(anyone(), "free"))
     finally:
         assert again.end(signal.SIGINT) == 0
     assert locks.find_lock_holder(lab.state / locks.BOT_LOCK_NAME) is None

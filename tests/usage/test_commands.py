@@ -120,7 +120,7 @@ def test_a_hostile_name_does_nothing_to_a_terminal(tmp_path: Path) -> None:
 
 def test_history_that_begins_later_is_reported(lab: Path) -> None:
     code, output, complaint = stats(lab, "--month", "2026-03")
-    assert (code, complaint) == (0, "gpuboard: history begins with 2026-03-31: what was before is not in it\n")
+    assert (code, complaint) == (0, "gpuboard: history begins on 2026-03-31: nothing before that is included\n")
     assert output.startswith("GPU-hours, 31 Mar 2026; seen 100 %")
 
 
@@ -224,10 +224,10 @@ def test_a_usual_name_stays_as_it_is(name: str) -> None:
         (["--until", "2201-01-01"], "'2201-01-01' is not a day from 1970 to 2200: write it like 2026-10-31"),
         (["--month", "9999-12"], "'9999-12' is not a month from 1970 to 2200: write it like 2026-10"),
         (["--since", "yesterday"], "'yesterday' is not a day from 1970 to 2200: write it like 2026-10-31"),
-        (["--month", "2026-10", "--since", "2026-10-01"], "say --month, or --since and --until, not both"),
+        (["--month", "2026-10", "--since", "2026-10-01"], "use either --month, or --since and --until"),
         (["--until", "2026-10-01"], "--until needs --since"),
         (["--since", "2026-10-02", "--until", "2026-10-01"], "--until 2026-10-01 is before --since 2026-10-02"),
-        (["--json", "--csv"], "say --json or --csv, not both"),
+        (["--json", "--csv"], "use either --json or --csv"),
         (["--by", "moon"], "'moon' is not one of 'person', 'model', 'host', 'month'"),
     ],
 )
@@ -240,7 +240,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(lab: Path, words: Sequence[str], s
 def test_days_that_have_not_come_are_refused(lab: Path) -> None:
     code, output, complaint = stats(lab, "--month", "2199-01")
     assert (code, output) == (2, "")
-    assert re.fullmatch(r"gpuboard: 2199-01 has not come yet: it is \d{4}-\d\d-\d\d\n", complaint)
+    assert re.fullmatch(r"gpuboard: 2199-01 is in the future: today is \d{4}-\d\d-\d\d\n", complaint)
 
 
 def test_a_month_of_which_nothing_is_kept_is_one_sentence(lab: Path) -> None:

@@ -166,7 +166,7 @@ def test_unreadable_history_is_reported_beside_the_table(tmp_path: Path) -> None
     (tmp_path / "www/waste.json").write_bytes(waste_render.render_waste_json(waste_report))
     result = run_gpuboard(tmp_path, "waste")
     assert result.returncode == 0
-    assert "some of it may be missing" in result.stderr
+    assert "the list may be incomplete" in result.stderr
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
