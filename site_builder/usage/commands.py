@@ -164,7 +164,7 @@ def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> lis
     columns = PERSON_COLUMNS if table.by == "person" else PLACE_COLUMNS
     digits = 0 if totals.usage_total_to_hours(total.seen) >= MANY_HOURS else 1
     seen = compute_usage_percent_seen(total)
-    coverage = "" if seen is None else f"; seen {seen} % of the time"
+    coverage = "" if seen is None else f"; monitored {seen} % of the time"
     rows = [
         (table.by, (*columns, "of all") if columns is PLACE_COLUMNS else columns),
         *((flatten_terminal_text(row.name), format_stats_cells(row.sums, columns, digits)) for row in table.rows),

@@ -78,7 +78,7 @@ def test_the_table_of_the_docs_shows_who_had_how_much_and_what_was_nobodys(lab: 
 def test_by_host_each_line_says_how_much_of_its_time_was_seen(lab: Path) -> None:
     lines = answer(lab, "--month", "2026-04", "--by", "host").splitlines()
     assert lines[:5] == [
-        "GPU-hours, 1 to 30 Apr 2026; seen 0 % of the time",
+        "GPU-hours, 1 to 30 Apr 2026; monitored 0 % of the time",
         "",
         "host      used  held  booked  unused  free  seen  of all",
         "atlas      4.0   2.0     2.0     2.0   2.0   6.0     0 %",
@@ -121,7 +121,7 @@ def test_a_hostile_name_does_nothing_to_a_terminal(tmp_path: Path) -> None:
 def test_history_that_begins_later_is_reported(lab: Path) -> None:
     code, output, complaint = stats(lab, "--month", "2026-03")
     assert (code, complaint) == (0, "gpuboard: history begins on 2026-03-31: nothing before that is included\n")
-    assert output.startswith("GPU-hours, 31 Mar 2026; seen 100 %")
+    assert output.startswith("GPU-hours, 31 Mar 2026; monitored 100 %")
 
 
 # For programs
