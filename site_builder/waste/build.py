@@ -129,5 +129,5 @@ def list_empty_waste_candidates(
     }
     for gpu in summary.free_gpus:
         if gpu.index in keys:
-            yield WasteCandidate("unused", host, keys[gpu.index], gpu.index, gpu.model)
+            yield WasteCandidate("vacant", host, keys[gpu.index], gpu.index, gpu.model)
     yield from (candidate for candidate in candidates if candidate.kind == "booking")

@@ -33,7 +33,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
 
     held: memory taken, idle for 2 h or longer; dead: an exited process whose children still run; ownerless: a
     process of an unknown owner; unexplained: memory that no process holds; booking: booked, but the GPU stayed
-    idle; unused: never used in 30 days or more. Most GPU-hours first; ? means not known. docs/waste.md says how
+    idle; vacant: not used for 30 days or more. Most GPU-hours first; ? means not known. docs/waste.md says how
     each is counted.
 
     \b

@@ -78,7 +78,7 @@ def format_waste_hours(hours: float | None) -> str:
 
 def list_current_waste(report: WasteReport | None) -> list[WasteItem]:
     """List the GPUs that somebody keeps from others now, without ended bookings and GPUs that are free."""
-    return [item for item in report.items if item.until is None and item.kind != "unused"] if report else []
+    return [item for item in report.items if item.until is None and item.kind != "vacant"] if report else []
 
 
 def format_waste_summary(report: WasteReport | None) -> str:
@@ -124,7 +124,7 @@ def list_past_waste(report: WasteReport | None, now: Now) -> list[tuple[str, lis
     tables = []
     kinds = (
         ("booking", f"Booked, never used, ended in the last {ENDED_BOOKING_DAYS} days"),
-        ("unused", f"Not used for {MIN_UNUSED_DAYS} days or longer"),
+        ("vacant", f"Not used for {MIN_UNUSED_DAYS} days or longer"),
     )
     for kind, title in kinds:
         items = [item for item in report.items if item.kind == kind] if report else []
@@ -219,6 +219,7 @@ def parse_waste_json_item(fields: object) -> WasteItem | None:
     if not isinstance(fields, dict):
         return None
     kind, host = fields.get("kind"), fields.get("host")
+    kind = "vacant" if kind == "unused" else kind  # as an older board calls it
     number = as_clean_text(fields.get("place")) or as_integer(fields.get("index"))
     if kind not in WASTE_KINDS or not isinstance(host, str) or not is_host_name(host):
         return None

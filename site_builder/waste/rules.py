@@ -1,7 +1,7 @@
 """Decide which GPUs are wasted: held or booked and not used, or never used at all.
 
 A GPU has at most one line about its present: the first that applies of dead, held by somebody, ownerless, unexplained,
-held, booking, unused. So no GPU-hour counts twice; hours of a booking do not count again as unused.
+held, booking, vacant. So no GPU-hour counts twice; hours of a booking do not count again as vacant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from site_builder.history.idle_runs import IdleRun, IdleRunHistory, UnusedBookin
 from site_builder.history.model import TAKEN_STATES, list_host_gpu_keys
 
 # In the order in which they are listed for one GPU.
-WASTE_KINDS = ("dead", "held", "ownerless", "unexplained", "booking", "unused")
+WASTE_KINDS = ("dead", "held", "ownerless", "unexplained", "booking", "vacant")
 WASTE_FILE, WASTE_SCHEMA = "waste.json", 1
 MIN_UNUSED_DAYS = 30
 ENDED_BOOKING_DAYS = 7
@@ -317,7 +317,7 @@ class WasteRules:
         until = run.last_seen + MINUTE
         pending = self.now - until if 0 <= self.now - until <= 2 * HOUR else 0  # the hour that is not rolled up yet
         seen = f"{run.minutes * MINUTE // DAY} days monitored"
-        return start_waste_item("unused", gpu)._replace(
+        return start_waste_item("vacant", gpu)._replace(
             since=run.since,
             hours=max(0.0, round(measure_wasted_hours(run.minutes * MINUTE + pending) - booked_hours, 2)),
             what=f"never used in {seen}" if run.last_taken is None else f"not used for {seen}",

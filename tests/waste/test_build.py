@@ -58,7 +58,7 @@ def kinds(lab: Lab) -> dict[str, str]:
 def test_every_kind_is_reported_and_near_misses_are_not(made: Lab) -> None:
     assert kinds(made) == {
         "atlas:0": "held",
-        "atlas:1": "unused",
+        "atlas:1": "vacant",
         "atlas:3": "booking",
         "hydra:0": "dead",
         "hydra:1": "ownerless",
@@ -70,9 +70,9 @@ def test_hours_are_those_of_history_and_the_sum_is_of_what_is_known(made: Lab) -
     hours = {waste_item["kind"]: waste_item["gpu_hours"] for waste_item in told(made)["items"]}
     assert 10 <= hours["held"] < 11.2
     assert 3 <= hours["booking"] < 4.2
-    assert 31 * 24 <= hours["unused"] < 31 * 24 + 1.2
+    assert 31 * 24 <= hours["vacant"] < 31 * 24 + 1.2
     assert [hours[kind] for kind in ("dead", "ownerless", "unexplained")] == [None] * 3
-    assert told(made)["gpu_hours"] == pytest.approx(hours["held"] + hours["booking"] + hours["unused"])
+    assert told(made)["gpu_hours"] == pytest.approx(hours["held"] + hours["booking"] + hours["vacant"])
     assert told(made)["hours_not_known"] == 3
 
 
@@ -110,7 +110,7 @@ def test_a_gpu_that_was_used_a_moment_ago_is_not_reported_though_history_does_no
     history.close()
     lab.host("atlas")
     lab.build()
-    assert kinds(lab) == {"atlas:0": "unused"}
+    assert kinds(lab) == {"atlas:0": "vacant"}
     lab.host("atlas", gpu(0, 9000, 50), process(), person())
     lab.build()
     assert kinds(lab) == {}

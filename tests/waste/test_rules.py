@@ -40,7 +40,7 @@ RULES = StateRules(StateLimits(), PeopleDirectory({"asmith": "Alice"}, ["alice",
 HELD = WasteCandidate("held", "atlas", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, None, "31 GiB")
 BOOKING = WasteCandidate("booking", "atlas", "GPU-0", 0, "A100", ("alice",), NOW - 3 * HOUR, NOW - 3 * HOUR)
 UNKEPT = UnusedBookingRun("atlas", "GPU-0", 0, "A100", ("alice",), NOW - 2 * DAY, NOW - DAY, 24 * 60)
-PLACE = WasteCandidate("unused", "atlas", "GPU-0", 0, "A100")
+PLACE = WasteCandidate("vacant", "atlas", "GPU-0", 0, "A100")
 MONTH = 30 * 24 * 60
 
 
@@ -247,7 +247,7 @@ def test_a_booking_that_somebody_else_took_over_counts_no_hour_of_theirs_again()
 def test_a_gpu_that_nobody_was_on_for_30_days_that_were_seen_is_reported() -> None:
     waste_item = only(empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None, since=NOW - 40 * DAY))
     assert (waste_item.kind, waste_item.since, waste_item.hours, waste_item.people) == (
-        "unused",
+        "vacant",
         NOW - 40 * DAY,
         720.0,
         (),
@@ -268,7 +268,7 @@ def test_what_bookings_count_an_unused_gpu_does_not() -> None:
     waste_items = found(BOOKING, unkept=[UNKEPT], empty=[PLACE], past=worn(RUN_EMPTY, MONTH, last_taken=None))
     assert {waste_item.kind: waste_item.hours for waste_item in waste_items} == {
         "booking": 3.0,
-        "unused": 720.0 - 24 - 3,
+        "vacant": 720.0 - 24 - 3,
     }
     assert sum_waste_hours(waste_items) == (720.0, 0)
 
