@@ -60,7 +60,7 @@ def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_pa
         (["me", "--when", "blue car"], 2, '"blue car" is not understood at "blue": write "2 A100 free on one host"'),
         (["me", "--when", "1 GPU on atlass"], 1, "there is no host atlass; is it atlas?"),
         (["me", "--when", "1 GPU", "--until", "8w"], 2, "nobody is told after more than 30 days"),
-        (["stop"], 2, "which one? Name its id"),
+        (["stop"], 2, "which notification? Give its id"),
         (["stop", "nosuch"], 1, "there is no watch nosuch of yours: `gpuboard notify list` lists them"),
     ],
 )

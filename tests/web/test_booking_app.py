@@ -466,7 +466,7 @@ def test_the_command_makes_a_token_that_counts_lists_whose_there_are_and_revokes
 def test_the_command_does_one_thing_at_a_time(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = run_gpuboard(tmp_path, "token", *words)
     assert done.returncode == 2
-    assert "name somebody, or give --list, or --revoke NAME" in done.stderr
+    assert "use either NAME, --list or --revoke NAME" in done.stderr
 
 
 def test_the_command_refuses_a_name_under_which_nobody_can_book(tmp_path: Path) -> None:
