@@ -35,7 +35,9 @@ def parse_demo_listen_option(_: click.Context, __: click.Parameter, value: str |
 
 @click.command()
 @click.option("--hosts", type=click.IntRange(1, 1000), default=15, metavar="N", help="Number of hosts.  [default: 15]")
-@click.option("--speed", type=click.FloatRange(0.1, 1000), default=1, metavar="N", help="60 makes a minute an hour.")
+@click.option(
+    "--speed", type=click.FloatRange(0.1, 1000), default=1, metavar="N", help="Speed: 60 is a minute an hour."
+)
 @click.option("--seed", type=int, default=1, metavar="N", help="Random seed; each number is another lab.  [default: 1]")
 @click.option(
     "--after", callback=parse_demo_start_option, default="0s", metavar="TIME", help="Start this far into the story."
