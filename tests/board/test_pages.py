@@ -543,7 +543,8 @@ def test_ages_count_up(still: Page) -> None:
 @pytest.mark.slow
 def test_the_time_itself_is_in_the_title(still: Page) -> None:
     for time_of in (still.locator("#gpu0 header time"), still.locator(".age time")):
-        assert time_of.get_attribute("title") == time_of.get_attribute("datetime")
+        # Chromium's own time stands before it where TZ is a zone that Chromium does not know
+        assert (time_of.get_attribute("title") or "").endswith(time_of.get_attribute("datetime") or "?")
     began = still.locator("#gpu0 li time").get_attribute("title") or ""
     assert re.fullmatch(SINCE.removeprefix("since "), began)
 

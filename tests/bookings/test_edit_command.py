@@ -297,7 +297,7 @@ def test_what_others_book_meanwhile_stays(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_others_release_meanwhile_is_gone(lab: Lab, tmp_path: Path) -> None:
     lab.book(TEXT.replace('"name": "bob"', '"from": "2198-01-01", "id": "bobs", "name": "bob"'))
-    meanwhile = booked_meanwhile(tmp_path, "release", "bobs")
+    meanwhile = booked_meanwhile(tmp_path, "release", "bobs", "--yes")
     done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
     assert [booking["name"] for booking in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["zoe"]
 

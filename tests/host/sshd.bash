@@ -49,7 +49,12 @@ start_sshd() {
 }
 
 # connections: the sshd processes that serve ours.
-connections() { pgrep -P "$SSHD"; }
+# Beside the process that sshd started stands, for an ordinary user, the one that this started for the session.
+connections() {
+    local monitors
+    monitors=$(pgrep -d, -P "$SSHD") || return
+    pgrep -P "$SSHD,$monitors" sshd
+}
 logins() { grep -c 'Accepted publickey' "$S/log"; }
 logged_in() { [ "$(logins)" = "$1" ]; }
 stop_sshd() {

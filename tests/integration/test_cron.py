@@ -31,7 +31,6 @@ def cron(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.mark.root
-@pytest.mark.timeout(240)
 def test_builders_that_cron_starts_hand_over_to_each_other(cron: Lab) -> None:
     deadline = time.monotonic() + 200
     built: list[int] = []

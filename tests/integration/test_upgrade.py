@@ -175,10 +175,15 @@ def test_an_export_has_the_same_rows_before_and_after_a_build(board: Board) -> N
     assert read_export(board.run(BUILT_AT + 70, *words), two) == read_export(ANSWERS["export"], two)
 
 
+def without_mine(bookings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out whether they are of the user who runs the tests."""
+    return [{key: value for key, value in booking.items() if key != "mine"} for booking in bookings]
+
+
 def test_all_bookings_are_there(board: Board) -> None:
     board.build(BUILT_AT + 10)
-    assert board.json(BUILT_AT + 30, "bookings") == ANSWERS["bookings"]
-    assert board.json(BUILT_AT + 30, "bookings", "--past") == ANSWERS["past_bookings"]
+    assert without_mine(board.json(BUILT_AT + 30, "bookings")) == without_mine(ANSWERS["bookings"])
+    assert without_mine(board.json(BUILT_AT + 30, "bookings", "--past")) == without_mine(ANSWERS["past_bookings"])
     assert (board.folder / "data/watches.json").read_bytes() == (SAMPLES / "data/watches.json").read_bytes()
 
 
