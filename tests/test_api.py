@@ -101,7 +101,7 @@ def test_what_goes_wrong_is_one_exception_with_one_sentence(tmp_path: Path, monk
     with pytest.raises(FleetUnavailableError, match="GPUBOARD_URL is"):
         load_fleet("http://not a url")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FleetUnavailableError, match="there is no nvidia-smi"):
+    with pytest.raises(FleetUnavailableError, match="no nvidia-smi"):
         gpu_info()
 
 
