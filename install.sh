@@ -1,29 +1,29 @@
 #!/bin/sh
-# install.sh: try gpuboard, install it, test it.
+# install.sh: try, install or test gpuboard.
 #
-#   ./install.sh run [OPTIONS]  a living board, here and now: of this machine's
-#                               GPUs, or of a simulated lab where there are none;
-#                               options are those of gpuboard here, or demo
+#   ./install.sh run [OPTIONS]  show a live board of this machine's GPUs, or of a
+#                               simulated lab if it has none; options are those
+#                               of `gpuboard here` or `gpuboard demo`
 #   ./install.sh host [--name H] [--dest D]
-#                               on a GPU host: send its snapshots to D, which is
-#                               ssh://user@web, user@web:/path/data, or a
+#                               set up a GPU host: push its snapshots to D, which
+#                               is ssh://user@web, user@web:/path/data or a
 #                               folder; H is the host's name on the board,
 #                               `hostname -s` by default
 #   ./install.sh web [--folder F] [--data D] [--listen ADDRESS:PORT]
-#                               on the web host: build the board in F/www, F is
-#                               ~/gpuboard by default; D is the folder that the
-#                               hosts push to, F/data by default; --listen
-#                               serves the board there
-#   ./install.sh remove         take back what host and web did on this machine;
-#                               data, site and history stay
-#   ./install.sh test [quick]   install what the tests need (apt as root or by
-#                               sudo, pip into .venv), then run them all; quick
-#                               stops after the first round
+#                               set up the web host: build the board in F/www (F
+#                               is ~/gpuboard by default); D is the folder that
+#                               hosts push to, F/data by default; --listen serves
+#                               the board at that address
+#   ./install.sh remove         undo what host and web did on this machine; data,
+#                               site and history are kept
+#   ./install.sh test [quick]   install what the tests need (with apt as root or
+#                               sudo, and pip into .venv), then run them all;
+#                               quick stops after the first round
 #
-# host, web and remove need no root, may be called again and again, and need
-# this folder no longer afterwards: programs go to ~/.local/share/gpuboard,
-# settings to ~/.config/gpuboard/gpuboard.conf, lines to your crontab.
-# Python 3.9 or newer is needed for all but host.
+# host, web and remove need no root and can be repeated. They install programs
+# to ~/.local/share/gpuboard, settings to ~/.config/gpuboard/gpuboard.conf and
+# lines in your crontab; this folder is not needed afterwards.
+# All commands but host need Python 3.9 or newer.
 set -eu
 CALLER=$PWD
 script=$0
@@ -48,7 +48,7 @@ run_here() {
     make_venv ''
     command=here
     has_own_gpu || {
-        print_line 'No GPU was found here (by nvidia-smi, amd-smi, rocm-smi): a simulated lab is shown.'
+        print_line 'No GPU was found (by nvidia-smi, amd-smi or rocm-smi): showing a simulated lab.'
         command=demo
     }
     exec .venv/bin/python -m site_builder "$command" "$@"

@@ -29,11 +29,11 @@ apt_install() {
 # find_python: set python to one that is new enough and can make a venv, or die with the command that helps.
 find_python() {
     for python in python3 python3.13 python3.12 python3.11 python3.10 python3.9 ''; do
-        [ -n "$python" ] || die 'Python 3.9 or newer was not found here; Debian and Ubuntu have it: sudo apt-get install python3 python3-venv'
+        [ -n "$python" ] || die 'Python 3.9 or newer was not found; on Debian and Ubuntu: sudo apt-get install python3 python3-venv'
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
     done
     can_make_venv || { apt_install "$python-venv" && can_make_venv; } ||
-        die "$python cannot make a venv here; Debian and Ubuntu have what it lacks: sudo apt-get install $python-venv"
+        die "$python cannot create a virtual environment; on Debian and Ubuntu: sudo apt-get install $python-venv"
 }
 
 # can_make_venv: whether $python can make a venv.
@@ -46,7 +46,7 @@ print_venv_facts() { "$1/bin/python" -I -c 'import sys; print("%d.%d" % sys.vers
 create_venv() {
     find_python
     rm -rf "$1"
-    print_line "Making $1 with $python"
+    print_line "Creating $1 with $python"
     "$python" -m venv "$1"
     print_venv_facts "$1" >"$1/made-as"
 }
@@ -76,8 +76,8 @@ make_venv() {
     is_sound_venv .venv || create_venv .venv
     stamp=.venv/.installed${1:+-$1}
     if [ ! -e "$stamp" ] || [ -n "$(find pyproject.toml -newer "$stamp")" ]; then
-        print_line 'Installing gpuboard and what it needs into .venv'
-        pip_install .venv --editable ".${1:+[$1]}" || die 'pip could not install what gpuboard needs, for the reason above; once that is mended, call this again'
+        print_line 'Installing gpuboard and its dependencies into .venv'
+        pip_install .venv --editable ".${1:+[$1]}" || die 'pip could not install the dependencies of gpuboard (see above); fix that and run this again'
         touch "$stamp"
     fi
 }

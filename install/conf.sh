@@ -21,7 +21,7 @@ write_conf() {
     file=$(readlink -f "$CONF") # it may be a link
     write_new_conf "$@" 2>"$work/words" || {
         rm -f "$file.new"
-        die "$file could not be written, and is as it was: $(tail -n 1 "$work/words")"
+        die "$file could not be written and is unchanged: $(tail -n 1 "$work/words")"
     }
     mv -f "$file.new" "$file"
 }
@@ -50,7 +50,7 @@ is_own_setting() { grep -qsxF "setting $1=$2" "$MADE"; }
 # set_conf KEY VALUE: set it if it differs. It is noted first: remove must know all that may have been written, and what was there before.
 set_conf() {
     ! has_conf_key "$1" || [ "$(read_conf_value "$1")" != "$2" ] || return 0
-    [ -e "$CONF" ] || [ ! -e "$SYSTEM_CONF" ] || print_line "From now on $CONF counts for this user, and $SYSTEM_CONF no longer."
+    [ -e "$CONF" ] || [ ! -e "$SYSTEM_CONF" ] || print_line "From now on this user's settings are in $CONF; $SYSTEM_CONF no longer applies."
     conf_changed=yes
     make_folder 0755 "${CONF%/*}"
     before=$1

@@ -6,14 +6,14 @@ print_crontab_error() { awk 'NF {all = all (all == "" ? "" : "; ") $0} END {prin
 
 # read_crontab: write it to $work/before. A user who may not have a crontab is told before anything is changed.
 read_crontab() {
-    command -v crontab >/dev/null || die 'there is no crontab command here: install cron first (Debian and Ubuntu: sudo apt-get install cron)'
+    command -v crontab >/dev/null || die 'there is no crontab command: install cron first (Debian and Ubuntu: sudo apt-get install cron)'
     unset CRONTAB_NOHEADER # or the header of cron would be printed, and kept as if it were the user's
     if ! crontab -l >"$work/before" 2>"$work/words"; then
         grep -qiE 'no crontab for|No such file' "$work/words" || die "your crontab cannot be read, so nothing was changed: $(print_crontab_error)"
         : >"$work/before"
     fi
     # crontab -l does not report a full disk, and what is missing here would be lost
-    crontab -l 2>/dev/null | cmp -s - "$work/before" || die "your crontab could not be read whole, so nothing was changed: is the disk of ${work%/*} full?"
+    crontab -l 2>/dev/null | cmp -s - "$work/before" || die "your crontab could not be read completely, so nothing was changed: is the disk of ${work%/*} full?"
     ! grep -qF '\r' "$work/before" || read_carriage_returns
 }
 
@@ -27,7 +27,7 @@ read_carriage_returns() {
     if [ -f "$work/true_text" ] && { cmp -s "$work/true_text" "$work/before" || sed "s/$cr/\\\\r/g" "$work/true_text" | cmp -s - "$work/before"; }; then
         mv -f "$work/true_text" "$work/before"
     else
-        die 'your crontab has \r in it, and nobody tells whether that is a carriage return or two letters: take it out first (crontab -e)'
+        die 'your crontab contains \r, which may be a carriage return or two characters: remove it first (crontab -e)'
     fi
 }
 
@@ -44,10 +44,10 @@ change_crontab() {
     read_crontab
     # twice, since busybox awk does not report a full disk
     { print_new_crontab "$@" >"$work/after" && print_new_crontab "$@" | cmp -s - "$work/after"; } 2>/dev/null ||
-        die "your crontab could not be changed, and is as it was: is the disk of ${work%/*} full?"
+        die "your crontab could not be changed and is unchanged: is the disk of ${work%/*} full?"
     ! cmp -s "$work/before" "$work/after" || return 0
     if [ -s "$work/after" ]; then
-        crontab - <"$work/after" 2>"$work/words" || die "your crontab could not be changed, and is as it was: $(print_crontab_error)"
+        crontab - <"$work/after" 2>"$work/words" || die "your crontab could not be changed and is unchanged: $(print_crontab_error)"
     else
         crontab -r
     fi

@@ -6,14 +6,14 @@ parse_arguments() {
     name_option='' dest='' has_dest_option=''
     while [ $# -gt 0 ]; do
         case $1 in
-            --name | --dest) [ $# -ge 2 ] || die "$1 needs a word behind it: see ./install.sh --help" ;;
+            --name | --dest) [ $# -ge 2 ] || die "$1 needs a value: see ./install.sh --help" ;;
         esac
         case $1 in
             --name) name_option=$2 && check_host_name "$2" && shift ;;
             --name=*) name_option=${1#*=} && check_host_name "$name_option" ;;
             --dest) dest=$2 && has_dest_option=1 && shift ;;
             --dest=*) dest=${1#*=} && has_dest_option=1 ;;
-            *) die "there is no '$1' for host: see ./install.sh --help" ;;
+            *) die "unknown argument '$1' for host: see ./install.sh --help" ;;
         esac
         shift
     done
@@ -23,16 +23,16 @@ parse_arguments() {
 choose_name() {
     name=${name_option:-$(read_note host | sed -n '$s/^host *//p')}
     board_name=${name:-$(print_own_name)}
-    (check_host_name "$board_name") 2>/dev/null || die "this machine is called '$board_name', which cannot be a host's name on the board: choose one with --name"
+    (check_host_name "$board_name") 2>/dev/null || die "this machine is called '$board_name', which is not a valid name on the board: choose one with --name"
 }
 
 # choose_destination: take the one given, or that of the settings file that cron will read.
 choose_destination() {
     current_dest=$(cd "$HOME" && load_settings && printf '%s\n' "${GPUBOARD_DEST:-}")
     [ -n "$has_dest_option" ] || dest=$current_dest
-    [ -n "$dest" ] || die 'say where the snapshots go: ./install.sh host --dest ssh://USER@WEB, or a folder that the web host sees too'
+    [ -n "$dest" ] || die 'where should the snapshots go? Use ./install.sh host --dest ssh://USER@WEB, or a folder shared with the web host'
     case $dest in
-        *[[:cntrl:]]* | ' '*) die "'$(escape_control "$dest")' cannot be a destination: it begins with a blank, or holds control characters" ;;
+        *[[:cntrl:]]* | ' '*) die "'$(escape_control "$dest")' is not a valid destination: it starts with a space or contains control characters" ;;
         *:* | [\"\']*) ;; # checked below
         *) dest=$(print_absolute_path "$dest") ;;
     esac
@@ -54,20 +54,20 @@ end_old_names() {
 
 # print_advice REASON: print what helps, for common errors of ssh and the push.
 print_advice() {
-    case $dest in consul://*) echo 'mend that (docs/scaling.md tells what Consul must allow), then look again' && return ;; esac
+    case $dest in consul://*) echo 'correct that (docs/scaling.md lists what Consul must allow), then check again' && return ;; esac
     parse_target
     target=${port:+-p $port }$target
     case $dest:$1 in
-        ssh://*'Permission denied'* | ssh://*'is not enrolled'*) echo 'let the key of this host in, by the line below' && return ;;
+        ssh://*'Permission denied'* | ssh://*'is not enrolled'*) echo 'enrol the key of this host with the line below' && return ;;
         ssh://*'refuses it'*) echo 'see receive.log in the folder receive/ of the state folder of the web host' && return ;;
     esac
     case $1 in
-        *'is not known here'* | *'Host key'*) echo "log in there once by hand, to see and accept its key: ssh $target" ;;
-        *'Permission denied'*publickey* | *'Permission denied'*password*) echo "let this user log in there with a key that needs no password: ssh-keygen (unless there is one), then ssh-copy-id $target" ;;
-        *'is not there'*) echo "make or mount the folder $dest; on the web host, ./install.sh web makes one" ;;
-        *'No such file'* | *'not found'*) echo "make the folder there, by ./install.sh web, or: ssh $target mkdir -p $path" ;;
-        *resolve* | *refused* | *'timed out'* | *'no answer'* | *unreachable*) echo "find out why this does not work: ssh $target" ;;
-        *) echo "see whether this user may write there, then look again" ;;
+        *'is not known here'* | *'Host key'*) echo "log in there once by hand to check and accept its key: ssh $target" ;;
+        *'Permission denied'*publickey* | *'Permission denied'*password*) echo "let this user log in there with a key without a passphrase: ssh-keygen (unless you have one), then ssh-copy-id $target" ;;
+        *'does not exist'*) echo "create or mount the folder $dest; on the web host, ./install.sh web creates one" ;;
+        *'No such file'* | *'not found'*) echo "create the folder there with ./install.sh web, or: ssh $target mkdir -p $path" ;;
+        *resolve* | *refused* | *'timed out'* | *'no answer'* | *unreachable*) echo "find out why this fails: ssh $target" ;;
+        *) echo "check that this user may write there, then check again" ;;
     esac
 }
 
@@ -81,11 +81,11 @@ make_key() {
         make_folder 0700 "${key%/*}"
         printf 'key %s\n' "$key" >>"$MADE"
         { ssh-keygen -q -t ed25519 -N '' -C "gpuboard $board_name" -f "$work/key" && mv -f "$work/key.pub" "$key.pub" && mv -f "$work/key" "$key"; } ||
-            die "the key $key could not be made"
+            die "the key $key could not be created"
         run_as_cron "$SCRIPTS/gpu-check.sh" kill "$board_name" >/dev/null 2>&1 || : # they may have a connection with another key
     fi
     public=$key.pub
-    [ -e "$public" ] || ssh-keygen -y -f "$key" >"$public" || die "the key $key cannot be read: remove it, and a new one is made"
+    [ -e "$public" ] || ssh-keygen -y -f "$key" >"$public" || die "the key $key cannot be read: remove it, and a new one will be created"
 }
 
 # enrol_host: enrol the key by a login that this user has on the web host, if there is one; then send again what was refused.
@@ -98,7 +98,7 @@ enrol_host() {
     config=$(read_conf_value GPUBOARD_SSH_CONFIG)
     timeout 30 ssh ${config:+-F "$config"} ${port:+-p "$port"} -T -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 -- "$target" \
         ".local/share/gpuboard/scripts/gpu-enrol.sh add $board_name" <"$public" 2>"$work/words" || return 0
-    print_line "The key of this host was enrolled there, by your own login"
+    print_line "The key of this host was enrolled there, using your own login"
     take_first_snapshot
 }
 
@@ -145,20 +145,20 @@ report_host() {
     check=$(quote_for_crontab "$SCRIPTS/gpu-check.sh")
     print_line ''
     if [ "$arrived" = yes ]; then
-        print_line "The first snapshot arrived at $dest: this host is on the board as $board_name, and the loops run."
+        print_line "The first snapshot arrived at $dest: this host is on the board as $board_name, and the loops are running."
     else
-        print_line "All is in place, but nothing has arrived at $dest yet; the loops try on. To fix it: $(print_advice "$reason")"
+        print_line "Everything is installed, but nothing has arrived at $dest yet; the loops keep trying. To fix it: $(print_advice "$reason")"
         [ -z "$public" ] || print_enrol_command
         print_line "Then this host is on the board as $board_name."
     fi
-    print_line 'What was put where:'
+    print_line 'Installed:'
     print_line "  scripts   $SCRIPTS"
     print_line "  settings  $(find_conf_file)"
     print_line "  crontab   $line"
     [ -z "$public" ] || print_line "  key       ${public%.pub}"
-    has_vendor_tool || print_line 'nvidia-smi was not found here, nor amd-smi or rocm-smi: the board shows this host as failed until the driver of its GPUs is installed.'
-    is_cron_running || print_line 'No cron daemon seems to run here: without one, nobody starts the loops again after a reboot.'
-    [ -z "$manual_line" ] || print_line "The crontab has a line of its own that calls gpu-check.sh; take it out: crontab -e"
+    has_vendor_tool || print_line 'No nvidia-smi, amd-smi or rocm-smi was found: the board shows this host as failed until a GPU driver is installed.'
+    is_cron_running || print_line 'No cron daemon seems to be running: without one, the loops do not start again after a reboot.'
+    [ -z "$manual_line" ] || print_line "The crontab has another line that calls gpu-check.sh; remove it: crontab -e"
     print_line "Check it:   $check status"
     print_line "Uninstall:  ./install.sh remove"
 }

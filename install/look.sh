@@ -51,7 +51,7 @@ print_loops() {
     if words=$(cd "$HOME" && timeout 20 "$share/scripts/gpu-check.sh" status "$name" 2>&1 </dev/null); then
         print_fact loops ok
     else
-        print_fact loops "$(printf '%s\n' "$words" | grep -E 'does not run|hangs|fails|nothing' | head -n 1 | tr -s ' ')"
+        print_fact loops "$(printf '%s\n' "$words" | grep -E 'not run|hangs|fails|nothing|never been started' | head -n 1 | tr -s ' ')"
     fi
 }
 

@@ -16,7 +16,7 @@ remove_host() {
         end_loops "$name" || failed=yes
     done
     remove_keys
-    [ ! -d "$spool" ] || rmdir "$spool" 2>/dev/null || print_line "$spool holds more than ours, and stays."
+    [ ! -d "$spool" ] || rmdir "$spool" 2>/dev/null || print_line "$spool contains other files and stays."
 }
 
 # remove_keys: remove the keys that were made for the names of this host, and that nobody uses any more.
@@ -88,7 +88,7 @@ print_what_stays() {
         last=$place
         stays="$stays $(quote_for_shell "$place")"
     done <"$work/outermost"
-    [ -z "$stays" ] || print_line "Bookings, history and site stay; to remove them too: rm -r$stays"
+    [ -z "$stays" ] || print_line "Bookings, history and site are kept; to remove them too: rm -r$stays"
 }
 
 # add_place PLACE FILE: add a place that was ours.
@@ -108,7 +108,7 @@ remove_host_alone() {
 
 # install_remove [host]: do all of it. With `host`, which `gpuboard deploy --remove` gives, a web host stays one.
 install_remove() {
-    case $#:${1:-} in 0: | 1:host) ;; *) die "remove takes no words: see ./install.sh --help" ;; esac
+    case $#:${1:-} in 0: | 1:host) ;; *) die "remove takes no arguments: see ./install.sh --help" ;; esac
     failed=no
     until [ ! -d "$SHARE" ] || acquire_install_lock; do wait_and_retry; done
     : >"$work/before"
@@ -137,7 +137,7 @@ install_remove() {
         remove_programs
     else
         rm -f "$NOTE"
-        print_line "Scripts, programs and settings stay for: $(list_other_machines | tr '\n' ' ')"
+        print_line "Scripts, programs and settings are kept for: $(list_other_machines | tr '\n' ' ')"
     fi
     [ "$failed" = no ] || { say "gpuboard is removed from $MACHINE for $(id -un), but for what still runs" && exit 1; }
     print_line "gpuboard is removed from $MACHINE for $(id -un)."

@@ -13,7 +13,7 @@ escape_control() { printf '%s' "$1" | tr '[:cntrl:]' '?'; }
 # check_place WHAT PATH: refuse backslashes, which crons treat differently, newlines, which no crontab can hold, and relative paths.
 check_place() {
     case $2 in
-        *[\\[:cntrl:]]*) die "$1 is '$(escape_control "$2")', but may hold neither backslashes nor control characters" ;;
+        *[\\[:cntrl:]]*) die "$1 is '$(escape_control "$2")', but must not contain backslashes or control characters" ;;
         /*) ;;
         *) die "$1 is '$2', but must be an absolute path" ;;
     esac
@@ -48,7 +48,7 @@ trap 'exit 143' TERM INT HUP
 # acquire_install_lock: let one install.sh at a time run, also where machines share a home. Fail if a remove deleted the folder meanwhile.
 acquire_install_lock() {
     { command exec 9>>"$SHARE/lock"; } 2>/dev/null || return 1
-    flock -w 60 9 || die "another install.sh has been at work in $SHARE for 60 s; try again"
+    flock -w 60 9 || die "another install.sh has been running in $SHARE for 60 s; try again"
     # shellcheck disable=SC3013 # -ef: in every sh that we know, and in POSIX since 2024
     [ "$SHARE/lock" -ef /dev/fd/9 ]
 }
@@ -94,7 +94,7 @@ note_folders() { [ -z "$1" ] || printf '%s\n' "$1" | sed 's/^/folder /' >>"$MADE
 make_folder() {
     [ ! -d "$2" ] || return 0
     note_folders "$(list_missing_folders "$2")"
-    { mkdir -p "$2" && chmod "$1" "$2"; } || die "cannot make the folder $2"
+    { mkdir -p "$2" && chmod "$1" "$2"; } || die "cannot create the folder $2"
 }
 
 # note_role ROLE [NAME]: note that this machine has it, with the name if one was given.
@@ -176,7 +176,7 @@ end_loops() {
     [ -z "$left" ] || return 1
     [ ! -e "$place/registered" ] || run_as_cron "$ROOT/scripts/gpu-check.sh" --deregister "$1" || print_line "Consul still lists $1: deregister it by hand."
     (cd "$place" && rm -rf run check given clock fields sent push.failed registered register.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt mig amd amd.names amd.static containers refused.*)
-    rmdir "$place" 2>/dev/null || print_line "$place holds more than ours, and stays."
+    rmdir "$place" 2>/dev/null || print_line "$place contains other files and stays."
 }
 
 # find_spool: print the folder where the loops of this user have their locks.

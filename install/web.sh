@@ -9,9 +9,9 @@ parse_arguments() {
         case $word in
             --folder=* | --data=* | --listen=*) value=${word#*=} && word=${word%%=*} ;;
             --folder | --data | --listen) [ $# -lt 2 ] || { value=$2 && shift; } ;;
-            *) die "there is no '$word' for web: see ./install.sh --help" ;;
+            *) die "unknown argument '$word' for web: see ./install.sh --help" ;;
         esac
-        [ -n "$value" ] || die "$word needs a word behind it: see ./install.sh --help"
+        [ -n "$value" ] || die "$word needs a value: see ./install.sh --help"
         case $word in
             --folder) folder=$(print_absolute_path "$value") ;;
             --data) data=$(print_absolute_path "$value") ;;
@@ -38,7 +38,7 @@ choose_folders() {
     for key in GPUBOARD_DATA GPUBOARD_WWW GPUBOARD_STATE; do
         case $(read_conf_value "$key") in
             '' | /*) ;;
-            *) die "$key in $(find_conf_file) is not an absolute folder, and would count from where cron starts: write it whole, beginning with /" ;;
+            *) die "$key in $(find_conf_file) is not an absolute path, so cron would use it relative to where it starts: start it with /" ;;
         esac
     done
     www=$(read_conf_value GPUBOARD_WWW) state=$(read_conf_value GPUBOARD_STATE) state_before=$state
@@ -92,8 +92,8 @@ install_package() {
     if ! is_sound_venv "$home" || [ ! -e "$home/complete" ]; then
         make_folder 0755 "$SHARE/venvs"
         create_venv "$home"
-        print_line "Installing gpuboard $version and what it needs there"
-        pip_install "$home" '.[alerts,slack]' || die 'pip could not install gpuboard, for the reason above; once that is mended, call this again'
+        print_line "Installing gpuboard $version and its dependencies there"
+        pip_install "$home" '.[alerts,slack]' || die 'pip could not install gpuboard (see above); fix that and run this again'
         for shell in bash fish; do "$home/bin/python" -I -m site_builder completion "$shell" >"$home/share/gpuboard.$shell"; done
         : >"$home/complete"
         upgraded=yes
@@ -114,7 +114,7 @@ link_command() {
         gpuboard=$LINK
     elif [ -e "$LINK" ] || [ -h "$LINK" ]; then
         gpuboard=$VENV/bin/gpuboard
-        print_line "$LINK is not ours, and stays; gpuboard is $gpuboard."
+        print_line "$LINK is not ours and stays; gpuboard is $gpuboard."
     else
         make_folder 0755 "${LINK%/*}"
         ln -s "$VENV/bin/gpuboard" "$LINK"
@@ -128,7 +128,7 @@ put_extra_link() {
     if [ "$(readlink "$1" || :)" = "$2" ]; then
         return 0
     elif [ -e "$1" ] || [ -h "$1" ]; then
-        print_line "$1 is not ours, and stays."
+        print_line "$1 is not ours and stays."
     else
         make_folder 0755 "${1%/*}"
         ln -s "$2" "$1"
@@ -197,7 +197,7 @@ start_services() {
     end_own_holders "$state/slack.lock" || : # the same
     built=yes served=yes
     if [ -n "$(list_own_holders "$state/lock")" ]; then
-        print_line 'A builder is at work already.'
+        print_line 'A builder is already running.'
     else
         print_line "Building the board in $www"
         run_as_cron "$VENV/bin/python" -I -m site_builder build || built=no
@@ -247,8 +247,8 @@ list_closed_folders() {
 # report_web: print what was done, and what is left to do.
 report_web() {
     print_line ''
-    print_line 'What was put where:'
-    print_line "  programs  $SHARE/venv, to call as $gpuboard"
+    print_line 'Installed:'
+    print_line "  programs  $SHARE/venv, run as $gpuboard"
     print_line "  scripts   $SCRIPTS"
     print_line "  manual    man gpuboard"
     print_line "  TAB       in bash and fish; for zsh a line in ~/.zshrc: eval \"\$($gpuboard completion zsh)\""
@@ -257,22 +257,22 @@ report_web() {
     print_line "  site      $www"
     print_line "  state     $state$state_note"
     print_line "  crontab   $line" | sed '2,$s/^/            /'
-    is_cron_running || print_line 'No cron daemon seems to run here: without one, nobody builds the board.'
-    [ "$protected" = yes ] || print_line 'Who may write to the data folder could not be set right, for the reason above.'
-    [ "$built" = yes ] || print_line 'The board could not be built, for the reason above; cron tries on.'
+    is_cron_running || print_line 'No cron daemon seems to be running: without one, the board is not built.'
+    [ "$protected" = yes ] || print_line 'The permissions of the data folder could not be corrected (see above).'
+    [ "$built" = yes ] || print_line 'The board could not be built (see above); cron keeps trying.'
     if [ "$serving$served" = yesno ]; then
-        print_line "The board is not served at $where, for the reason above; cron tries on. To serve it elsewhere: ./install.sh web --listen ADDRESS:PORT"
+        print_line "The board is not served at $where (see above); cron keeps trying. To serve it elsewhere: ./install.sh web --listen ADDRESS:PORT"
     elif [ "$serving" = yes ]; then
         case $where in 0.0.0.0:* | '[::]':*) where=$MACHINE:${where##*:} ;; *:*) ;; *) where=127.0.0.1:$where ;; esac
-        print_line "The board is at http://$where/; to end that: take GPUBOARD_LISTEN out of $(find_conf_file), and call ./install.sh web again."
-        [ "$(read_conf_value GPUBOARD_BOOK_URL)" != book ] || print_line "People book there with a token that you give them: $gpuboard token NAME"
+        print_line "The board is at http://$where/; to stop serving it: remove GPUBOARD_LISTEN from $(find_conf_file) and run ./install.sh web again."
+        [ "$(read_conf_value GPUBOARD_BOOK_URL)" != book ] || print_line "To let people book there, give each a token: $gpuboard token NAME"
     else
-        print_line "The board is $www/index.html. To serve it: $gpuboard serve (for this machine alone),"
+        print_line "The board is $www/index.html. To serve it: $gpuboard serve (only for this machine),"
         print_line "./install.sh web --listen 0.0.0.0:8080 (for the network), or any web server over that folder."
         closed=$(list_closed_folders)
-        [ -z "$closed" ] || print_line "The user of another web server cannot reach it yet; to let it pass: chmod o+x$closed"
+        [ -z "$closed" ] || print_line "The user of another web server cannot read it yet; to allow that: chmod o+x$closed"
     fi
-    [ "$answering" = no ] || print_line 'The bot in Slack:  started; write to it. If it stays silent, gpuboard slack says why'
+    [ "$answering" = no ] || print_line 'The Slack bot:     started; send it a message. If it does not answer, gpuboard slack shows why'
     print_line "The GPU hosts:     gpuboard deploy HOST... (from here, by ssh),"
     print_line "                   or on each: ./install.sh host --dest ssh://$(id -un)@$MACHINE"
     print_line 'Uninstall:         ./install.sh remove'

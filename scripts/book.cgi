@@ -31,6 +31,6 @@ fi
 python=$prefix/bin/python3
 [ -x "$python" ] || python=python3
 [ "$python" != python3 ] || python3 -I -c 'import sys; sys.path.insert(0, sys.argv[1]); import orjson, site_builder' "$base" 2>/dev/null ||
-    refuse_request "$self finds no Python that has gpuboard: call ./install.sh web, and use the book.cgi that it installs"
+    refuse_request "$self finds no Python with gpuboard: run ./install.sh web, and use the book.cgi that it installs"
 # -I: do not import modules from the current folder
 exec "$python" -I -c 'import sys; sys.path.insert(0, sys.argv[1]); from site_builder.web.booking_app import run_cgi; run_cgi()' "$base"

@@ -1,25 +1,25 @@
 #!/bin/sh
-# gpu-check.sh: keep the three loops of gpu-run.sh alive on this GPU host.
-# Cron calls it every minute.
+# gpu-check.sh: keep the three loops of gpu-run.sh running on this GPU host.
+# Cron runs it every minute.
 #
-#   gpu-check.sh [HOST] [DEST]   start whichever loop does not run, restart one
-#                                that hangs, or that pushes elsewhere than DEST
-#   gpu-check.sh status [HOST]   print their state; exit 0 only if all run, are
-#                                fresh, and what they take arrives
-#   gpu-check.sh kill [HOST]     stop them, and all that they started
+#   gpu-check.sh [HOST] [DEST]   start loops that are not running; restart loops
+#                                that hang or push to another DEST
+#   gpu-check.sh status [HOST]   print the state of the loops; exit 0 only if all
+#                                run, are fresh, and their snapshots arrive
+#   gpu-check.sh kill [HOST]     stop the loops and everything they started
 #   gpu-check.sh --register [HOST] [DEST]
-#                                the same as without, and register the host in
-#                                Consul, with a check that every push renews
+#                                also register the host in Consul, with a check
+#                                that every push renews
 #   gpu-check.sh --deregister [HOST]
-#                                take that back; kill does not, so that Consul
+#                                undo --register; kill does not, so that Consul
 #                                shows a stopped collector
 #
-# HOST is this host's name on the board, `hostname -s` by default. status and
-# kill without it are about every name that was ever started here.
+# HOST is this host's name on the board, `hostname -s` by default. Without it,
+# status and kill apply to every name that was ever started here.
 # DEST is where snapshots go, GPUBOARD_DEST by default: ssh://user@web, a
 # folder, user@web:/path/data, or consul://addr:port/prefix. --conf FILE names
 # the settings file.
-# A loop hangs when its last snapshot is older than three intervals, and than
+# A loop hangs when its last snapshot is older than three intervals and than
 # three time limits. docs/hosts.md lists the settings.
 set -eu
 case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
@@ -35,7 +35,7 @@ LIB=$HERE/lib
 # acquire_host_lock: let one gpu-check.sh at a time work for a host.
 acquire_host_lock() {
     exec 7>>"$SPOOL/check"
-    flock -w 30 7 || die "another gpu-check.sh for $HOST has been at work for 30 s; try again"
+    flock -w 30 7 || die "another gpu-check.sh for $HOST has been running for 30 s; try again"
 }
 
 # start_missing_loops: start the loops that do not run. A DEST given to this call or in its environment is kept; if it changes, the loops are restarted.
@@ -90,10 +90,10 @@ run_for_hosts() {
     names=$(list_started_hosts)
     if [ $# -gt 1 ]; then
         check_host_name "$2"
-        case " $names" in *" $2 "*) ;; *) say "nothing was ever started here for $2${names:+ (but for: $names)}" && exit 1 ;; esac
+        case " $names" in *" $2 "*) ;; *) say "the loops have never been started here for $2${names:+ (but for: $names)}" && exit 1 ;; esac
         names=$2
     fi
-    [ -n "$names" ] || say 'nothing was ever started here'
+    [ -n "$names" ] || say 'the loops have never been started here'
     code=0
     [ -n "$names" ] || [ "$1" = kill_loops ] || code=1
     for name in $names; do
@@ -114,9 +114,9 @@ while [ $# -gt 0 ]; do
             ;;
         --register) registered=yes ;;
         --deregister) verb=deregister ;;
-        -*) die "there is no option $1: see gpu-check.sh --help" ;;
+        -*) die "unknown option $1: see gpu-check.sh --help" ;;
         kill | status)
-            [ -z "$verb$host" ] || die "'$1' comes first: see gpu-check.sh --help"
+            [ -z "$verb$host" ] || die "'$1' must come first: see gpu-check.sh --help"
             verb=$1
             ;;
         *)
@@ -126,8 +126,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ "$words" -le 2 ] && [ -z "$verb" ] || [ "$words" -le 1 ] || die 'too many words: see gpu-check.sh --help'
-[ -z "$verb" ] || [ "$registered" = no ] || die '--register goes with neither status, kill nor --deregister'
+[ "$words" -le 2 ] && [ -z "$verb" ] || [ "$words" -le 1 ] || die 'too many arguments: see gpu-check.sh --help'
+[ -z "$verb" ] || [ "$registered" = no ] || die '--register cannot be combined with status, kill or --deregister'
 [ -z "$dest" ] || export GPUBOARD_DEST="$dest"
 requested_dest=${GPUBOARD_DEST:-}
 load_settings

@@ -1,18 +1,18 @@
 #!/bin/sh
-# gpu-doctor.sh: look at all that gpuboard needs on this GPU host.
+# gpu-doctor.sh: check everything that gpuboard needs on this GPU host.
 #
 #   gpu-doctor.sh [HOST]             each check: pass, warn, fail or skip, and
 #                                    what to do
-#   gpu-doctor.sh --json [HOST]      the same for programs
-#   gpu-doctor.sh --verbose [HOST]   what does not apply too, and nothing cut
+#   gpu-doctor.sh --json [HOST]      the same as JSON
+#   gpu-doctor.sh --verbose [HOST]   show skipped checks too, and cut nothing
 #
-# HOST is this host's name on the board; by default the one that was started
-# here, else `hostname -s`. --conf FILE names the settings file.
-# It changes nothing, needs no root, and every outside command has a time limit.
-# Exit 0 if nothing is wrong, 1 if something is but the host is on the board
-# all the same (warn), 2 if something keeps it off (fail), or for wrong use.
-# A check that is skipped says why; it counts neither way.
-# docs/doctor.md tells of each check.
+# HOST is this host's name on the board; by default the name of the loops
+# here, or else `hostname -s`. --conf FILE names the settings file.
+# Nothing is changed, root is not needed, and every external command has a
+# time limit. Exit 0 if all is well, 1 for a warning (the host is on the
+# board), 2 for a failure or wrong use. A check that is skipped says why, and
+# does not count.
+# docs/doctor.md describes each check.
 set -eu
 case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
 [ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
@@ -95,16 +95,16 @@ while [ $# -gt 0 ]; do
             GPUBOARD_CONF=$2
             shift
             ;;
-        -*) die "there is no option $1: see gpu-doctor.sh --help" ;;
+        -*) die "unknown option $1: see gpu-doctor.sh --help" ;;
         *)
-            [ -z "$host" ] || die 'too many words: see gpu-doctor.sh --help'
+            [ -z "$host" ] || die 'too many arguments: see gpu-doctor.sh --help'
             check_host_name "$1"
             host=$1
             ;;
     esac
     shift
 done
-command -v timeout >/dev/null || die 'timeout was not found here, and without it nothing is asked: install coreutils'
+command -v timeout >/dev/null || die 'timeout is missing, and no check runs without it: install coreutils'
 trap 'exit 143' TERM INT HUP
 make_work_folder
 trap 'rm -rf "$work"' EXIT

@@ -1,17 +1,17 @@
 #!/bin/sh
-# gpu-enrol.sh: on the web host, say which key may bring the snapshots of which
-# GPU host. It writes the account's authorized_keys, and only lines of its own.
+# gpu-enrol.sh: on the web host, choose which ssh keys may push the snapshots of
+# which GPU host. It changes only its own lines in authorized_keys.
 #
-#   gpu-enrol.sh [--data FOLDER] add HOST   the public key comes on stdin; it
-#                                           takes the place of HOST's last one
-#   gpu-enrol.sh remove HOST | --all        HOST can send no more, or none can
-#                                           that calls this gpu-receive.sh
-#   gpu-enrol.sh list                       a line a host: its name and its key
+#   gpu-enrol.sh [--data FOLDER] add HOST   read a public key from stdin; it
+#                                           replaces the previous key of HOST
+#   gpu-enrol.sh remove HOST | --all        revoke the key of HOST, or all keys
+#                                           that use this gpu-receive.sh
+#   gpu-enrol.sh list                       list each host with its key
 #
-# A key that is enrolled can do one thing: replace the snapshot of its HOST, by
-# gpu-receive.sh beside this script. FOLDER is the data folder, GPUBOARD_DATA
-# of gpuboard.conf by default. --file FILE names another authorized_keys.
-# Exit 0 if it is done, 2 if not.
+# An enrolled key can do one thing: replace the snapshot of its HOST, through
+# the gpu-receive.sh next to this script. FOLDER is the data folder, by default
+# GPUBOARD_DATA in gpuboard.conf. --file FILE names another authorized_keys.
+# Exit 0 on success, 2 on failure.
 set -eu
 case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
 [ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
@@ -22,7 +22,7 @@ HERE=$(CDPATH='' cd -- "$HERE" && pwd) && LIB=$HERE/lib
 # quote_word TEXT: quote a word for a shell, within the double quotes of authorized_keys, where only " needs a backslash.
 quote_word() {
     case $1 in
-        *[\\[:cntrl:]]*) die "'$(printf '%s' "$1" | tr '[:cntrl:]' '?')' may hold neither backslashes nor control characters" ;;
+        *[\\[:cntrl:]]*) die "'$(printf '%s' "$1" | tr '[:cntrl:]' '?')' must not contain backslashes or control characters" ;;
         *[!A-Za-z0-9/._+:@%,=-]*) printf "'%s'\n" "$(printf '%s\n' "$1" | sed "s/'/'\"'\"'/g")" | sed 's/"/\\"/g' ;;
         *) printf '%s\n' "$1" ;;
     esac
@@ -35,10 +35,10 @@ check_data_folder() {
         web_keys=yes
         load_settings
         folder=${GPUBOARD_DATA:-}
-        [ -n "$folder" ] || die 'GPUBOARD_DATA is not set: call ./install.sh web first, or give --data FOLDER'
+        [ -n "$folder" ] || die 'GPUBOARD_DATA is not set: run ./install.sh web first, or use --data FOLDER'
     fi
     case $folder in /*) ;; *) die "the data folder is '$folder', but must be absolute" ;; esac
-    [ -d "$folder" ] || die "the data folder $folder is not there"
+    [ -d "$folder" ] || die "the data folder $folder does not exist"
 }
 
 # read_key: set key to TYPE and BASE64 of the one public key on stdin, checked by ssh-keygen. The rest of the line is dropped.
@@ -50,14 +50,14 @@ read_key() {
         type=${line%% *} blob=${line#* } && blob=${blob%% *}
         [ "$lines" = 1 ] || break
     done
-    [ "$lines" = 1 ] || die "one public key is needed on stdin, a line, as in $(printf 'keys/%s.pub' "$HOST")"
+    [ "$lines" = 1 ] || die "expected one public key on stdin, in one line, as in $(printf 'keys/%s.pub' "$HOST")"
     case $type in
         ssh-ed25519 | ecdsa-sha2-nistp256 | ecdsa-sha2-nistp384 | ecdsa-sha2-nistp521 | ssh-rsa) ;;
-        *) die 'this is not a public key: it must begin with ssh-ed25519, and have no options before it' ;;
+        *) die 'this is not a public key: it must start with ssh-ed25519, without options before it' ;;
     esac
     case $blob in *[!A-Za-z0-9+/=]* | '') die 'this is not a public key: its second word is not base64' ;; esac
     key="$type $blob"
-    printf '%s\n' "$key" | ssh-keygen -l -f - >/dev/null 2>&1 || die 'this is not a public key: ssh-keygen does not know it'
+    printf '%s\n' "$key" | ssh-keygen -l -f - >/dev/null 2>&1 || die 'this is not a public key: ssh-keygen does not recognise it'
 }
 
 # print_other_lines: print all lines but those of HOST, or of our receiver, known by their first and last two words. Names are text: 1e1 is not 10.
@@ -72,15 +72,15 @@ check_key_unused() {
     print_other_lines | awk -v blob="$blob" '
         !/^#/ {for (n = 1; n <= NF; n++) if ($n == blob) {print ($(NF - 1) == "gpuboard" ? $NF : ""); exit 1}}' >"$keys_file.found" && return
     owner=$(cat "$keys_file.found")
-    [ -z "$owner" ] || die "this key is enrolled for $owner already: each host needs a key of its own"
-    die "this key stands in $keys_file already, and not for gpuboard alone: take that line out first, or make a key for gpuboard"
+    [ -z "$owner" ] || die "this key is enrolled for $owner already: each host needs its own key"
+    die "this key is in $keys_file already, without the restriction to gpuboard: remove that line first, or create a separate key"
 }
 
 # open_keys_file: take the lock, and make sure that the file is there; it may be a link.
 open_keys_file() {
-    [ -d "${keys_file%/*}" ] || (umask 077 && mkdir -p "${keys_file%/*}") || die "cannot make the folder ${keys_file%/*}"
+    [ -d "${keys_file%/*}" ] || (umask 077 && mkdir -p "${keys_file%/*}") || die "cannot create the folder ${keys_file%/*}"
     exec 9>>"$keys_file.gpuboard"
-    flock -w 30 9 || die "another gpu-enrol.sh has been at work on $keys_file for 30 s; try again"
+    flock -w 30 9 || die "another gpu-enrol.sh has been working on $keys_file for 30 s; try again"
     chmod 0600 "$keys_file.gpuboard"
     keys_file=$(readlink -f "$keys_file")
     trap 'rm -f "$keys_file.new" "$keys_file.found"' EXIT
@@ -127,12 +127,12 @@ data_option='' keys_file=''
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) print_help "$0" && exit ;;
-        --data | --file) [ $# -ge 2 ] || die "$1 needs a word behind it: see gpu-enrol.sh --help" ;;
+        --data | --file) [ $# -ge 2 ] || die "$1 needs a value: see gpu-enrol.sh --help" ;;
     esac
     case $1 in
         --data) data_option=$2 && shift ;;
         --file) keys_file=$2 && shift ;;
-        -*) die "there is no option $1: see gpu-enrol.sh --help" ;;
+        -*) die "unknown option $1: see gpu-enrol.sh --help" ;;
         *) break ;;
     esac
     shift

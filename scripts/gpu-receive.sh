@@ -1,18 +1,18 @@
 #!/bin/sh
-# gpu-receive.sh: on the web host, take the snapshots of one GPU host over ssh.
-# It is the command of that host's key (gpu-enrol.sh writes the line), and lets
-# it replace the four files of HOST, whole or not at all, and nothing else.
+# gpu-receive.sh: on the web host, receive the snapshots of one GPU host by ssh.
+# It is the only command of that host's key (gpu-enrol.sh writes the line): it
+# replaces the four files of HOST, completely or not at all, and nothing else.
 #
 #   gpu-receive.sh [--data FOLDER] [--idle SECONDS] HOST
 #
-# FOLDER is the data folder, GPUBOARD_DATA of gpuboard.conf by default. An
-# update has at most 8 MiB, and there is at most one a second. A connection
-# that brings none for SECONDS, 300 by default, is ended. A new connection
-# takes the place of an older one of the same HOST.
-# What is refused is told to the sender, and stands in receive.log, which is
-# with the locks in the folder receive/ of GPUBOARD_STATE, or where this account
-# has no such folder in ~/.local/state/gpuboard/receive. FOLDER must not be
-# writable for other accounts, except with the sticky bit.
+# FOLDER is the data folder, by default GPUBOARD_DATA in gpuboard.conf. An
+# update has at most 8 MiB, and at most one per second is accepted. Connections
+# that send none for SECONDS (default 300) are closed. A new connection replaces
+# an older one of the same HOST.
+# Refusals are reported to the sender and logged in receive.log, which is with
+# the locks in the folder receive/ of GPUBOARD_STATE, or in
+# ~/.local/state/gpuboard/receive if this account has no such folder. FOLDER
+# must not be writable for other accounts, except with the sticky bit.
 set -eu
 case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
 [ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
@@ -36,7 +36,7 @@ find_data_folder() {
     fi
     case $data in
         /*) ;;
-        *) die "the data folder is '$data', but must be absolute: set GPUBOARD_DATA, or give --data" ;;
+        *) die "the data folder is '$data', but must be absolute: set GPUBOARD_DATA, or use --data" ;;
     esac
 }
 
@@ -52,12 +52,12 @@ open_private_folder() {
     fi
     private=$state/receive
     [ -d "$private" ] || (umask 077 && mkdir -p "$private") 2>/dev/null || [ -d "$private" ] ||
-        refuse_and_exit "the folder $private cannot be made on the web host: let $(id -un) write there, or set GPUBOARD_STATE"
+        refuse_and_exit "the folder $private cannot be created on the web host: let $(id -un) write there, or set GPUBOARD_STATE"
     # shellcheck disable=SC2046 # two words
     if [ -h "$private" ] || [ ! -O "$private" ] || [ ! -O "$state" ] || can_others_write "$state" $(stat -c '%a %g' "$state/."); then mode=; else mode=$(stat -c %a "$private"); fi
     case $mode in
         *00) ;;
-        *) refuse_and_exit "the folder $private on the web host must belong to $(id -un) alone, and be no link: chmod go-w $state, chmod 0700 $private" ;;
+        *) refuse_and_exit "the folder $private on the web host must belong to $(id -un) alone and must not be a link: chmod go-w $state, chmod 0700 $private" ;;
     esac
     PRIVATE=$private
 }
@@ -72,24 +72,24 @@ refuse_and_exit() {
 # Two boards of one account have separate locks, by the path of their data folders.
 take_over_host() {
     host_private=$PRIVATE/$(printf '%s\n' "$data_path" | cksum | cut -d' ' -f1)/$HOST
-    (umask 077 && mkdir -p "$host_private") 2>/dev/null || refuse_and_exit "the folder $host_private cannot be made on the web host: is its disk full?"
+    (umask 077 && mkdir -p "$host_private") 2>/dev/null || refuse_and_exit "the folder $host_private cannot be created on the web host: is its disk full?"
     exec 9>>"$host_private/lock"
     if flock -n 9; then return; fi
     kill_holders "$host_private/lock"
     flock -w 5 9 || refuse_and_exit 'an older connection of this host cannot be ended'
-    log_event 'a new connection has taken the place of an older one'
+    log_event 'a new connection has replaced an older one'
 }
 
 data_option='' idle=300
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) print_help "$0" && exit ;;
-        --data | --idle) [ $# -ge 2 ] || die "$1 needs a word behind it: see gpu-receive.sh --help" ;;
+        --data | --idle) [ $# -ge 2 ] || die "$1 needs a value: see gpu-receive.sh --help" ;;
     esac
     case $1 in
         --data) data_option=$2 && shift ;;
         --idle) idle=$2 && shift ;;
-        -*) die "there is no option $1: see gpu-receive.sh --help" ;;
+        -*) die "unknown option $1: see gpu-receive.sh --help" ;;
         *) break ;;
     esac
     shift
@@ -115,4 +115,4 @@ while :; do
     [ "$code" = 0 ] || break
     is_in_host_folder "$data" || { enter_host_folder "$data" && make_new_folder; } || refuse_and_exit "$rejection"
 done
-[ "$code" != 124 ] || log_event "the connection brought no whole update within $idle s, and was ended"
+[ "$code" != 124 ] || log_event "the connection sent no complete update within $idle s and was closed"

@@ -5,14 +5,14 @@
 #   gpu-run.sh 2      loop: the processes on them, every 20 s
 #   gpu-run.sh 3      loop: users, commands and the host, every 10 s, and push
 #                     everything
-#   gpu-run.sh once   one full snapshot now, pushed to GPUBOARD_DEST; exit 0 if
-#                     it arrived, also when it tells of a failure
+#   gpu-run.sh once   take and push one full snapshot now; exit 0 if it arrived,
+#                     even if it reports a failure
 #
 # HOST is this host's name on the board, `hostname -s` by default.
-# GPUBOARD_DEST says where snapshots go: ssh://user@web, a folder,
+# GPUBOARD_DEST is where snapshots go: ssh://user@web, a folder,
 # user@web:/path/data, or consul://addr:port/prefix.
 # Settings come from the environment or gpuboard.conf; docs/hosts.md lists them.
-# gpu-check.sh keeps the three loops alive; nobody needs to start them by hand.
+# gpu-check.sh starts and watches the three loops; do not start them by hand.
 set -eu
 case $0 in */*) HERE=${0%/*} ;; *) HERE=. ;; esac
 [ ! -h "$0" ] || HERE=$(dirname "$(readlink -f "$0")")
@@ -60,7 +60,7 @@ run_tick() {
 # and holds the loop's pid, the time of its last snapshot (seconds since boot) and its interval.
 run_loop() {
     exec 9>>"$RUN/$1"
-    flock -w 1 9 || die "the loop of task $1 runs already for $HOST"
+    flock -w 1 9 || die "the loop of task $1 is already running for $HOST"
     chmod 0700 "$GPUBOARD_SPOOL"
     kill_holders "$RUN/$1" # we have the lock, so any other process with this file open was started by a dead loop
     exec 8<"$RUN/$1"

@@ -99,7 +99,7 @@ class LazyCommandGroup(click.Group):
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
-            what = f"{type(error).__name__}: {error}; this should not happen, and `gpuboard --debug` tells where it did"
+            what = f"{type(error).__name__}: {error}; this is a bug: `gpuboard --debug` shows where"
             raise import_module("site_builder.core.command_options").CommandError(what) from None
 
 

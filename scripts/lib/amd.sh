@@ -54,7 +54,7 @@ choose_amd_tool() {
     [ "$rc" = 0 ] || return 1
     store_amd_names && return
     rc=74
-    echo "what $amd_form told could not be kept: is the disk of the spool full?" >>"$err"
+    echo "the output of $amd_form could not be saved: is the disk of the spool full?" >>"$err"
     return 1
 }
 

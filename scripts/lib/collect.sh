@@ -26,12 +26,12 @@ query_tool() {
         run_limited "${tool##*/}" "$((GPUBOARD_LIMIT + 2))" "$tool" "$@" >"$out" 2>"$err" || rc=$?
         if [ "$rc" = 0 ] && [ ! -s "$out" ]; then # there is always a header, so the disk of the spool is full, or was a moment ago
             rc=74
-            echo "${tool##*/} said nothing, not even the names of what it tells" >>"$err"
+            echo "${tool##*/} printed nothing, not even column names" >>"$err"
         fi
     else
         rc=127
         : >"$out"
-        echo "$tool was not found on this host: is the driver of its GPUs installed?" >"$err"
+        echo "$tool was not found on this host: is the GPU driver installed?" >"$err"
     fi
 }
 

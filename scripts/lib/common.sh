@@ -33,12 +33,12 @@ print_own_name() {
 check_host_name() {
     case $1 in
         [A-Za-z0-9]*) ;;
-        *) die "'$1' is not a host name: it must begin with a letter or a digit" ;;
+        *) die "'$1' is not a host name: it must start with a letter or a digit" ;;
     esac
     case $1 in
-        *[!A-Za-z0-9._-]*) die "'$1' is not a host name: only letters, digits and . _ - may stand in one" ;;
-        *.json | *.txt | *.csv | *.log | *.log.1) die "'$1' is not a host name: files in the data folder are called so" ;;
-        bookings) die "'$1' is not a host name: the folder for bookings is called so" ;;
+        *[!A-Za-z0-9._-]*) die "'$1' is not a host name: only letters, digits and . _ - are allowed" ;;
+        *.json | *.txt | *.csv | *.log | *.log.1) die "'$1' is not a host name: files in the data folder use it" ;;
+        bookings) die "'$1' is not a host name: the bookings folder uses it" ;;
     esac
     [ ${#1} -le 63 ] || die "'$1' is not a host name: it has more than 63 characters"
 }
@@ -60,11 +60,11 @@ open_spool() {
     SPOOL=$GPUBOARD_SPOOL/$HOST
     RUN=$SPOOL/run
     export HOST RUN
-    [ -e "$GPUBOARD_SPOOL" ] || (umask 077 && mkdir -p "$GPUBOARD_SPOOL") || die "cannot make the folder $GPUBOARD_SPOOL"
+    [ -e "$GPUBOARD_SPOOL" ] || (umask 077 && mkdir -p "$GPUBOARD_SPOOL") || die "cannot create the folder $GPUBOARD_SPOOL"
     # anybody can write to /var/tmp: somebody else may have made a folder or a link of that name
     # shellcheck disable=SC3067 # -O: in every sh that we know
     if [ -h "$GPUBOARD_SPOOL" ] || [ ! -O "$GPUBOARD_SPOOL" ]; then die "$GPUBOARD_SPOOL is not a folder of this user: remove it, or set GPUBOARD_SPOOL"; fi
-    [ -d "$RUN" ] || (umask 077 && mkdir -p "$RUN") || die "cannot make the folder $RUN"
+    [ -d "$RUN" ] || (umask 077 && mkdir -p "$RUN") || die "cannot create the folder $RUN"
 }
 
 # read_uptime: set up to the seconds since boot, a clock that is never set back.

@@ -5,7 +5,7 @@
 # parse_agent_address TEXT SETTING: set agent to addr:port of addr[:port], where addr may be [::1].
 parse_agent_address() {
     case $1 in
-        *@*) die "the address of Consul in $2 holds a name or a password, which Consul does not know: give a token as CONSUL_HTTP_TOKEN" ;;
+        *@*) die "the address of Consul in $2 contains a name or a password, which Consul does not use: set a token as CONSUL_HTTP_TOKEN" ;;
         *\]:* | [!\[]*:*) name=${1%:*} port=${1##*:} ;;
         *) name=$1 port=8500 ;;
     esac
@@ -27,20 +27,20 @@ parse_consul_destination() {
     prefix=${prefix%/}
     case $rest in
         */?*) ;;
-        *) die "GPUBOARD_DEST is 'consul://${rest##*@}', but a prefix is missing behind the address, as in consul://127.0.0.1:8500/gpuboard" ;;
+        *) die "GPUBOARD_DEST is 'consul://${rest##*@}', but has no prefix after the address, as in consul://127.0.0.1:8500/gpuboard" ;;
     esac
     case /$prefix/ in
-        *//* | */[.-]* | *..* | *[!A-Za-z0-9._/-]*) die "the prefix in GPUBOARD_DEST is '$prefix', but must be names of letters, digits and . _ -, with one / between them" ;;
+        *//* | */[.-]* | *..* | *[!A-Za-z0-9._/-]*) die "the prefix in GPUBOARD_DEST is '$prefix', but must be names of letters, digits and . _ -, separated by single slashes" ;;
     esac
-    [ ${#prefix} -le 200 ] || die 'the prefix in GPUBOARD_DEST has more than 200 letters'
+    [ ${#prefix} -le 200 ] || die 'the prefix in GPUBOARD_DEST has more than 200 characters'
     parse_agent_address "${rest%%/*}" GPUBOARD_DEST
 }
 
 # check_consul_settings: refuse settings that do not fit into one line of a config file of curl.
 check_consul_settings() {
-    case ${CONSUL_HTTP_TOKEN:-} in *[!!-~]* | *[\"\\]*) die 'CONSUL_HTTP_TOKEN is no token: it has blanks, quotes or signs that cannot be sent' ;; esac
+    case ${CONSUL_HTTP_TOKEN:-} in *[!!-~]* | *[\"\\]*) die 'CONSUL_HTTP_TOKEN is not a token: it contains spaces, quotes or characters that cannot be sent' ;; esac
     for file in "${CONSUL_CACERT:-}" "${CONSUL_CLIENT_CERT:-}" "${CONSUL_CLIENT_KEY:-}"; do
-        case $file in *[[:cntrl:]\"\\]*) die "'$file' cannot be the name of a certificate's file here: it has quotes or control characters" ;; esac
+        case $file in *[[:cntrl:]\"\\]*) die "'$file' cannot be used as a certificate file: its name contains quotes or control characters" ;; esac
         [ -z "$file" ] || [ -r "$file" ] || die "$file cannot be read: correct CONSUL_CACERT, CONSUL_CLIENT_CERT and CONSUL_CLIENT_KEY"
     done
     scheme=http verify=yes
@@ -118,7 +118,7 @@ explain_consul_answer() {
         3??:*) message="answers with a redirect ($http_status), which is not followed: give the address to which it leads" ;;
         400:*HTTPS*) message='speaks TLS: set CONSUL_HTTP_SSL=true' ;;
         403:*) message="refuses $1 (${response_text:-403}): the token in CONSUL_HTTP_TOKEN$no_token_note needs $2" ;;
-        5??:*'cluster leader'* | 5??:*'rpc error'*) message="has no leader just now ($response_text), so nothing can be written: are most of its servers up?" ;;
+        5??:*'cluster leader'* | 5??:*'rpc error'*) message="has no leader at the moment ($response_text), so nothing can be written: check that most of its servers are up" ;;
         *) message="answers with an error ($http_status${response_text:+: }$response_text)" ;;
     esac
     echo "Consul at $agent $message" >&2

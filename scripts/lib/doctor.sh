@@ -19,8 +19,9 @@ report_failure() { add_result fail "$1" "$2"; }
 # add_result STATUS MESSAGE ADVICE [hidden]: store a result, or die. The output of other programs may hold anything, and is put on one line.
 add_result() {
     has_result=yes
+    [ "$1" != fail ] || failed_checks="$failed_checks $check"
     printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$group" "$check" "$(flatten_text "$2")" "$(flatten_text "$3")" "${4:-}" >>"$work/results" ||
-        die "what was found cannot be written to $work: is the disk full?"
+        die "results cannot be written to $work: is the disk full?"
 }
 
 # flatten_text TEXT: print it on one line, without control characters.
@@ -32,7 +33,7 @@ flatten_text() {
     esac
 }
 
-out='' err='' rc='' took=''
+out='' err='' rc='' took='' failed_checks=''
 
 # run_with_timeout COMMAND...: run it, with its output in $out and $err, its exit code in rc, and its duration in took (1/100 s). A process that hangs
 # in the kernel cannot be killed, and timeout would wait for it; so a second timeout ends the first.
@@ -54,8 +55,15 @@ is_timed_out() { [ "$rc" = 124 ] || [ "$rc" = 137 ]; }
 # print_last_line: print the last line of the last command, for a sentence.
 print_last_line() { cat "$err" "$out" | awk 'NF {last = $0} END {print (last == "" ? "it says nothing" : substr(last, 1, 200))}'; }
 
+# require_checks CHECK...: skip the check if one that it depends on has failed.
+require_checks() {
+    for cause in "$@"; do
+        case "$failed_checks " in *" $cause "*) report_skip "not checked: see the check $cause" && return 1 ;; esac
+    done
+}
+
 # require_settings: skip the check if the settings cannot be read.
-require_settings() { [ -z "$settings_error" ] || { report_skip 'the settings cannot be read' && return 1; }; }
+require_settings() { require_checks settings; }
 
 # run_checks: run each check, and print its result at once; ends by exit.
 run_checks() {
@@ -70,7 +78,7 @@ run_checks() {
         for check in $checks; do
             has_result=
             "inspect_$(printf '%s\n' "$check" | tr - _)" <&3 || :
-            [ -n "$has_result" ] || report_skip 'nothing was found out'
+            [ -n "$has_result" ] || report_skip 'no result'
             [ -n "$as_json" ] || print_result
         done
     done 3</dev/null <"$work/checks"

@@ -5,10 +5,10 @@
 
 # inspect_amd: whether a tool of AMD answers, and how many GPUs it lists.
 inspect_amd() {
-    detect_amd || { report_not_applicable 'there is neither an amd-smi nor a rocm-smi here' && return; }
+    detect_amd || { report_not_applicable 'neither amd-smi nor rocm-smi is installed' && return; }
     for amd_tool in $amd_tools; do
         command -v "$amd_tool" >/dev/null || {
-            report_failure "$amd_tool was not found, but GPUBOARD_AMD asks for it" 'install ROCm, or set GPUBOARD_AMD to auto'
+            report_failure "GPUBOARD_AMD asks for $amd_tool, which was not found" 'install ROCm, or set GPUBOARD_AMD to auto'
             return
         }
         case $amd_tool in
@@ -20,20 +20,20 @@ inspect_amd() {
     done
     gpu_count=$(grep -oE '"gpu": *[0-9]+|"card[0-9]+"' "$out" | sort -u | grep -c . || :)
     if is_timed_out; then
-        report_failure "${amd_tool##*/} did not answer within $GPUBOARD_LIMIT s" 'look for amdgpu in dmesg; a GPU that hangs needs a reboot'
+        report_failure "${amd_tool##*/} did not answer within $GPUBOARD_LIMIT s" 'search dmesg for amdgpu; a hung GPU needs a reboot'
     elif [ "$rc" != 0 ]; then
         report_failure "${amd_tool##*/} fails (exit $rc): $(print_last_line)" "$(print_amd_advice)"
     elif [ "$gpu_count" = 0 ]; then
-        report_failure "${amd_tool##*/} tells no GPU" 'power, seating, lspci, amdgpu in dmesg; where there is none of AMD: GPUBOARD_AMD=no'
+        report_failure "${amd_tool##*/} reports no GPU" 'check power, seating, lspci, and dmesg for amdgpu; without AMD GPUs, set GPUBOARD_AMD=no'
     else
-        report_pass "${amd_tool##*/} tells $gpu_count GPUs, in $(format_seconds "$took")"
+        report_pass "${amd_tool##*/} reports $gpu_count GPUs in $(format_seconds "$took")"
     fi
 }
 
 # print_amd_advice: print what to do about the last error.
 print_amd_advice() {
     case $(cat "$out" "$err") in
-        *'not initialized'* | *'not found in modules'* | *'Driver not'*) echo 'the kernel module amdgpu is not loaded: look at dmesg, and install the driver for this kernel' ;;
+        *'not initialized'* | *'not found in modules'* | *'Driver not'*) echo 'the kernel module amdgpu is not loaded: check dmesg, and install the driver for this kernel' ;;
         *ermission* | *render*) echo 'this user may not open /dev/kfd: put it into the groups render and video' ;;
         *) echo 'its own words say why; where this host has no GPU of AMD, set GPUBOARD_AMD=no' ;;
     esac

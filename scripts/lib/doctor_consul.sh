@@ -19,7 +19,7 @@ inspect_consul() {
     case $http_status in
         200) report_pass "Consul at $agent answers, and has the last snapshot of this host" ;;
         404) report_pass "Consul at $agent answers; it has no snapshot of this host yet" ;;
-        *) report_failure "$(explain_consul_answer "the key $prefix/data/$HOST" "key \"$prefix/data/$HOST\" { policy = \"write\" }" 2>&1)" 'what was sent last stays there; the loops try on by themselves' ;;
+        *) report_failure "$(explain_consul_answer "the key $prefix/data/$HOST" "key \"$prefix/data/$HOST\" { policy = \"write\" }" 2>&1)" 'the last snapshot stays there; the loops keep trying' ;;
     esac
 }
 

@@ -12,16 +12,30 @@ is_started_by_systemd() {
 # is_proc_hidden: whether processes of other users are hidden, so that nobody can say whether a daemon runs.
 is_proc_hidden() { ! (: <"$PROC/1/stat") 2>/dev/null; }
 
+# has_running_loop: whether one of the three loops runs.
+has_running_loop() {
+    [ -d "$RUN" ] || return 1
+    for task in 1 2 3; do
+        read_loop_state "$task"
+        [ "$state" != running ] || return 0
+    done
+    return 1
+}
+
 # inspect_cron_daemon: whether a cron daemon runs.
 inspect_cron_daemon() {
+    cron_advice='as root: systemctl enable --now cron (or crond); or use systemd: docs/systemd.md'
     if is_started_by_systemd; then
-        report_not_applicable 'a unit of systemd starts the loops, and not cron'
+        report_not_applicable 'systemd starts the loops, not cron'
     elif grep -qsxE 'cron|crond|cronie|fcron|systemd-cron|anacron' "$PROC"/[0-9]*/comm; then
-        report_pass 'a cron daemon runs'
+        report_pass 'a cron daemon is running'
     elif is_proc_hidden; then
-        report_skip "other people's processes are hidden here (hidepid), and with them a cron daemon"
+        report_skip 'cannot tell: the processes of other users are hidden here (hidepid)'
+    elif has_running_loop; then
+        report_warning 'no cron daemon is running: the loops run, but do not start again after a reboot' "$cron_advice"
+        failed_checks="$failed_checks cron-daemon"
     else
-        report_failure 'no cron daemon runs: nobody starts the loops after a reboot' 'as root: systemctl enable --now cron (or crond); or let systemd start them: docs/systemd.md'
+        report_failure 'no cron daemon is running, so nothing starts the loops' "$cron_advice"
     fi
 }
 
@@ -29,19 +43,21 @@ inspect_cron_daemon() {
 inspect_cron_allowed() {
     table=
     if is_started_by_systemd; then
-        report_not_applicable 'a unit of systemd starts the loops, and not cron'
+        report_not_applicable 'systemd starts the loops, not cron'
+    elif ! require_checks cron-daemon; then
+        :
     elif ! command -v crontab >/dev/null; then
-        report_failure 'there is no crontab command here' 'install cron, or let systemd start the loops: docs/systemd.md'
+        report_failure 'there is no crontab command' 'install cron, or use systemd: docs/systemd.md'
     else
         run_with_timeout crontab -l
         if message=$(grep -i 'not allowed' "$err"); then
-            report_failure "this user may not have a crontab: $message" 'as root, add it to /etc/cron.allow, or take it out of /etc/cron.deny; or let systemd start the loops: docs/systemd.md'
+            report_failure "this user is not allowed to use cron: $message" 'as root, add the user to /etc/cron.allow, or remove it from /etc/cron.deny; or use systemd: docs/systemd.md'
         elif [ "$rc" = 0 ] || grep -qiE 'no crontab for|No such file' "$err"; then
             table=$work/crontab
             cp "$out" "$table"
-            report_pass 'this user may have a crontab'
+            report_pass 'this user is allowed to use cron'
         else
-            report_failure "the crontab cannot be read: $(print_last_line)" 'see whether cron is installed as it should be'
+            report_failure "the crontab cannot be read: $(print_last_line)" 'check that cron is installed correctly'
         fi
     fi
 }
@@ -60,16 +76,16 @@ find_crontab_script() {
 # inspect_crontab: whether the crontab calls gpu-check.sh.
 inspect_crontab() {
     if is_started_by_systemd; then
-        report_pass 'a unit of systemd starts the loops'
+        report_pass 'systemd starts the loops'
     elif [ -z "$table" ]; then
-        report_skip 'the crontab cannot be read'
+        require_checks cron-daemon cron-allowed || :
     else
         line=$(grep -v '^[[:space:]]*#' "$table" | grep -F 'gpu-check.sh' | head -n 1 || :)
         find_crontab_script "$line"
         if [ -z "$line" ]; then
-            report_warning 'the crontab of this user has no line for gpu-check.sh' 'call ./install.sh host as the user of the loops, and this as the same user'
+            report_warning "this user's crontab has no line for gpu-check.sh" 'run ./install.sh host as the user of the loops, and this script as the same user'
         elif [ -n "$script" ] && [ ! -x "$script" ]; then
-            report_failure "the crontab calls $script, which is not there" 'call ./install.sh host again'
+            report_failure "the crontab starts $script, which does not exist" 'run ./install.sh host again'
         else
             report_pass "$line"
         fi
@@ -79,11 +95,11 @@ inspect_crontab() {
 # inspect_linger: whether units of this user run without a login; else they end with the last session, and do not start at boot.
 inspect_linger() {
     if ! is_started_by_systemd; then
-        report_not_applicable 'cron starts the loops, and not systemd'
+        report_not_applicable 'cron starts the loops, not systemd'
     elif [ -e "/var/lib/systemd/linger/$(id -un)" ]; then
-        report_pass 'units of this user run without a login'
+        report_pass 'units of this user run without a login session'
     else
-        report_failure 'units of this user end with their last login, and do not begin at boot' "loginctl enable-linger $(id -un)"
+        report_failure 'units of this user stop at logout and do not start at boot' "loginctl enable-linger $(id -un)"
     fi
 }
 
@@ -91,7 +107,7 @@ inspect_linger() {
 inspect_loops() {
     require_settings || return 0
     if [ ! -d "$RUN" ]; then
-        report_failure "nothing was ever started here for $HOST by this user" "call $HERE/gpu-check.sh, which says what is wrong, or ./install.sh host"
+        report_failure "this user has never started the loops for $HOST here" "run $HERE/gpu-check.sh, which shows what is wrong, or ./install.sh host"
         return
     fi
     problems='' ages=''
@@ -99,14 +115,14 @@ inspect_loops() {
         read_loop_state "$task"
         case $state in
             running) ages="$ages, $age s" ;;
-            hung) problems="$problems, $task hangs (pid ${pid:-unknown})" ;;
-            stopped) problems="$problems, $task does not run" ;;
+            hung) problems="$problems, loop $task hangs (pid ${pid:-unknown})" ;;
+            stopped) problems="$problems, loop $task is not running" ;;
         esac
         [ "$state" = running ] || [ ! -s "$RUN/$task.err" ] || problems="$problems, and says: $(tail -n 1 "$RUN/$task.err")"
     done
     if [ -n "$problems" ]; then
-        report_failure "of the loops${problems#,}" "call $HERE/gpu-check.sh, which starts them again, and says what is wrong"
+        report_failure "loop problems:${problems#,}" "run $HERE/gpu-check.sh, which restarts the loops and shows what is wrong"
     else
-        report_pass "all three run; their last snapshots are${ages#,} old"
+        report_pass "all three are running; their last snapshots are${ages#,} old"
     fi
 }

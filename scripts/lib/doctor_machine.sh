@@ -4,11 +4,11 @@
 # inspect_settings: whether the settings can be read, and a token in them is private.
 inspect_settings() {
     if [ -n "$settings_error" ]; then
-        report_failure "$settings_error" 'correct it, then call this again: what needs the settings is skipped below'
+        report_failure "$settings_error" 'correct it, then run this again; checks that need the settings are skipped'
     elif [ -z "${GPUBOARD_CONF:-}" ]; then
-        report_pass 'there is no gpuboard.conf: environment and defaults count'
+        report_pass 'no gpuboard.conf: the environment and the defaults apply'
     elif grep -q '^CONSUL_HTTP_TOKEN=.' "$GPUBOARD_CONF" && is_world_readable "$GPUBOARD_CONF"; then
-        report_warning "$GPUBOARD_CONF has a token in it, and everybody here can read it" "chmod o-r $GPUBOARD_CONF"
+        report_warning "$GPUBOARD_CONF contains a token, and every user of this machine can read it" "chmod o-r $GPUBOARD_CONF"
     else
         report_pass "$GPUBOARD_CONF"
     fi
@@ -38,11 +38,11 @@ inspect_tools() {
     for tool in $needed; do command -v "$tool" >/dev/null || missing="$missing $tool"; done
     case ${GPUBOARD_DEST:-} in consul://*) command -v curl >/dev/null || wget --help 2>&1 | grep -q -e --method || missing="$missing curl" ;; esac
     if [ -n "$missing" ]; then
-        report_failure "not found here:$missing" 'install them (coreutils, util-linux, findutils, procps; ssh: openssh-client)'
+        report_failure "missing programs:$missing" 'install them (coreutils, util-linux, findutils, procps; ssh: openssh-client)'
     elif ! find / -maxdepth 0 -lname x >/dev/null 2>&1; then
-        report_failure 'find is not that of GNU, and cannot tell who has a file open' 'install findutils'
+        report_failure 'find is not GNU find, which is needed to see who has a file open' 'install findutils'
     else
-        report_pass 'all programs that the scripts call are here'
+        report_pass 'all required programs are installed'
     fi
 }
 
@@ -69,10 +69,10 @@ inspect_hung() {
     hung=$(list_hung_tools)
     [ -z "$hung" ] || { sleep 1 && hung=$(list_hung_tools); }
     if [ -z "$hung" ]; then
-        report_pass 'no nvidia-smi or its like hangs in the driver'
+        report_pass 'no nvidia-smi or similar tool hangs in the driver'
     else
         hung_name=${hung#* }
-        report_failure "${hung_name%% *} (pid ${hung%% *}) hangs in the driver since ${hung##* } s, and not even kill -9 ends it" 'search dmesg for Xid, then reboot; until then no other is started'
+        report_failure "${hung_name%% *} (pid ${hung%% *}) has been hanging in the driver for ${hung##* } s, and even kill -9 does not end it" 'search dmesg for Xid, then reboot; until then it is not started again'
     fi
 }
 
@@ -86,11 +86,11 @@ inspect_hidepid() {
     case " $(id -G) " in *" ${hidepid##* } "*) is_member=yes ;; esac
     case $hidepid in 4\ * | ptraceable\ *) is_member='' hidepid="${hidepid%% *} -" ;; esac # no group helps then
     if [ -z "$hidepid" ] || [ "$(id -u)" = 0 ] || [ -n "$is_member" ]; then
-        report_pass "this user sees everybody's processes"
+        report_pass 'this user sees the processes of all users'
     else
         advice='run the loops as root'
-        [ "${hidepid##* }" = - ] || advice="let this user be in the group ${hidepid##* }, as root: usermod -aG $(getent group "${hidepid##* }" | cut -d: -f1) $(id -un)"
-        report_warning "/proc is mounted with hidepid=${hidepid%% *}: the board shows no user and no command of other people's processes" "$advice"
+        [ "${hidepid##* }" = - ] || advice="as root, add this user to the group ${hidepid##* }: usermod -aG $(getent group "${hidepid##* }" | cut -d: -f1) $(id -un)"
+        report_warning "/proc is mounted with hidepid=${hidepid%% *}: the board shows no user and no command for processes of other users" "$advice"
     fi
 }
 
@@ -98,7 +98,7 @@ inspect_hidepid() {
 inspect_spool() {
     require_settings || return 0
     if [ ! -e "$GPUBOARD_SPOOL" ]; then
-        report_skip "$GPUBOARD_SPOOL is not there yet: nothing was ever started here"
+        report_skip "$GPUBOARD_SPOOL does not exist yet: the loops have never been started"
         return
     fi
     # shellcheck disable=SC3067 # -O: in every sh that we know
@@ -107,7 +107,7 @@ inspect_spool() {
         return
     fi
     if [ ! -w "$GPUBOARD_SPOOL" ]; then
-        report_failure "$GPUBOARD_SPOOL cannot be written: is its disk mounted read-only?" 'look at dmesg; or set GPUBOARD_SPOOL to a folder on another disk'
+        report_failure "$GPUBOARD_SPOOL cannot be written: is its disk mounted read-only?" 'check dmesg, or set GPUBOARD_SPOOL to a folder on another disk'
         return
     fi
     run_with_timeout stat -f -c '%T' "$GPUBOARD_SPOOL"
@@ -122,13 +122,13 @@ inspect_spool() {
             ;;
         *)
             if [ -z "$free_kb" ]; then
-                report_skip "df does not tell how much room $GPUBOARD_SPOOL has"
+                report_skip "df does not show the free space of $GPUBOARD_SPOOL"
             elif [ "$free_kb" -lt 1024 ] || [ "${free_inodes:-99}" -lt 20 ]; then
-                report_failure "the disk of $GPUBOARD_SPOOL is full: $free_kb KB and ${free_inodes:-enough} names are left" 'make room, or set GPUBOARD_SPOOL to a folder on another disk'
+                report_failure "the disk of $GPUBOARD_SPOOL is full: $free_kb KB and ${free_inodes:-enough} inodes left" 'free some space, or set GPUBOARD_SPOOL to a folder on another disk'
             elif [ "$free_kb" -lt 65536 ]; then
-                report_warning "the disk of $GPUBOARD_SPOOL is almost full: $((free_kb / 1024)) MB are left" 'make room, or set GPUBOARD_SPOOL to a folder on another disk'
+                report_warning "the disk of $GPUBOARD_SPOOL is almost full: $((free_kb / 1024)) MB left" 'free some space, or set GPUBOARD_SPOOL to a folder on another disk'
             else
-                report_pass "$GPUBOARD_SPOOL is on a local disk, with $((free_kb / 1024)) MB to spare"
+                report_pass "$GPUBOARD_SPOOL is on a local disk with $((free_kb / 1024)) MB free"
             fi
             ;;
     esac

@@ -30,17 +30,17 @@ inspect_dest() {
 }
 
 # require_transport TRANSPORT: skip the check unless snapshots go that way.
-require_transport() { [ "$transport" = "$1" ] || { report_not_applicable "snapshots do not go that way" && return 1; }; }
+require_transport() { [ "$transport" = "$1" ] || { report_not_applicable "snapshots use another transport" && return 1; }; }
 
 # inspect_folder: whether the folder is there and can be written.
 inspect_folder() {
     require_transport folder || return 0
     run_with_timeout stat -c '%F' "$GPUBOARD_DEST"
     if is_timed_out; then
-        report_failure "$GPUBOARD_DEST does not answer within $GPUBOARD_LIMIT s" 'the share hangs: see its server'
+        report_failure "$GPUBOARD_DEST does not answer within $GPUBOARD_LIMIT s" 'the network file system hangs: check its server'
         return
     elif [ "$(cat "$out")" != directory ] && [ ! -d "$GPUBOARD_DEST/" ]; then
-        report_failure "the folder $GPUBOARD_DEST is not there" 'mount it, or make it on the web host: it is never made here'
+        report_failure "the folder $GPUBOARD_DEST does not exist" 'mount it, or create it on the web host; it is never created here'
         return
     fi
     place=$GPUBOARD_DEST/$HOST
@@ -55,7 +55,7 @@ inspect_folder() {
         seconds_old=$(($(date +%s) - ${asked_at:-0}))
         [ "${seconds_old#-}" -lt 600 ] || asked_at=
     else
-        report_failure "$place cannot be written by this user" 'give it to this user, or to a group of theirs with the sticky bit (chgrp, chmod g+rwx,+t)'
+        report_failure "this user cannot write to $place" 'give it to this user, or to a group of this user with the sticky bit (chgrp, chmod g+rwx,+t)'
     fi
 }
 
@@ -66,7 +66,7 @@ inspect_clock() {
         direction=ahead
         [ "$offset" -ge 0 ] || { offset=$((-offset)) && direction=behind; }
         if [ "$offset" -gt 60 ]; then
-            report_warning "the clock of this host is $offset s $direction of the web host's" 'set both by NTP (chrony, systemd-timesyncd)'
+            report_warning "the clock of this host is $offset s $direction of the web host's" 'synchronise both with NTP (chrony, systemd-timesyncd)'
         else
             report_pass "the clock of this host is within a minute of the web host's ($offset s)"
         fi
@@ -74,33 +74,33 @@ inspect_clock() {
     fi
     run_with_timeout chronyc -n tracking
     if [ "$rc" = 0 ] && grep -q '^Leap status  *: Normal' "$out"; then
-        report_pass "chrony sets the clock:$(sed -n 's/^System time *://p' "$out")"
+        report_pass "chrony synchronises the clock:$(sed -n 's/^System time *://p' "$out")"
         return
     fi
     run_with_timeout timedatectl show -p NTPSynchronized --value
     case $rc:$(cat "$out") in
-        0:yes) report_pass 'the clock is set by NTP' ;;
-        0:no) report_warning 'the clock of this host is not set by NTP' 'as root: timedatectl set-ntp true' ;;
-        *) report_skip 'nobody here tells whether the clock is right: neither the web host, nor chrony, nor timedatectl' ;;
+        0:yes) report_pass 'the clock is synchronised with NTP' ;;
+        0:no) report_warning 'the clock of this host is not synchronised with NTP' 'as root: timedatectl set-ntp true' ;;
+        *) report_skip 'cannot tell whether the clock is right: neither the web host nor chrony nor timedatectl says so' ;;
     esac
 }
 
 # inspect_push: whether the loops report that snapshots arrive.
 inspect_push() {
-    require_settings || return 0
+    require_checks settings tools dest folder ssh-key ssh consul loops || return 0
     arrived_up='' dest=''
     [ ! -s "$SPOOL/sent" ] || read -r arrived_up dest <"$SPOOL/sent" || :
     read_uptime
     set_hang_limit "$GPUBOARD_PS_EVERY"
     if [ ! -d "$RUN" ]; then
-        report_skip 'nothing was ever started here'
+        report_skip 'the loops have never been started here'
     elif [ -e "$SPOOL/push.failed" ]; then
-        report_failure "the last push failed: $(cat "$SPOOL/push.failed")" 'see the checks above; the loops try on by themselves'
+        report_failure "the last push failed: $(cat "$SPOOL/push.failed")" 'see the checks above; the loops keep trying'
     elif [ -z "$arrived_up" ]; then
         report_failure 'nothing has arrived yet' "wait 20 s; then see the checks above, and $HERE/gpu-check.sh status"
     elif [ $((up - arrived_up)) -gt "$hang_limit" ]; then
         report_failure "nothing has arrived at $dest for $((up - arrived_up)) s" "see the checks above, and $HERE/gpu-check.sh status"
     else
-        report_pass "last arrived $((up - arrived_up)) s ago at $dest"
+        report_pass "the last push arrived $((up - arrived_up)) s ago at $dest"
     fi
 }

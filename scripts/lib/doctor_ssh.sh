@@ -50,7 +50,7 @@ KEYS
     elif [ -n "$tried" ]; then
         report_failure "the key $tried cannot be used" "$bad"
     else
-        report_failure "there is no key of this user for $GPUBOARD_DEST" './install.sh host makes one; then let it in on the web host'
+        report_failure "this user has no ssh key for $GPUBOARD_DEST" 'create one with ./install.sh host, then enrol it on the web host'
     fi
 }
 
@@ -58,16 +58,16 @@ KEYS
 inspect_receiver() {
     refusal=$(sed -n 's/^refused //p' "$out" | head -n 1)
     case $refusal in
-        "this key takes snapshots of $HOST and no commands") report_pass "$target lets this host in, after $(format_seconds "$took")" ;;
-        'this key takes snapshots of '*) report_failure "$target takes this key for another host: $refusal" "enrol it there under the right name: gpu-enrol.sh add $HOST" ;;
-        ?*) report_failure "$target lets this host in, and refuses what it sends: $refusal" 'mend that on the web host: gpuboard doctor there tells more' ;;
-        *) report_failure "$target lets this host in, but gpu-receive.sh does not answer there: ${message:-$(tail -n 1 "$out")}" "enrol the key there again: gpu-enrol.sh add $HOST" ;;
+        "this key takes snapshots of $HOST and no commands") report_pass "$target accepts this host, in $(format_seconds "$took")" ;;
+        'this key takes snapshots of '*) report_failure "$target has this key enrolled for another host: $refusal" "enrol it there under the right name: gpu-enrol.sh add $HOST" ;;
+        ?*) report_failure "$target accepts this host, but refuses what it sends: $refusal" 'correct that on the web host: gpuboard doctor there shows more' ;;
+        *) report_failure "$target accepts this host, but gpu-receive.sh does not answer there: ${message:-$(tail -n 1 "$out")}" "enrol the key there again: gpu-enrol.sh add $HOST" ;;
     esac
 }
 
 # inspect_ssh: try one login. A restricted key ignores the command; any other prints the time of the web host.
 inspect_ssh() {
-    require_transport ssh || return 0
+    require_transport ssh && require_checks ssh-key || return 0
     asked_at=$(date +%s)
     try_ssh -T 'date +%s'
     message=$(grep -vE '^(Authenticated|Transferred|Bytes|debug|Warning: Permanently)' "$err" | tr -d '\r' | awk 'NF {last = $0} END {print substr(last, 1, 200)}')
@@ -75,16 +75,16 @@ inspect_ssh() {
     if grep -q '^Authenticated to' "$err"; then
         case $GPUBOARD_DEST:$web_time in
             ssh://*:) inspect_receiver ;;
-            ssh://*) report_warning "$GPUBOARD_DEST lets this key in, and it opens a shell there: whoever has it can do all that this account can" 'enrol it on the web host with gpu-enrol.sh, which lets it push and no more: docs/security.md' ;;
-            *) report_pass "$target lets this host in, after $(format_seconds "$took")" ;;
+            ssh://*) report_warning "this key opens a shell at $GPUBOARD_DEST: whoever has it can do everything that account can" 'enrol it on the web host with gpu-enrol.sh, which restricts it to pushing: docs/security.md' ;;
+            *) report_pass "$target accepts this host, in $(format_seconds "$took")" ;;
         esac
         return
     fi
     case $rc:$(cat "$err") in
-        *'IDENTIFICATION HAS CHANGED'*) report_failure "the key of $target is another than the known one" "ask its admin for the new one; only then take the old one out (ssh-keygen -R), and log in once by hand: ssh ${port:+-p $port }$target" ;;
-        *'Host key verification failed'* | *'host key is known'*) report_failure "the key of $target is not known here" "log in there once by hand as this user (ssh ${port:+-p $port }$target), or add it to known_hosts" ;;
-        *'Permission denied'*) report_failure "$target does not take the key of this host: $message" "let it in on the web host: gpu-enrol.sh add $HOST, or for user@web:/path ssh-copy-id" ;;
-        124:* | 137:*) report_failure "$target does not answer within $GPUBOARD_LIMIT s" 'see whether the network, a firewall or sshd is in the way' ;;
-        *) report_failure "$target cannot be reached: $message" "find out why this does not work: ssh ${port:+-p $port }$target" ;;
+        *'IDENTIFICATION HAS CHANGED'*) report_failure "the host key of $target has changed" "ask its admin for the new key; then remove the old one (ssh-keygen -R) and log in once by hand: ssh ${port:+-p $port }$target" ;;
+        *'Host key verification failed'* | *'host key is known'*) report_failure "the host key of $target is not known here" "log in there once by hand as this user (ssh ${port:+-p $port }$target), or add it to known_hosts" ;;
+        *'Permission denied'*) report_failure "$target does not accept this host's key: $message" "enrol it on the web host: gpu-enrol.sh add $HOST, or for user@web:/path ssh-copy-id" ;;
+        124:* | 137:*) report_failure "$target does not answer within $GPUBOARD_LIMIT s" 'check the network, the firewall and sshd' ;;
+        *) report_failure "$target cannot be reached: $message" "find out why this fails: ssh ${port:+-p $port }$target" ;;
     esac
 }

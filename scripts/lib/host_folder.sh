@@ -31,7 +31,7 @@ set_rejection() {
 # DATA may belong to anybody if `allowed_owners` is any; else to us or root.
 enter_host_folder() {
     rejection=
-    CDPATH='' cd -P -- "$1" 2>/dev/null || { rejection="the folder $1 is not there$where (not mounted?)" && return 1; }
+    CDPATH='' cd -P -- "$1" 2>/dev/null || { rejection="the folder $1 does not exist$where (not mounted?)" && return 1; }
     data_path=$PWD
     [ -d "$HOST" ] || [ -h "$HOST" ] || mkdir "$HOST" 2>/dev/null || [ -d "$HOST" ] || {
         rejection="the folder $data_label/$HOST cannot be made$where: may $(id -un) write to $data_label, and has its disk room?"

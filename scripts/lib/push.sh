@@ -48,8 +48,8 @@ record_failure() {
     # sftp always ends with "Connection closed", and our own mkdir and chmod of an existing folder are not the cause
     reason=$(awk 'NF && (last == "" || !/^(Connect(ed|ion closed)|remote (mkdir|setstat)|Couldn.t (create directory|setstat))/) {last = $0} END {print substr(last, 1, 300)}' "$stderr")
     case $reason in
-        *'Host key verification failed'*) reason="the key of $GPUBOARD_DEST is not known here: log in there once by hand, or add it to known_hosts" ;;
-        *gpu-receive.sh:*'not found'*) reason="the key of this host is not enrolled at $GPUBOARD_DEST, but opens a shell there: call gpu-enrol.sh on the web host" ;;
+        *'Host key verification failed'*) reason="the host key of $GPUBOARD_DEST is not known here: log in there once by hand, or add it to known_hosts" ;;
+        *gpu-receive.sh:*'not found'*) reason="the key of this host is not enrolled at $GPUBOARD_DEST, but opens a shell there: run gpu-enrol.sh on the web host" ;;
     esac
     reason=${reason:-the connection was cut}
     if [ "$mode" = once ]; then
@@ -66,7 +66,7 @@ push_snapshots() {
     stderr=$RUN/push.stderr
     exec 7>>"$RUN/push"
     if [ "$mode" = once ]; then
-        flock -w "$((GPUBOARD_LIMIT + 7))" 7 || die "an earlier push to $GPUBOARD_DEST hangs"
+        flock -w "$((GPUBOARD_LIMIT + 7))" 7 || die "an earlier push to $GPUBOARD_DEST is hanging"
     else
         flock -n 7 || exit 0
     fi

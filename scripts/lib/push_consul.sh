@@ -16,7 +16,7 @@ push_to_consul() {
     cat "$@" | gzip -n >"$RUN/consul.gz" || return 1
     packed_bytes=$(wc -c <"$RUN/consul.gz")
     if [ "$packed_bytes" -gt "$MAX_VALUE_BYTES" ]; then
-        echo "the snapshot has $((packed_bytes / 1024)) KB when packed, and Consul takes 512 KB: nothing was sent" >&2
+        echo "the snapshot has $((packed_bytes / 1024)) KB compressed, and Consul accepts 512 KB: nothing was sent" >&2
         return 1
     fi
     put_to_consul push "kv/$prefix/data/$HOST" "$RUN/consul.gz"

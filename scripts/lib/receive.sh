@@ -52,7 +52,7 @@ receive_update() {
             return
             ;;
         cut) exit 1 ;;
-        *) refuse_update 'it could not be written on the web host: is its disk full?' && exit 1 ;;
+        *) refuse_update 'it could not be saved on the web host: is its disk full?' && exit 1 ;;
     esac
     # shellcheck disable=SC2086 # one word a file
     report=$(cd .new && exec mv -f $details .. 2>&1) || {
@@ -68,7 +68,7 @@ started_cs=$now_cs
 while read -r word version verb size rest; do
     case $word.$version.$verb.$rest in
         gpuboard.1.push.) ;;
-        *) refuse_update 'this is not an update that this version of gpu-receive.sh knows' && exit 1 ;;
+        *) refuse_update 'this version of gpu-receive.sh does not know this kind of update' && exit 1 ;;
     esac
     case $size in
         '' | *[!0-9]* | 0* | ?????????*) size=too-many ;;

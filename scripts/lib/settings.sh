@@ -69,7 +69,7 @@ read_conf_file() {
         key=${line%%=*} shown_line=$line
         case $key in *TOKEN*) shown_line="$key=•••" ;; esac
         case $key in
-            GPUBOARD_*' ' | CONSUL_*' ') die "$GPUBOARD_CONF: no blanks around = in '$shown_line'" ;;
+            GPUBOARD_*' ' | CONSUL_*' ') die "$GPUBOARD_CONF: no spaces around = in '$shown_line'" ;;
             GPUBOARD_DEST | GPUBOARD_SPOOL | GPUBOARD_LIMIT | GPUBOARD_DISK_USE | GPUBOARD_SSH_CONFIG | GPUBOARD_SSH_KEY) ;;
             GPUBOARD_GPUS_EVERY | GPUBOARD_PROCESSES_EVERY | GPUBOARD_PS_EVERY | GPUBOARD_NVIDIA | GPUBOARD_AMD) ;;
             CONSUL_HTTP_ADDR | CONSUL_HTTP_TOKEN | CONSUL_HTTP_SSL | CONSUL_HTTP_SSL_VERIFY) ;; # used by the builder too
@@ -79,7 +79,7 @@ read_conf_file() {
         esac
         eval "[ -n \"\${$key+set}\" ]" && continue
         value=${line#*=}
-        case $value in ' '*) die "$GPUBOARD_CONF: no blanks around = in '$shown_line'" ;; esac
+        case $value in ' '*) die "$GPUBOARD_CONF: no spaces around = in '$shown_line'" ;; esac
         value=${value%"$cr"}
         eval "$key=\$value"
     done
@@ -88,9 +88,9 @@ read_conf_file() {
 # check_destination: refuse a destination that can never work now, not at every push.
 check_destination() {
     case ${GPUBOARD_DEST:-} in
-        '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: say where snapshots go, for example ssh://gpuboard@web" ;;
-        [!/]*:) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but names no folder behind the colon: write user@web:/path/data" ;;
-        ssh://*[!][A-Za-z0-9._@:%-]* | ssh://-* | ssh://*@-* | ssh:// | ssh://*@) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be ssh://user@web or ssh://user@web:port: the folder is the web host's own matter" ;;
+        '') die "GPUBOARD_DEST is not set${GPUBOARD_CONF:+ (nor in $GPUBOARD_CONF)}: set where snapshots go, for example ssh://gpuboard@web" ;;
+        [!/]*:) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but has no folder after the colon: write user@web:/path/data" ;;
+        ssh://*[!][A-Za-z0-9._@:%-]* | ssh://-* | ssh://*@-* | ssh:// | ssh://*@) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be ssh://user@web or ssh://user@web:port: the web host chooses the folder" ;;
         ssh://*) ;;
         consul://*)
             # shellcheck source=scripts/lib/consul.sh
@@ -98,7 +98,7 @@ check_destination() {
             parse_consul_destination
             check_consul_settings
             ;;
-        *://*) die "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not know: give ssh://user@web, a folder, user@web:/path/data, or consul://addr:port/prefix" ;;
+        *://*) die "GPUBOARD_DEST is '$GPUBOARD_DEST', which this version does not support: use ssh://user@web, a folder, user@web:/path/data, or consul://addr:port/prefix" ;;
         /* | [!\"\']*:*) ;;
         *) die "GPUBOARD_DEST is '$GPUBOARD_DEST', but must be ssh://user@web, an absolute folder, or user@web:/path/data, without quotes" ;;
     esac

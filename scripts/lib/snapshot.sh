@@ -24,11 +24,11 @@ run_limited() {
         200)
             kill_hung_holders "$lock"
             if ! flock -w 1 "$lock" true; then
-                echo "an earlier $name (pid${pids:- of another user}) hangs and cannot be killed; no other is started" >&2
+                echo "an earlier $name (pid${pids:- of another user}) hangs and cannot be killed; it is not started again" >&2
             elif [ -n "$pids" ]; then
-                echo "an earlier $name (pid$pids) hung and was killed; the next tick asks again" >&2
+                echo "an earlier $name (pid$pids) hung and was killed; the next interval tries again" >&2
             else
-                echo "other calls of $name took too long to wait for; the next tick asks again" >&2
+                echo "other calls of $name took too long; the next interval tries again" >&2
             fi
             ;;
     esac

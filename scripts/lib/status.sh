@@ -7,7 +7,7 @@ print_loop() {
     case $state in
         running) message="runs (pid $pid), last snapshot $age s ago" ;;
         hung) message="hangs (pid ${pid:-unknown}), last snapshot ${age:-unknown} s ago" ;;
-        stopped) message='does not run' ;;
+        stopped) message='is not running' ;;
     esac
     [ "$state" = running ] || code=1
     printf '%-12s %s\n' "$2" "$message"

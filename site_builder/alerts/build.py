@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # it imports this package
 
 PROBLEM_WHERE = "alerts"
 HOOKS_SETTING = "GPUBOARD_HOOKS"
-INTERNAL_ERROR = "a fault of gpuboard's own"
+INTERNAL_ERROR = "an internal error of gpuboard"
 MAX_NAMED_HOSTS = 5
 # How long a build waits for another writer of the alert state.
 BUILD_LOCK_TIMEOUT_S = 1.0
@@ -113,7 +113,7 @@ class AlertEngine:
             if failing:  # what of these hosts is over is unknown
                 failing_hosts = frozenset(condition.host for condition, _ in failing)
                 names = formatting.format_names(sorted(filter(None, failing_hosts))[:MAX_NAMED_HOSTS])
-                where = names or "what concerns no host"
+                where = names or "alerts about no host"
                 self.failure = f"{INTERNAL_ERROR} at {where} ({failing[0][1]}): nothing is told of it"
                 conditions = [condition for condition in conditions if condition.host not in failing_hosts]
                 context = context._replace(failed_hosts=failed_hosts | failing_hosts)

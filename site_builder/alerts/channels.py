@@ -97,7 +97,7 @@ class NotificationChannels:
                 return self.send_to_person(name, notification, message)
             if f"{kind}:" == model.CHANNEL_PREFIX and name in self.channel_urls:
                 return self.send_to_url(self.channel_urls[name], notification, message)
-            return DeliveryOutcome(model.REFUSED, "there is no such channel any more")
+            return DeliveryOutcome(model.REFUSED, "this channel no longer exists")
         except ChannelUnusableError as error:
             return DeliveryOutcome(model.FAILED, str(error))
         except Exception as error:  # its message may contain an address
@@ -123,14 +123,14 @@ class NotificationChannels:
     def explain_unknown_person(self, person: str) -> str:
         if not self.contacts.is_complete:
             return "the contacts cannot be read"
-        return f"nobody knows how to tell {person}: a line in the contacts says it, or GPUBOARD_MAIL_DOMAIN for all"
+        return f"no contact for {person}: add a line to the contacts, or set GPUBOARD_MAIL_DOMAIN"
 
     def send_to_contact(self, contact: Contact, notification: Notification, message: AlertMessage) -> DeliveryOutcome:
         if contact.is_url:
             return self.send_to_url(contact.address, notification, message)
         if contact.kind == MAIL_KIND:
             if not self.alert_settings.mail_url:
-                raise ChannelUnusableError("GPUBOARD_MAIL is not set: no mail server is known")
+                raise ChannelUnusableError("GPUBOARD_MAIL is not set, so there is no mail server")
             service = build_apprise_channel(self.alert_settings.mail_url)
             return self.send_mail(service, notification, message, contact.address, (contact.address,))
         slack = self.alert_settings.slack
@@ -226,7 +226,7 @@ def call_channel_with_timeout(
         return outcomes[0]
     if progress:  # set before has_begun is read: the delivery has begun by now, or sees this and never begins
         progress.is_abandoned = True
-    return describe_end(f"did not end within {timeout_s:.0f} s")
+    return describe_end(f"did not finish within {timeout_s:.0f} s")
 
 
 def name_channel_in_outcome(outcome: DeliveryOutcome, receiver: str) -> DeliveryOutcome:
@@ -238,7 +238,7 @@ def build_apprise_channel(url: str) -> Any:  # noqa: ANN401 # a service of appri
     scheme = parse_channel_scheme(url)
     for parameter, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if parameter.lower() in FILE_PARAMETERS:
-            raise ChannelUnusableError(f"its address has {parameter.lower()}=, and no file is read for a letter")
+            raise ChannelUnusableError(f"its address has {parameter.lower()}=, but notifications read no files")
     try:
         with silence_channel_libraries():
             from apprise import Apprise, AppriseAsset, AppriseAttachment  # noqa: PLC0415, TID251 # slow to import
@@ -263,14 +263,14 @@ def build_apprise_channel(url: str) -> Any:  # noqa: ANN401 # a service of appri
     except Exception as error:  # its message may contain the address
         raise ChannelUnusableError(f"its address {scheme}://… cannot be used ({type(error).__name__})") from None
     if service is None:
-        raise ChannelUnusableError(f"its address {scheme}://… is not one that apprise understands")
+        raise ChannelUnusableError(f"its address {scheme}://… is not supported by apprise")
     if not is_mail_channel(service) and (scheme in REFUSED_SCHEMES or not is_http_channel(type(service))):
-        raise ChannelUnusableError(f"{scheme}:// is not used: it does not go by HTTP or mail; a hook can do it")
+        raise ChannelUnusableError(f"{scheme}:// is not supported: it uses neither HTTP nor mail; use a hook instead")
     # a template would be read for each notification, from a file or a URL
     if any(isinstance(value, AppriseAttachment) and len(value) for value in vars(service).values()):
-        raise ChannelUnusableError(f"its address {scheme}://… names a template, and no file is read for a letter")
+        raise ChannelUnusableError(f"its address {scheme}://… names a template, but notifications read no files")
     if not service.enabled:
-        raise ChannelUnusableError(f"{scheme}:// needs a library that is not there")
+        raise ChannelUnusableError(f"{scheme}:// needs a library that is not installed")
     service.retry, service.redirects = 0, False  # the queue retries
     service.socket_connect_timeout = http_client.CONNECT_TIMEOUT_S
     service.socket_read_timeout = http_client.READ_TIMEOUT_S

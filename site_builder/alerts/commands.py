@@ -39,7 +39,7 @@ from site_builder.snapshots.completion import complete_hosts
 from site_builder.watches.build import WatchConditions
 
 MAX_SILENCE_S = 31 * DAY  # for longer there is maintenance, in hosts.txt
-NO_RECEIVERS_MESSAGE = "nobody is told anything: set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS (docs/alerts.md)"
+NO_RECEIVERS_MESSAGE = "alerts are off: set GPUBOARD_NOTIFY, GPUBOARD_MAIL or GPUBOARD_HOOKS (docs/alerts.md)"
 
 
 @click.group()
@@ -106,8 +106,8 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
     if only is None:
         if not receivers:
             problem = next((hook.problem for hook in hooks if hook.problem), None)
-            message = "there is no channel and no hook to test: a person is told with --to person:LOGIN"
-            raise CommandError(f"the folder of hooks {problem}" if problem else message)
+            message = "there is no channel and no hook to test; to test a person, use --to person:LOGIN"
+            raise CommandError(f"the hooks folder {problem}" if problem else message)
         return list(receivers.values())
     if only in receivers:
         return [receivers[only]]
@@ -115,7 +115,7 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
         return [only]
     names = ", ".join(receivers)
     raise CommandError(
-        f"nothing is called {only[:80]!r}: there is {f'{names} and ' if names else ''}{model.PERSON_PREFIX}LOGIN"
+        f"unknown receiver {only[:80]!r}: there is {f'{names} and ' if names else ''}{model.PERSON_PREFIX}LOGIN"
     )
 
 
@@ -156,7 +156,9 @@ def list_alerts(settings: Settings, as_json: bool) -> None:
         print_alert_lines(table.format_alert_list(alert_list, now, find_terminal_width()))
     print_alert_command_problems(config_files.list_problems(), settings)
     if settings.alerts.is_enabled and state.started_at is None:
-        print_command_message("no build has looked yet; `gpuboard alerts run --dry-run` shows what it would tell")
+        print_command_message(
+            "no build has evaluated the alert rules yet; `gpuboard alerts run --dry-run` shows what would be sent"
+        )
 
 
 @alerts.command("history")
@@ -182,7 +184,7 @@ def show_alert_history(settings: Settings, since: str, as_json: bool) -> None:
     elif records:
         print_alert_lines(table.format_history_table(records, now, find_terminal_width()))
     else:
-        print_command_message(f"nothing was told since {format_alert_time(first, now)}")
+        print_command_message(f"nothing was sent since {format_alert_time(first, now)}")
 
 
 @alerts.command("silence")
@@ -203,7 +205,7 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
     gpuboard alerts silence atlas --end
     """
     if end == (length is not None):
-        raise click.UsageError("say for how long, as --for 2h, or --end")
+        raise click.UsageError("give a duration such as --for 2h, or --end")
     now, until = Now(time.time(), settings.zone), None
     if length is not None:
         try:
@@ -211,7 +213,7 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
         except moments.UnclearTimeError as error:
             raise click.UsageError(f'--for: "{length}" {error}') from None
         if not now.epoch < until <= now.epoch + MAX_SILENCE_S:
-            message = "a host can be silenced for up to 31 days: for longer, mark it as maintenance in data/hosts.txt"
+            message = "a host can be silenced for up to 31 days; for longer, mark it as maintenance in data/hosts.txt"
             raise click.UsageError(message)
     store = open_alert_store(settings.state, settings.kv)
     try:
@@ -231,9 +233,9 @@ def silence_hosts(settings: Settings, hosts: Sequence[str], length: str | None, 
     with translate_alert_errors(settings):
         store.change(change_silences)
     for name in names:
-        change = "is silent no longer" if before.get(name, 0) > now.epoch else "was not silent"
+        change = "is no longer silenced" if before.get(name, 0) > now.epoch else "was not silenced"
         if until is not None:
-            change = f"is silent until {format_alert_time(until, now)}"
+            change = f"is silenced until {format_alert_time(until, now)}"
         print_command_message(f"{name} {change}")
 
 
@@ -276,7 +278,7 @@ def run_alerts_command(settings: Settings, dry_run: bool, as_json: bool) -> None
         except OSError as error:
             raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None
     if not count:
-        print_command_message("no letter is due")
+        print_command_message("no notification is due")
     if failures:
         sys.exit(1)
 

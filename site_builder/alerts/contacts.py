@@ -147,16 +147,16 @@ def parse_contacts(data: bytes, mail_domain: str | None = None) -> Contacts:
             continue
         contact = parse_contact(address) if comma and len(text) <= MAX_CONTACT_CHARACTERS else None
         if not comma or not login or len(login) > MAX_LOGIN_CHARACTERS or SERVICE_URL.match(login):
-            problems.append(f"line {number}: it is not of the form login,address")
+            problems.append(f"line {number}: not of the form login,address")
             continue
         if contact is None:
             wanted = "a mail address, slack:MEMBER-ID, or an address of a service such as tgram://…"
-            problems.append(f"line {number}: the address behind the comma is not {wanted}")
+            problems.append(f"line {number}: the address after the comma is not {wanted}")
             continue
         contacts = by_login.setdefault(fold_login(login), {})
         if len(contacts) == MAX_CONTACTS_PER_PERSON and contact not in contacts:
             limit = f"more than {MAX_CONTACTS_PER_PERSON} addresses"
-            problems.append(f"line {number}: this person has {limit}; this one does not count")
+            problems.append(f"line {number}: this person has {limit}; this one is ignored")
         else:
             contacts[contact] = None
     contacts_by_login = {login: tuple(contacts) for login, contacts in by_login.items()}
@@ -205,7 +205,7 @@ class ContactsAndRules:
     def read_rules(self) -> tuple[dict[str, AlertRule], list[Problem]]:
         """Return the rules in force, and what is wrong with their file; never raise."""
         file, before = self.rules_file, self.rules_file.content
-        problems = file.refresh("the rules of before count", "those by default count")
+        problems = file.refresh("the previous rules stay in effect", "the defaults apply")
         if self.state_folder and file.content is not None and file.content != before:
             with suppress(OSError):  # other files report a state folder that cannot be written
                 files.write_atomically(self.state_folder / GOOD_RULES_FILE, file.content, 0o600)
@@ -220,7 +220,7 @@ class ContactsAndRules:
     def read_contacts(self) -> tuple[Contacts, list[Problem]]:
         """Return the contacts without aliases, and what is wrong with their file; never raise."""
         file, mail_domain = self.contacts_file, self.alerts.mail_domain
-        problems = file.refresh("the contacts of before count", "what is for people waits")
+        problems = file.refresh("the previous contacts stay in effect", "notifications to people wait")
         if file.content is None:
             return Contacts(mail_domain=mail_domain, is_complete=not self.alerts.contacts_file), problems
         contacts = self.parse_contacts(file.content, mail_domain)
@@ -259,8 +259,8 @@ class ProtectedConfigFile:
             real_parent = Path(os.path.realpath(parent))
             for forbidden in self.forbidden_folders:  # hosts write in data/, and everybody reads www/
                 if Path(os.path.realpath(forbidden)) in (real_parent, *real_parent.parents):
-                    reason = f"it lies in {forbidden.name}/, which is not the builder's alone"
-                    raise files.FileRefusedError(f"{reason}; put it beside gpuboard.conf")
+                    reason = f"it is in {forbidden.name}/, where others can write"
+                    raise files.FileRefusedError(f"{reason}; put it next to gpuboard.conf")
             folder = os.open(parent, files.ROOT_FOLDER_FLAGS)
             try:
                 if files.read_signature(name, folder) != self.signature or self.signature is None:
@@ -279,7 +279,7 @@ class ProtectedConfigFile:
         files.check_regular_file(status)
         writers = stat.S_IWGRP | stat.S_IWOTH if self.is_secret else stat.S_IWOTH
         if status.st_uid not in (os.geteuid(), 0):
-            raise files.FileRefusedError("it is another user's; only the builder's user and root may own it")
+            raise files.FileRefusedError("it belongs to another user; its owner must be the builder's user or root")
         if status.st_mode & writers:
             mode = "600" if self.is_secret else "o-w"
-            raise files.FileRefusedError(f"others can write it; chmod {mode} {Path(self.path or '').name} closes it")
+            raise files.FileRefusedError(f"other users can write it; fix: chmod {mode} {Path(self.path or '').name}")

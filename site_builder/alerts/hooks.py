@@ -31,8 +31,8 @@ KILL_TIMEOUT_S = 5.0  # a program that survives SIGKILL hangs in the kernel: do 
 EXIT_RETRY_LATER = os.EX_TEMPFAIL
 HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_ERRORS = {
-    errno.ENOENT: "the program that its first line names is not there",
-    errno.ENOEXEC: "its first line must name its program, as #!/bin/sh does",
+    errno.ENOENT: "the program in its first line does not exist",
+    errno.ENOEXEC: "its first line must name its interpreter, such as #!/bin/sh",
 }
 URL_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)\S+")
 
@@ -64,7 +64,7 @@ class HookFolder:
                 return [Hook("", problem)]
             names = sorted(path.name for path in folder.iterdir() if not IGNORED_NAME.fullmatch(path.name))
         except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-            return [Hook("", f"cannot be read: {getattr(error, 'strerror', None) or 'its links lead nowhere'}")]
+            return [Hook("", f"cannot be read: {getattr(error, 'strerror', None) or 'its links are broken'}")]
         return [Hook(clean_excerpt(name, 64), find_hook_problem(folder / name)) for name in names[:MAX_HOOKS]]
 
     def find_folder_problem(self, folder: Path) -> str | None:
@@ -73,22 +73,22 @@ class HookFolder:
             return "is not a folder"
         for forbidden in self.forbidden_folders:
             if (resolved := forbidden.resolve()) == folder or resolved in folder.parents:
-                return f"lies inside {forbidden}, where others write: nothing in it is run"
+                return f"lies inside {forbidden}, where others write: nothing in it runs"
         for path in dict.fromkeys(iterate_hook_path_folders(self.folder or folder)):
             if reason := find_hook_permission_problem(path.lstat()):
-                where = f"{path}, {'in which it lies' if path in folder.parents else 'by which it is reached'}, "
-                return f"{'' if path == folder else where}{reason}: nothing in it is run"
+                where = f"{path}, {'its parent folder' if path in folder.parents else 'on the path to it'}, "
+                return f"{'' if path == folder else where}{reason}: nothing in it runs"
         return None
 
     def run_hook(self, name: str, alert_json: bytes) -> DeliveryOutcome:
         """Run a hook with an alert on its stdin; end it after a time, with everything that it started."""
         if self.folder is None:
-            return DeliveryOutcome(REFUSED, "GPUBOARD_HOOKS is not set any more")
+            return DeliveryOutcome(REFUSED, "GPUBOARD_HOOKS is no longer set")
         problems = {hook.name: hook.problem for hook in self.check_hooks()}
         if "" in problems:
-            return DeliveryOutcome(FAILED, f"the folder of hooks {problems['']}")
+            return DeliveryOutcome(FAILED, f"the hooks folder {problems['']}")
         if name not in problems:
-            return DeliveryOutcome(REFUSED, "there is no such hook any more")
+            return DeliveryOutcome(REFUSED, "this hook no longer exists")
         if problems[name]:
             return DeliveryOutcome(FAILED, f"the hook {problems[name]}")
         path = self.folder.resolve() / name
@@ -118,12 +118,12 @@ class HookFolder:
         last_line = ": " + URL_PATTERN.sub(r"\1…", clean_excerpt(lines[-1])) if lines else ""
         # one that was killed may have told somebody
         if code is None or code == -signal.SIGKILL:
-            return DeliveryOutcome(UNSURE, f"the hook was ended after {self.timeout_s:.0f} s, or killed{last_line}")
+            return DeliveryOutcome(UNSURE, f"the hook was stopped after {self.timeout_s:.0f} s, or killed{last_line}")
         if code < 0:
-            return DeliveryOutcome(UNSURE, f"the hook died of signal {-code}{last_line}")
+            return DeliveryOutcome(UNSURE, f"the hook was killed by signal {-code}{last_line}")
         if code == EXIT_RETRY_LATER:
-            return DeliveryOutcome(FAILED, f"the hook asks to be run again later{last_line}")
-        return DeliveryOutcome(REFUSED, f"the hook ended with {code}{last_line}")
+            return DeliveryOutcome(FAILED, f"the hook asked to be run again later{last_line}")
+        return DeliveryOutcome(REFUSED, f"the hook failed with exit code {code}{last_line}")
 
 
 def iterate_hook_path_folders(path: Path) -> Iterator[Path]:
@@ -148,23 +148,23 @@ def find_hook_permission_problem(status: os.stat_result) -> str | None:
     """Explain who besides the builder's user and root may write; a sticky folder counts, since anybody adds files."""
     if status.st_uid not in (0, os.geteuid()):
         return "belongs to another user"
-    return "can be written by others than its owner" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
+    return "can be written by users other than its owner" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
 
 
 def find_hook_problem(path: Path) -> str | None:
     if not HOOK_NAME.fullmatch(path.name):
-        return "has a name with other letters than A-Z a-z 0-9 . _ -"
+        return "has a name with characters other than A-Z a-z 0-9 . _ -"
     try:
         status = path.lstat()
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be inspected: {error.strerror}"
     if stat.S_ISLNK(status.st_mode):
         return "is a link, and links are not followed"
     if not stat.S_ISREG(status.st_mode):
         return "is not a plain file"
     if reason := find_hook_permission_problem(status):
         return reason
-    return None if os.access(path, os.X_OK) else "is not executable: chmod u+x makes it so"
+    return None if os.access(path, os.X_OK) else "is not executable: chmod u+x"
 
 
 def build_hook_environment() -> dict[str, str]:

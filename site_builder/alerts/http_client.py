@@ -20,13 +20,13 @@ CHUNK_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 86400
 HTTP_FUNCTIONS = frozenset({"request", "get", "options", "head", "post", "put", "patch", "delete"})
 STATUS_MEANINGS = {
-    400: "does not understand the letter",
+    400: "does not understand the notification",
     401: "does not accept its token or password",
     403: "does not accept its token, or forbids it",
     404: "knows no such address",
-    410: "has nothing at this address any more",
-    413: "finds the letter too large",
-    429: "wants fewer letters",
+    410: "no longer has this address",
+    413: "refuses the notification as too large",
+    429: "wants fewer notifications",
 }
 
 
@@ -80,11 +80,11 @@ class AlertHttpClient:
         if UNSURE in last_by_status:
             return last_by_status[UNSURE]
         if has_many_receivers and SENT in last_by_status:
-            return DeliveryOutcome(UNSURE, "some of the receivers in its address took it, and others did not")
+            return DeliveryOutcome(UNSURE, "some of the recipients in its address accepted it, others did not")
         if FAILED in last_by_status or not self.outcomes:
             return last_by_status.get(FAILED, DeliveryOutcome(FAILED))
         # every answer looked fine to us but not to the service
-        return DeliveryOutcome(UNSURE, "was answered in words that nobody understands")
+        return DeliveryOutcome(UNSURE, "got an answer that could not be understood")
 
 
 def derive_http_apprise_class(plugin: type, client: AlertHttpClient) -> type:
@@ -106,15 +106,15 @@ def derive_http_apprise_class(plugin: type, client: AlertHttpClient) -> type:
 
 def judge_alert_http_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests
     if status == 504:  # a gateway that got no answer knows no more than we do
-        return DeliveryOutcome(UNSURE, "answered 504: nobody knows whether it arrived behind that")
+        return DeliveryOutcome(UNSURE, "answered 504: it may have arrived")
     if 200 <= status < 300:
         answer = parse_http_json_answer(body)  # Slack and others refuse with a status of 200
         if answer.get("ok") is False or answer.get("success") is False or answer.get("errcode"):
-            return DeliveryOutcome(FAILED, "refused it in its answer", parse_http_retry_after(headers, body))
+            return DeliveryOutcome(FAILED, "refused it", parse_http_retry_after(headers, body))
         return DeliveryOutcome(SENT)
     if 300 <= status < 400:
-        return DeliveryOutcome(FAILED, f"answered {status}: the address leads elsewhere, which is not followed")
-    meaning = STATUS_MEANINGS.get(status) or ("has an error of its own" if status >= 500 else "did not take it")
+        return DeliveryOutcome(FAILED, f"answered {status}: the address redirects, which is not followed")
+    meaning = STATUS_MEANINGS.get(status) or ("has an internal error" if status >= 500 else "did not accept it")
     retry_after_s = parse_http_retry_after(headers, body) if status in (429, 503) else None
     return DeliveryOutcome(FAILED, f"{meaning} (HTTP {status})", retry_after_s)
 
@@ -161,12 +161,12 @@ def judge_alert_http_error(error: Exception) -> DeliveryOutcome:
     meanings: tuple[tuple[type[Exception], str, str], ...] = (
         (exceptions.ReadTimeout, UNSURE, "did not answer in time"),
         (exceptions.ConnectTimeout, FAILED, "cannot be reached in time"),
-        (exceptions.SSLError, FAILED, "cannot be reached by TLS, or its certificate cannot be trusted"),
-        (exceptions.ProxyError, FAILED, "cannot be reached by the proxy"),
-        (exceptions.ConnectionError, UNSURE, "ended the connection without an answer"),
+        (exceptions.SSLError, FAILED, "cannot be reached over TLS, or its certificate is not trusted"),
+        (exceptions.ProxyError, FAILED, "cannot be reached through the proxy"),
+        (exceptions.ConnectionError, UNSURE, "closed the connection without an answer"),
         (ValueError, FAILED, "has an address that cannot be used"),  # InvalidURL and its like
     )
     for error_type, status, reason in meanings:
         if isinstance(error, error_type):
             return DeliveryOutcome(status, reason)
-    return DeliveryOutcome(UNSURE, f"was sent to, and that broke off ({type(error).__name__})")
+    return DeliveryOutcome(UNSURE, f"was cut off during sending ({type(error).__name__})")

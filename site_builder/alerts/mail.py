@@ -67,16 +67,16 @@ class MailDelivery:
         except smtplib.SMTPRecipientsRefused as error:
             codes = [code for code, _ in error.recipients.values()]
             status = REFUSED if codes and all(code >= 500 for code in codes) else FAILED
-            return DeliveryOutcome(status, f"knows no such receiver (SMTP {codes[0] if codes else '?'})")
+            return DeliveryOutcome(status, f"does not know this recipient (SMTP {codes[0] if codes else '?'})")
         except smtplib.SMTPResponseException as error:  # a server that says so is sure
-            return DeliveryOutcome(FAILED, f"did not take it (SMTP {error.smtp_code})")
+            return DeliveryOutcome(FAILED, f"did not accept it (SMTP {error.smtp_code})")
         except (OSError, smtplib.SMTPException, ValueError) as error:
             if self.has_begun:
-                return DeliveryOutcome(UNSURE, "fell silent after it was given the message")
+                return DeliveryOutcome(UNSURE, "stopped answering after it received the message")
             return DeliveryOutcome(FAILED, describe_smtp_error(error))
         finally:
             smtp.close()
-        return DeliveryOutcome(SENT, f"refused {len(refused)} of its receivers" if refused else "")
+        return DeliveryOutcome(SENT, f"refused {len(refused)} of its recipients" if refused else "")
 
     def connect(self) -> smtplib.SMTP:
         context = ssl.create_default_context()
@@ -122,7 +122,7 @@ class BoundedSmtpReplies(BufferedReader):
 
     def readline(self, limit: int | None = -1) -> bytes:
         if self.bytes_left <= 0:
-            raise OSError(errno.EMSGSIZE, "talks for ever")
+            raise OSError(errno.EMSGSIZE, "sends an endless reply")
         line = super().readline(limit)
         self.bytes_left -= len(line)
         return line
@@ -143,10 +143,10 @@ def describe_smtp_error(error: Exception) -> str:
     """Explain why the server got nothing, without its own words: they may repeat the password."""
     meanings: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
         (smtplib.SMTPAuthenticationError, "does not accept its user and password"),
-        (smtplib.SMTPNotSupportedError, "has no STARTTLS or no login: does its address say how it is meant?"),
-        (smtplib.SMTPException, "ended the connection, or speaks no SMTP"),
-        (ssl.SSLCertVerificationError, "has a certificate that cannot be trusted"),
-        (ssl.SSLError, "cannot be reached by TLS: is its port right?"),
+        (smtplib.SMTPNotSupportedError, "supports no STARTTLS or no login: check its address"),
+        (smtplib.SMTPException, "closed the connection, or does not speak SMTP"),
+        (ssl.SSLCertVerificationError, "has an untrusted certificate"),
+        (ssl.SSLError, "cannot be reached over TLS: check its port"),
         ((socket.timeout, TimeoutError), f"did not answer within {SMTP_TIMEOUT_S:.0f} s"),
         (socket.gaierror, "is not known on this network"),
         (ConnectionRefusedError, "cannot be reached: nothing answers there"),

@@ -344,7 +344,7 @@ def describe_queue_problems(state: AlertState, now: int) -> list[str]:
     waiting = [queued for queued in state.notifications if queued.tries or now - queued.due_at > OVERDUE_AFTER_S]
     for to, group in groupby(sorted(waiting, key=lambda queued: queued.to), key=lambda queued: queued.to):
         queue = list(group)
-        reason = next((queued.last_error for queued in queue if queued.last_error), "nobody sends them")
+        reason = next((queued.last_error for queued in queue if queued.last_error), "no process sends them")
         subject = "a letter waits" if len(queue) == 1 else f"{len(queue)} letters wait"
         sentences.append(f"{subject} for {to.replace(':', ' ', 1)}: {reason}")
     for status, singular, plural, sentence, last in (

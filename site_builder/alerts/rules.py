@@ -88,8 +88,8 @@ def parse_rules(data: bytes) -> tuple[dict[str, AlertRule], list[str]]:
                 problem = f"there is no rule {quote_rule_value(head[1])}; {hint}"
                 section = ""  # ignore the lines below it
         elif text and section is None:
-            example = f"begin with [{ALL_SECTION}], or with a rule such as [{model.ALL_RULES[0]}]"
-            problem = f"this stands before any section: {example}"
+            example = f"start with [{ALL_SECTION}] or a rule such as [{model.ALL_RULES[0]}]"
+            problem = f"this is before any section: {example}"
         elif text and section:
             problem = parse_rule_line(text, section, sections.setdefault(section, {}))
         if problem:
@@ -160,7 +160,7 @@ def list_rule_keys(rule_name: str) -> tuple[str, ...]:
 
 def suggest_rule_word(word: str, allowed: Collection[str]) -> str:
     close = get_close_matches(word, allowed, 1)
-    return f"is it {close[0]}?" if close else f"there are {', '.join(allowed)}"
+    return f"is it {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
 
 
 def quote_rule_value(text: str) -> str:
@@ -226,7 +226,7 @@ YES_NO_KEY = RuleKey(
 RULE_KEYS: Mapping[str, RuleKey] = {
     "on": YES_NO_KEY,
     "to": RuleKey(
-        "but must be names of channels with blanks between them, or all, person, hooks or none",
+        "but must be names of channels separated by spaces, or all, person, hooks or none",
         parse_rule_receivers,
         lambda value: " ".join(value) or "none",
     ),
@@ -327,7 +327,7 @@ class AlertRuleEvaluation:
             if self.is_first_run or rule is None or not rule.on:
                 self.remember_reported(condition)
             else:
-                what = f"it has {format_count(gpu_count, 'GPU')}" if gpu_count else "it has told no GPU yet"
+                what = f"it has {format_count(gpu_count, 'GPU')}" if gpu_count else "it has not reported any GPU yet"
                 yield condition._replace(what=what)
 
     def was_reported(self, condition: Condition) -> bool:
@@ -401,7 +401,7 @@ class AlertRuleEvaluation:
         since = tracked.first_seen_at if condition.since is None else condition.since
         if condition.is_lasting:
             lasted = describe_rule_wait(self.now_s - tracked.first_seen_at)
-            reason = f"rule {rule.name}: it was so {lasted}, and had to be {describe_rule_wait(rule.delay)}"
+            reason = f"rule {rule.name}: it lasted {lasted}, and had to last {describe_rule_wait(rule.delay)}"
             self.queue_builder.add_change(ConditionChange(condition, model.STEP_BEGUN, since, None, reason), rule)
             # keep the condition as reported, so that its end names the same
             self.conditions[key] = tracked._replace(condition=condition, reported_at=self.now_s)
@@ -471,7 +471,9 @@ class AlertRuleEvaluation:
         elif tracked.reported_at is not None and rule.send_resolved:
             since = tracked.first_seen_at if condition.since is None else condition.since
             lasted = describe_rule_wait(self.now_s - cleared_at)
-            reason = f"rule {rule.name}: it is over {lasted}, and had to be {describe_rule_wait(rule.resolve_after)}"
+            reason = (
+                f"rule {rule.name}: it has been over {lasted}, and had to be {describe_rule_wait(rule.resolve_after)}"
+            )
             ended = condition._replace(what=f"until then: {condition.what}" if condition.what else "")
             change = ConditionChange(ended, model.STEP_OVER, since, cleared_at, reason, tracked.reported_at)
             self.queue_builder.add_change(change, rule)

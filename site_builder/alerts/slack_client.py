@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # slow to import
     from slack_sdk.socket_mode import SocketModeClient  # noqa: TID251
 
 SLACK_TIMEOUT_S = 10
-SLACK_SDK_MISSING = "slack-sdk is not installed here: pip install 'gpuboard[slack]'"
+SLACK_SDK_MISSING = "slack-sdk is not installed: pip install 'gpuboard[slack]'"
 NO_TOKEN_MESSAGE = "GPUBOARD_SLACK_BOT_TOKEN is not set"  # noqa: S105 # a sentence
 # Slack asks for no more than this, and cuts a text that is ten times as long.
 MAX_TEXT_CHARACTERS = 4000
@@ -35,18 +35,18 @@ NO_RECEIVER_CODES = frozenset(
 )
 # What an admin can do about an error.
 ERROR_MEANINGS = {
-    "invalid_auth": "Slack does not know the token: has it been taken back, or is it another app's?",
+    "invalid_auth": "Slack does not know the token: it may have been revoked, or belong to another app",
     "not_authed": "Slack got no token",
-    "not_allowed_token_type": "Slack wants another kind of token here: xoxb- for the bot, xapp- for its socket",
+    "not_allowed_token_type": "wrong kind of token: Slack needs xoxb- for the bot and xapp- for its socket",
     "account_inactive": "the app was removed from this workspace",
-    "token_revoked": "the token was taken back",
+    "token_revoked": "the token was revoked",
     "token_expired": "the token has expired: switch token rotation off in the app's settings",
-    "missing_scope": "the app lacks a permission: install it anew with the manifest of docs/slack.md",
+    "missing_scope": "the app lacks a permission: reinstall it with the manifest of docs/slack.md",
     "not_in_channel": "the bot is not in this channel: invite it there",
     "user_not_found": "there is no such member",
     "channel_not_found": "there is no such member or channel",
     "user_disabled": "this member has left",
-    "forbidden_team": "Slack does not let this workspace use sockets",
+    "forbidden_team": "Slack does not allow sockets for this workspace",
     "too_many_websockets": "this app has ten sockets open already: one bot is enough",
 }
 
@@ -108,7 +108,7 @@ class SlackClient:
         except (OSError, http.client.HTTPException, ValueError) as error:
             # other messages repeat headers, and the token is in one of them
             reason = getattr(error, "strerror", None) or type(error).__name__
-            raise SlackRequestError(UNSURE, f"Slack was asked, and its answer never came: {reason}") from None
+            raise SlackRequestError(UNSURE, f"Slack did not answer: {reason}") from None
         return data if isinstance(data, dict) else {}
 
     def post_message(
@@ -144,11 +144,11 @@ def build_slack_request_error(response: Any) -> SlackRequestError:  # noqa: ANN4
         text = str(value[0] if isinstance(value, list) and value else value)
         is_number = text.isascii() and text.isdecimal() and len(text) < 9
         retry_after_s = min(int(text), MAX_RETRY_AFTER_S) if is_number else 30
-        return SlackRequestError(FAILED, "Slack wants us to wait: too many messages", "ratelimited", retry_after_s)
+        return SlackRequestError(FAILED, "Slack asks to wait: too many messages", "ratelimited", retry_after_s)
     if http_status != 200:
         return SlackRequestError(FAILED, f"Slack answers {http_status}")
     if " " in code or not code:
-        return SlackRequestError(FAILED, "what answers there is not Slack")
+        return SlackRequestError(FAILED, "the server is not Slack")
     reason = ERROR_MEANINGS.get(code) or f"Slack says {clean_excerpt(code, 60)}"
     status = UNSURE if code in UNSURE_CODES else REFUSED if code in NO_RECEIVER_CODES else FAILED
     return SlackRequestError(status, reason, code)

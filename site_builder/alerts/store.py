@@ -34,7 +34,7 @@ LOCK_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 0.005
 # The longest pause before we try again after another writer was quicker.
 MAX_RETRY_PAUSE_S = 0.1
-BEGUN_ANEW = "begun anew, and what was so already is not told"
+BEGUN_ANEW = "started anew; conditions that already exist are not reported"
 # What is kept when there is no room for everything.
 MIN_KEPT_ENTRIES = 20
 MAX_PEOPLE_WHEN_FULL = 3
@@ -99,7 +99,7 @@ class AlertStore:
         except files.FileRefusedError as error:
             raise AlertStateError(f"{self.where} cannot be read: {error}") from None
         if signature and not data:
-            state = self.read_copy("is empty", ", and there is no good copy of it")
+            state = self.read_copy("is empty", ", and it has no good copy")
         else:
             state = self.parse_content(data)
         self.cached_state = signature, state
@@ -129,7 +129,7 @@ class AlertStore:
         """Read, change and write the state, while nobody else does."""
         with try_alert_state_lock(self.state_folder, STATE_LOCK, timeout_s) as is_held:
             if not is_held:
-                message = f"somebody else has been writing {self.state_folder / STATE_FILE} for {timeout_s:.0f} s"
+                message = f"another process has been writing {self.state_folder / STATE_FILE} for {timeout_s:.0f} s"
                 raise AlertStateError(message)
             before = self.read()
             after = change(before)
@@ -334,7 +334,7 @@ def open_alert_state_folder(state_folder: Path) -> Iterator[int]:
     except files.ForeignFolderError as error:
         raise AlertStateError(str(error)) from None
     except FileNotFoundError:
-        message = f"there is no folder {state_folder}: `gpuboard build` makes it, or --state names another"
+        message = f"the folder {state_folder} does not exist: `gpuboard build` creates it, or use --state"
         raise AlertStateError(message) from None
     except OSError as error:
         raise AlertStateError(f"{state_folder} cannot be read: {error.strerror}") from None

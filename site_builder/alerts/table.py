@@ -32,7 +32,7 @@ OUTCOME_PHRASES = {
     model.SENT: "sent",
     model.FAILED: "not sent",
     model.REFUSED: "refused",
-    model.UNSURE: "nobody knows whether it arrived",
+    model.UNSURE: "it may have arrived",
 }
 
 
@@ -128,7 +128,7 @@ def format_alert_list(alert_list: AlertList, now: Now, width: int | None) -> lis
             details = list_table_alert_titles(notification.alerts, notification.omitted_count)
             if notification.tries:
                 attempts = "once" if notification.tries == 1 else f"{notification.tries} times"
-                details.append(f"tried {attempts}: {notification.last_error or 'nobody knows why not'}")
+                details.append(f"tried {attempts}: {notification.last_error or 'reason unknown'}")
             cells = (format_alert_time(notification.created_at, now), format_table_receiver(notification.to), due)
             rows.append((cells, details))
         lines += ["", f"Queued notifications: {len(rows)}"]

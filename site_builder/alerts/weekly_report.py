@@ -81,7 +81,7 @@ def build_report_notification(first: date, to: str, at: int) -> Notification:
         id=f"{model.WEEKLY_REPORT_RULE} {week} {at}",
         rule=model.WEEKLY_REPORT_RULE,
         step=model.STEP_HAPPENED,
-        title=f"the report of {week}",
+        title=f"weekly report {week}",
         what="",
         at=at,
         about=week,

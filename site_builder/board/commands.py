@@ -61,7 +61,9 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
     refuse_command_on_foreign_board(settings, loaded.conf.path)
     if not settings.data.is_dir():
         where = settings.data.absolute()
-        raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
+        raise CommandError(
+            f"{where} does not exist: start gpuboard in the folder that contains it, or set GPUBOARD_DATA"
+        )
     gc.disable()  # a build makes many objects, and no reference cycles
     end = began + duration if duration else float("inf") if every else began
     try:

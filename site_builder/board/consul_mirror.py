@@ -76,7 +76,7 @@ class ConsulMirror:
             self.start_request()
         request = self.request
         if request is None or request.is_cancelled:
-            return [self.build_problem("does not answer, and still hangs on an earlier question")]
+            return [self.build_problem("does not answer: an earlier request is still waiting")]
         failure = request.wait()
         self.request = request if request.is_cancelled else None
         if failure:

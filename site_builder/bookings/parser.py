@@ -51,7 +51,7 @@ def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Ite
     facts_by_id: dict[tuple[str, str], tuple[str, ...]] = {}
     for number, entry in enumerate(json_edit.iterate_json_entries(text, problems)):
         if number == MAX_BOOKINGS or len(problems) > MAX_BOOKINGS:
-            problems.append(f"there are more than {MAX_BOOKINGS} bookings; the rest does not count")
+            problems.append(f"there are more than {MAX_BOOKINGS} bookings; the rest is ignored")
             return
         try:
             booking, problem = parse_booking(entry, zone)

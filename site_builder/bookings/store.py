@@ -193,7 +193,7 @@ def hold_booking_store_lock(data: Path, timeout_s: float = LOCK_TIMEOUT_S) -> It
                 try:
                     if not locks.acquire_lock(handle, deadline, LOCK_POLL_INTERVAL_S):
                         duration = f"{booking_folder / BOOKINGS_FILE} for {timeout_s:.0f} s"
-                        raise LockedFileBusyError(f"somebody else has been writing {duration}: try again")
+                        raise LockedFileBusyError(f"another process has been writing {duration}: try again")
                 except OSError as error:
                     raise LockedFileError(f"{booking_folder} cannot be locked: {error.strerror}") from None
                 if find_bookings_folder_in_data(data) == booking_folder:  # else they were moved while we waited

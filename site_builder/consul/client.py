@@ -30,22 +30,22 @@ ConsulCall = Callable[[Any], object]
 # of these classes are slow to import, and loaded only when Consul is used.
 ERROR_MEANINGS: dict[str, Callable[[Any], str]] = {
     f"{__name__}.ConsulUnavailableError": str,
-    "builtins.ImportError": lambda _: "cannot be asked: python-consul is missing; install it by pip",
+    "builtins.ImportError": lambda _: "cannot be queried: python-consul is missing; install it with pip",
     "ssl.SSLCertVerificationError": lambda error: (
-        f"has a certificate that is not accepted ({error.verify_message}); set CONSUL_CACERT to the CA that signed it"
+        f"has an untrusted certificate ({error.verify_message}); set CONSUL_CACERT to the CA that signed it"
     ),
-    "ssl.SSLError": lambda error: f"cannot be reached by TLS ({error.reason or 'no reason given'})",
+    "ssl.SSLError": lambda error: f"cannot be reached over TLS ({error.reason or 'no reason given'})",
     "socket.gaierror": lambda error: f"cannot be found ({error.strerror}); correct CONSUL_HTTP_ADDR",
     "socket.timeout": lambda _: TIMEOUT_MESSAGE,
     "builtins.TimeoutError": lambda _: TIMEOUT_MESSAGE,
-    "http.client.RemoteDisconnected": lambda _: "ends the connection without an answer",
-    "http.client.IncompleteRead": lambda _: "ends the connection in the middle of its answer",
+    "http.client.RemoteDisconnected": lambda _: "closes the connection without an answer",
+    "http.client.IncompleteRead": lambda _: "closes the connection in the middle of its answer",
     "http.client.HTTPException": lambda _: "does not speak HTTP; correct CONSUL_HTTP_ADDR",
 }
 # Errors while a new leader is elected; one message for all, since it is soon over.
 NO_LEADER = re.compile(r"No cluster leader|failed to get conn|not the leader|leadership lost|No known Consul servers")
 SERVICE_RIGHTS = "the token needs `service:read` and `node:read`"
-KV_RIGHTS = "the token needs `key_prefix` with `write` for what stands below the prefix"
+KV_RIGHTS = "the token needs `key_prefix` with `write` for the keys under the prefix"
 SESSION_RIGHTS = "the token needs `session_prefix` with `write`"
 
 
@@ -122,11 +122,11 @@ def perform_consul_request(request: ConsulRequest) -> object:
         address, is_https = parse_consul_address_setting(access.address)
     except ValueError:
         reason = "its address is not host:port, http://host:port or https://host:port"
-        raise ConsulUnavailableError(f"cannot be asked: {reason}") from None
+        raise ConsulUnavailableError(f"cannot be queried: {reason}") from None
     for path in (access.ca, access.cert, access.key):
         if path and not os.access(path, os.R_OK):
-            reason = f"{path} cannot be read; correct the settings of its certificates"
-            raise ConsulUnavailableError(f"cannot be asked: {reason}")
+            reason = f"{path} cannot be read; correct the certificate settings"
+            raise ConsulUnavailableError(f"cannot be queried: {reason}")
     import consul  # noqa: PLC0415, TID251 # slow to import
 
     if not access.verify:
@@ -215,19 +215,19 @@ def describe_bad_consul_response(
     message = "" if text.startswith("<") else clean_consul_json_value(text, 100)
     has_index = "X-Consul-Index" in headers or not expected.has_index
     if 300 <= status < 400:
-        return f"answers with a redirect ({status}), which is not followed; set CONSUL_HTTP_ADDR to where it leads"
+        return f"answers with a redirect ({status}), which is not followed; set CONSUL_HTTP_ADDR to its target"
     if status == 403:
-        return f"refuses the question ({message or status}); {expected.rights}"
+        return f"refuses the request ({message or status}); {expected.rights}"
     if status == 500 and access.datacenter and "datacenter" in message:
         return f"does not know the datacenter {access.datacenter} ({message}); correct GPUBOARD_CONSUL_DATACENTER"
     if status == 500 and NO_LEADER.search(text):
-        return "has no leader just now, or does not reach it"
+        return "has no leader at the moment, or cannot reach it"
     is_missing = status == 404 and expected.can_be_missing and not text
     if status != 200 and not is_missing:
         return f"answers with an error ({status}{': ' if message else ''}{message})"
     if has_index and (is_missing or (text and text[0] in expected.first_characters)):
         return ""
-    content = "a page in HTML" if text.startswith("<") else "what is not a list of Consul"
+    content = "a page in HTML" if text.startswith("<") else "something other than a Consul list"
     return f"answers with {content}; correct CONSUL_HTTP_ADDR if that is not Consul"
 
 
@@ -240,8 +240,8 @@ def describe_consul_error(error: BaseException, has_response: bool) -> str:
         if isinstance(cause, OSError) and cause.errno and cause.strerror:
             return f"does not answer ({cause.strerror.lower()})"
     if has_response:
-        return "answers with what is not JSON; correct CONSUL_HTTP_ADDR if that is not Consul"
-    return f"cannot be asked, or not be understood ({type(error).__name__})"
+        return "does not answer with JSON; correct CONSUL_HTTP_ADDR if that is not Consul"
+    return f"cannot be queried, or its answer not be understood ({type(error).__name__})"
 
 
 def format_agent_address(text: str) -> str:

@@ -66,7 +66,7 @@ class KvStore:
         try:
             return KvValue(record["Value"] or b"", int(record["ModifyIndex"]), record.get("Session"))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise ConsulUnavailableError("answers with what is not a key") from None
+            raise ConsulUnavailableError("does not answer with a key") from None
 
     def put(self, key: str, content: bytes, **conditions: Any) -> bool:  # noqa: ANN401 # cas, acquire, release of the library
         """Write a key; return False if `cas`, `acquire` or `release` prevented it."""
@@ -95,9 +95,9 @@ def parse_kv_entries(body: bytes | bytearray, prefix: str) -> ParsedFile[KvEntry
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return ParsedFile(is_complete=False, problems=("answers with what is not JSON",))
+        return ParsedFile(is_complete=False, problems=("does not answer with JSON",))
     if not isinstance(answer, list):
-        return ParsedFile(is_complete=False, problems=("answers with what is not a list of keys",))
+        return ParsedFile(is_complete=False, problems=("does not answer with a list of keys",))
     entries: list[KvEntry] = []
     invalid_count = 0
     for record in answer[:MAX_KEYS]:
@@ -111,7 +111,7 @@ def parse_kv_entries(body: bytes | bytearray, prefix: str) -> ParsedFile[KvEntry
             entries.append(KvEntry(key[len(prefix) :], modify_index, value if isinstance(value, str) else ""))
     problems = []
     if invalid_count:
-        problems.append(f"{invalid_count} entries of its answer are not those of keys below {prefix}, and do not count")
+        problems.append(f"{invalid_count} entries of its answer are not keys under {prefix} and are ignored")
     if len(answer) > MAX_KEYS:
         problems.append(f"{prefix} has {len(answer)} keys; only the first {MAX_KEYS} count")
     return ParsedFile(tuple(entries), problems=tuple(problems))

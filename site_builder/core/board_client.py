@@ -154,7 +154,7 @@ def explain_board_connection_errors(url: str, redirect_note: str = "", has_body:
         flaw = getattr(cause, "verify_message", "")
         sentences: tuple[tuple[Any, str], ...] = (
             (ssl.SSLCertVerificationError, f"the certificate of {server} cannot be trusted: {flaw}; nothing was sent"),
-            (ssl.SSLError, f"{server} speaks no TLS that we understand: is it http://?"),
+            (ssl.SSLError, f"{server} does not speak TLS: should it be http://?"),
             (socket.timeout, f"{server} did not answer within {REQUEST_TIMEOUT_S} s: try again later"),
             (TimeoutError, f"{server} did not answer in time: try again later"),
             (socket.gaierror, f"{server} is not known on this network: {CHECK_URL_HINT}"),

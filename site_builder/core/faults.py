@@ -12,7 +12,7 @@ from site_builder.core.model import Problem
 
 Item = TypeVar("Item")
 PACKAGE_PATH = str(Path(__file__).parents[1]) + "/"
-FAULT_NOTE = "which is a fault of gpuboard's own: please report it"
+FAULT_NOTE = "an internal error of gpuboard: please report it"
 NOT_RENDERED_MESSAGE = "it could not be made anew"
 # Begins the place of a problem with an output file.
 WWW_PREFIX = "www/"

@@ -72,7 +72,7 @@ def hold_file_lock(path: Path) -> Iterator[None]:
             handle = os.open(lock_path, LOCK_FLAGS, 0o600)
             stack.callback(os.close, handle)
             if not acquire_lock(handle, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
-                raise LockedFileError(f"somebody else has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again")
+                raise LockedFileError(f"another process has been writing {path} for {LOCK_TIMEOUT_S:.0f} s: try again")
         except OSError as error:
             raise LockedFileError(f"{lock_path} cannot be opened: {error.strerror}; {OWNER_HINT}") from None
         yield

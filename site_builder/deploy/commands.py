@@ -53,13 +53,13 @@ def deploy(
     gpuboard deploy --remove gpu02
     """
     if bool(hosts) + consul + (hosts_file is not None) != 1:
-        raise click.UsageError("name the hosts, or give --consul, or --hosts-file FILE")
+        raise click.UsageError("name the hosts, or use --consul or --hosts-file FILE")
     if check and remove:
-        raise click.UsageError("--check and --remove are two things: choose one")
+        raise click.UsageError("--check and --remove cannot be combined")
     if name is not None and len(hosts) != 1:
         raise click.UsageError("--name is for one HOST; for several: NAME=HOST")
     if name is not None and not is_host_name(name):
-        raise CommandError(f"'{name}' cannot be a host's name on the board")
+        raise CommandError(f"'{name}' is not a valid name on the board")
     try:
         if consul:
             chosen_targets = targets.read_consul_targets(settings.consul, settings.state, settings.data)
@@ -71,9 +71,9 @@ def deploy(
         raise CommandError(str(error)) from None
     for target in chosen_targets:
         if target.is_url:
-            raise CommandError(f"{target.name} is at a URL, and deploy goes by ssh: `gpuboard pull` is for such hosts")
+            raise CommandError(f"{target.name} is a URL, but deploy uses ssh: use `gpuboard pull` for such hosts")
         if [listed.address for listed in chosen_targets].count(target.address) > 1:
-            raise CommandError(f"the host {target.address} is there twice")
+            raise CommandError(f"the host {target.address} is given twice")
     from site_builder.deploy import runner  # noqa: PLC0415 # imports paramiko, which is slow
 
     action = "check" if check else "remove" if remove else "deploy"

@@ -27,7 +27,7 @@ WAITING = "waiting"
 INSTALLED, UPGRADED, UP_TO_DATE, REMOVED, NOT_INSTALLED = "installed", "upgraded", "up to date", "removed", "not there"
 WOULD_INSTALL, WOULD_UPGRADE, FAILED, STOPPED = "to be installed", "to be upgraded", "failed", "stopped"
 GOOD_RESULTS = (INSTALLED, UPGRADED, UP_TO_DATE, REMOVED, NOT_INSTALLED)
-STOPPED_REASON = "stopped: call it again to finish"
+STOPPED_REASON = "stopped: run this again to finish"
 IP_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}")
 OPTIONAL_PROGRAMS = ("nvidia-smi",)
 # As look.sh itself bounds them.
@@ -41,7 +41,7 @@ INSTALL_TIMEOUT_S = 180.0
 NAME_CHECK_S = 22.0
 POLL_INTERVAL_S = 1.0
 MAX_INSTALLER_ATTEMPTS = 5
-BUSY_MESSAGE = "has been at work"
+BUSY_MESSAGE = "another install.sh has been"
 FIX_LINE = re.compile(r"To fix it: (.*)")
 SCRIPT_PREFIX = re.compile(r"^[\w.-]+\.sh: ")
 
@@ -140,7 +140,7 @@ def parse_host_inspection(output: bytes) -> HostInspection:
     """Parse the answer of look.sh; a login shell may print anything before it."""
     lines = output.decode(errors="replace").split("\n")
     if "gpuboard-look 1" not in lines or "end 1" not in lines:
-        raise HostDeployError("its answer is not whole: does its login shell let `ssh HOST sh -s` through?")
+        raise HostDeployError("its answer is incomplete: check that `ssh HOST sh -s` works with its login shell")
     inspection = HostInspection()
     for line in lines[lines.index("gpuboard-look 1") + 1 : lines.index("end 1")]:
         word, _, text = line.partition(" ")
@@ -162,7 +162,7 @@ def parse_host_inspection(output: bytes) -> HostInspection:
             setattr(inspection, word, value)
     if not is_host_name(inspection.name):
         name = inspection.name[:63]
-        message = f"it is called '{name}', which cannot be a host's name on the board: NAME=HOST gives it one"
+        message = f"it is called '{name}', which is not a valid name on the board: use NAME=HOST"
         raise HostDeployError(message)
     return inspection
 
@@ -193,7 +193,7 @@ class HostDeployJob:
         """Work on the host until it has a result, whatever happens."""
         is_stopped = self.plan.stop_event.is_set
         if is_stopped():
-            self.result, self.reason = STOPPED, "stopped before it began: call it again"
+            self.result, self.reason = STOPPED, "stopped before it started: run this again"
             return
         self.started_at = time.monotonic()
         try:
@@ -203,12 +203,12 @@ class HostDeployJob:
                 work = {"deploy": self.install, "check": self.check, "remove": self.remove}[self.plan.action]
                 work(host, self.inspect(host))
         except HostDeployStoppedError:
-            self.result, self.reason = STOPPED, f"stopped at the step '{self.step}': call it again to finish"
+            self.result, self.reason = STOPPED, f"stopped at the step '{self.step}': run this again to finish"
         except (HostDeployError, SshError, WebHostError) as error:
             self.result, self.reason = (STOPPED, STOPPED_REASON) if is_stopped() else (FAILED, str(error))
         except Exception as error:  # one host must not cost the others
             name = type(error).__name__
-            self.result, self.reason = FAILED, f"this should not happen: {name}: {extract_last_line(str(error))}"
+            self.result, self.reason = FAILED, f"this is a bug: {name}: {extract_last_line(str(error))}"
         self.ended_at = time.monotonic()
 
     def begin_step(self, step: str) -> None:
@@ -235,15 +235,15 @@ class HostDeployJob:
             raise HostDeployError(f"{error}{reason}") from None
         name = inspection.name
         if given_name not in (None, name):
-            message = f"it answers for {name}, and not for {given_name}"
-            raise HostDeployError(f"{message}: is that an sh, or somebody who lies?")
+            message = f"it answered for {name} instead of {given_name}"
+            raise HostDeployError(f"{message}: its shell did not run the command as sent")
         with self.plan.lock:
             owner = self.plan.claimed_names.setdefault(name, address)
         if owner != address:
-            raise HostDeployError(f"it is called {name}, as {owner} is: give one of them another name, with NAME=HOST")
+            raise HostDeployError(f"it is called {name}, like {owner}: give one of them another name with NAME=HOST")
         self.name = name
         if inspection.missing_required and self.plan.action != "remove":
-            raise HostDeployError(f"it lacks {', '.join(inspection.missing_required)}: install that first")
+            raise HostDeployError(f"missing: {', '.join(inspection.missing_required)}; install that first")
         return inspection
 
     def install(self, host: SshConnection, inspection: HostInspection) -> None:
@@ -264,7 +264,7 @@ class HostDeployJob:
             output = self.run_installer(host, command, KEY_TIMEOUT_S)
             key = parse_web_host_public_key(output.strip().rpartition("\n")[2])
             if not key:
-                raise HostDeployError("what it made is no public key")
+                raise HostDeployError("it did not create a valid public key")
         self.begin_step("enrol")
         # what is so already is not written; its line may name the data folder of before
         web_host.enrol_host(name, key)
@@ -277,15 +277,15 @@ class HostDeployJob:
         last_arrival = max(web_state.clock_s - 1, web_state.arrival_times.get(name, 0))
         while web_host.read_arrival_time(name) <= last_arrival:
             if time.monotonic() > deadline:
-                message = f"all is in place there, but nothing arrived within {plan.snapshot_timeout_s:.0f} s"
-                raise HostDeployError(f"{message}: gpu-check.sh status on the host tells why")
+                message = f"everything is installed there, but nothing arrived within {plan.snapshot_timeout_s:.0f} s"
+                raise HostDeployError(f"{message}: gpu-check.sh status on the host shows why")
             self.pause()
         previous_key = web_state.enrolled_keys.get(previous_name)
         if previous_name not in ("", name) and previous_key and previous_key == inspection.previous_key:
             web_host.revoke_host(previous_name)
         if not inspection.has_driver:
-            problem = "it has no nvidia-smi, amd-smi or rocm-smi"
-            self.reason = f"{problem}: the board shows it as failed until its driver is installed"
+            problem = "no nvidia-smi, amd-smi or rocm-smi"
+            self.reason = f"{problem}: the board shows it as failed until a GPU driver is installed"
         self.result = UPGRADED if previous_name else INSTALLED
 
     def is_named_by_user(self, name: str) -> bool:
@@ -304,7 +304,7 @@ class HostDeployJob:
             return
         is_taken = web_state.enrolled_keys.get(name) or web_state.is_sending(name)
         if is_taken and not self.is_named_by_user(name):
-            message = f"it says that it is {name}, a name that is taken: if it is that very host, say so too, with"
+            message = f"it says that it is {name}, but that name is taken; if it is the same host, confirm with"
             raise HostDeployError(f"{message} {name}={self.target.address}")
         if inspection.installed == name or not web_state.is_sending(name):
             return
@@ -312,8 +312,8 @@ class HostDeployJob:
         deadline = time.monotonic() + NAME_CHECK_S
         while time.monotonic() < deadline:
             if self.plan.web_host.read_arrival_time(name) > web_state.arrival_times.get(name, 0):
-                message = f"another host sends snapshots as {name}: give this one another name, with NAME=HOST"
-                raise HostDeployError(f"{message}, or if it is this very machine, stop first what sends them there")
+                message = f"another host sends snapshots as {name}: give this host another name with NAME=HOST"
+                raise HostDeployError(f"{message}, or if it is this machine, first stop what sends them")
             self.pause()
 
     def choose_destination(self, host: SshConnection, inspection: HostInspection) -> str:
@@ -334,7 +334,7 @@ class HostDeployJob:
         ]
         if not destinations:
             own_names = " nor ".join(web_host.host_names) or "our name"
-            message = f"it does not know {own_names}: say where it finds the web host, with --dest ssh://USER@WEB"
+            message = f"it cannot resolve {own_names}: set the address of the web host with --dest ssh://USER@WEB"
             raise HostDeployError(message)
         return inspection.dest if inspection.dest in destinations else destinations[0]
 
@@ -378,8 +378,8 @@ class HostDeployJob:
             self.plan.web_host.revoke_host(name)
             is_installed = True
         elif is_unused:
-            problem = f"the key of {name} stays enrolled, for it is not this host's"
-            self.reason = f"{problem}: {name}={self.target.address} takes it too"
+            problem = f"the key of {name} stays enrolled, because it is not the key of this host"
+            self.reason = f"{problem}: {name}={self.target.address} removes it too"
         elif enrolled_key:
             self.reason = f"another host sends snapshots as {name}: its key stays enrolled"
         self.result = REMOVED if is_installed else NOT_INSTALLED
@@ -397,7 +397,7 @@ class HostDeployJob:
         outdated_parts = self.list_outdated_parts(inspection, destination)
         if outdated_parts and inspection.installed:
             detail = f" ({inspection.loops})" if inspection.loops not in ("", "ok") else ""
-            self.reason = f"not as it should be: {', '.join(outdated_parts)}{detail}"
+            self.reason = f"outdated: {', '.join(outdated_parts)}{detail}"
         self.result = UP_TO_DATE if not outdated_parts else WOULD_UPGRADE if inspection.installed else WOULD_INSTALL
 
 

@@ -29,11 +29,11 @@ REFRESH_INTERVAL_S = 0.2
 # Ctrl-C waits no longer than this for threads whose connections it has cut.
 STOP_TIMEOUT_S = 15.0
 UNFINISHED_MESSAGES = {
-    "deploy": "not done; once the reason is mended, call it again",
+    "deploy": "not done; fix the reason and run this again",
     "check": "not up to date",
     "remove": "not removed",
 }
-REMOVED_MESSAGE = "what the hosts sent stays in data/, and on the board as down; `gpuboard forget HOST` takes it off"
+REMOVED_MESSAGE = "their data stays in data/, and the board shows them as down; remove them with `gpuboard forget HOST`"
 
 
 def run_deploy_jobs(jobs: list[HostDeployJob], plan: HostDeployPlan, display: DeployDisplay) -> None:
@@ -86,8 +86,8 @@ def deploy_hosts(
         except (SshError, WebHostError) as error:
             raise CommandError(str(error)) from None
         if not web_host.host_keys:
-            message = "no key of this machine's sshd is in /etc/ssh: is this the web host?"
-            raise CommandError(f"{message} If it is another, give --web USER@WEB")
+            message = "this machine has no ssh host key in /etc/ssh: is this the web host?"
+            raise CommandError(f"{message} If it is another machine, use --web USER@WEB")
         plan = HostDeployPlan(
             web_host=web_host,
             web_state=web_state,
@@ -207,7 +207,7 @@ def format_deploy_job_cells(job: HostDeployJob, clock: float) -> dict[str, str]:
     if job.check_facts:
         age = job.check_facts["age"]
         cells["version"] = str(job.check_facts["version"] or "–")
-        cells["loops"] = "run" if job.check_facts["loops"] == "ok" else "do not run"
+        cells["loops"] = "run" if job.check_facts["loops"] == "ok" else "are not running"
         cells["key"] = "enrolled" if job.check_facts["enrolled"] else "none"
         cells["last snapshot"] = "never"
         if isinstance(age, int):

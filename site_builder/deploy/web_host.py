@@ -75,7 +75,7 @@ class WebHost:
             except SshError as error:
                 raise WebHostError(str(error)) from None
             except (OSError, subprocess.SubprocessError) as error:
-                raise WebHostError(f"sh cannot be started here: {extract_last_line(str(error))}") from None
+                raise WebHostError(f"sh cannot be started: {extract_last_line(str(error))}") from None
         if result.exit_code:
             raise WebHostError(f"on the web host: {result.last_line}")
         return result.stdout.decode(errors="replace")
@@ -85,7 +85,7 @@ class WebHost:
         state = WebHostState(0, {}, {})
         lines = self.run_script("state").split("\n")
         if "end 1" not in lines:
-            raise WebHostError("the answer of the web host is not whole")
+            raise WebHostError("the answer of the web host is incomplete")
         for line in lines:
             word, _, value = line.partition(" ")
             name, _, rest = value.partition(" ")
@@ -112,7 +112,7 @@ class WebHost:
         """Return its name in known_hosts, as ssh will call it, and its lines there."""
         match = DESTINATION_PATTERN.fullmatch(destination)
         if not match:
-            problem = f"'{destination}' is no destination for deploy"
+            problem = f"'{destination}' is not a valid destination"
             raise WebHostError(f"{problem}: it must be ssh://USER@WEB or ssh://USER@WEB:PORT")
         host = match[2].strip("[]")
         address = host if match[3] in (None, "22") else f"[{host}]:{match[3]}"

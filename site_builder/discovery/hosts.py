@@ -116,10 +116,10 @@ def parse_hosts_txt(data: bytes) -> ParsedFile[DiscoveredHost]:
         name, *cells = (cell.strip() for cell in text[: maintenance.start() if maintenance else None].split(","))
         values = [cell[:MAX_CELL_CHARACTERS] for cell in cells if cell.lower() != "hidden"]
         if not is_host_name(name):
-            hint = "; put commas between name, title and tags" if " " in name else ""
+            hint = "; separate name, title and tags with commas" if " " in name else ""
             problems.append(f"line {number}: '{name[:80]}' is not a host name{hint}")
         elif name in hosts:
-            problems.append(f"line {number}: {name} stands there twice; the first line counts")
+            problems.append(f"line {number}: {name} is listed twice; the first line is used")
         else:
             reason = (maintenance[1] or "").strip() or "no reason given" if maintenance else None
             title, tags, *_ = *values, "", ""
@@ -191,7 +191,7 @@ class ConsulHostList:
             self.start_request()
         request = self.request
         if request is None or request.is_cancelled:
-            failure = "does not answer, and still hangs on an earlier question, so that it was not asked again"
+            failure = "does not answer: an earlier request is still waiting"
             return self.nodes, [self.build_problem(failure)]
         failure = request.wait()
         self.request = request if request.is_cancelled else None
@@ -205,7 +205,7 @@ class ConsulHostList:
         try:
             self.store_nodes(parsed.rows)
         except OSError as error:
-            problems.append(Problem("state/consul.json", f"the list of Consul could not be kept: {error.strerror}"))
+            problems.append(Problem("state/consul.json", f"Consul's list could not be saved: {error.strerror}"))
         if not parsed.rows:
             # without rights, Consul shows nothing rather than refuse
             rights = client.SERVICE_RIGHTS
@@ -216,7 +216,7 @@ class ConsulHostList:
 
     def build_problem(self, what: str) -> Problem:
         if self.nodes is None:
-            return Problem(self.where, f"{what}; there is no earlier list that could serve")
+            return Problem(self.where, f"{what}; there is no earlier list to use")
         return Problem(self.where, f"{what}; the list of {format_local_time(self.nodes_time)} serves")
 
     def store_nodes(self, nodes: tuple[DiscoveredNode, ...]) -> None:
@@ -246,15 +246,15 @@ def parse_discovered_nodes(response: object) -> ParsedFile[DiscoveredNode]:
         try:
             node = parse_discovered_node(entry)
         except ValueError as error:
-            problems.append(f"entry {number} of its answer does not count: {error}")
+            problems.append(f"entry {number} of its answer is ignored: {error}")
             continue
         key = node.node, node.host
         nodes[key] = merge_discovered_nodes(nodes[key], node) if key in nodes else node
     if problems and not nodes:
-        return ParsedFile(is_complete=False, problems=("none of its entries is that of a service",))
+        return ParsedFile(is_complete=False, problems=("none of its entries is a service",))
     hidden_count = len(problems) - MAX_PROBLEMS
     if hidden_count > 0:
-        problems[MAX_PROBLEMS:] = [f"{hidden_count} more entries of its answer do not count either"]
+        problems[MAX_PROBLEMS:] = [f"{hidden_count} more entries of its answer are ignored"]
     if len(response) > MAX_ENTRIES:
         problems.append(f"its answer has {len(response)} entries; only the first {MAX_ENTRIES} count")
     return ParsedFile(tuple(nodes.values()), problems=tuple(problems))
@@ -269,7 +269,7 @@ def parse_discovered_node(entry: object) -> DiscoveredNode:
     clean_tags = [clean_consul_json_value(tag, MAX_TAG_CHARACTERS) for tag in tags]
     name = clean_consul_json_value(node.get("Node"), MAX_NAME_CHARACTERS + 1)
     if not name or len(name) > MAX_NAME_CHARACTERS:
-        raise ValueError("its node has no name" if not name else "the name of its node is too long")
+        raise ValueError("its node has no name" if not name else "its node name is too long")
     checks: list[dict[object, object]] = [{"Status": "passing"}]
     maintenance = None
     for item in require_discovered_list(record.get("Checks"), "Checks"):

@@ -51,7 +51,7 @@ def group_fleet_bookings_by_host(
         elif not is_fleet_booking_expired(booking, now):
             unknown_hosts[booking.host] = None
     problems = [
-        Problem("data/comments.json", f"{host} has more than {MAX_BOOKINGS_PER_HOST} bookings; the rest does not count")
+        Problem("data/comments.json", f"{host} has more than {MAX_BOOKINGS_PER_HOST} bookings; the rest is ignored")
         for host in full_hosts
     ]
     for host in unknown_hosts:

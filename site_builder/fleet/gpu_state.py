@@ -26,8 +26,8 @@ EMPTY_STATES = frozenset({"free", "booked"})
 # The problems of a GPU that cannot be used until it is reset or its host is rebooted.
 LOST_PROBLEM_KINDS = frozenset({"lost", "off-bus", "reset"})
 RECOVERY_KIND = "recovery"
-UNPLACED_PROCESSES_REASON = "there are processes on its GPU of which it is not told on which instance"
-UNMATCHED_PROCESSES_REASON = "there are processes on a GPU of this host of which it is not told which one"
+UNPLACED_PROCESSES_REASON = "its GPU has processes on an unknown instance"
+UNMATCHED_PROCESSES_REASON = "this host has processes on an unknown GPU"
 
 
 class GpuInput(NamedTuple):
@@ -86,9 +86,9 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
     if recovery:
         return "unknown", recovery
     if gpu.memory_used is None and gpu.utilization_gpu is None:
-        return "unknown", "the driver tells neither its memory nor its use"
+        return "unknown", "the driver reports neither its memory nor its use"
     if gpu.health.is_in_mig_mode:
-        return "unknown", "it is in MIG mode and tells no instances, so that nothing can be run on it"
+        return "unknown", "it is in MIG mode without instances, so nothing can run on it"
     current = [booking for booking in gpu_input.bookings if booking.phase == "now"]
     if current:
         until = format_moment(max(booking.until for booking in current), now)
@@ -99,7 +99,7 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
         name = f" to {soon.name}" if soon.name else ""
         return "free", f"until {format_moment(soon.since, now)}, then promised{name}"
     if gpu.memory_used is None:
-        return "free", "no process; its driver does not tell the memory in use"
+        return "free", "no process; the driver does not report its memory"
     return "free", f"no process, {format_size(gpu.memory_used)} in use"
 
 
@@ -159,8 +159,8 @@ def explain_busy_state(gpu_input: GpuInput, limits: StateLimits) -> str:
         use = f"{explain_state_memory(gpu)} in use" if has_memory else f"{gpu.utilization_gpu:.0f} % used"
         return f"{use}; {explain_unreported_state(gpu_input)}"
     if gpu.memory_used is None:
-        return f"{gpu.utilization_gpu:.0f} % used, though no process is told"
-    return f"{explain_state_memory(gpu)} in use that no process explains"
+        return f"{gpu.utilization_gpu:.0f} % used, but no process is reported"
+    return f"{explain_state_memory(gpu)} in use without a process"
 
 
 def explain_unreported_state(gpu_input: GpuInput) -> str:

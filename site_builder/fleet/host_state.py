@@ -43,11 +43,11 @@ from site_builder.snapshots.store import HostFiles
 # Exit codes that only the host's script gives; the others are in core.subprocesses.
 EXIT_NO_SPACE, EXIT_KILLED = 74, 137
 EXIT_CODE_MEANINGS = {
-    EXIT_NO_SPACE: "the answer of {} could not be kept on the host",
+    EXIT_NO_SPACE: "the output of {} could not be saved on the host",
     EXIT_TIMED_OUT: "{} did not answer in time and was stopped",
     EXIT_KILLED: "{} did not answer in time and was killed",
     EXIT_MISSING: "there is no {} on the host",
-    EXIT_STILL_HANGS: "an earlier {} still hangs, so that no other was started",
+    EXIT_STILL_HANGS: "an earlier {} still hangs, so it was not started again",
 }
 # The files that a state is decided from.
 STATE_FILES = ("host.txt", "gpus.csv", "processes.csv")
@@ -144,7 +144,7 @@ def build_failed_host_status(
 def build_unrendered_host_status(status: HostStatus, place: str = "") -> HostStatus:
     """Build the status of a host that was understood, but whose card cannot be rendered."""
     gpus = (gpu_status.gpu for gpu_status in status.gpus)
-    return build_failed_host_status(status, place, gpus, status.last_seen, "its card could not be made")
+    return build_failed_host_status(status, place, gpus, status.last_seen, "its card could not be rendered")
 
 
 def decide_host_status(sources: HostStatusSources, snapshot: HostSnapshot, rules: StateRules, now: Now) -> HostStatus:
@@ -194,10 +194,10 @@ def decide_host_state(
         return "maintenance", discovered.maintenance
     if snapshot.last_seen is None:
         if snapshot.gpus or snapshot.facts or snapshot.problems:
-            file = "its file of GPUs has not" if snapshot.is_legacy else "no whole host.txt has"
+            file = "its file of GPUs has not" if snapshot.is_legacy else "no complete host.txt has"
             return "unseen", f"{file} arrived yet"
         sources = formatting.format_names(discovered.listed_by)
-        return "unseen", f"listed by {sources}, but it never pushed" if sources else "it never pushed"
+        return "unseen", f"listed by {sources}, but it has never pushed" if sources else "it has never pushed"
     state, reason = decide_host_state_by_age(snapshot, snapshot.last_seen, limits, now)
     if state != "fresh":
         consul = format_host_consul_note(discovered)
@@ -206,7 +206,7 @@ def decide_host_state(
         return "failed", "it pushes, but gpus.csv never arrived"
     if not snapshot.gpus.rows:
         tools = formatting.format_names([result.tool for result in list_host_tool_results(snapshot.gpus)])
-        return "failed", describe_host_tool_failures(snapshot.gpus) or f"{tools} told no GPU"
+        return "failed", describe_host_tool_failures(snapshot.gpus) or f"{tools} reported no GPU"
     return state, reason
 
 
@@ -223,7 +223,7 @@ def decide_host_state_by_age(
 ) -> tuple[str, str]:
     """Decide fresh, stale or down by the oldest of STATE_FILES; host.txt alone says whether the host is down."""
     if not now.has_passed(last_seen - limits.clock_off):
-        return "stale", "its files come from the future: the clock of the machine that has data/ is ahead of this one's"
+        return "stale", "its files are from the future: the clock of the machine with data/ is ahead of this one's"
     are_gone = snapshot.taken_at.keys() <= set(snapshot.missing_files)
     gone = ", and its files are gone from data/" if are_gone else ""
     if now.has_passed(last_seen + limits.down_after):
@@ -270,12 +270,12 @@ def find_host_state_problems(
     """Yield what the admin should look at."""
     name = sources.discovered.name
     if snapshot.clock_offset is not None and abs(snapshot.clock_offset) > limits.clock_off:
-        direction = "ahead" if snapshot.clock_offset > 0 else "behind, or its snapshots take that long to arrive"
+        direction = "ahead" if snapshot.clock_offset > 0 else "behind, or its snapshots arrive late"
         offset = formatting.format_duration(abs(snapshot.clock_offset))
         yield Problem(name, f"the clock of this host is {offset} {direction}")
     if snapshot.missing_files:
         files = ", ".join(snapshot.missing_files)
-        yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` takes the host off the board")
+        yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` removes the host from the board")
     gpus, processes = snapshot.gpus, snapshot.processes
     if state == "fresh" and gpus and (failure := describe_host_tool_failures(gpus)):
         yield Problem(f"data/{name}/gpus.csv", failure)

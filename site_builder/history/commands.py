@@ -96,7 +96,7 @@ def export(
     finally:
         history.close()
     if not first:
-        raise NegativeResultError("nothing was seen in that time")
+        raise NegativeResultError("nothing was recorded in that time")
 
 
 def parse_export_period(since: str, until: str | None, step: str | None, now: datetime) -> ExportPeriod:
@@ -138,7 +138,7 @@ def load_people_for_export_command(
         if host not in known_hosts:
             shown = ", ".join(known_hosts[:20]) or "none yet"
             omitted = f" and {len(known_hosts) - 20} more" if len(known_hosts) > 20 else ""
-            raise CommandError(f"history knows no host {host!r}: it has {shown}{omitted}")
+            raise CommandError(f"history has no host {host!r}: it has {shown}{omitted}")
     names = check_history_command_query(history, history.list_people)
     aliases, problems = NameFiles(loaded.settings.data, None).alias_file.read()
     for problem in problems:
@@ -188,7 +188,7 @@ def check_history_command_query(history: HistoryReader, run_query: Callable[[], 
 def explain_missing_history(loaded: LoadedSettings, history: HistoryReader) -> str:
     is_local = any(loaded.given[name].origin != "default" for name in ("GPUBOARD_DATA", "GPUBOARD_STATE"))
     if loaded.settings.url and not is_local:
-        return f"history is kept where the board is built: run this on the web host of {loaded.settings.url}"
+        return f"history is on the machine that builds the board: run this on the web host of {loaded.settings.url}"
     return (
-        f"there is no history yet: `gpuboard build` begins {history.path.absolute()}, or --state names another folder"
+        f"there is no history yet: `gpuboard build` creates {history.path.absolute()}; for another folder use --state"
     )

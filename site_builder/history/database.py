@@ -56,10 +56,10 @@ def open_database(path: Path, read_only: bool = False) -> sqlite3.Connection:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > len(MIGRATIONS):
-            message = f"it was written by a newer gpuboard (version {version}, and we know {len(MIGRATIONS)})"
+            message = f"it was written by a newer gpuboard (version {version}, this one supports {len(MIGRATIONS)})"
             raise HistoryUnusableError(message)
         if read_only and version < len(MIGRATIONS):
-            message = f"it is of version {version}: the next `gpuboard build` brings it to {len(MIGRATIONS)}"
+            message = f"it is of version {version}: the next `gpuboard build` updates it to {len(MIGRATIONS)}"
             raise HistoryUnusableError(message)
         if not read_only:
             prepare_database_for_writing(connection, version)
@@ -176,8 +176,8 @@ def describe_broken_databases(state: Path) -> list[Problem]:
     joined_names = " and ".join(names)
     is_emptied = all(is_emptied_file(state / name) for name in names)
     what = "was emptied" if is_emptied else "was damaged"
-    what += ", and a new one was begun" if len(names) < MAX_BROKEN_FILES else " again and again"
-    return [Problem(DATABASE_WHERE, f"{what}: {joined_names} is what was before; delete it when you need it no more")]
+    what += ", and a new one was started" if len(names) < MAX_BROKEN_FILES else " again and again"
+    return [Problem(DATABASE_WHERE, f"{what}: {joined_names} is the old one; delete it when you no longer need it")]
 
 
 def create_database(path: Path) -> None:

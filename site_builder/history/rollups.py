@@ -176,7 +176,7 @@ class UsageRollup:
             self.history.query(work, None)
         except Exception as error:  # whatever it is, it must not cost the page
             self.state, self.is_changed = RollupState(), True
-            problem = f"it could not be added up, and this is tried again: {error!r}"[:300]
+            problem = f"the totals could not be updated; trying again: {error!r}"[:300]
             self.history.problem = Problem(DATABASE_WHERE, formatting.hide_paths(problem))
 
     def load_months(self, count: int | None = None) -> list[MonthUsage]:

@@ -80,14 +80,14 @@ class HistoryWriter(HistoryReader):
         minute = int(now) // MINUTE * MINUTE
         if minute == self.recorded_at:
             return
-        with self.catch_failure("record", now, "this minute is missing in it"):
+        with self.catch_failure("record", now, "this minute is missing"):
             self.write_minute(samples, minute, reach)
             self.recorded_at = minute
 
     def roll_up(self, now: float, seconds: float) -> bool:
         """Roll up what is due, for so long; return True if all of it is done."""
         end = time.monotonic() + seconds
-        with self.catch_failure("roll_up", now, "what is older stays as it is"):
+        with self.catch_failure("roll_up", now, "older data was not changed"):
             connection = self.connect()
             connection.execute("PRAGMA synchronous=NORMAL")  # the next minute makes it last
             return all(time.monotonic() < end for _ in self.roll_up_in_steps(connection, now))
@@ -110,7 +110,7 @@ class HistoryWriter(HistoryReader):
                     if database.set_aside_database(self.path, now):
                         del self.failures[task]  # said by the file that is set aside
                 except OSError as rename_error:
-                    reason = f"it is damaged, and could not be set aside ({rename_error.strerror})"
+                    reason = f"it is damaged and could not be moved aside ({rename_error.strerror})"
                     self.failures[task] = (reason, "no history is written")
 
     def write_minute(self, samples: Sequence[block_format.PackedSample], minute: int, reach: float) -> None:

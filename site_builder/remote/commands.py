@@ -59,7 +59,9 @@ def pull(
         raise click.UsageError("--for needs --every")
     if not settings.data.is_dir():
         where = settings.data.absolute()
-        raise CommandError(f"{where} is not there: start gpuboard in the folder that has it, or set GPUBOARD_DATA")
+        raise CommandError(
+            f"{where} does not exist: start gpuboard in the folder that contains it, or set GPUBOARD_DATA"
+        )
     try:
         access, state, data = settings.consul, settings.state, settings.data
         in_consul = targets.read_consul_targets(access, state, data, print_command_message) if consul else []
@@ -71,12 +73,12 @@ def pull(
         names = [target.name for target in group]
         for name in names:
             if not is_host_name(name):
-                raise CommandError(f"'{name}' cannot be a host's name on the board: give one, as name=address")
+                raise CommandError(f"'{name}' is not a valid name on the board: use name=address")
             if names.count(name) > 1:
-                raise CommandError(f"the name {name} is there twice")
+                raise CommandError(f"the name {name} is given twice")
     listed = [*in_consul, *in_file, *typed]
     if not listed:
-        raise click.UsageError("name a host, or a list of them with --hosts-file or --consul")
+        raise click.UsageError("name hosts, or list them with --hosts-file or --consul")
     # named by hand counts before what a list says
     chosen_targets = list({target.name: target for target in listed}.values())
     end = began + duration if duration else math.inf if every else began
@@ -84,7 +86,7 @@ def pull(
     with closing(PullLoop(chosen_targets, every or DEFAULT_INTERVAL_S, limit, settings.data, config)) as loop:
         failed = loop.run(every, began, end)
     if sys.stderr.isatty():
-        counts = f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts arrived"
+        counts = f"{len(chosen_targets) - len(failed)} of {len(chosen_targets)} hosts fetched"
         print_command_message(f"{counts}, in {time.monotonic() - began:.1f} s")
     if failed:
         sys.exit(1)

@@ -51,7 +51,7 @@ MEMORY_KEYS = {
     b"SwapTotal:": b"swap_total",
     b"SwapFree:": b"swap_free",
 }
-FALLBACK_MESSAGE = "no folder can be written on this host: plain nvidia-smi and ps were asked, and tell less"
+FALLBACK_MESSAGE = "no folder on this host is writable: only plain nvidia-smi and ps were used, with less detail"
 LINE_MARK = b"gpuboard-pull "
 CHUNK_BYTES = 65536
 # A login may print a greeting; nobody prints more.
@@ -73,9 +73,9 @@ CONNECTION_ENDED_ERRORS = (
     ConnectionAbortedError,
 )
 STATUS_MEANINGS = {
-    401: "wants a password: give it as name=https://user:password@host/path/ in a file of your own",
-    403: "may not be read: let the web server there serve it to us",
-    404: "is not there: is this the folder that the loops of that host push to?",
+    401: "asks for a password: use name=https://user:password@host/path/ in a file that only you can read",
+    403: "may not be read: configure the web server there to serve it",
+    404: "does not exist: is this the folder that the loops of that host push to?",
 }
 
 
@@ -102,7 +102,7 @@ def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> 
     with prepare_stored_snapshot_folder(data, name) as folder:
         # the lock ends with the open folder
         if not locks.acquire_lock(folder, time.monotonic() + LOCK_TIMEOUT_S, LOCK_POLL_INTERVAL_S):
-            return [*problems, "another pull is writing its files just now"]
+            return [*problems, "another pull is writing its files right now"]
         for file in [file for file, fault in faults.items() if not fault]:
             try:
                 _, stored = files.read_file(file, folder, MAX_SNAPSHOT_BYTES)
@@ -212,17 +212,19 @@ class SshFetcher:
                 return build_fetch_fallback_files(name, self.interval_s, numbers[:code_count], texts)
             if len(texts) < len(SNAPSHOT_FILES):
                 message = extract_last_line(texts[0].decode("utf-8", "replace") or f"exit {numbers[0]}")
-                raise PullError(f"no snapshot could be taken on {name}: {message}")
+                raise PullError(f"cannot take a snapshot on {name}: {message}")
             return dict(zip(SNAPSHOT_FILES, texts))
         except SshError as error:
             raise PullError(str(error)) from None
         except TIMEOUT_ERRORS:
-            message = f"{name} sent no whole snapshot within {self.timeout_s} s; is it very busy? --limit allows more"
+            message = (
+                f"{name} sent no complete snapshot within {self.timeout_s} s; if it is very busy, use a larger --limit"
+            )
             raise PullError(message) from None
         except UnexpectedFetchReplyError as error:
-            raise PullError(f"{name} does not answer as a shell does: {extract_last_line(str(error))}") from None
+            raise PullError(f"{name} does not answer like a shell: {extract_last_line(str(error))}") from None
         except OSError as error:
-            raise PullError(f"the connection to {name} was cut ({error.strerror or type(error).__name__})") from None
+            raise PullError(f"the connection to {name} was lost ({error.strerror or type(error).__name__})") from None
 
     def open_session(self, deadline: float) -> paramiko.Channel:
         """Connect, and send the program that takes snapshots."""
@@ -403,7 +405,7 @@ class HttpFetcher:
             place = f"{self.server}{self.url.path}{file}"
             if 300 <= response.status < 400:
                 location = terminal_text.clean_excerpt(response.headers.get("Location") or "elsewhere")
-                raise PullError(f"{place} leads to {location}, and nothing was fetched there: give the address itself")
+                raise PullError(f"{place} leads to {location}, and nothing was fetched: use the final address")
             reason = f"is answered with {response.status} {terminal_text.clean_excerpt(response.reason or '', 80)}"
             raise PullError(f"{place} {STATUS_MEANINGS.get(response.status, reason)}")
         if file == "host.txt":  # refused if it is old by the clock of the server, which is most often that of the host
@@ -424,14 +426,14 @@ class HttpFetcher:
         import ssl  # noqa: PLC0415 # slow to import
 
         if isinstance(error, ssl.SSLCertVerificationError):
-            return f"the certificate of {self.server} cannot be trusted: {error.verify_message}"
+            return f"the certificate of {self.server} is not trusted: {error.verify_message}"
         messages: tuple[tuple[type[Exception], str], ...] = (
-            (ssl.SSLError, "speaks no TLS that we understand: is it http://?"),
+            (ssl.SSLError, "does not speak TLS: should it be http://?"),
             (socket.timeout, "did not answer in time"),
             (TimeoutError, "did not answer in time"),
             (socket.gaierror, "is not known on this network"),
-            (ConnectionRefusedError, "does not answer: does a web server run there?"),
-            (http.client.HTTPException, "did not answer as a web server does"),
+            (ConnectionRefusedError, "does not answer: is a web server running there?"),
+            (http.client.HTTPException, "did not answer like a web server"),
         )
         for error_type, message in messages:
             if isinstance(error, error_type):
@@ -441,7 +443,7 @@ class HttpFetcher:
 
 def read_snapshot_body(response: http.client.HTTPResponse, deadline: float) -> bytes:
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise ValueError("it sends what it was asked not to send: compressed files")
+        raise ValueError("it sends compressed files, although it was asked not to")
     content = bytearray()
     while chunk := response.read1(CHUNK_BYTES):
         content += chunk
@@ -485,7 +487,7 @@ class PullLoop:
             is_last = every is None or tick >= end
             for name, outcome in self.pool.iterate_results(math.inf if is_last else tick):
                 # time limits of libraries do not help against a byte a minute
-                self.store_outcome(name, *(outcome or ({}, [f"no whole answer within {self.timeout_s:.0f} s"])))
+                self.store_outcome(name, *(outcome or ({}, [f"no complete answer within {self.timeout_s:.0f} s"])))
             if is_last:
                 return self.failed_hosts
             time.sleep(max(0.0, tick - time.monotonic()))
@@ -497,14 +499,14 @@ class PullLoop:
         except PullError as error:
             return {}, [str(error)]
         except Exception as error:  # a thread that dies in silence would be a host that hangs
-            return {}, [f"nobody foresaw this: {type(error).__name__}: {terminal_text.clean_excerpt(error)}"]
+            return {}, [f"unexpected error: {type(error).__name__}: {terminal_text.clean_excerpt(error)}"]
 
     def store_outcome(self, name: str, files: dict[str, bytes], problems: list[str]) -> None:
         """Write the files that came, and print what went wrong."""
         try:
             problems += write_pulled_files(self.data_folder, name, files)
         except OSError as error:
-            problems.append(f"{self.data_folder / name} cannot be written: {error.strerror}; its old files stay")
+            problems.append(f"{self.data_folder / name} cannot be written: {error.strerror}; its old files are kept")
         self.failed_hosts.discard(name)
         if not problems:
             return

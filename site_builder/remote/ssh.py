@@ -107,13 +107,13 @@ class SshConnection(AbstractContextManager["SshConnection"]):
                 if not channel.status_event.wait(require_time_left(deadline)):
                     raise TimeoutError
                 if channel.exit_status < 0 and not (channel.transport and channel.transport.is_active()):
-                    raise EOFError("it ended before the command did")
+                    raise EOFError("it ended before the command finished")
                 return RemoteCommandResult(channel.exit_status, bytes(out), bytes(err))
         except TIMEOUT_ERRORS:
-            message = f"{self.host.name} did not do it within {timeout_s:.0f} s"
+            message = f"{self.host.name} did not finish within {timeout_s:.0f} s"
         except (paramiko.SSHException, OSError, EOFError) as error:
             reason = extract_last_line(str(error) or type(error).__name__)
-            message = f"the connection to {self.host.name} was cut ({reason})"
+            message = f"the connection to {self.host.name} was lost ({reason})"
         raise SshError(message)
 
 
@@ -143,7 +143,7 @@ def connect_ssh(host: str, timeout_s: float = CONNECT_TIMEOUT_S, config: Path | 
         return connect_ssh_with_retries(host_config, deadline, MAX_JUMPS)
     except TIMEOUT_ERRORS:
         name = host_config.name
-        message = f"{name} does not answer within {timeout_s:.0f} s; find out why this does not work: ssh {name}"
+        message = f"{name} does not answer within {timeout_s:.0f} s; find out why this fails: ssh {name}"
         raise SshError(message) from None
 
 
@@ -155,8 +155,8 @@ def connect_ssh_with_retries(host: SshHostConfig, deadline: float, jumps: int) -
         except SshConnectionDroppedError as error:
             pause = min(FIRST_RETRY_DELAY_S * 2**attempt, MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.5)  # noqa: S311
             if attempt == MAX_CONNECT_ATTEMPTS - 1 or time.monotonic() + pause > deadline:
-                problem = f"{host.name} ends each connection at its beginning ({error})"
-                raise SshError(f"{problem}: is that an sshd, and are its MaxStartups enough?") from None
+                problem = f"{host.name} closes every connection at once ({error})"
+                raise SshError(f"{problem}: check that it is an sshd, and its MaxStartups") from None
             time.sleep(pause)
     raise AssertionError
 
@@ -182,7 +182,7 @@ def connect_ssh_once(host: SshHostConfig, deadline: float, jumps: int) -> SshCon
             if "banner" in str(error):
                 raise SshConnectionDroppedError("no greeting") from None
             reason = extract_last_line(str(error))
-            raise SshError(f"{host.name} and we cannot agree on how to speak: {reason}") from None
+            raise SshError(f"{host.name} and this machine have no common ssh algorithm: {reason}") from None
         require_time_left(deadline)
         check_host_key(transport, host, keys)
         log_in_by_key(transport, host, deadline)
@@ -196,7 +196,7 @@ def open_ssh_socket(
     if host.jumps:  # through the last jump host, which is reached through those before it
         if not jumps:
             problem = f"{host.name} is behind more than {MAX_JUMPS} jump hosts"
-            raise SshError(f"{problem}; does ssh's configuration go in a circle?")
+            raise SshError(f"{problem}; check the ssh configuration for a loop")
         *earlier_jumps, last_jump = host.jumps
         name = last_jump if last_jump.startswith("ssh://") or ":" not in last_jump else f"ssh://{last_jump}"
         jump = resolve_ssh_host(name, host.config_file)
@@ -247,15 +247,15 @@ def check_host_key(transport: paramiko.Transport, host: SshHostConfig, keys: lis
     except paramiko.SSHException:
         raise TimeoutError from None
     if keys:
-        problem = f"{host.name} has another key than known_hosts says: it was installed anew, or is not itself"
+        problem = f"{host.name} has a different key than in known_hosts: it was reinstalled, or is another machine"
         command = f"ssh-keygen -R '{ssh_config.list_known_hosts_names(host)[0]}'"
-        message = f"{problem}; if you know that it is, {command} and log in there once by hand: ssh {host.name}"
+        message = f"{problem}; if it was reinstalled, run {command} and log in there once by hand: ssh {host.name}"
     elif ssh_config.has_known_hosts_authority(host):
-        problem = f"{host.name} is known by a certificate alone, which is not understood here"
+        problem = f"{host.name} has only a certificate in known_hosts, which is not supported here"
         message = f"{problem}: put its key into known_hosts"
     else:
-        problem = f"the key of {host.name} is not known here"
-        message = f"{problem}; log in there once by hand, to see and accept it: ssh {host.name}"
+        problem = f"the host key of {host.name} is not known here"
+        message = f"{problem}; log in there once by hand to check and accept it: ssh {host.name}"
     raise SshError(message)
 
 
@@ -277,18 +277,18 @@ def log_in_by_key(transport: paramiko.Transport, host: SshHostConfig, deadline: 
                 if not transport.is_active():
                     reason = extract_last_line(str(error))
                     problem = f"{host.name} refused {tried} keys and ended the connection ({reason})"
-                    message = f"{problem}; name the right one in ssh's configuration, with IdentitiesOnly"
+                    message = f"{problem}; set the right key in the ssh configuration, with IdentitiesOnly"
                     raise SshError(message) from None
                 require_time_left(deadline)
                 continue
             methods = extract_last_line(" or ".join(sorted(other_methods)))
-            raise SshError(f"{host.name} takes no key from {host.user}, it asks for: {methods}; let its sshd take keys")
+            raise SshError(f"{host.name} accepts no keys from {host.user}, only: {methods}; allow keys in its sshd")
     if locked_files:
         file = locked_files[0]
-        raise SshError(f"{host.name} takes no other key than {file}, perhaps, which has a password: ssh-add {file}")
+        raise SshError(f"{host.name} may accept only {file}, which has a passphrase: ssh-add {file}")
     keys = "your key" if tried == 1 else f"any of your {tried} keys"
-    problem = f"{host.name} does not take {keys}" if tried else f"you have no key here for {host.name}"
-    raise SshError(f"{problem}, as {host.user}: ssh-copy-id {host.name} (ssh-keygen first, if there is none)")
+    problem = f"{host.name} does not accept {keys}" if tried else f"you have no ssh key for {host.name}"
+    raise SshError(f"{problem}, as {host.user}: ssh-copy-id {host.name} (run ssh-keygen first if you have no key)")
 
 
 def iterate_ssh_login_keys(

@@ -55,19 +55,19 @@ def find_ssh_home_folder() -> Path:
 def run_openssh_program(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     path = shutil.which(program)
     if path is None:
-        raise SshError(f"{program} is not installed here; Debian and Ubuntu have it in openssh-client")
+        raise SshError(f"{program} is not installed; on Debian and Ubuntu it is in openssh-client")
     try:
         return subprocess.run(
             [path, *words], input="", capture_output=True, errors="replace", timeout=PROGRAM_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise SshError(f"`{program} {' '.join(words)}` does not end within {PROGRAM_TIMEOUT_S} s") from None
+        raise SshError(f"`{program} {' '.join(words)}` did not finish within {PROGRAM_TIMEOUT_S} s") from None
 
 
 def resolve_ssh_host(host: str, config: Path | None = None) -> SshHostConfig:
     """Read what ssh's configuration says of a host: a name, user@host or ssh://user@host:port."""
     if not DESTINATION_PATTERN.fullmatch(host):
-        raise SshError(f"{host[:80]!r} cannot be a host: no option, no blank, 255 characters at most")
+        raise SshError(f"{host[:80]!r} is not a valid host: no options, no spaces, at most 255 characters")
     options = ["-F", str(config)] if config else []
     result = run_openssh_program("ssh", *options, "-G", "--", host)
     if result.returncode:

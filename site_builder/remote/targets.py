@@ -53,7 +53,7 @@ def parse_target(word: str) -> Target:
     if not address or address.startswith(("-", ".", "/")) or " " in address or not address.isprintable():
         raise UnclearSshTargetsError(f"'{shown}' is not a host")
     if given is not None and not is_host_name(given):
-        raise UnclearSshTargetsError(f"'{clean_text(given)[:80]}' cannot be a host's name on the board")
+        raise UnclearSshTargetsError(f"'{clean_text(given)[:80]}' is not a valid name on the board")
     if address.startswith(URL_PREFIXES):
         try:
             parts = urlsplit(address)
@@ -79,7 +79,7 @@ def parse_targets(words: Iterable[tuple[int, str]], place: str = "") -> list[Tar
             if number and not name and is_host_name(address) and not NUMERIC_NAME.fullmatch(address):
                 name = address
             if name and any(listed.given_name == name for listed in targets):
-                raise UnclearSshTargetsError(f"the name {name} is there twice")
+                raise UnclearSshTargetsError(f"the name {name} is given twice")
             targets.append(Target(address, name))
         except UnclearSshTargetsError as error:
             problems.append(f"{place}line {number}: {error}" if number else str(error))
@@ -114,7 +114,7 @@ def read_consul_targets(
     With `on_stale_list` the last good list serves while there is no other, and the reason is passed on.
     """
     if access is None:
-        message = "set GPUBOARD_CONSUL_SERVICE first, to the service that your GPU hosts have in Consul"
+        message = "first set GPUBOARD_CONSUL_SERVICE to the service of your GPU hosts in Consul"
         raise UnclearSshTargetsError(message)
     host_list = ConsulHostList(state, access)
     previous_time = host_list.nodes_time
@@ -127,7 +127,7 @@ def read_consul_targets(
     # whoever registers a service chooses its words: here they are no URL, no other user, no other port
     for name in [name for name, node in nodes_by_host.items() if not MACHINE_NAME.fullmatch(node.node)]:
         node = nodes_by_host.pop(name).node
-        unclear.append(f"the node '{node[:80]}' is left out: that cannot be the name of a machine")
+        unclear.append(f"the node '{node[:80]}' is left out: that is not a valid machine name")
     messages = [f"{host_list.where} {problem.what}" for problem in problems]
     messages += [f"{host_list.where}: {what}" for what in unclear]
     is_new = host_list.nodes_time != previous_time

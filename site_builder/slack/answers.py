@@ -48,16 +48,16 @@ STATE_ORDER = ("free", "booked", "busy", "held", "conflict", "lost", "unknown")
 # But not in a MIG profile such as 1g.10gb.
 GIGABYTES_PATTERN = re.compile(r"(?<![\d.])(\d+)\s*gi?b\b", re.IGNORECASE)
 HELP_LINES = (
-    "`hosts` – every host: how it is, how many of its GPUs are free",
+    "`hosts` – every host: its state and number of free GPUs",
     "`all` – who is on which GPU; `all atlas`, `all state:free` for some of them",
-    "`all detail` – the same GPU by GPU: use, memory, programs, bookings",
-    "`where USER` – where somebody works, and what they have booked; `where me`",
-    "`free` – the GPUs that are free, the best first; `free A100`, `free 2 A100` on one host",
+    "`all detail` – every GPU with use, memory, programs and bookings",
+    "`where USER` – what USER is using and has booked; `where me`",
+    "`free` – free GPUs, best first; `free A100`, `free 2 A100` on one host",
     "`book atlas:0,1 until fri 18:00` – or `book 2 A100 for 8h`; with `from mon 9:00`, `comment ICML run`",
-    "`release ID` – or `release atlas:0`; `release` alone lists what you have booked",
+    "`release ID` – or `release atlas:0`; `release` alone lists your bookings",
     "`help` – this",
 )
-USERS_HIDDEN_MESSAGE = "the board names nobody here, so I do not either"
+USERS_HIDDEN_MESSAGE = "this board hides names, so I cannot show them"
 
 
 class AnswerContext(NamedTuple):
@@ -82,7 +82,7 @@ def search_answer_hosts(answer: Callable[[AnswerContext], SlackAnswer]) -> Calla
             return answer(context._replace(fleet=fleet))
         if not context.fleet.hosts:
             return SlackAnswer("there are no hosts on the board yet", link=context.link)
-        hint = "name a host, or words as in the search box"
+        hint = "use a host name, or search words as on the page"
         return SlackAnswer(f"No match for “{' '.join(words)[:60]}”", (hint,), link=context.link)
 
     return search_and_answer
@@ -249,7 +249,7 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
     lines: list[str] = []
     if not of_model:
         models = dict.fromkeys(gpu.model for gpu in gpus)
-        lines = [f"no GPU is of that model; there are {', '.join(models) or 'none'}"]
+        lines = [f"no GPU of that model; available models: {', '.join(models) or 'none'}"]
     elif not free:
         lines = [format_answer_state_counts(of_model)]
     numbers_by_kind: dict[tuple[str, str, str, str], list[GpuNumber]] = {}  # equal GPUs of a host share a row
@@ -270,9 +270,9 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
 
 def answer_help(unknown: str = "", suggestion: str = "") -> SlackAnswer:
     if not unknown:
-        return SlackAnswer("What I can tell", HELP_LINES)
-    hint = f"did you mean `{suggestion}`?" if suggestion else "this is what I know:"
-    return SlackAnswer(f"I do not know “{unknown[:40]}”", (hint, *HELP_LINES))
+        return SlackAnswer("Commands", HELP_LINES)
+    hint = f"did you mean `{suggestion}`?" if suggestion else "commands:"
+    return SlackAnswer(f"unknown command “{unknown[:40]}”", (hint, *HELP_LINES))
 
 
 def build_slack_answer(
@@ -296,7 +296,7 @@ def shorten_answer_command(command: str) -> str:
 def list_silent_answer_hosts(fleet: Fleet) -> list[str]:
     """Name the hosts of which nothing is known."""
     states = [f"{host.name} is {host.state}" for host in fleet.hosts if host.state != "fresh"]
-    return [f"not known: {formatting.format_names(states)}"] if states else []
+    return [f"unknown: {formatting.format_names(states)}"] if states else []
 
 
 def format_answer_state_counts(gpus: Iterable[FleetGpu]) -> str:
@@ -353,12 +353,12 @@ class BookingAnswers(NamedTuple):
             folders = {"data": self.settings.data, "state": self.settings.state}
             labels = {str(form): label for label, path in folders.items() for form in (path.absolute(), path)}
             hidden = formatting.hide_paths(str(error), labels)
-            return SlackAnswer("the booking service cannot write just now", (hidden,))
+            return SlackAnswer("the booking service cannot save right now", (hidden,))
 
     def book(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
         response = booking_service.handle_service_request(self.service, parse_booking_to_answer(words), user)
         ids = list(dict.fromkeys(str(booking["id"]) for booking in response["bookings"]))
-        hint = f"to give it back: `release {' '.join(ids)}`"
+        hint = f"to cancel: `release {' '.join(ids)}`"
         lines = (*format_answer_response_lines(response), hint)
         return SlackAnswer(f"booked {', '.join(ids)}", lines, None, (self.describe_zone(),), self.settings.url)
 
@@ -384,14 +384,14 @@ class BookingAnswers(NamedTuple):
             if booking["mine"]
         ]
         if not bookings:
-            return SlackAnswer("you have booked nothing", link=self.settings.url)
+            return SlackAnswer("you have no bookings", link=self.settings.url)
         lines = [
             f"`{booking['id']}` {booking['where']} until {booking['date'][:16].replace('T', ' ')}"
             for booking in bookings[:MAX_LISTED_BOOKINGS]
         ]
         if len(bookings) > MAX_LISTED_BOOKINGS:
             lines.append(f"and {len(bookings) - MAX_LISTED_BOOKINGS} more")
-        lines.append("`release ID` gives one back")
+        lines.append("cancel one with `release ID`")
         return SlackAnswer("which of your bookings?", tuple(lines), None, (self.describe_zone(),), self.settings.url)
 
     def describe_zone(self) -> str:
@@ -418,7 +418,7 @@ def parse_booking_to_answer(words: Sequence[str]) -> dict[str, Any]:
             words_by_option[option] = list(words[index + 1 :])
             break
         if option in words_by_option:
-            raise IncompleteBookingAnswerError(f"`{option}` stands there twice")
+            raise IncompleteBookingAnswerError(f"`{option}` is given twice")
         if option in OPTION_WORDS:
             current = words_by_option[option] = []
         else:
@@ -426,7 +426,7 @@ def parse_booking_to_answer(words: Sequence[str]) -> dict[str, Any]:
     options = {option: " ".join(values).strip("\"' ") for option, values in words_by_option.items()}
     if "" in options.values():
         option = next(option for option, text in options.items() if not text)
-        raise IncompleteBookingAnswerError(f"what belongs behind `{option}`?")
+        raise IncompleteBookingAnswerError(f"`{option}` needs a value")
     if not places:
         raise IncompleteBookingAnswerError("which GPUs?")
     if not options.keys() & {"until", "for"}:

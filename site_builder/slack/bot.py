@@ -59,7 +59,7 @@ QUOTE_CHARACTERS = str.maketrans({"“": '"', "”": '"', "„": '"', "’": "'"
 STATUS_FILE = "status.json"
 MAX_STATUS_BYTES = 256 << 20
 MEMBER_CACHE_S, MAX_CACHED_MEMBERS = 600.0, 10_000
-CONTACTS_UNREADABLE_MESSAGE = "the contacts or aliases.csv cannot be read just now, so I do not know who anybody is"
+CONTACTS_UNREADABLE_MESSAGE = "the contacts or aliases.csv cannot be read right now, so I cannot recognise anybody"
 WORKER_COUNT, MAX_QUEUED_QUESTIONS = 4, 40
 MAX_QUESTIONS_PER_MINUTE, MINUTE_S = 20, 60.0  # of one person
 MAX_REMEMBERED = 10_000
@@ -71,7 +71,7 @@ MAX_ATTEMPTS, RETRY_DELAY_S, MAX_RETRY_DELAY_S = 4, 2.0, 60
 BLOCK_ERROR = re.compile(
     "invalid_(blocks|blocks_format|attachments|arguments)|msg_blocks_too_long|internal_error|fatal_error"
 )
-RATE_LIMIT_ANSWER = SlackAnswer("that is a lot in a minute: I listen again in a moment")
+RATE_LIMIT_ANSWER = SlackAnswer("too many messages in a minute: please wait a moment")
 # How long a connection may be lost before we open another; the library tries by itself every few seconds.
 RECONNECT_AFTER_S = 60.0
 POLL_INTERVAL_S = 0.5
@@ -139,7 +139,7 @@ class SlackBot:
         if question.is_redelivered and time.time() - float(question.ts) > MAX_DELAY_S:
             return
         if not self.free_slots.acquire(blocking=False):
-            self.report_once("too many ask the bot at once: some got no answer")
+            self.report_once("too many requests at once: some got no answer")
             return
         try:
             self.pool.submit(self.process_question, question)
@@ -165,13 +165,13 @@ class SlackBot:
         except SlackRequestError as error:
             self.report_once(f"an answer could not be sent: {error}")
         except Exception as error:  # one question must not cost the others
-            self.report_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
+            self.report_once(f"a question failed: {type(error).__name__}: {error}; this is a bug")
         finally:
             self.free_slots.release()
 
     def answer_question(self, question: SlackQuestion) -> SlackAnswer:
         if question.is_shared_channel:
-            return SlackAnswer("people of another company can read this channel: ask me in a direct message")
+            return SlackAnswer("people outside your company can read this channel: send me a direct message")
         try:
             return self.run_command(parse_bot_command(question.text), question)
         except FleetUnavailableError as error:
@@ -180,8 +180,8 @@ class SlackBot:
             self.report_once(str(error))
             return SlackAnswer("Slack does not tell me who you are", (str(error),))
         except Exception as error:
-            self.report_once(f"a question failed: {type(error).__name__}: {error}; this should not happen")
-            return SlackAnswer("something went wrong here; the admin can read what in the bot's log")
+            self.report_once(f"a question failed: {type(error).__name__}: {error}; this is a bug")
+            return SlackAnswer("something went wrong; the bot's log has the details for the admin")
 
     def run_command(self, command: BotCommand, question: SlackQuestion) -> SlackAnswer:
         words = [self.resolve_mention(word) for word in command.words]
@@ -240,7 +240,7 @@ class SlackBot:
         except SlackRequestError as error:
             if not BLOCK_ERROR.fullmatch(error.code):
                 raise
-            self.report_once(f"Slack did not take the blocks of an answer, which was sent as text: {error.code}")
+            self.report_once(f"Slack refused the formatting of an answer, which was sent as text: {error.code}")
         self.slack_api.post_message(channel, rendered.plain_text, None, thread)
 
     def close(self) -> None:
@@ -351,7 +351,7 @@ class BotBoardReader:
                 finally:
                     os.close(folder)
             except (OSError, files.FileRefusedError):
-                raise FleetUnavailableError("the board has not been built yet, so I know nothing") from None
+                raise FleetUnavailableError("the board has not been built yet") from None
             fleet, problem = loader.parse_status(content)
             if fleet is None:
                 raise FleetUnavailableError(f"what the builder wrote {problem}")
@@ -392,7 +392,7 @@ class MemberDirectory:
         domain = self.settings.alerts.mail_domain
         with suppress(SlackRequestError):
             if self.find_member_mail(member) and domain:
-                return (f"the address of your profile is not one at {domain}, nor in the contacts",)
+                return (f"your profile's mail address is not at {domain} and not in the contacts",)
         return ()
 
 
@@ -419,18 +419,18 @@ def run_bot(settings: Settings) -> None:
                 if error.is_permanent:
                     raise
                 if pause == FIRST_RECONNECT_DELAY_S:
-                    print_command_message(f"{error}; tried again until it works")
+                    print_command_message(f"{error}; retrying until it works")
                 stop.wait(error.retry_after_s or pause)
                 pause = min(pause * 2, MAX_RECONNECT_DELAY_S)
                 continue
             if sys.stderr.isatty():
-                print_command_message("the bot answers in Slack until Ctrl-C")
+                print_command_message("the bot answers in Slack; stop it with Ctrl-C")
             pause, open_at = FIRST_RECONNECT_DELAY_S, time.monotonic()
             while not stop.wait(POLL_INTERVAL_S) and time.monotonic() - open_at < RECONNECT_AFTER_S:
                 if socket.is_open():
                     open_at = time.monotonic()
             if not stop.is_set():
-                bot.report_once("the line to Slack was cut for a minute, and is opened anew")
+                bot.report_once("the connection to Slack was lost for a minute and is being reopened")
     except SlackRequestError as error:
         if was_bot_error_recently_reported(settings, str(error)):
             sys.exit(2)

@@ -32,18 +32,18 @@ def slack(settings: Settings) -> None:
     missing = [name for name, value in zip(TOKEN_PREFIXES, (access.bot_token, access.app_token)) if not value]
     if missing:
         names = " and ".join(f"{name} ({TOKEN_PREFIXES[name]}…)" for name in missing)
-        raise CommandError(f"{names} must be set: docs/slack.md tells how to make an app in Slack")
+        raise CommandError(f"{names} must be set: docs/slack.md explains how to create the Slack app")
     command_options.refuse_command_on_foreign_board(settings)
     try:
         with locks.try_hold_lock(settings.state / locks.BOT_LOCK_NAME) as holder_pid:
             if holder_pid is None:
                 run_bot(settings)
             elif sys.stderr.isatty():  # cron starts it every minute, and would mail this
-                connection = "Slack can be reached from here, and knows its token"
+                connection = "Slack can be reached and accepts the token"
                 try:
                     SlackClient(access).fetch_identity()
                 except SlackRequestError as error:
                     connection = str(error)
-                print_command_message(f"the bot runs already, as process {holder_pid}; {connection}")
+                print_command_message(f"the bot is already running, as process {holder_pid}; {connection}")
     except OSError as error:
         raise CommandError(f"{error.filename or settings.state} cannot be opened: {error.strerror}") from None

@@ -28,7 +28,7 @@ PART_LINE = re.compile(r"# part ([a-z][a-z0-9-]{0,30})(?:/([a-z][a-z0-9-]{0,30})
 PART_MARK = b"\n# part "
 AS_OF_PREFIX = b"# as of "
 END_LINE = b"\n# end\n"
-TORN_MESSAGE = "the file is torn: it has no end"
+TORN_MESSAGE = "the file is incomplete: its end is missing"
 # The first line and the last have one `#` each.
 HEADER_AND_END_MARKS = 2
 MAX_PARTS = 20
@@ -84,7 +84,7 @@ def take_first_envelope_lines(items: Sequence[Item], limit: int, what: str, prob
     """Return at most `limit` items; add a problem if there are more."""
     if len(items) <= limit:
         return items
-    problems.append(f"{len(items)} {what} are told; only the first {limit} count")
+    problems.append(f"{len(items)} {what} are reported; only the first {limit} are used")
     return items[:limit]
 
 
@@ -104,10 +104,10 @@ def parse_snapshot_header(data: bytes, task: str) -> tuple[SnapshotHeader | None
 def parse_envelope_header_line(line: bytes, task: str) -> tuple[SnapshotHeader | None, str]:
     match = HEADER_LINE.match(line.decode("utf-8", "replace").rstrip("\r"))
     if not match:
-        return None, "the first line is not that of a gpuboard snapshot"
+        return None, "the first line is not a gpuboard snapshot header"
     version, reported_task, host, *numbers = match.groups()
     if version != "1":
-        return None, f"it is of version {version} of the snapshot format, which this gpuboard does not know"
+        return None, f"it is of version {version} of the snapshot format, which this gpuboard does not support"
     if reported_task != task:
         return None, f"it is a snapshot of {reported_task}, not of {task}"
     time, every, took_ms, rc = map(int, numbers)
@@ -174,11 +174,11 @@ def split_snapshot_parts(data: bytes, task: str, default_format: str) -> tuple[P
             rows, messages = [], []
             match = PART_LINE.match(line)
             if match is None:
-                note_envelope_problem(problems, f"a part that cannot be read: {line[:80]}")
+                note_envelope_problem(problems, f"an unreadable part: {line[:80]}")
             elif (match[2] or "") in parts_by_tool.get(match[1], {}):
                 note_envelope_problem(problems, f"it has the {line[2:80]} twice")
             elif sum(map(len, parts_by_tool.values())) >= MAX_PARTS:
-                problems.append("it has too many parts; the rest does not count")
+                problems.append("it has too many parts; the rest is ignored")
                 break
             else:
                 parts_by_tool.setdefault(match[1], {})[match[2] or ""] = SnapshotPart(int(match[3]), rows, messages)
@@ -202,9 +202,9 @@ def parse_bundle(value: bytes, host: str) -> Bundle:
     if not value:
         return Bundle({}, problem="it is empty")
     if not decompressor.eof:
-        return Bundle({}, problem="its gzip has no end")
+        return Bundle({}, problem="its gzip data is cut off")
     if decompressor.unused_data:
-        return Bundle({}, problem="there is more behind the end of its gzip")
+        return Bundle({}, problem="there is data after the end of its gzip")
     texts = content.split(END_LINE)
     if texts.pop():
         return Bundle({}, problem=TORN_MESSAGE)
@@ -216,9 +216,9 @@ def parse_bundle(value: bytes, host: str) -> Bundle:
         name = FILES_BY_TASK.get(task, "")
         header, problem = parse_snapshot_header(text, task)
         if not name:
-            problem = f"it has a snapshot of {task}, which nobody knows" if task else "it is not a snapshot of gpuboard"
+            problem = f"it has a snapshot of {task}, which is unknown" if task else "it is not a snapshot of gpuboard"
         elif header and header.host != host:
-            problem = f"it says host={clean_text(header.host[:80])}, which is not its key's name"
+            problem = f"it says host={clean_text(header.host[:80])}, which does not match its key"
         elif name in files:
             problem = f"it has {name} twice"
         if problem or header is None:

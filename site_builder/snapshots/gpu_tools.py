@@ -47,7 +47,7 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
     vendors: set[str] = set()
     for tool, rows in rows_by_tool:
         if rows and tool.vendor in vendors:
-            problems.append(f"GPUs of {tool.vendor} are told by two parts; the first part counts")
+            problems.append(f"GPUs of {tool.vendor} are reported by two parts; the first is used")
             continue
         vendors |= {tool.vendor} if rows else set()
         tool_gpus: list[Gpu] = []
@@ -58,7 +58,7 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
             if is_nameless and tool_gpus and tool_gpus[-1].lost and tool_gpus[-1].uuid is None:
                 continue
             if gpu.uuid in positions:
-                problems.append(f"the GPU {gpu.uuid} is told twice; the busier row counts")
+                problems.append(f"the GPU {gpu.uuid} is reported twice; the busier row is used")
                 position = positions[gpu.uuid]
                 tool_gpus[position] = max(tool_gpus[position], gpu, key=rank_by_use)
                 continue
@@ -71,7 +71,7 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
             tool_gpus = [gpu._replace(place=f"{tool.vendor}{gpu.label}") for gpu in tool_gpus]
         gpus += tool_gpus
     if len(gpus) > MAX_GPUS:
-        problems.append(f"{len(gpus)} GPUs are told; only the first {MAX_GPUS} count")
+        problems.append(f"{len(gpus)} GPUs are reported; only the first {MAX_GPUS} are used")
     return replace(file, rows=tuple(gpus[:MAX_GPUS]), problems=limit_problems(problems))
 
 
@@ -86,7 +86,7 @@ def parse_processes_of_tools(data: bytes) -> ParsedFile[GpuProcessRow]:
     problems = list(file.problems)
     tool_results = file.tool_results
     if len(processes) > MAX_PROCESSES:
-        problems.append(f"{len(processes)} GPU processes are told; only the first {MAX_PROCESSES} count")
+        problems.append(f"{len(processes)} GPU processes are reported; only the first {MAX_PROCESSES} are used")
         # no GPU is called free because its processes were left out
         tool_results = tuple(result._replace(is_complete=False) for result in tool_results)
     rows = tuple(processes[:MAX_PROCESSES])
@@ -104,7 +104,9 @@ def parse_gpu_tool_rows(data: bytes, task: str) -> tuple[ParsedFile[Any], list[t
     for name, parts in parts_by_tool.items():
         tool = GPU_TOOLS.get(name)
         if tool is None:
-            problems.append(f"it has a part {name}, which this gpuboard does not know: is it older than the host's?")
+            problems.append(
+                f"it has a part {name}, which this gpuboard does not know: is it older than the host's gpuboard?"
+            )
             continue
         output = tool.parse(task, parts)
         rc = next((part.rc for part in parts.values() if part.rc), 0)

@@ -203,7 +203,7 @@ class SnapshotStore:
                 continue
             newest = max(file.arrived_at for file in legacy.values())
             if native and max(file.arrived_at for file in native.values()) >= newest:
-                what = f"files of the original scripts that are older than data/{name}/, and not read; remove them"
+                what = f"files of the original scripts that are older than data/{name}/, and not used; remove them"
                 hosts.append(HostFiles(name, native, problems=(Problem(f"data/{name}_*", what),)))
             else:
                 hosts.append(HostFiles(name, legacy, is_legacy=True))
@@ -229,7 +229,7 @@ class SnapshotStore:
                     continue
                 name, names = (match[1], legacy_hosts.keys()) if match else (entry.name, folders)
                 if not is_host_name(name):
-                    problems.append(Problem(where, "its name cannot be that of a host"))
+                    problems.append(Problem(where, "its name is not a valid host name"))
                 elif name not in names and len(names) >= MAX_HOSTS:
                     problems.append(Problem(where, f"there are more than {MAX_HOSTS} hosts"))
                 elif match:
@@ -365,7 +365,7 @@ def update_stored_snapshot_file(
     arrived_at = max(0.0, min(signature.arrived_ns / 1e9, own_time))
     if is_legacy:  # these have neither header nor end
         is_whole = content.endswith(b"\n") or (not content and file in POSSIBLY_EMPTY_FILES)
-        problem = None if is_whole else "the file is torn: its last line has no end"
+        problem = None if is_whole else "the file is incomplete: its last line is cut off"
     else:
         problem = find_snapshot_fault(content, name, file)
     if before and before.content and (problem or before.content == content):
@@ -379,7 +379,7 @@ def find_snapshot_fault(content: bytes, name: str, file: str) -> str | None:
     if header is None:
         return problem
     if header.host != name:
-        return f"it says host={header.host[:80]}, which is not its folder's name, and does not count"
+        return f"it says host={header.host[:80]}, which does not match its folder, and is ignored"
     return None if envelope.has_envelope_end(content) else envelope.TORN_MESSAGE
 
 

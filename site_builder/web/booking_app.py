@@ -157,7 +157,7 @@ class BookingApplication:
         except BookingHttpError as error:
             return send_booking_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
         except Exception as error:  # the caller never sees where it happened
-            self.report_once(f"a booking failed: {type(error).__name__}: {error}; this should not happen")
+            self.report_once(f"a booking failed: {type(error).__name__}: {error}; this is a bug")
             message = "something went wrong; the admin can read what in the server's log"
             return send_booking_json(environ, start_response, 500, {"error": message})
 

@@ -259,7 +259,7 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
     try:
         timeout_s = booking_store.LOCK_TIMEOUT_S
         if not locks.acquire_lock(handle, time.monotonic() + timeout_s, booking_store.LOCK_POLL_INTERVAL_S):
-            what = f"somebody else has been writing {path / BOOKINGS_FILE} for {timeout_s:.0f} s"
+            what = f"another process has been writing {path / BOOKINGS_FILE} for {timeout_s:.0f} s"
             raise BookingFolderError(f"{what}: try again")
         yield
     finally:

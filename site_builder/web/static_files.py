@@ -214,7 +214,7 @@ class StaticSite:
         try:
             response = self.build_response(environ)
         except Exception as error:  # no request may bring the server down, and no client sees why
-            self.report_once(f"an answer failed: {type(error).__name__}: {error}; this should not happen")
+            self.report_once(f"an answer failed: {type(error).__name__}: {error}; this is a bug")
             response = build_static_error_response(500)
         return send_static_response(environ, start_response, response)
 

@@ -163,7 +163,7 @@ def test_hooks_that_may_not_run_are_named_on_the_page(machine: Machine, tmp_path
     machine.builders = [machine.builder(alerts=AlertSettings(hooks_folder=folder))]
     machine.minutes(1)
     (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "GPUBOARD_HOOKS")
-    assert problem.endswith("nothing in it is run")
+    assert problem.endswith("nothing in it runs")
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_a_fault_of_alerts_never_costs_the_page(
     machine.minutes(2)
     assert "atlas" in machine.lab.page()
     (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts")
-    assert problem == "a fault of gpuboard's own (RuntimeError): nothing new is told"
+    assert problem == "an internal error of gpuboard (RuntimeError): nothing new is told"
     (builder,) = machine.builders
     assert builder.alert_engine
     builder.alert_engine.process_build({}, Now(machine.now, timezone.utc), faulty)  # type: ignore[arg-type]
@@ -251,7 +251,7 @@ def test_a_damaged_state_is_a_first_start_and_named_on_the_page(machine: Machine
     machine.minutes(2)
     problems = [problem["what"] for problem in machine.lab.status()["problems"] if problem["where"] == "alerts"]
     assert [problem.split("/")[-1] for problem in problems] == [
-        "alerts.json is damaged: begun anew, and what was so already is not told"
+        "alerts.json is damaged: started anew; conditions that already exist are not reported"
     ]
     sender_ended(builder)
     assert said(web) == []

@@ -208,7 +208,7 @@ def test_the_list_explains_why_notifications_wait() -> None:
     [
         (DeliveryOutcome("sent", "202"), "lab: sent"),
         (DeliveryOutcome("failed", "it is full"), "lab: not sent: it is full"),
-        (DeliveryOutcome("unsure", "it did not answer"), "lab: nobody knows whether it arrived: it did not answer"),
+        (DeliveryOutcome("unsure", "it did not answer"), "lab: it may have arrived: it did not answer"),
     ],
 )
 def test_the_outcome_of_a_test_is_one_sentence(outcome: DeliveryOutcome, words: str) -> None:
@@ -300,7 +300,7 @@ def test_a_test_can_go_to_one(board: Board) -> None:
     assert len(board.channel.got) == 2
     code, out, err = board.run("test", "--to", "lap")
     assert (code, out) == (2, "")
-    assert err == "gpuboard: nothing is called 'lap': there is lab, ops and person:LOGIN\n"
+    assert err == "gpuboard: unknown receiver 'lap': there is lab, ops and person:LOGIN\n"
 
 
 def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_without_receivers_it_says_what_to_set(board: Board) -> None:
 
 
 def test_the_list_shows_the_stored_state(board: Board) -> None:
-    assert "no build has looked yet" in board.run("list")[2]
+    assert "no build has evaluated the alert rules yet" in board.run("list")[2]
     now = int(time.time())
     evil = HOT._replace(what="a\x1b[2Jb")
     tracked_conditions = {entry.key: TrackedCondition(entry, now - 600, reported_at=now) for entry in (DOWN, evil)}
@@ -362,7 +362,7 @@ def test_the_history_goes_back_as_far_as_asked_the_latest_first(board: Board) ->
     assert len(board.json("history", "--since", "30d")["history"]) == 3
     assert board.run("history", "--since", "1h")[1].splitlines()[2:] == ["      60 s ago"]
     board.write(AlertState(started_at=1))
-    assert board.run("history")[2].startswith("gpuboard: nothing was told since ")
+    assert board.run("history")[2].startswith("gpuboard: nothing was sent since ")
     assert board.run("history", "--since", "soon")[0] == 2
 
 
@@ -371,22 +371,22 @@ def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
     before = time.time()
     code, out, err = board.run("silence", "atlas", "HYDRA", "--for", "2h")
     assert (code, out) == (0, "")
-    assert err.startswith("gpuboard: atlas is silent until ")
+    assert err.startswith("gpuboard: atlas is silenced until ")
     assert [*board.alert_state.silences] == ["atlas", "hydra"]
     assert all(before + 7195 <= until <= time.time() + 7205 for until in board.alert_state.silences.values())
-    assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas is silent no longer\n"
-    assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas was not silent\n"
+    assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas is no longer silenced\n"
+    assert board.run("silence", "atlas", "--end")[2] == "gpuboard: atlas was not silenced\n"
     assert [*board.alert_state.silences] == ["hydra"]
     board.write(AlertState(started_at=1, silences={"forgotten": int(before) + 600}))
-    assert board.run("silence", "forgotten", "--end")[2] == "gpuboard: forgotten is silent no longer\n"
+    assert board.run("silence", "forgotten", "--end")[2] == "gpuboard: forgotten is no longer silenced\n"
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["atlsa", "--for", "2h"], 1, "there is no host atlsa; is it atlas?"),
-        (["atlas"], 2, "say for how long, as --for 2h, or --end"),
-        (["atlas", "--for", "2h", "--end"], 2, "say for how long, as --for 2h, or --end"),
+        (["atlas"], 2, "give a duration such as --for 2h, or --end"),
+        (["atlas", "--for", "2h", "--end"], 2, "give a duration such as --for 2h, or --end"),
         (["atlas", "--for", "2"], 2, '"2" has no unit'),
         (["atlas", "--for", "40d"], 2, "up to 31 days"),
     ],
@@ -403,7 +403,7 @@ def test_a_state_folder_that_is_not_there_is_one_sentence(board: Board) -> None:
     for words in (["list"], ["history"], ["silence", "atlas", "--for", "2h"], ["run"], ["run", "--dry-run"]):
         code, out, err = board.run(*words)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "`gpuboard build` makes it" in err
+        assert "`gpuboard build` creates it" in err
 
 
 def test_a_damaged_state_is_reported(board: Board) -> None:
@@ -411,7 +411,7 @@ def test_a_damaged_state_is_reported(board: Board) -> None:
     for words in ("list", "history"):
         code, _, err = board.run(words)
         assert code == 0
-        assert "alerts.json is damaged: begun anew" in err
+        assert "alerts.json is damaged: started anew" in err
 
 
 # What waits, and what would
@@ -425,7 +425,7 @@ def test_run_sends_due_notifications_once_and_prints_each(board: Board) -> None:
     )
     board.write(AlertState(started_at=1, notifications=(due, later)))
     assert board.run("run")[:2] == (0, "lab: sent\n      atlas is down\n")
-    assert board.run("run") == (0, "", "gpuboard: no letter is due\n")
+    assert board.run("run") == (0, "", "gpuboard: no notification is due\n")
     assert len(board.channel.got) == 1
     assert [entry.id for entry in board.alert_state.notifications] == ["m"]
     assert [entry.status for entry in board.alert_state.history] == ["sent"]
@@ -462,7 +462,7 @@ def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> Non
     assert sent.startswith("Would be sent: 1 notification\n\n  to lab, JSON (json://…), due\n")
     assert "\n  | hydra has failed\n" in sent
     assert "\n  | https://gpus.lab.org/hosts/hydra.html\n" in sent
-    assert "\n  why: rule host-failed: it was so for 1" in sent
+    assert "\n  why: rule host-failed: it lasted for 1" in sent
     assert "host-failed  atlas\n" in unsent
     assert unsent.endswith("atlas is silenced\n")
     after = board.files()
@@ -490,7 +490,7 @@ def test_a_dry_run_removes_no_watch(board: Board) -> None:
         if planned_notification["to"] == "person:alice"
     )
     assert "you waited for 2 A100" in notification["text"]
-    assert "nobody knows how to tell alice" in notification["address"]
+    assert "no contact for alice" in notification["address"]
     assert board.files() == before
 
 

@@ -94,7 +94,7 @@ def test_a_host_that_is_down_affects_its_users_and_who_booked_it(shown: PrivacyS
 
 def test_a_host_without_gpu_data_has_failed() -> None:
     (condition,) = found(host_data(gpus=[]))
-    assert (condition.rule, condition.what, condition.since) == ("host-failed", "nvidia-smi told no GPU", None)
+    assert (condition.rule, condition.what, condition.since) == ("host-failed", "nvidia-smi reported no GPU", None)
 
 
 def test_people_are_called_by_a_login_under_whichever_name_they_are_known() -> None:

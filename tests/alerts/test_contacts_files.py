@@ -88,8 +88,8 @@ def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None
     assert told(files) == [
         "GPUBOARD_ALERTS (alerts.conf): line 4: it is neither a [section] nor `key = value`",
         "GPUBOARD_ALERTS (alerts.conf): host-down should go to zebra, but GPUBOARD_NOTIFY has no such channel; "
-        "there are lab, all, hooks, none, person",
-        "GPUBOARD_CONTACTS (contacts.csv): line 2: it is not of the form login,address",
+        "allowed: lab, all, hooks, none, person",
+        "GPUBOARD_CONTACTS (contacts.csv): line 2: not of the form login,address",
     ]
 
 
@@ -120,7 +120,7 @@ def refolded(path: Path) -> None:
         (piped, "it is not a plain file"),
         (refolded, "it is not a plain file"),
         (grown, "it has 1048577 bytes, more than the "),
-        (lambda path: path.chmod(0o646), "others can write it; chmod "),
+        (lambda path: path.chmod(0o646), "other users can write it; fix: chmod "),
     ],
 )
 def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
@@ -135,16 +135,16 @@ def test_an_unreadable_file_keeps_the_previous_rules_and_is_reported(
     assert list_addresses(loaded_files.contacts, "alice") == ("alice@lab.org",)
     first, second = told(files)
     assert first.startswith(f"GPUBOARD_ALERTS (alerts.conf): it is not read: {words}")
-    assert first.endswith("; the rules of before count")
+    assert first.endswith("; the previous rules stay in effect")
     assert second.startswith(f"GPUBOARD_CONTACTS (contacts.csv): it is not read: {words}")
-    assert second.endswith("; the contacts of before count")
+    assert second.endswith("; the previous contacts stay in effect")
     # a builder that begins now has the last good rules in state/, but no copy of the secrets in the contacts
     begun = read(desk.files())
     assert begun.rules["host-down"].delay == 420
     assert (begun.contacts.is_complete, list_addresses(begun.contacts, "bob")) == (False, ())
     assert [problem.what.rpartition("; ")[2] for problem in begun.problems] == [
-        "the rules of before count",
-        "what is for people waits",
+        "the previous rules stay in effect",
+        "notifications to people wait",
     ]
 
 
@@ -158,7 +158,7 @@ def test_the_first_file_that_cannot_be_read_means_the_defaults(desk: Desk) -> No
     desk.rules.unlink()
     files = desk.files()
     assert read(files).rules == DEFAULT_RULES
-    assert told(files)[0].endswith("; those by default count")
+    assert told(files)[0].endswith("; the defaults apply")
 
 
 def test_a_file_counts_at_once_when_it_is_readable_again(desk: Desk) -> None:
@@ -178,8 +178,8 @@ def test_contacts_that_a_group_can_write_are_not_read_and_rules_are(desk: Desk) 
     files = desk.files()
     assert hold(files) == 420
     assert told(files) == [
-        "GPUBOARD_CONTACTS (contacts.csv): it is not read: others can write it; chmod 600 contacts.csv closes it; "
-        "what is for people waits"
+        "GPUBOARD_CONTACTS (contacts.csv): it is not read: other users can write it; fix: chmod 600 contacts.csv; "
+        "notifications to people wait"
     ]
     desk.contacts.chmod(0o600)
     assert told(files) == []
@@ -191,8 +191,8 @@ def test_a_file_of_another_user_is_not_read(desk: Desk, monkeypatch: pytest.Monk
         os.chown(desk.rules, 12345, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert [problem.rpartition("; only")[0].rpartition(": ")[2] for problem in told(desk.files())] == [
-        "it is another user's"
+    assert [problem.rpartition("; its owner")[0].rpartition(": ")[2] for problem in told(desk.files())] == [
+        "it belongs to another user"
     ] * 2
 
 
@@ -209,8 +209,7 @@ def test_nothing_is_read_from_data_or_www_where_others_write_or_read(desk: Desk,
     assert (loaded_files.rules, loaded_files.contacts.is_complete) == (DEFAULT_RULES, False)
     assert len(loaded_files.problems) == 2
     assert all(
-        "/, which is not the builder's alone; put it beside gpuboard.conf" in problem.what
-        for problem in loaded_files.problems
+        "/, where others can write; put it next to gpuboard.conf" in problem.what for problem in loaded_files.problems
     )
 
 

@@ -67,19 +67,19 @@ def test_a_hook_gets_the_alert_and_nothing_else_of_us(
         ("exit 0", DeliveryOutcome("sent")),
         (
             "echo the modem is busy; exit 75",
-            DeliveryOutcome("failed", "the hook asks to be run again later: the modem is busy"),
+            DeliveryOutcome("failed", "the hook asked to be run again later: the modem is busy"),
         ),
-        ("exit 75", DeliveryOutcome("failed", "the hook asks to be run again later")),
+        ("exit 75", DeliveryOutcome("failed", "the hook asked to be run again later")),
         (
             "echo first; printf 'cannot reach https://x.org/s3cret\\033[31m\\n'; exit 3",
-            DeliveryOutcome("refused", "the hook ended with 3: cannot reach https://…"),
+            DeliveryOutcome("refused", "the hook failed with exit code 3: cannot reach https://…"),
         ),
-        ("kill -TERM $$", DeliveryOutcome("unsure", "the hook died of signal 15")),
+        ("kill -TERM $$", DeliveryOutcome("unsure", "the hook was killed by signal 15")),
         ("exec 1>&- 2>&-; sleep 0.1; exit 0", DeliveryOutcome("sent")),
         ("head -c 3000000 /dev/zero; exit 0", DeliveryOutcome("sent")),
         (
             "head -c 3000000 /dev/zero | tr '\\000' x; exit 4",
-            DeliveryOutcome("refused", f"the hook ended with 4: {'x' * 200}"),
+            DeliveryOutcome("refused", f"the hook failed with exit code 4: {'x' * 200}"),
         ),
     ],
 )
@@ -135,10 +135,10 @@ def test_only_hooks_that_nobody_else_can_write_run(folder: Path, write: Write) -
     hook_problems = dict(HookFolder(folder).check_hooks())
     expected = {
         "good": None,
-        "group": "can be written by others than its owner",
-        "others": "can be written by others than its owner",
-        "plain": "is not executable: chmod u+x makes it so",
-        "odd name": "has a name with other letters than A-Z a-z 0-9 . _ -",
+        "group": "can be written by users other than its owner",
+        "others": "can be written by users other than its owner",
+        "plain": "is not executable: chmod u+x",
+        "odd name": "has a name with characters other than A-Z a-z 0-9 . _ -",
         "link": "is a link, and links are not followed",
         "sub": "is not a plain file",
         "pipe": "is not a plain file",
@@ -148,10 +148,10 @@ def test_only_hooks_that_nobody_else_can_write_run(folder: Path, write: Write) -
     assert hook_problems.keys() >= expected.keys() - {"theirs"}
     assert HookFolder(folder).list_runnable_names() == ("good",)
     assert HookFolder(folder).run_hook("group", DATA) == DeliveryOutcome(
-        "failed", "the hook can be written by others than its owner"
+        "failed", "the hook can be written by users other than its owner"
     )
     assert HookFolder(folder).run_hook("../hooks/good", DATA) == DeliveryOutcome(
-        "refused", "there is no such hook any more"
+        "refused", "this hook no longer exists"
     )
     assert HookFolder(None).run_hook("good", DATA).status == "refused"
     assert HookFolder(None).check_hooks() == []
@@ -159,7 +159,7 @@ def test_only_hooks_that_nobody_else_can_write_run(folder: Path, write: Write) -
 
 def test_a_folder_that_others_can_change_runs_nothing(folder: Path, write: Write, tmp_path: Path) -> None:
     write("good", "exit 0")
-    inside = "where others write: nothing in it is run"
+    inside = "where others write: nothing in it runs"
     assert HookFolder(folder, (tmp_path / "data", tmp_path)).check_hooks() == [
         Hook("", f"lies inside {tmp_path}, {inside}")
     ]
@@ -169,12 +169,12 @@ def test_a_folder_that_others_can_change_runs_nothing(folder: Path, write: Write
     assert HookFolder(link, (folder,)).list_runnable_names() == (), "a link does not lead around it"
     assert HookFolder(link).run_hook("good", DATA) == DeliveryOutcome("sent"), "the folder itself may be one"
     folder.chmod(0o1777)
-    why = "can be written by others than its owner: nothing in it is run"
+    why = "can be written by users other than its owner: nothing in it runs"
     assert HookFolder(folder).check_hooks() == [Hook("", why)]
-    assert HookFolder(folder).run_hook("good", DATA) == DeliveryOutcome("failed", f"the folder of hooks {why}")
+    assert HookFolder(folder).run_hook("good", DATA) == DeliveryOutcome("failed", f"the hooks folder {why}")
     folder.chmod(0o755)
     tmp_path.chmod(0o770)
-    assert HookFolder(folder).check_hooks() == [Hook("", f"{tmp_path}, in which it lies, {why}")]
+    assert HookFolder(folder).check_hooks() == [Hook("", f"{tmp_path}, its parent folder, {why}")]
     assert HookFolder(folder / "good").check_hooks()[0].problem == "is not a folder"
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
@@ -193,7 +193,7 @@ def test_a_link_that_others_could_turn_elsewhere_is_not_followed(folder: Path, w
         shared.chmod(0o755)
         assert HookFolder(link).list_runnable_names() == ("good",)
         shared.chmod(0o775)
-        why = f"{shared}, by which it is reached, can be written by others than its owner: nothing in it is run"
+        why = f"{shared}, on the path to it, can be written by users other than its owner: nothing in it runs"
         assert HookFolder(link).check_hooks() == [Hook("", why)]
         assert HookFolder(link).run_hook("good", DATA).status == "failed"
 
@@ -206,13 +206,13 @@ def test_a_folder_below_tmp_runs_nothing(tmp_path: Path) -> None:
     (checked_folder,) = HookFolder(made).check_hooks()
     assert checked_folder.name == ""
     assert checked_folder.problem
-    assert "in which it lies, can be written by others" in checked_folder.problem
+    assert "its parent folder, can be written by users other" in checked_folder.problem
 
 
 def test_a_hook_that_cannot_be_started_is_tried_again(folder: Path) -> None:
     for name, content, why in (
-        ("gone", "#!/no/such/program\n", "the program that its first line names is not there"),
-        ("bare", "echo hello\n", "its first line must name its program, as #!/bin/sh does"),
+        ("gone", "#!/no/such/program\n", "the program in its first line does not exist"),
+        ("bare", "echo hello\n", "its first line must name its interpreter, such as #!/bin/sh"),
     ):
         (folder / name).write_text(content)
         (folder / name).chmod(0o755)

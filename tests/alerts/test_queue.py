@@ -570,8 +570,8 @@ def test_delivery_problems_are_a_sentence_for_each_receiver() -> None:
     ]
     assert queue.describe_queue_problems(after, 1000 + DAY) == ["2 letters wait for channel lab: connection refused"]
     assert queue.describe_queue_problems(content, 1700) == [
-        "2 letters wait for channel lab: nobody sends them",
-        "a letter waits for person alice: nobody sends them",
+        "2 letters wait for channel lab: no process sends them",
+        "a letter waits for person alice: no process sends them",
     ]
 
 

@@ -117,11 +117,11 @@ def test_the_time_of_the_weekly_report_is_parsed(text: str, value: tuple[int, in
     assert rule_of(f"[weekly-report]\nat = {text}", "weekly-report").at == value
 
 
-FIRST = "this stands before any section: begin with [all], or with a rule such as [host-down]"
+FIRST = "this is before any section: start with [all] or a rule such as [host-down]"
 TIME = "but must be a time from 0s to 7d, such as 30s, 10m, 2h or 1d"
 QUIET = "but must be two times such as 22:00-07:00, or none"
 WEEKLY = "but must be a day and a time such as Mon 08:00"
-TO = "but must be names of channels with blanks between them, or all, person, hooks or none"
+TO = "but must be names of channels separated by spaces, or all, person, hooks or none"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ TO = "but must be names of channels with blanks between them, or all, person, ho
         ("on = yes", f"line 1: {FIRST}"),
         ("[host-down\nx", f"line 1: {FIRST}"),
         ("[hostdown]", "line 1: there is no rule 'hostdown'; is it host-down?"),
-        ("[zebra]\non = no\nnonsense", f"line 1: there is no rule 'zebra'; there are all, {', '.join(ALL_RULES)}"),
+        ("[zebra]\non = no\nnonsense", f"line 1: there is no rule 'zebra'; allowed: all, {', '.join(ALL_RULES)}"),
         ("[host-down]\ndelays = 5m", "line 2: there is no key 'delays'; is it delay?"),
         (
             "[host-new]\nat = Mon 08:00",
@@ -230,7 +230,7 @@ def test_an_unknown_channel_is_reported_and_no_alert_is_lost() -> None:
     checked_rules, problems = drop_unknown_channels(rules, ("lab", "ops"))
     assert problems == [
         "host-down, host-failed and 4 more should go to opps, but GPUBOARD_NOTIFY has no such channel; is it ops?",
-        "booking-ends should go to zebra, but GPUBOARD_NOTIFY has no such channel; there are lab, ops, all, hooks, "
+        "booking-ends should go to zebra, but GPUBOARD_NOTIFY has no such channel; allowed: lab, ops, all, hooks, "
         "none, person",
     ]
     assert checked_rules["host-down"].to == ("all", "hooks")

@@ -139,7 +139,7 @@ def test_a_damaged_state_is_kept_aside_and_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b'{"gpuboard": 1, "begu')
     store = AlertStore(tmp_path)
     assert store.read() == AlertState()
-    assert store.problem == "is damaged: begun anew, and what was so already is not told"
+    assert store.problem == "is damaged: started anew; conditions that already exist are not reported"
     assert (tmp_path / alert_store.DAMAGED_FILE).read_bytes() == b'{"gpuboard": 1, "begu'
     store.change(lambda _: build_state(build_notification()))
     assert AlertStore(tmp_path).read() == build_state(build_notification())
@@ -200,7 +200,7 @@ def test_an_emptied_state_without_a_copy_is_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b"")
     store = AlertStore(tmp_path)
     assert store.read() == AlertState()
-    assert store.problem.startswith("is empty, and there is no good copy of it: begun anew")
+    assert store.problem.startswith("is empty, and it has no good copy: started anew")
 
 
 def test_a_damaged_state_is_restored_from_its_copy(tmp_path: Path) -> None:

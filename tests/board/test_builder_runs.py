@@ -93,8 +93,8 @@ def test_a_folder_that_is_not_there_or_cannot_be_read_is_one_sentence_and_exit_2
     result = gpuboard(lab, "build", "--data", "nowhere")
     assert (result.returncode, result.stdout) == (2, "")
     where = lab.data.parent / "nowhere"
-    hint = "start gpuboard in the folder that has it, or set GPUBOARD_DATA"
-    assert result.stderr == f"gpuboard: {where} is not there: {hint}\n"
+    hint = "start gpuboard in the folder that contains it, or set GPUBOARD_DATA"
+    assert result.stderr == f"gpuboard: {where} does not exist: {hint}\n"
     assert signatures(lab) == before
 
 

@@ -275,19 +275,19 @@ def test_a_foreign_entry_is_reported_and_the_old_data_stays(hosts: Hosts, web: W
     cases = [
         (b"hello", "it is not in gzip"),
         (b"", "it is empty"),
-        (gzip.compress(good)[:-20], "its gzip has no end"),
+        (gzip.compress(good)[:-20], "its gzip data is cut off"),
         (gzip.compress(good)[:-8] + b"\0" * 8, "its gzip is damaged"),
-        (gzip.compress(good) + b"more", "there is more behind the end of its gzip"),
+        (gzip.compress(good) + b"more", "there is data after the end of its gzip"),
         (gzip.compress(b""), "it is empty"),
-        (gzip.compress(good[:-20]), "the file is torn: it has no end"),
+        (gzip.compress(good[:-20]), "the file is incomplete: its end is missing"),
         (gzip.compress(good + good), "it has gpus.csv twice"),
         (gzip.compress(b"index, uuid\n# end\n"), "it is not a snapshot of gpuboard"),
-        (gzip.compress(good.replace(b"task=ps", b"task=passwd")), "it has a snapshot of passwd, which nobody knows"),
+        (gzip.compress(good.replace(b"task=ps", b"task=passwd")), "it has a snapshot of passwd, which is unknown"),
         (
             gzip.compress(good.replace(b"gpuboard 1 task=ps", b"gpuboard 9 task=ps")),
-            "it is of version 9 of the snapshot format, which this gpuboard does not know",
+            "it is of version 9 of the snapshot format, which this gpuboard does not support",
         ),
-        (gzip.compress(hosts.value("zeus")), "it says host=zeus, which is not its key's name"),
+        (gzip.compress(hosts.value("zeus")), "it says host=zeus, which does not match its key"),
         (bomb()[: 500 << 10], "it has more than the 8 MB that are read"),
     ]
     for content, why in cases:
@@ -368,9 +368,9 @@ def test_while_consul_is_away_the_last_data_serves_and_grows_old(tmp_path: Path)
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"[" * 100_000, "answers with what is not JSON"),
-        (b"{}", "answers with what is not a list of keys"),
-        (b"", "answers with what is not JSON"),
+        (b"[" * 100_000, "does not answer with JSON"),
+        (b"{}", "does not answer with a list of keys"),
+        (b"", "does not answer with JSON"),
     ],
 )
 def test_a_malformed_response_is_reported(body: bytes, why: str) -> None:
@@ -389,7 +389,7 @@ def test_entries_that_consul_never_writes_cost_themselves() -> None:
     kv_entries += [{"Key": "p/data/atlas", "ModifyIndex": 3, "Value": "eA=="}, {"Key": "p/data/", "ModifyIndex": 3}]
     dump = kv.parse_kv_entries(json.dumps(kv_entries).encode(), "p/data/")
     assert dump.rows == (kv.KvEntry("atlas", 3, "eA=="),)
-    assert dump.problems == ("5 entries of its answer are not those of keys below p/data/, and do not count",)
+    assert dump.problems == ("5 entries of its answer are not keys under p/data/ and are ignored",)
     many = [{"Key": f"p/data/h{number}", "ModifyIndex": 1, "Value": None} for number in range(20_001)]
     dump = kv.parse_kv_entries(json.dumps(many).encode(), "p/data/")
     assert (len(dump.rows), dump.problems) == (20_000, ("p/data/ has 20001 keys; only the first 20000 count",))
@@ -507,7 +507,7 @@ def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_now
             for store in stores
         ]
         assert looks[:2] == [[], []]
-        assert "refuses the question (ACL not found); the token needs `key_prefix`" in looks[2][0].what
+        assert "refuses the request (ACL not found); the token needs `key_prefix`" in looks[2][0].what
         assert "has no entries; correct GPUBOARD_KV, or if Consul has ACLs, the token needs" in looks[3][0].what
         assert (tmp_path / "data/hosts.txt").read_text() == "atlas\n"
         candidates = [LeaderCandidate(store, "one") for store in stores[:2]]
@@ -525,12 +525,11 @@ def test_a_token_with_the_rights_that_the_docs_name_is_enough_and_is_written_now
         finally:
             builder.close()
         assert (
-            "refuses the question (Permission denied); the token needs `session_prefix` with `write`"
-            in problem_texts[0]
+            "refuses the request (Permission denied); the token needs `session_prefix` with `write`" in problem_texts[0]
         )
         assert "this builder cannot lead" in problem_texts[0]
         with pytest.raises(
-            ConsulUnavailableError, match=r"refuses the question .Permission denied.; the token needs `key_prefix`"
+            ConsulUnavailableError, match=r"refuses the request .Permission denied.; the token needs `key_prefix`"
         ):
             stores[1].put("data/hosts.txt", b"mine")
         assert good not in locked.log.read_text()

@@ -151,7 +151,7 @@ def test_a_busy_gpu_may_be_booked_with_a_warning(counter: Counter) -> None:
 
 def test_a_silent_host_may_be_booked_with_a_warning(counter: Counter) -> None:
     (counter.lab.data / "hosts.txt").write_text("new\n")
-    assert counter.book("new")["warnings"] == ["new is unseen: listed by hosts.txt, but it never pushed"]
+    assert counter.book("new")["warnings"] == ["new is unseen: listed by hosts.txt, but it has never pushed"]
 
 
 # Free ones

@@ -134,7 +134,7 @@ def test_while_somebody_writes_the_others_wait_and_in_the_end_say_so(lab: Lab, m
     monkeypatch.setattr(inspect.unwrap(booking_store.hold_booking_store_lock), "__defaults__", (0.3,))
     with (lab.data / booking_store.LOCK_FILE).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert "somebody else has been writing" in book(lab)
+        assert "another process has been writing" in book(lab)
     assert book(lab).startswith("booked")
 
 

@@ -162,7 +162,7 @@ def test_held_says_so_before_what_runs() -> None:
     [
         ("lost", "the driver cannot reach it: Unknown Error", "lost: the driver cannot reach it: Unknown Error"),
         ("unknown", "the processes on it could not be read", "the processes on it could not be read"),
-        ("busy", "9 GiB in use that no process explains", "9 GiB in use that no process explains"),
+        ("busy", "9 GiB in use without a process", "9 GiB in use without a process"),
     ],
 )
 def test_trouble_says_its_reason(state: str, reason: str, expected_text: str) -> None:

@@ -117,7 +117,7 @@ def test_unknown_datacenter_is_reported(lab: Lab, server: ConsulServer) -> None:
     assert hosts == {"atlas": DiscoveredHost("atlas")}
     assert problem == (
         f"Consul at {server.address}: does not know the datacenter mars (No path to datacenter);"
-        " correct GPUBOARD_CONSUL_DATACENTER; there is no earlier list that could serve"
+        " correct GPUBOARD_CONSUL_DATACENTER; there is no earlier list to use"
     )
     assert lab.read(address=server.address, datacenter="dc1")[1] == []
 
@@ -126,7 +126,7 @@ def test_unknown_token_is_reported_with_the_rights_needed(lab: Lab, locked: Cons
     bad = "5e0c1f7a-0000-4000-8000-00000000bad0"
     hosts, (problem,) = lab.read(address=locked.address, token=bad)
     assert hosts == {}
-    assert "refuses the question (ACL not found); the token needs `service:read` and `node:read`" in problem
+    assert "refuses the request (ACL not found); the token needs `service:read` and `node:read`" in problem
     assert bad not in problem
 
 
@@ -161,13 +161,13 @@ def test_tls_of_another_ca_is_refused_in_one_sentence(lab: Lab, server: ConsulSe
     other_certificates = make_certificates(tmp_path / "other", "another")
     hosts, (problem,) = lab.read(address=f"https://127.0.0.1:{server.tls_port}", ca=str(other_certificates / "ca.pem"))
     assert hosts == {}
-    assert "has a certificate that is not accepted (" in problem
+    assert "has an untrusted certificate (" in problem
     assert "set CONSUL_CACERT to the CA that signed it" in problem
 
 
 def test_tls_that_is_not_verified_is_a_choice(lab: Lab, server: ConsulServer) -> None:
     _, (problem,) = lab.read(address=f"https://127.0.0.1:{server.tls_port}")
-    assert "certificate that is not accepted" in problem
+    assert "untrusted certificate" in problem
     hosts, problems = lab.read(address=f"https://127.0.0.1:{server.tls_port}", verify=False)
     assert (len(hosts), problems) == (4, [])
 
@@ -177,13 +177,13 @@ def test_a_certificate_of_our_own_opens_a_consul_that_asks_for_one(
 ) -> None:
     ca, cert, key = (str(certificates / name) for name in ("ca.pem", "server.pem", "server.key"))
     access = {"address": f"https://127.0.0.1:{locked.tls_port}", "token": locked.new_token(READ_ALL), "ca": ca}
-    assert "by TLS" in lab.read(**access)[1][0]
+    assert "over TLS" in lab.read(**access)[1][0]
     hosts, problems = lab.read(**access, cert=cert, key=key)
     assert (list(hosts), problems) == (["atlas"], [])
 
 
 @pytest.mark.parametrize(
-    ("port", "words"), [("tls_port", "answers with an error (400: Client sent an HTTP request"), ("port", "by TLS")]
+    ("port", "words"), [("tls_port", "answers with an error (400: Client sent an HTTP request"), ("port", "over TLS")]
 )
 def test_wrong_scheme_is_reported(lab: Lab, server: ConsulServer, port: str, words: str) -> None:
     scheme = "http" if port == "tls_port" else "https"
@@ -193,7 +193,7 @@ def test_wrong_scheme_is_reported(lab: Lab, server: ConsulServer, port: str, wor
 
 def test_missing_ca_is_reported(lab: Lab, server: ConsulServer) -> None:
     _, (problem,) = lab.read(address=f"https://127.0.0.1:{server.tls_port}", ca="nowhere.pem")
-    assert "cannot be asked: nowhere.pem cannot be read; correct the settings of its certificates" in problem
+    assert "cannot be queried: nowhere.pem cannot be read; correct the certificate settings" in problem
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_the_last_good_list_serves_while_consul_is_down_also_after_a_restart(lab
         )
     hosts, (problem,) = lab.read("hydra", address=server.address, service="other")
     assert hosts == {"hydra": DiscoveredHost("hydra")}
-    assert problem.endswith("; there is no earlier list that could serve")
+    assert problem.endswith("; there is no earlier list to use")
 
 
 def test_the_list_is_kept_for_the_builder_alone_and_written_only_when_it_changed(
@@ -246,7 +246,7 @@ def test_a_damaged_last_good_list_is_as_if_absent(lab: Lab, damage: bytes) -> No
     (lab.state / "consul.json").write_bytes(damage)
     hosts, (problem,) = lab.read("atlas", address=f"127.0.0.1:{free_port()}")
     assert hosts == {"atlas": DiscoveredHost("atlas")}
-    assert problem.endswith("there is no earlier list that could serve")
+    assert problem.endswith("there is no earlier list to use")
 
 
 def test_state_folder_that_cannot_be_written_is_reported(lab: Lab, server: ConsulServer) -> None:
@@ -258,7 +258,7 @@ def test_state_folder_that_cannot_be_written_is_reported(lab: Lab, server: Consu
         assert len(hosts) == 4
         assert problems == [
             "state/hosts.txt: data/hosts.txt could not be kept: No such file or directory",
-            "state/consul.json: the list of Consul could not be kept: No such file or directory",
+            "state/consul.json: Consul's list could not be saved: No such file or directory",
         ]
     lab.state.mkdir()
     assert read(discovery)[1] == []

@@ -114,7 +114,7 @@ def test_nothing_of_consul_is_longer_than_it_may_be() -> None:
         ("its answer has 20001 entries; only the first 20000 count",),
     )
     problems = hosts.parse_discovered_nodes([entry("atlas"), *[7] * 500]).problems
-    assert (len(problems), problems[-1]) == (11, "490 more entries of its answer do not count either")
+    assert (len(problems), problems[-1]) == (11, "490 more entries of its answer are ignored")
 
 
 def test_unknown_check_status_is_critical() -> None:
@@ -237,7 +237,7 @@ def test_consul_is_imported_only_when_it_is_asked(tmp_path: Path) -> None:
 def test_a_problem_is_one_sentence_with_its_place() -> None:
     host_list = hosts.ConsulHostList(Path("nowhere"), ConsulAccess("gpu", address="consul.lab"))
     assert host_list.build_problem("does not answer") == Problem(
-        "Consul at consul.lab", "does not answer; there is no earlier list that could serve"
+        "Consul at consul.lab", "does not answer; there is no earlier list to use"
     )
 
 
@@ -268,8 +268,8 @@ def test_invalid_and_repeated_names_are_reported() -> None:
     assert dump.rows == (DiscoveredHost("atlas"),)
     assert dump.problems == (
         "line 2: '../../etc' is not a host name",
-        "line 3: atlas stands there twice; the first line counts",
-        "line 4: 'a b' is not a host name; put commas between name, title and tags",
+        "line 3: atlas is listed twice; the first line is used",
+        "line 4: 'a b' is not a host name; separate name, title and tags with commas",
     )
 
 

@@ -135,7 +135,7 @@ def test_while_a_question_hangs_no_second_one_is_asked(lab: Lab, monkeypatch: py
         discovery.start_consul_request()
         hosts, (problem,) = read(discovery)
         assert list(hosts) == ["atlas"]
-        assert "still hangs on an earlier question, so that it was not asked again" + SERVES in problem
+        assert "does not answer: an earlier request is still waiting" + SERVES in problem
     assert len(asked) == 1
     go_on.set()
     assert discovery.consul_list
@@ -148,23 +148,23 @@ def test_while_a_question_hangs_no_second_one_is_asked(lab: Lab, monkeypatch: py
     ("answer", "words"),
     [
         (says("<html>Welcome to nginx</html>"), "answers with a page in HTML; correct CONSUL_HTTP_ADDR"),
-        (says("hello"), "answers with what is not a list of Consul"),
-        (says('{"Node": 1}'), "answers with what is not a list of Consul"),
-        (says("null"), "answers with what is not a list of Consul"),
-        (says("[1, 2"), "answers with what is not JSON"),
-        (says("[" * 200_000), "answers with what is not JSON"),
-        (says(b"[\xff\xfe]"), "answers with what is not JSON"),
-        (says("[1, 2]"), "answers, but none of its entries is that of a service"),
-        (says(b"\x1f\x8b\x08\x00", Content_Encoding="gzip"), "answers with what is not a list of Consul"),
-        (says("[]", Content_Length="100"), "ends the connection in the middle of its answer"),
+        (says("hello"), "answers with something other than a Consul list"),
+        (says('{"Node": 1}'), "answers with something other than a Consul list"),
+        (says("null"), "answers with something other than a Consul list"),
+        (says("[1, 2"), "does not answer with JSON"),
+        (says("[" * 200_000), "does not answer with JSON"),
+        (says(b"[\xff\xfe]"), "does not answer with JSON"),
+        (says("[1, 2]"), "answers, but none of its entries is a service"),
+        (says(b"\x1f\x8b\x08\x00", Content_Encoding="gzip"), "answers with something other than a Consul list"),
+        (says("[]", Content_Length="100"), "closes the connection in the middle of its answer"),
         (endless, "sends more than the 16 MB that are read"),
         (says("", 302, Location="http://127.0.0.1:1/"), "answers with a redirect (302), which is not followed"),
-        (says("No cluster leader", 500), "has no leader just now, or does not reach it"),
+        (says("No cluster leader", 500), "has no leader at the moment, or cannot reach it"),
         (says("<html>Bad gateway</html>", 502), "answers with an error (502)"),
         (says("", 404), "answers with an error (404)"),
-        (says("no secret-token here\x1b", 403), "refuses the question (no (token) here?); the token needs"),
+        (says("no secret-token here\x1b", 403), "refuses the request (no (token) here?); the token needs"),
         (lambda handler: handler.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "does not speak HTTP; correct CONSUL_HTTP_ADDR"),
-        (lambda _: None, "ends the connection without an answer"),
+        (lambda _: None, "closes the connection without an answer"),
     ],
 )
 def test_nonsense_is_reported_in_one_sentence_and_the_last_good_list_serves(
@@ -184,10 +184,10 @@ def test_a_malformed_entry_costs_that_entry(lab: Lab, stand_in: Callable[[Answer
     hosts, problems = lab.read(address=stand_in(says(json.dumps(entries))))
     assert list(hosts) == ["atlas", "hydra"]
     assert [problem.partition(": ")[2] for problem in problems] == [
-        "entry 2 of its answer does not count: it is not an object",
-        "entry 3 of its answer does not count: its node has no name",
-        "entry 4 of its answer does not count: Service is not an object",
-        "entry 5 of its answer does not count: Checks is not a list",
+        "entry 2 of its answer is ignored: it is not an object",
+        "entry 3 of its answer is ignored: its node has no name",
+        "entry 4 of its answer is ignored: Service is not an object",
+        "entry 5 of its answer is ignored: Checks is not a list",
     ]
 
 

@@ -91,7 +91,7 @@ def test_rules_that_are_wrong(lab: Lab, text: str, words: str) -> None:
 def test_rules_that_are_not_there_or_for_nobody(lab: Lab) -> None:
     missing = str(lab.data.parent.parent / "home/none.conf")
     case = case_of(lab, GPUBOARD_NOTIFY=JSON, GPUBOARD_ALERTS=missing)
-    assert_finds(case, "rules", "warn", "it is not read: No such file or directory; those by default count")
+    assert_finds(case, "rules", "warn", "it is not read: No such file or directory; the defaults apply")
     case = case_of(lab, GPUBOARD_ALERTS=own(lab, "alerts.conf", ""))
     assert_finds(case, "rules", "warn", "GPUBOARD_ALERTS is set, but there is no channel to send alerts to")
     assert list(lab.state.iterdir()) == [], "the doctor changes nothing"
@@ -99,7 +99,7 @@ def test_rules_that_are_not_there_or_for_nobody(lab: Lab) -> None:
 
 def test_channels_that_cannot_be_used_show_no_secret(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of(lab, GPUBOARD_NOTIFY=f"lab={JSON} ops=nonesuch://{SECRET}")
-    assert_finds(case, "channels", "fail", "channel ops: its address nonesuch://… is not one that apprise understands")
+    assert_finds(case, "channels", "fail", "channel ops: its address nonesuch://… is not supported by apprise")
     assert SECRET not in str(told(case, "channels"))
     monkeypatch.setitem(sys.modules, "apprise", None)
     assert_finds(case, "channels", "fail", r"apprise is missing: pip install 'gpuboard\[alerts\]' \(and 1 more\)")
@@ -108,8 +108,8 @@ def test_channels_that_cannot_be_used_show_no_secret(lab: Lab, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("text", "mode", "status", "words"),
     [
-        (f"alice\nbob,{SECRET}\n", 0o600, "warn", r"line 1: it is not of the form login,address \(and 1 more\)"),
-        ("alice,alice@lab.org\n", 0o660, "fail", "others can write it; chmod 600 contacts.csv closes it"),
+        (f"alice\nbob,{SECRET}\n", 0o600, "warn", r"line 1: not of the form login,address \(and 1 more\)"),
+        ("alice,alice@lab.org\n", 0o660, "fail", "other users can write it; fix: chmod 600 contacts.csv"),
         ("alice,alice@lab.org\n", 0o640, "warn", "other users can read .*contacts.csv, .* -> chmod 600"),
         (f"alice,nonesuch://{SECRET}\n", 0o600, "warn", "a contact of alice cannot be used: its address nonesuch://…"),
         ("alice,alice@lab.org\n", 0o600, "warn", "a contact of alice cannot be used: GPUBOARD_MAIL is not set"),
@@ -145,13 +145,11 @@ def test_notifications_that_wait_or_were_given_up_are_reported(lab: Lab) -> None
     assert_finds(case, "notifications", "skip", "no build has evaluated the alert rules yet")
     now = int(time.time())
     letter = Notification("l", "channel:lab", (ALERT,), now - 900, now - 900, tries=3, last_error="json answered 500")
-    given_up = DeliveryRecord(now - 60, "person:alice", "given up", (ALERT,), "nobody knows how to tell alice")
+    given_up = DeliveryRecord(now - 60, "person:alice", "given up", (ALERT,), "no contact for alice")
     written(lab, AlertState(started_at=now, notifications=(letter,), history=(given_up,)))
     assert_finds(case, "notifications", "warn", r"a letter waits for channel lab: json answered 500 \(and 1 more\)")
     written(lab, AlertState(started_at=now, history=(given_up,)))
-    assert_finds(
-        case, "notifications", "warn", "a letter was given up for person alice: nobody knows how to tell alice"
-    )
+    assert_finds(case, "notifications", "warn", "a letter was given up for person alice: no contact for alice")
     assert (lab.state / STATE_FILE).stat().st_mode & 0o777 == 0o600
     (lab.state / STATE_FILE).chmod(0o644)
     assert_finds(

@@ -290,9 +290,9 @@ def test_a_hung_builder_is_reported_with_the_process_that_holds_its_lock(board: 
 def test_a_damaged_history_is_found_and_one_that_was_set_aside(board: Lab) -> None:
     assert_finds(case_of(board), "history", "pass", "history.db has")
     (board.state / "history.db.broken-20260101-000000").touch()
-    assert_finds(case_of(board), "history", "warn", "was emptied, and a new one was begun")
+    assert_finds(case_of(board), "history", "warn", "was emptied, and a new one was started")
     (board.state / "history.db.broken-20260101-000000").write_bytes(b"x")
-    assert_finds(case_of(board), "history", "warn", "was damaged, and a new one was begun")
+    assert_finds(case_of(board), "history", "warn", "was damaged, and a new one was started")
     for beside in board.state.glob("history.db-*"):
         beside.unlink()
     content = bytearray((board.state / "history.db").read_bytes())

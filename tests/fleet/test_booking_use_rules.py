@@ -51,7 +51,7 @@ def test_500_bookings_of_a_host_count_and_more_are_a_problem() -> None:
     assert (grouped["atlas"], problems) == (bookings[:-1], [])
     grouped, problems = group_fleet_bookings_by_host(bookings, ["atlas"], now())
     assert grouped["atlas"] == bookings[:-1]
-    assert problems == [Problem(PLACE, "atlas has more than 500 bookings; the rest does not count")]
+    assert problems == [Problem(PLACE, "atlas has more than 500 bookings; the rest is ignored")]
 
 
 @pytest.mark.parametrize(

@@ -248,17 +248,17 @@ def test_processes_on_a_gpu_that_is_not_reported_may_be_on_any() -> None:
 
 def test_a_gpu_that_reports_neither_memory_nor_use_is_unknown() -> None:
     state_reason = reason(host_data([gpu(used=None, use=None)]))
-    assert state_reason == "unknown: the driver tells neither its memory nor its use"
+    assert state_reason == "unknown: the driver reports neither its memory nor its use"
 
 
 def test_a_gpu_in_mig_mode_without_instances_is_unknown() -> None:
     state_reason = reason(host_data([gpu(health=GpuHealth(is_in_mig_mode=True))]))
-    assert state_reason == "unknown: it is in MIG mode and tells no instances, so that nothing can be run on it"
+    assert state_reason == "unknown: it is in MIG mode without instances, so nothing can run on it"
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_can_be_free() -> None:
     state_reason = reason(host_data([gpu(used=None, memory_total=None, use=0, name="NVIDIA GB10")]))
-    assert state_reason == "free: no process; its driver does not tell the memory in use"
+    assert state_reason == "free: no process; the driver does not report its memory"
 
 
 def test_a_gpu_with_shared_memory_shows_the_memory_of_its_processes() -> None:
@@ -322,7 +322,7 @@ def test_a_process_makes_a_gpu_busy_however_little_it_takes() -> None:
 
 
 def test_memory_that_no_process_explains_is_the_reason() -> None:
-    assert reason(host_data([gpu(used=72_700)])) == "busy: 71 GiB in use that no process explains"
+    assert reason(host_data([gpu(used=72_700)])) == "busy: 71 GiB in use without a process"
 
 
 def the_process(data: HostSnapshot, **options: object) -> ProcessStatus:

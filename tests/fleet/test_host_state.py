@@ -121,8 +121,8 @@ def test_a_stale_host_of_the_original_scripts_is_not_said_to_push() -> None:
         (127, "there is no nvidia-smi on the host: words"),
         (124, "nvidia-smi did not answer in time and was stopped: words"),
         (137, "nvidia-smi did not answer in time and was killed: words"),
-        (200, "an earlier nvidia-smi still hangs, so that no other was started: words"),
-        (74, "the answer of nvidia-smi could not be kept on the host: words"),
+        (200, "an earlier nvidia-smi still hangs, so it was not started again: words"),
+        (74, "the output of nvidia-smi could not be saved on the host: words"),
         (18, "nvidia-smi ended with exit code 18: words"),
         (0, "nvidia-smi said: words"),
     ],
@@ -136,7 +136,7 @@ def test_a_host_without_a_gpu_row_has_failed_and_says_why_in_the_words_of_stderr
     [
         (127, "there is no nvidia-smi on the host"),
         (18, "nvidia-smi ended with exit code 18"),
-        (0, "nvidia-smi told no GPU"),
+        (0, "nvidia-smi reported no GPU"),
     ],
 )
 def test_a_failure_without_words_has_a_reason_too(rc: int, expected: str) -> None:
@@ -189,10 +189,10 @@ def test_a_failure_to_report_the_processes_is_a_problem() -> None:
 @pytest.mark.parametrize(
     ("listed_by", "expected"),
     [
-        (("Consul",), "listed by Consul, but it never pushed"),
-        (("hosts.txt",), "listed by hosts.txt, but it never pushed"),
-        (("Consul", "hosts.txt"), "listed by Consul and hosts.txt, but it never pushed"),
-        ((), "it never pushed"),
+        (("Consul",), "listed by Consul, but it has never pushed"),
+        (("hosts.txt",), "listed by hosts.txt, but it has never pushed"),
+        (("Consul", "hosts.txt"), "listed by Consul and hosts.txt, but it has never pushed"),
+        ((), "it has never pushed"),
     ],
 )
 def test_a_host_that_never_pushed_is_unseen_and_says_who_knows_it(listed_by: tuple[str, ...], expected: str) -> None:
@@ -202,7 +202,7 @@ def test_a_host_that_never_pushed_is_unseen_and_says_who_knows_it(listed_by: tup
 def test_a_host_without_a_whole_host_file_is_unseen_and_says_so() -> None:
     data = host_data(last_seen=None, taken_at={}, facts=None, clock_offset=None)
     discovered_host = DiscoveredHost("atlas", listed_by=("Consul",))
-    assert verdict(decide(data, known=discovered_host)) == ("unseen", "no whole host.txt has arrived yet")
+    assert verdict(decide(data, known=discovered_host)) == ("unseen", "no complete host.txt has arrived yet")
 
 
 def test_a_host_of_the_original_scripts_without_gpus_is_unseen() -> None:
@@ -267,7 +267,7 @@ def test_without_consul_its_state_is_not_mentioned() -> None:
         (60.0, []),
         (-60.0, []),
         (61.0, ["the clock of this host is 2 min ahead"]),
-        (-3600.0, ["the clock of this host is 1 h behind, or its snapshots take that long to arrive"]),
+        (-3600.0, ["the clock of this host is 1 h behind, or its snapshots arrive late"]),
     ],
 )
 def test_a_clock_that_is_off_by_more_than_a_minute_is_a_problem(clock: float, expected: list[str]) -> None:
@@ -302,7 +302,7 @@ def test_an_impossible_start_time_is_not_available(elapsed: int, time: int) -> N
 def test_missing_files_are_a_problem_with_the_command_that_solves_it() -> None:
     host = decide(host_data(missing_files=("gpus.csv", "ps.txt")))
     assert host.problems == (
-        Problem("data/atlas", "gone: gpus.csv, ps.txt; `gpuboard forget atlas` takes the host off the board"),
+        Problem("data/atlas", "gone: gpus.csv, ps.txt; `gpuboard forget atlas` removes the host from the board"),
     )
 
 
@@ -316,7 +316,7 @@ def test_a_host_some_of_whose_files_are_gone_is_not_said_to_have_none() -> None:
 
 
 def test_problems_of_the_files_are_problems_of_the_host() -> None:
-    torn = Problem("data/atlas/gpus.csv", "the file is torn: it has no end")
+    torn = Problem("data/atlas/gpus.csv", "the file is incomplete: its end is missing")
     assert decide(host_data(problems=(torn,))).problems == (torn,)
 
 

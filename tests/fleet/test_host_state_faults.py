@@ -170,7 +170,7 @@ def test_a_card_that_cannot_be_rendered_leaves_the_gpus_of_its_host() -> None:
     status = host_state.build_unrendered_host_status(build(host_data()).status, "ValueError")
     assert (status.state, status.title, status.tags, status.last_seen) == ("failed", "Atlas", ("a100",), NOW)
     assert [item.state for item in status.gpus] == ["unknown"]
-    assert status.problems[0].what == f"its card could not be made, {FAULT_NOTE} (ValueError)"
+    assert status.problems[0].what == f"its card could not be rendered, {FAULT_NOTE} (ValueError)"
 
 
 # Away
@@ -283,7 +283,7 @@ def test_a_host_that_reports_no_interval_is_stale_after_30_s(age: float, expecte
 
 def test_files_from_the_future_say_whose_clock_is_ahead() -> None:
     assert decide(host_data(ages={"host.txt": -120})).reason == (
-        "its files come from the future: the clock of the machine that has data/ is ahead of this one's"
+        "its files are from the future: the clock of the machine with data/ is ahead of this one's"
     )
 
 

@@ -66,7 +66,7 @@ def test_each_instance_has_a_state_of_its_own() -> None:
 
 
 def test_an_instance_with_memory_that_no_process_explains_is_busy() -> None:
-    assert of_gpus(*instances(_2=4000)).gpus[2].reason == "3.9 GiB in use that no process explains"
+    assert of_gpus(*instances(_2=4000)).gpus[2].reason == "3.9 GiB in use without a process"
 
 
 def test_an_instance_is_never_held_since_its_use_is_unknown() -> None:
@@ -100,7 +100,7 @@ def test_the_instances_of_a_gpu_that_is_lost_are_lost() -> None:
 def test_a_gpu_in_mig_mode_that_reports_no_instances_is_never_free(used: float) -> None:
     (only,) = of_gpus(whole(memory_used=used, utilization_gpu=None)).gpus
     assert only.state == "unknown"
-    assert only.reason == "it is in MIG mode and tells no instances, so that nothing can be run on it"
+    assert only.reason == "it is in MIG mode without instances, so nothing can run on it"
 
 
 def test_an_instance_with_a_process_is_busy() -> None:
@@ -122,7 +122,7 @@ def test_a_gpu_that_is_not_in_mig_mode_is_as_ever() -> None:
 def test_a_process_on_the_gpu_makes_its_empty_instances_unknown_and_no_others() -> None:
     board = of_gpus(*instances(_1=7014), A100, processes=[process(7), process(on="MIG-0-1")], ps=[person(7, "bob")])
     assert states(board) == {"0:0": "unknown", "0:1": "busy", "0:2": "unknown", "0:3": "unknown", "1": "free"}
-    assert board.gpus[0].reason == "there are processes on its GPU of which it is not told on which instance"
+    assert board.gpus[0].reason == "its GPU has processes on an unknown instance"
     assert board.unmatched_processes == ()
     assert [one.user for one in gpu_0(board).processes if one.user] == ["bob"]
 

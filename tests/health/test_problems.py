@@ -297,7 +297,7 @@ def test_persistence_mode_off_names_the_query_time_where_it_is_long() -> None:
 def test_the_doctor_on_the_host_gives_the_same_advice() -> None:
     script = (Path(__file__).parents[2] / "scripts/lib/doctor_nvidia.sh").read_text()
     assert f"'{PROBLEM_KINDS['persistence'].advice}'" in script
-    assert "the driver starts anew at each call, which takes" in script
+    assert "every query reloads the driver, which takes" in script
 
 
 @pytest.mark.parametrize(

@@ -291,12 +291,12 @@ def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "out", "why"),
     [
-        (["--since", "1h", "--csv"], 1, ",".join(ExportRow._fields) + "\n", "nothing was seen in that time"),
-        (["--since", "1h", "--json"], 1, "[]\n", "nothing was seen in that time"),
+        (["--since", "1h", "--csv"], 1, ",".join(ExportRow._fields) + "\n", "nothing was recorded in that time"),
+        (["--since", "1h", "--json"], 1, "[]\n", "nothing was recorded in that time"),
         (["--since", "3h"], 2, "", "say --csv or --json"),
         (["--since", "3h", "--csv", "--json"], 2, "", "say --csv or --json"),
         (["--csv"], 2, "", "--since"),
-        (["--since", "3h", "--csv", "--host", "atlsa"], 2, "", "history knows no host 'atlsa': it has atlas, hydra2"),
+        (["--since", "3h", "--csv", "--host", "atlsa"], 2, "", "history has no host 'atlsa': it has atlas, hydra2"),
         (["--since", "3h", "--csv", "--state", "elsewhere"], 2, "", "there is no history yet"),
         (["--since", "3h", "--csv", "--step", "7"], 2, "", "--step"),
     ],

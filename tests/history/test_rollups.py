@@ -192,7 +192,7 @@ def test_implausible_sums_cost_no_build(history: HistoryWriter) -> None:
     sums.state.pending_hours = None  # type: ignore[assignment]
     sums.advance(NOON + 600, 9)
     assert history.problem
-    assert "could not be added up" in history.problem.what
+    assert "the totals could not be updated" in history.problem.what
     assert minutes(done(sums, NOON + 600)) == {"alice": 10}
     assert not history.problem
 

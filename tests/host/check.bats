@@ -62,7 +62,7 @@ start() {
     kill -0 "$orphan"
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
-    [[ $output == *'1 GPUs       does not run'* ]]
+    [[ $output == *'1 GPUs       is not running'* ]]
     "$CHECK" gpu1
     has_new_pid() { new=$(loop_pid 1) && [ -n "$new" ] && [ "$new" != "$old" ]; }
     wait_until has_new_pid
@@ -106,7 +106,7 @@ start() {
     whole "$SPOOL/gpus.csv" gpus 0
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
-    [ "$(grep -c 'does not run' <<<"$output")" = 3 ]
+    [ "$(grep -c 'is not running' <<<"$output")" = 3 ]
 }
 
 @test "status tells that nvidia-smi fails, and that nothing arrives though nothing fails" {
@@ -139,13 +139,13 @@ start() {
 @test "status and kill make nothing, and tell which names there are" {
     run "$CHECK" status
     [ "$status" = 1 ]
-    [[ $output == *'nothing was ever started here'* ]]
+    [[ $output == *'the loops have never been started here'* ]]
     [ ! -e "$TMP/spool" ]
     start
     for verb in status kill; do
         run "$CHECK" "$verb" gpu7
         [ "$status" = 1 ]
-        [[ $output == *'nothing was ever started here for gpu7 (but for: gpu1'* ]]
+        [[ $output == *'the loops have never been started here for gpu7 (but for: gpu1'* ]]
         [ ! -e "$TMP/spool/gpu7" ]
     done
     run "$CHECK" status gpu1 extra
@@ -241,7 +241,7 @@ start() {
     wait_until test -s "$SPOOL/push.failed"
     run "$CHECK" status gpu1
     [ "$status" = 1 ]
-    [[ $output == *"push         fails: the folder $TMP/share is not there (not mounted?)"* ]]
+    [[ $output == *"push         fails: the folder $TMP/share does not exist (not mounted?)"* ]]
     [[ $output == gpu1:* ]]
     mkdir "$TMP/share"
     wait_until up_and_fresh
@@ -256,7 +256,7 @@ start() {
     [ "$(pgrep -cf "$TMP/scripts/gpu-run.sh 1\$")" = 1 ]
     run "$RUN_SH" 1
     [ "$status" = 2 ]
-    [[ $output == *'the loop of task 1 runs already for gpu1'* ]]
+    [[ $output == *'the loop of task 1 is already running for gpu1'* ]]
 }
 
 # bats test_tags=shell
@@ -346,7 +346,7 @@ EOF
         printf '  # an indented comment\n%s\n' "$line" >"$TMP/blank.conf"
         run env -u GPUBOARD_DEST "$CHECK" --conf "$TMP/blank.conf" gpu1
         [ "$status" = 2 ]
-        [[ $output == *"$TMP/blank.conf: no blanks around = in '$line'"* ]]
+        [[ $output == *"$TMP/blank.conf: no spaces around = in '$line'"* ]]
     done
     for setting in GPUBOARD_LIMIT=0 GPUBOARD_PS_EVERY=ten GPUBOARD_GPUS_EVERY=-1 GPUBOARD_SPOOL=spool "GPUBOARD_SPOOL=/a b" "GPUBOARD_CONF=$TMP/none"; do
         run env "$setting" "$RUN_SH" once

@@ -146,7 +146,7 @@ without_curl() {
         echo "$line" >"$HOME/.config/gpuboard/gpuboard.conf"
         run env -u CONSUL_HTTP_TOKEN "$RUN_SH" once
         [ "$status" = 2 ]
-        [[ $output == *'no blanks around ='* && $output != *hush* ]]
+        [[ $output == *'no spaces around ='* && $output != *hush* ]]
     done
     printf 'CONSUL_HTTP_TOKEN=%s\nCONSUL_HTTP_SSL=true\nGPUBOARD_DEST=consul://127.0.0.1:%s/%s\n' "$TOKEN" "$TLS_PORT" "$LAB" >"$HOME/.config/gpuboard/gpuboard.conf"
     unset CONSUL_HTTP_TOKEN GPUBOARD_DEST
@@ -187,7 +187,7 @@ without_curl() {
     }
     wait_until test -s "$SPOOL/sent"
     value >"$TMP/before"
-    GPUBOARD_DEST=consul://127.0.0.1:$LEADERLESS/$LAB refused "Consul at 127.0.0.1:$LEADERLESS has no leader just now"
+    GPUBOARD_DEST=consul://127.0.0.1:$LEADERLESS/$LAB refused "Consul at 127.0.0.1:$LEADERLESS has no leader at the moment"
     CONSUL_HTTP_TOKEN=00000000-0000-4000-8000-000000000002 refused "needs key \"$LAB/data/gpu1\" { policy = \"write\" }"
     CONSUL_HTTP_TOKEN='' refused "refuses the key $LAB/data/gpu1 (Permission denied): the token in CONSUL_HTTP_TOKEN (none is set) needs"
     GPUBOARD_DEST=consul://127.0.0.1:$PORT/other refused 'refuses the key other/data/gpu1'
@@ -196,7 +196,7 @@ without_curl() {
     GPUBOARD_DEST=consul://127.0.0.1:$ODD/html refused 'answers, but not as Consul does (a page in HTML)'
     GPUBOARD_DEST=consul://127.0.0.1:$ODD/echo refused 'answers with an error (418: words with our token in them)'
     GPUBOARD_LIMIT=1 GPUBOARD_DEST=consul://127.0.0.1:$ODD/hang refused 'no answer within 1 s'
-    CONSUL_HTTP_TOKEN='a b' refused 'CONSUL_HTTP_TOKEN is no token'
+    CONSUL_HTTP_TOKEN='a b' refused 'CONSUL_HTTP_TOKEN is not a token'
     [ "$(value)" = "$(cat "$TMP/before")" ]
     rm -f "$SPOOL/sent"
     "$RUN_SH" push
@@ -212,7 +212,7 @@ without_curl() {
     mv "$TMP/large" "$SPOOL/ps.txt"
     run "$RUN_SH" push
     [ "$status" = 1 ]
-    has "$SPOOL/push.failed" 'KB when packed, and Consul takes 512 KB: nothing was sent'
+    has "$SPOOL/push.failed" 'KB compressed, and Consul accepts 512 KB: nothing was sent'
     [ "$(value)" = "$(cat "$TMP/before")" ]
 }
 

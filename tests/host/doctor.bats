@@ -5,7 +5,7 @@ load helper
 setup() {
     helper_setup
     DOCTOR=$TMP/scripts/gpu-doctor.sh
-    # what cron tells, and a /proc in which a cron daemon runs
+    # what cron tells, and a /proc in which a cron daemon is running
     mkdir -p "$TMP/proc/1" "$TMP/proc/7"
     echo init >"$TMP/proc/1/comm"
     echo '1 (init) S' >"$TMP/proc/1/stat"
@@ -64,19 +64,19 @@ start_loops() {
     run "$DOCTOR" gpu1
     [ "$status" = 0 ]
     [[ $output == *'17 pass, 0 warn, 0 fail, 5 skip' ]]
-    [[ $output != *linger* ]] # what does not apply is told only to whoever asks for all
+    [[ $output != *linger* ]] # checks that do not apply are shown only with --verbose
     [ "$(printf '%s\n' "$output" | awk '{print length($0)}' | sort -n | tail -n 1)" -le 80 ]
     run "$DOCTOR" --verbose gpu1
-    [[ $output == *'skip  linger        cron starts the loops, and not systemd'* ]]
+    [[ $output == *'skip  linger        cron starts the loops, not systemd'* ]]
 }
 
 @test "where nothing was ever started it makes no spool, and says so" {
     examine gpu1
     [ "$code" = 2 ]
     [ ! -e "$GPUBOARD_SPOOL" ]
-    finds fail loops 'nothing was ever started here for gpu1'
-    finds skip push 'nothing was ever started'
-    finds skip spool 'is not there yet'
+    finds fail loops 'has never started the loops for gpu1'
+    finds skip push 'not checked: see the check loops'
+    finds skip spool 'does not exist yet'
 }
 
 # bats test_tags=shell
@@ -108,7 +108,7 @@ start_loops() {
     rm "$SMI/cry" "$SMI/sleep"
     mkdir "$TMP/proc/driver/nvidia/gpus/2" "$TMP/proc/driver/nvidia/gpus/3"
     examine gpu1
-    finds fail gpus 'the kernel knows 3 GPUs, nvidia-smi tells 2'
+    finds fail gpus 'the kernel has 3 GPUs, but nvidia-smi reports 2'
 }
 
 @test "nothing hangs: neither nvidia-smi that is deaf to TERM, nor crontab, nor a second nvidia-smi while one hangs in the driver" {
@@ -126,19 +126,24 @@ start_loops() {
     : >"$SMI/calls"
     rm "$TMP/bin/crontab"
     examine gpu1
-    finds fail hung 'nvidia-smi (pid 99) hangs in the driver since [0-9]* s'
-    finds fail driver 'no other was started'
+    finds fail hung 'nvidia-smi (pid 99) has been hanging in the driver for [0-9]* s'
+    finds skip driver 'not checked: see the check hung'
     [ ! -s "$SMI/calls" ]
 }
 
 # bats test_tags=shell
-@test "cron that does not run, a user who may not use it, a line that is missing or leads nowhere" {
+@test "cron that is not running, a user who may not use it, a line that is missing or leads nowhere" {
     rm -r "$TMP/proc/7"
     printf '#!/bin/sh\necho "You (lab) are not allowed to use this program (crontab)" >&2\nexit 1\n' >"$TMP/bin/crontab"
     examine gpu1
-    finds fail cron-daemon 'no cron daemon runs'
+    finds fail cron-daemon 'no cron daemon is running, so nothing starts the loops'
+    for id in cron-allowed crontab; do finds skip "$id" 'not checked: see the check cron-daemon'; done
+    mkdir -p "$TMP/proc/7"
+    echo cron >"$TMP/proc/7/comm"
+    examine gpu1
     finds fail cron-allowed 'You (lab) are not allowed.*cron.allow'
-    finds skip crontab 'cannot be read'
+    finds skip crontab 'not checked: see the check cron-allowed'
+    rm -r "$TMP/proc/7"
     printf '#!/bin/sh\necho "no crontab for lab" >&2\nexit 1\n' >"$TMP/bin/crontab"
     rm "$TMP/proc/1/stat"
     examine gpu1
@@ -147,7 +152,7 @@ start_loops() {
     finds warn crontab 'has no line for gpu-check.sh'
     printf '#!/bin/sh\necho "* * * * * /nowhere/gpu-check.sh gpu1"\n' >"$TMP/bin/crontab"
     examine gpu1
-    finds fail crontab 'calls /nowhere/gpu-check.sh, which is not there'
+    finds fail crontab 'starts /nowhere/gpu-check.sh, which does not exist'
     for line in "*/5 * * * * cd '/a b' && /nowhere/gpu-check.sh >/dev/null" "* * * * * '/no where/gpu-check.sh' gpu1"; do
         script=$(. "$TMP/scripts/lib/doctor_cron.sh" && find_crontab_script "$line" && echo "$script")
         [[ $script == /no*where/gpu-check.sh ]]
@@ -157,11 +162,11 @@ start_loops() {
     mkdir -p "$HOME/.config/systemd/user/timers.target.wants"
     ln -s ../gpuboard-host.timer "$HOME/.config/systemd/user/timers.target.wants/gpuboard-host.timer"
     examine gpu1
-    finds fail crontab 'calls /nowhere' # that unit is gone
+    finds fail crontab 'starts /nowhere' # that unit is gone
     touch "$HOME/.config/systemd/user/gpuboard-host.timer"
     examine gpu1
-    finds skip cron-daemon 'a unit of systemd'
-    finds pass crontab 'a unit of systemd'
+    finds skip cron-daemon 'systemd starts the loops'
+    finds pass crontab 'systemd starts the loops'
     finds fail linger 'loginctl enable-linger'
 }
 
@@ -170,13 +175,13 @@ start_loops() {
     printf 'GPUBOARD_SPOOL = /x\n' >"$TMP/gpuboard.conf"
     examine --conf "$TMP/gpuboard.conf" gpu1
     [ "$code" = 2 ]
-    finds fail settings 'no blanks around ='
+    finds fail settings 'no spaces around ='
     finds pass driver ''
-    for id in spool loops dest push; do finds skip "$id" 'settings cannot be read'; done
+    for id in spool loops dest push; do finds skip "$id" 'not checked: see the check settings'; done
     printf 'CONSUL_HTTP_TOKEN=x\n' >"$TMP/gpuboard.conf"
     chmod 644 "$TMP/gpuboard.conf"
     examine --conf "$TMP/gpuboard.conf" gpu1
-    finds warn settings 'has a token in it.*chmod o-r'
+    finds warn settings 'contains a token.*chmod o-r'
     (unset HOME && GPUBOARD_CONF=$TMP/nothing && export GPUBOARD_CONF && examine gpu1 && finds fail settings 'cannot read the settings file')
     run "$DOCTOR" --fast
     [ "$status" = 2 ]
@@ -192,17 +197,35 @@ start_loops() {
     echo 'Permission denied' >"$SPOOL/push.failed"
     sed -i 's/ time=[0-9]* / time=1000000000 /' "$DATA/host.txt"
     examine gpu1
-    finds fail loops 'of the loops 1 does not run, 2 does not run, 3 does not run'
-    finds fail push 'the last push failed: Permission denied'
+    finds fail loops 'loop problems: loop 1 is not running, loop 2 is not running, loop 3 is not running'
+    finds skip push 'not checked: see the check loops'
     has_not "$TMP/found" 'of the web host'
     sed -i "s/ time=[0-9]* / time=$(($(date +%s) - 300)) /" "$DATA/host.txt"
     examine gpu1
     finds warn clock 'behind of the web host'
     GPUBOARD_DEST=$TMP/nothing examine gpu1
-    finds fail folder 'is not there'
+    finds fail folder 'does not exist'
+    finds skip push 'not checked: see the check folder'
     touch "$TMP/file"
     GPUBOARD_SPOOL=$TMP/file examine gpu1
     finds fail spool 'is not a folder of this user'
+}
+
+@test "without cron, loops that run are a warning" {
+    start_loops
+    rm -r "$TMP/proc/7"
+    examine gpu1
+    finds warn cron-daemon 'no cron daemon is running: the loops run, but do not start again after a reboot'
+    for id in cron-allowed crontab; do finds skip "$id" 'not checked: see the check cron-daemon'; done
+    [ "$code" = 1 ]
+}
+
+@test "a push that fails is one failure" {
+    start_loops
+    echo 'Permission denied' >"$SPOOL/push.failed"
+    examine gpu1
+    finds fail push 'the last push failed: Permission denied'
+    [ "$(grep -c fail "$TMP/found")" = 1 ]
 }
 
 # bats test_tags=root
@@ -249,20 +272,21 @@ amd() {
     rm "$TMP/bin/nvidia-smi"
     command -v nvidia-smi && missing 'this machine has a real nvidia-smi'
     examine gpu1
-    finds pass amd 'amd-smi tells 2 GPUs, in 0'
-    for id in driver gpus persistence; do finds skip "$id" 'there is no nvidia-smi here'; done
+    finds pass amd 'amd-smi reports 2 GPUs in 0'
+    finds skip driver 'see the check amd'
+    for id in gpus persistence; do finds skip "$id" 'nvidia-smi is not installed'; done
 }
 
 # bats test_tags=shell
-@test "a tool of AMD that fails, hangs or tells no GPU is told, with what to do" {
+@test "an AMD tool that fails, hangs or reports no GPU is a failure with advice" {
     amd amd-smi rocm-smi
     examine gpu1
     finds pass driver ''
-    finds pass amd 'amd-smi tells 2 GPUs'
+    finds pass amd 'amd-smi reports 2 GPUs'
     echo 'no module' >"$SMI/amd/say"
     echo 1 >"$SMI/amd/rc"
     examine gpu1
-    finds pass amd 'rocm-smi tells 2 GPUs'
+    finds pass amd 'rocm-smi reports 2 GPUs'
     echo 'Driver not initialized (amdgpu not found in modules)' >"$SMI/amd/rocm-say"
     echo 2 >"$SMI/amd/rocm-rc"
     examine gpu1
@@ -270,7 +294,7 @@ amd() {
     rm "$SMI"/amd/*
     echo 0 >"$SMI/amd/gpus"
     examine gpu1
-    finds fail amd 'amd-smi tells no GPU'
+    finds fail amd 'amd-smi reports no GPU'
     echo 60 >"$SMI/amd/sleep"
     GPUBOARD_LIMIT=1 examine gpu1
     finds fail amd 'amd-smi did not answer within 1 s'

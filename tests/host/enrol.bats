@@ -46,25 +46,25 @@ line() { printf 'restrict,command="%s/scripts/gpu-receive.sh%s %s" %s gpuboard %
         run "$ENROL" add "${2:-gpu2}"
         [ "$status" = 2 ] && [[ $output == *"$1"* ]] && [ "${#lines[@]}" = 1 ] && [ "$(cat "$KEYS")" = "$before" ]
     }
-    refused 'is enrolled for gpu1 already: each host needs a key of its own' <"$TMP/one.pub"
-    refused 'one public key is needed' <"$TMP/two"
-    refused 'must begin with ssh-ed25519' < <(head -n 1 "$TMP/two")
-    refused 'have no options before it' < <(echo "command=\"sh\" $TWO")
-    refused 'one public key is needed' < <(cat "$TMP/one.pub" "$TMP/two.pub")
-    refused 'one public key is needed' </dev/null
+    refused 'is enrolled for gpu1 already: each host needs its own key' <"$TMP/one.pub"
+    refused 'expected one public key' <"$TMP/two"
+    refused 'must start with ssh-ed25519' < <(head -n 1 "$TMP/two")
+    refused 'without options before it' < <(echo "command=\"sh\" $TWO")
+    refused 'expected one public key' < <(cat "$TMP/one.pub" "$TMP/two.pub")
+    refused 'expected one public key' </dev/null
     refused 'its second word is not base64' < <(echo 'ssh-ed25519 AAAA"C3')
-    refused 'ssh-keygen does not know it' < <(echo "${TWO%????????}")
+    refused 'ssh-keygen does not recognise it' < <(echo "${TWO%????????}")
     refused 'is not a host name' ../gpu2 <"$TMP/two.pub"
     refused 'is not a host name' 'gpu2 x' <"$TMP/two.pub"
-    refused 'files in the data folder are called so' comments.json <"$TMP/two.pub"
-    refused 'the folder for bookings is called so' bookings <"$TMP/two.pub"
+    refused 'files in the data folder use it' comments.json <"$TMP/two.pub"
+    refused 'the bookings folder uses it' bookings <"$TMP/two.pub"
     run "$ENROL" --data "$TMP/none" add gpu2 <"$TMP/two.pub"
     [ "$status" = 2 ]
     run env -u GPUBOARD_DATA "$ENROL" add gpu2 <"$TMP/two.pub"
     [[ $output == *'GPUBOARD_DATA is not set'* ]]
     cat "$TMP/two.pub" >>"$KEYS"
     before=$(cat "$KEYS")
-    refused 'not for gpuboard alone: take that line out first' <"$TMP/two.pub"
+    refused 'without the restriction to gpuboard: remove that line first' <"$TMP/two.pub"
     [ "$("$ENROL" list)" = "gpu1 $ONE" ]
 }
 

@@ -19,10 +19,10 @@ load helper
 }
 
 # bats test_tags=shell
-@test "a folder that is not there is not made, and once says so with exit 1" {
+@test "a folder that does not exist is not made, and once says so with exit 1" {
     run env GPUBOARD_DEST="$TMP/share" "$RUN_SH" once
     [ "$status" = 1 ]
-    [[ $output == *"did not arrive at $TMP/share: the folder $TMP/share is not there (not mounted?)"* ]]
+    [[ $output == *"did not arrive at $TMP/share: the folder $TMP/share does not exist (not mounted?)"* ]]
     [ ! -e "$TMP/share" ]
 }
 
@@ -46,7 +46,7 @@ load helper
     for dest in web: me@web: 'me@[::1]:'; do
         run env GPUBOARD_DEST="$dest" "$RUN_SH" once
         [ "$status" = 2 ]
-        [[ $output == *"GPUBOARD_DEST is '$dest', but names no folder behind the colon: write user@web:/path/data" ]]
+        [[ $output == *"GPUBOARD_DEST is '$dest', but has no folder after the colon: write user@web:/path/data" ]]
     done
 }
 

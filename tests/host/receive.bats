@@ -71,7 +71,7 @@ refused() {
         printf 'gpuboard 1 push %s\n' "$size" | refused 'an update has at most 8388608 bytes'
     done
     for line in 'GET / HTTP/1.1' 'gpuboard 2 push 5' 'gpuboard 1 push 5 ../gpu2' ''; do
-        printf '%s\n' "$line" | refused 'this is not an update that this version of gpu-receive.sh knows'
+        printf '%s\n' "$line" | refused 'this version of gpu-receive.sh does not know this kind of update'
     done
     export SSH_ORIGINAL_COMMAND="cat /etc/passwd"
     all_four new | update | refused 'this key takes snapshots of gpu1 and no commands'
@@ -87,14 +87,14 @@ refused() {
     hurry
     { echo 'gpuboard 1 push 1073741824' && head -c 1G /dev/zero; } | receive | grep '^refused an update has'
     head -c 1G /dev/zero | tr '\0' x | receive --idle 1 || true
-    has "$LOG" 'the connection brought no whole update within 1 s, and was ended'
+    has "$LOG" 'the connection sent no complete update within 1 s and was closed'
     [ "$(du -sk "$FOLDER" | cut -f1)" -lt 100 ]
 }
 
 # bats test_tags=shell
 @test "a connection that sends a byte now and then is ended" {
     { printf 'gpuboard 1 push 100\n# gpu' && while /bin/sleep 0.5; do printf x; done; } 2>/dev/null | receive --idle 1
-    has "$LOG" 'no whole update within 1 s'
+    has "$LOG" 'no complete update within 1 s'
     [ "$(ls -A "$FOLDER/gpu1")" = .new ]
 }
 
@@ -134,7 +134,7 @@ hang() {
     [ "$(all_four new | update | receive)" = ok ]
     wait_until gone "$HUNG"
     [ "$(content)" = "$(all_four new)" ]
-    has "$LOG" 'a new connection has taken the place of an older one'
+    has "$LOG" 'a new connection has replaced an older one'
     exec 7>&-
 }
 
@@ -273,10 +273,10 @@ two_answers() { [ "$(cat "$TMP/answers")" = "$(printf 'ok\nok')" ]; }
     exec 7>&-
 }
 
-@test "a data folder that is not there is not made, and said" {
+@test "a data folder that does not exist is not made, and said" {
     run env GPUBOARD_DATA="$TMP/share" "$RECEIVE" gpu1
     [ "$status" = 1 ]
-    [[ $output == "refused the folder $TMP/share is not there on the web host (not mounted?)" ]]
+    [[ $output == "refused the folder $TMP/share does not exist on the web host (not mounted?)" ]]
     [ ! -e "$TMP/share" ]
     for data in '' data; do
         run env GPUBOARD_DATA="$data" "$RECEIVE" gpu1
@@ -313,7 +313,7 @@ set -e
 mount -t tmpfs -o size=64k none "$FOLDER"
 [ "$(all_four old | update | receive)" = ok ]
 head -c 1000000 /dev/zero >"$FOLDER/filler" 2>/dev/null || :
-all_four "$(head -c 9000 /dev/zero | tr '\0' x)" | update | receive | grep '^refused it could not be written on the web host: is its disk full?$'
+all_four "$(head -c 9000 /dev/zero | tr '\0' x)" | update | receive | grep '^refused it could not be saved on the web host: is its disk full?$'
 [ "$(content)" = "$(all_four old)" ]
 rm "$FOLDER/filler"
 [ "$(all_four new | update | receive)" = ok ]

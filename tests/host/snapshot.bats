@@ -111,7 +111,7 @@ BATS_TEST_TIMEOUT=300
     kill -0 "$stuck"
     "${nobody[@]}" "$RUN_SH" once
     has "$DATA/gpus.csv" '# err an earlier nvidia-smi'
-    has "$DATA/gpus.csv" 'hangs and cannot be killed; no other is started'
+    has "$DATA/gpus.csv" 'hangs and cannot be killed; it is not started again'
     has "$DATA/processes.csv" 'no other is started'
     [ "$(wc -l <"$SMI/calls")" = 1 ]
     kill -9 "$stuck"
@@ -130,7 +130,7 @@ BATS_TEST_TIMEOUT=300
     wait $!
     rm "$SMI/sleep"
     GPUBOARD_LIMIT=1 "$RUN_SH" once
-    has "$DATA/gpus.csv" 'hung and was killed; the next tick asks again'
+    has "$DATA/gpus.csv" 'hung and was killed; the next interval tries again'
     GPUBOARD_LIMIT=1 "$RUN_SH" once
     whole "$DATA/gpus.csv" gpus 0
 }
@@ -167,7 +167,7 @@ index,uuid,name' >"$TMP/fields"
     : >"$SMI/say"
     "$RUN_SH" once
     whole "$DATA/processes.csv" processes 74
-    has "$DATA/processes.csv" '# err nvidia-smi said nothing, not even the names of what it tells'
+    has "$DATA/processes.csv" '# err nvidia-smi printed nothing, not even column names'
 }
 
 # bats test_tags=shell,root

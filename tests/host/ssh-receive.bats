@@ -67,7 +67,7 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     start_sshd
     run "$TMP/scripts/gpu-doctor.sh" gpu1
     [[ $output == *'pass  ssh-key '* ]]
-    [[ $output == *'pass  ssh           web lets this host in, after '* ]]
+    [[ $output == *'pass  ssh           web accepts this host, in '* ]]
 }
 
 @test "ssh://: a key that is used for another host is told so, and what it brought is not taken" {
@@ -103,7 +103,7 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     [[ $output == *'Permission denied'* ]]
     cp "$S/user.pub" "$S/authorized"
     run "$RUN_SH" once
-    [[ $output == *'the key of this host is not enrolled at ssh://web, but opens a shell there: call gpu-enrol.sh on the web host'* ]]
+    [[ $output == *'the key of this host is not enrolled at ssh://web, but opens a shell there: run gpu-enrol.sh on the web host'* ]]
 }
 
 # bats test_tags=shell

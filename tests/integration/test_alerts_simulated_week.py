@@ -137,7 +137,7 @@ Sat 12:11  channel:lab   4 hosts are down: atlas, boreas, cetus, delos
 Sat 12:45  channel:lab   4 hosts are back: atlas, boreas, cetus, delos
 Sun 07:00  channel:lab   atlas is down
 Sun 12:05  channel:lab   atlas is back, after 12 h 1 min
-Mon+ 08:00 channel:lab   the report of 2026-W43
+Mon+ 08:00 channel:lab   weekly report 2026-W43
 """
 NEAR_MISSES = {
     "a host that was dead when alerts were set up is neither down": ("Mon 00:00", "Thu 10:40", "old is"),

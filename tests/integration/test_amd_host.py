@@ -256,7 +256,7 @@ def test_a_host_of_amd_that_does_not_answer_is_never_free(tmp_path: Path) -> Non
     )
     lab.build()
     state_reasons = {f"{one['state']}: {one['reason']}" for one in lab.host_status("hip")["gpus"]}
-    assert state_reasons == {"busy: 37 % used; the processes on it could not be read: amd-smi has no list of them"}
+    assert state_reasons == {"busy: 37 % used; the processes on it could not be read: amd-smi does not list them"}
     assert (lab.www / "available/hip.txt").read_text() == ""
 
 

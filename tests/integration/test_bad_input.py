@@ -42,7 +42,7 @@ def test_a_folder_that_cannot_be_a_host(lab: Lab, name: str) -> None:
     if name.startswith("."):  # as all that begins with a dot, it is nobody's business
         assert build(lab).problems == []
         return
-    assert words(build(lab)) == f"data/{name[:80]!a}: its name cannot be that of a host"
+    assert words(build(lab)) == f"data/{name[:80]!a}: its name is not a valid host name"
     assert "\x1b" not in lab.page()
     assert "<x>" not in lab.page()
 
@@ -106,7 +106,7 @@ def test_nul_bytes_invalid_utf_8_and_terminal_escapes_are_replaced(lab: Lab) -> 
 def test_a_file_of_nul_bytes_is_a_problem(lab: Lab) -> None:
     (lab.data / "zero").mkdir()
     (lab.data / "zero/host.txt").write_bytes(b"\0" * 4096)
-    assert "data/zero/host.txt: the first line is not that of a gpuboard snapshot" in words(build(lab))
+    assert "data/zero/host.txt: the first line is not a gpuboard snapshot header" in words(build(lab))
     assert lab.host_status("zero")["state"] == "unseen"
 
 
@@ -167,9 +167,7 @@ def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
     empty = device.replace("GPU-x", "GPU-y") + "<processes></processes>"
     told_as_xml(lab, "cut", f'<x><gpu id="0000:01:00.0">{empty}</gpu><gpu id="0000:02:00.0">')
     problem_text = words(build(lab))
-    assert (
-        "data/bomb/gpus.csv: it declares entities, which nvidia-smi never does: nothing of it is read" in problem_text
-    )
+    assert "data/bomb/gpus.csv: it declares entities, which nvidia-smi never does: the file is ignored" in problem_text
     assert "data/cut/gpus.csv: a row has no end, and is left out: the GPU 0000:02:00.0" in problem_text
     assert (lab.states("odd"), lab.states("cut"), lab.host_status("bomb")["state"]) == (["busy"], ["unknown"], "failed")
     assert lab.host_status("odd")["gpus"][0]["name"] == SCRIPT
@@ -178,20 +176,20 @@ def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
 
 def test_the_busier_row_of_a_gpu_listed_twice_counts(lab: Lab) -> None:
     lab.host("twice", gpu(0, 7000, 97, uuid="GPU-t") + gpu(0, 4, 0, uuid="GPU-t"))
-    assert words(build(lab)) == "data/twice/gpus.csv: the GPU GPU-t is told twice; the busier row counts"
+    assert words(build(lab)) == "data/twice/gpus.csv: the GPU GPU-t is reported twice; the busier row is used"
     assert lab.states("twice") == ["busy"]
 
 
 def test_the_same_uuid_on_two_hosts_is_a_problem(lab: Lab) -> None:
     lab.host("thief", gpu(0, uuid="GPU-good"))
-    assert words(build(lab)) == "data/thief/gpus.csv: good tells the GPU GPU-good too"
+    assert words(build(lab)) == "data/thief/gpus.csv: good reports the GPU GPU-good too"
     assert lab.states("thief") == ["free"]
 
 
 def test_the_host_of_another_host(lab: Lab) -> None:
     shutil.copytree(lab.data / "good", lab.data / "liar")
     problem_text = words(build(lab))
-    assert "data/liar/gpus.csv: it says host=good, which is not its folder's name, and does not count" in problem_text
+    assert "data/liar/gpus.csv: it says host=good, which does not match its folder, and is ignored" in problem_text
     assert lab.host_status("liar")["gpus"] == []
 
 
@@ -368,7 +366,7 @@ def test_thousands_of_bookings_of_one_host(lab: Lab) -> None:
     ]
     lab.book({"good": {"*": many}})
     with within(8):
-        assert "good has more than 500 bookings; the rest does not count" in words(build(lab))
+        assert "good has more than 500 bookings; the rest is ignored" in words(build(lab))
 
 
 # What would make a GPU look free
@@ -399,7 +397,7 @@ def test_a_first_file_that_is_torn_does_not_count(lab: Lab) -> None:
 def test_a_first_original_file_that_is_torn_does_not_count(lab: Lab) -> None:
     stamp = time.strftime("%Y/%m/%d %H:%M:%S.000")
     lab.original("old", gpus=f"0, GPU-o, Tesla T4, 3, 15360, 0, 0, 40, {stamp}\n", processes=f"{stamp}, GPU-o, 51")
-    assert "data/old_processes.csv: the file is torn: its last line has no end" in words(build(lab))
+    assert "data/old_processes.csv: the file is incomplete: its last line is cut off" in words(build(lab))
     assert lab.states("old") == ["unknown"]
     lab.original("old", processes="")
     lab.build()

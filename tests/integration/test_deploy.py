@@ -95,8 +95,8 @@ def test_an_obstacle_is_reported_and_the_next_run_finishes(deployed: Runs) -> No
     assert sorted(why) == ["gpu06", "gpu07", "gpu08", "gpu09"]
     assert "your crontab cannot be read, so nothing was changed: " in why["gpu06"]
     assert why["gpu07"] == "the scripts cannot be unpacked in /home/box07: is its disk full, or your quota?"
-    assert "strange has another key than known_hosts says" in why["gpu08"]
-    assert "does not take your key, as box09: ssh-copy-id box09@web" in why["gpu09"]
+    assert "strange has a different key than in known_hosts" in why["gpu08"]
+    assert "does not accept your key, as box09: ssh-copy-id box09@web" in why["gpu09"]
     host_outcomes = re.findall(r"^(gpu\d\d) +(installed|up to date) +\d+$", deployed.second, re.MULTILINE)
     assert sorted(name for name, result in host_outcomes if result == "installed") == sorted(why)
     assert sorted(name for name, _ in host_outcomes) == deployed.lab.names[:COUNT]
@@ -165,12 +165,12 @@ def test_two_hosts_of_one_name_are_reported_and_none_is_pushed_off_the_board(dep
         machine.run(box, f"crontab -r; {SCRIPTS}/gpu-check.sh kill; rm -r .local .config")
     machine.run("gpuboard", "sed -i '/gpuboard gpu1[12]$/d' .ssh/authorized_keys")
     output = lab.deploy("--check", "box11@web", "box12@web", code=1)
-    assert re.search(r"it is called gpu1, as box1[12]@web is: give one of them another name, with NAME=HOST", output)
+    assert re.search(r"it is called gpu1, like box1[12]@web: give one of them another name with NAME=HOST", output)
     for box in QUICK:
         machine.run(box, f"mkdir -p {Path(CONF).parent}; echo GPUBOARD_PS_EVERY=2 >>{CONF}")
     enrolled = lab.enrolled()
     output = lab.deploy("gpu01=box11@web", code=1)
-    assert "another host sends snapshots as gpu01: give this one another name, with NAME=HOST" in output
+    assert "another host sends snapshots as gpu01: give this host another name with NAME=HOST" in output
     assert lab.enrolled() == enrolled
     assert machine.crontab("box11") is None
 
@@ -185,7 +185,7 @@ def test_behind_a_jump_host_the_web_host_is_named_and_ctrl_c_leaves_what_a_secon
     config.write_text(f"Host far\n  HostName web\n  Port {machine.port}\n  User box11\n  ProxyJump lab@web\n{before}")
     jump = machine.path("/home/lab/.ssh/authorized_keys")
     jump.write_text(machine.path("/home/gpuboard/.ssh/id_ed25519.pub").read_text())
-    assert "it does not know gpu1: say where it finds the web host, with --dest" in lab.deploy("far11=far", code=1)
+    assert "it cannot resolve gpu1: set the address of the web host with --dest" in lab.deploy("far11=far", code=1)
     dest = f"ssh://gpuboard@web:{machine.port}"
     machine.run("box11", "rm -rf .config/gpuboard/keys")  # a deploy that was refused has left one
     with lab.start("--dest", dest, "far11=far", "far12=box12@web") as started:

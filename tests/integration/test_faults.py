@@ -125,7 +125,7 @@ def test_the_same_fault_again_and_again_is_logged_once(
         if every is None:
             builder.close()
         assert "www/users.html" in words(report)
-        assert f"data/{EVIL}: its card could not be made" in words(report)
+        assert f"data/{EVIL}: its card could not be rendered" in words(report)
         assert "www/hosts/good.html: its charts could not be drawn" in words(report)
     lines = log_of(lab).splitlines()
     assert len(lines) == 3, lines
@@ -282,7 +282,7 @@ def test_a_fault_at_one_host_does_not_stop_alerts_of_another(lab: Lab, monkeypat
     builder = Builder(lab.settings(alerts=CHANNEL), 10)
     builder.build(time.time())
     assert {condition.condition.host for condition in AlertStore(lab.state).read().conditions.values()} == {"good"}
-    assert f"alerts: a fault of gpuboard's own at {EVIL} (RuntimeError in " in words(builder.build(time.time() + 1))
+    assert f"alerts: an internal error of gpuboard at {EVIL} (RuntimeError in " in words(builder.build(time.time() + 1))
     builder.close()
 
 
@@ -345,7 +345,7 @@ def test_a_host_that_claims_to_run_for_3000_years_stops_no_build(lab: Lab) -> No
     result = run(lab, "build")
     assert (result.returncode, result.stderr) == (0, "")
     (problem,) = (issue for issue in lab.status()["problems"] if issue["where"] == f"data/{EVIL}/host.txt")
-    assert problem["what"] == "uptime is 99999999999, which cannot be: it is not used"
+    assert problem["what"] == "uptime is 99999999999, which is impossible: it is not used"
     assert all((lab.www / f"hosts/{name}.html").exists() for name in ("good", EVIL, "third"))
     assert {issue.condition.host for issue in AlertStore(lab.state).read().conditions.values()} >= {"third"}
 

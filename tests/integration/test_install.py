@@ -46,7 +46,7 @@ def lab(somebody: Person) -> Iterator[Person]:
 def test_a_host_sends_its_snapshots_from_now_on(lab: Person) -> None:
     done = lab.install("host", "--dest", "data")
     assert (
-        "The first snapshot arrived at /home/lab/data: this host is on the board as gpu1, and the loops run."
+        "The first snapshot arrived at /home/lab/data: this host is on the board as gpu1, and the loops are running."
         in done.stdout
     )
     assert lab.path("data/gpu1/gpus.csv").exists()
@@ -197,7 +197,7 @@ def test_settings_on_a_full_disk_stay_as_they_were(lab: Person) -> None:
     left = lab.sh("ls -A /srv/full; cat /srv/full/gpuboard.conf")
     lab.machine.run("root", "umount /srv/full")
     assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
-    assert "could not be written, and is as it was: " in done.stdout
+    assert "could not be written and is unchanged: " in done.stdout
     assert left == "gpuboard.conf\nGPUBOARD_LIMIT=9\n"
     assert lab.machine.crontab("lab") is None
 

@@ -132,7 +132,7 @@ def test_remove_leaves_what_others_keep_in_the_folder_of_the_spool(lab: Person) 
     words = lab.install("remove").stdout
     assert all(path.exists() for path in theirs)
     assert sorted(path.name for path in lab.path(".local/scratch/gpu1").iterdir()) == ["mine"]
-    assert "/home/lab/.local/scratch/gpu1 holds more than ours, and stays.\n" in words
+    assert "/home/lab/.local/scratch/gpu1 contains other files and stays.\n" in words
     assert lab.machine.processes() == []
 
 

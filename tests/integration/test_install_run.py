@@ -72,7 +72,7 @@ def test_run_installs_what_venv_needs_where_it_is_root(machine: Machine, clone: 
     path = stand_ins(machine, "apt-get", rule=f'case $1 in install) echo "$@" >{there} ;; esac')
     done = machine.run("root", [f"{FRONT}/install.sh", "run"], check=False, env={"PATH": path})
     shutil.rmtree(machine.path("/home/lab/bin"))
-    assert done.stdout == "Installing python3-venv by apt-get\nMaking .venv with python3\n"
+    assert done.stdout == "Installing python3-venv by apt-get\nCreating .venv with python3\n"
     assert not (clone / ".venv").exists()
 
 
@@ -86,7 +86,7 @@ def test_a_pip_that_fails_is_heard_and_tried_again(machine: Machine, clone: Path
 
 def test_run_makes_all_it_needs_and_shows_a_simulated_lab_where_there_is_no_gpu(machine: Machine, clone: Path) -> None:
     words = run_here(machine, "--nonsense", PATH=PATH)[1]  # by pip alone
-    assert "Installing gpuboard and what it needs into .venv\n" in words
+    assert "Installing gpuboard and its dependencies into .venv\n" in words
     assert "No GPU was found here" in words
     assert "Usage: gpuboard demo" in words
     assert (clone / ".venv/.installed").exists()

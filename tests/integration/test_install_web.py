@@ -132,7 +132,7 @@ def test_man_finds_the_manual_and_bash_and_fish_what_tab_offers(web: Person) -> 
 def test_a_completion_of_somebody_else_keeps_its_place(web: Person) -> None:
     place = ".config/fish/completions/gpuboard.fish"
     web.sh(f"rm {place} && echo mine > {place}")
-    assert f"/home/gpuboard/{place} is not ours, and stays.\n" in web.install("web").stdout
+    assert f"/home/gpuboard/{place} is not ours and stays.\n" in web.install("web").stdout
     assert web.sh(f"cat {place} && rm {place}") == "mine\n"
     web.install("web")
 

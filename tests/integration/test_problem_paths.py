@@ -158,7 +158,7 @@ def test_folders_of_hooks_that_others_may_write_are_not_named_by_their_path(tmp_
     board = Board(tmp_path)
     tmp_path.chmod(mode)
     board.build()
-    assert [problem for problem in board.problems() if "in which it lies, can be written by others" in problem]
+    assert [problem for problem in board.problems() if "its parent folder, can be written by users other" in problem]
     board.assert_hidden()
 
 
@@ -185,7 +185,7 @@ def test_folders_and_files_of_the_settings_have_their_names(tmp_path: Path) -> N
         "chmod 600 /etc/gpuboard/contacts": "chmod 600 GPUBOARD_CONTACTS",
         "/opt/hooks/tell failed; /opt is open": "GPUBOARD_HOOKS/tell failed; …/opt is open",
         "see https://lab.org/a/b, consul://127.0.0.1:8500/gpuboard or 3/4": None,
-        "/, in which it lies, is open": None,
+        "/, its parent folder, is open": None,
     }
     for sentence, expected in sentences.items():
         shown = hide_page_problem_details([Problem(sentence, sentence)], settings)

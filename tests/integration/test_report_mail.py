@@ -392,8 +392,8 @@ def test_a_person_gets_it_by_their_mail_address(run: Report, inbox: Inbox) -> No
     ("words", "notify", "code", "said"),
     [
         (["--to", "lab"], "lab=mailto://127.0.0.1:1?from=a@b.org&to=c@d.org", 1, "lab: not sent: the mail server"),
-        (["--to", "ops"], "lab=json://127.0.0.1:1/", 2, "--to: nothing is called 'ops'; there is lab, person:LOGIN"),
-        (["--to", "person:"], "lab=json://127.0.0.1:1/", 2, "--to: nothing is called 'person:'"),
+        (["--to", "ops"], "lab=json://127.0.0.1:1/", 2, "--to: unknown receiver 'ops'; there is lab, person:LOGIN"),
+        (["--to", "person:"], "lab=json://127.0.0.1:1/", 2, "--to: unknown receiver 'person:'"),
         ([], "", 2, "no channel to send it to: set GPUBOARD_NOTIFY"),
         (["--text"], "", 2, "--mail sends both the charts and the text"),
         (["--week", "2026-W30"], "lab=json://127.0.0.1:1/", 1, "there is no history of 2026-W30"),

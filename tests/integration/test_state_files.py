@@ -294,7 +294,7 @@ def test_an_emptied_memory_is_reported_and_its_copy_is_used(lab: Lab) -> None:
 def test_an_emptied_memory_without_a_copy_is_reported(lab: Lab) -> None:
     (lab.state / "memory.json").write_bytes(b"")
     lab.build()
-    assert problems_of(lab)["state/memory.json"] == "is empty, and there is no good copy of it: begun anew"
+    assert problems_of(lab)["state/memory.json"] == "is empty, and it has no good copy: started anew"
 
 
 def test_emptied_tokens_stay_valid_by_their_copy_and_are_reported(lab: Lab) -> None:
@@ -370,7 +370,7 @@ def test_an_emptied_history_is_set_aside_and_reported(lab: Lab) -> None:
     (lab.state / "history.db").write_bytes(b"")
     lab.build(60)
     (aside,) = lab.state.glob("history.db.broken-*")
-    assert problems_of(lab)["state/history.db"].startswith(f"was emptied, and a new one was begun: {aside.name}")
+    assert problems_of(lab)["state/history.db"].startswith(f"was emptied, and a new one was started: {aside.name}")
     assert (lab.state / "history.db").stat().st_size > 0
 
 

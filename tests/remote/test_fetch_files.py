@@ -123,7 +123,7 @@ def test_two_pulls_of_a_host_take_turns_but_nobody_waits_for_ever(
     holder = os.open(tmp_path / "atlas", os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     monkeypatch.setattr(fetch, "LOCK_TIMEOUT_S", 0.05)
-    assert fetch.write_pulled_files(tmp_path, "atlas", pulled_files) == ["another pull is writing its files just now"]
+    assert fetch.write_pulled_files(tmp_path, "atlas", pulled_files) == ["another pull is writing its files right now"]
     monkeypatch.setattr(fetch, "LOCK_TIMEOUT_S", 60)
     threading.Timer(0.1, os.close, (holder,)).start()
     assert fetch.write_pulled_files(tmp_path, "atlas", pulled_files) == []
@@ -145,7 +145,7 @@ def test_what_nobody_foresaw_is_one_line_that_moves_no_cursor(
     loop = fetch.PullLoop([Target("atlas", "atlas")], 60, 5, tmp_path)
     loop.fetchers["atlas"] = Odd()  # type: ignore[assignment] # it does as one
     assert loop.run(None, now, now) == {"atlas"}
-    assert capsys.readouterr().err == "gpuboard: atlas: nobody foresaw this: LookupError: a ?[31mgpuboard: b\n"
+    assert capsys.readouterr().err == "gpuboard: atlas: unexpected error: LookupError: a ?[31mgpuboard: b\n"
 
 
 def on_a_full_disk(action: Callable[[], object]) -> None:

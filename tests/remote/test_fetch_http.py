@@ -180,23 +180,23 @@ def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_a
     errors_by_host = dict(line.removeprefix("gpuboard: ").split(": ", 1) for line in done.stderr.splitlines())
     assert {name: words[:400] for name, words in errors_by_host.items()} == {
         "away": f"{here}/away/gpus.csv leads to http://127.0.0.1:{second_server.port}/away/gpus.csv, "
-        "and nothing was fetched there: give the address itself",
+        "and nothing was fetched: use the final address",
         "forged": f"{here}/forged/gpus.csv leads to / gpuboard: all is well, "
-        "and nothing was fetched there: give the address itself",
+        "and nothing was fetched: use the final address",
         "huge": f"{here}: it sends more than the 8 MiB that are read of a file",
-        "packed": f"{here}: it sends what it was asked not to send: compressed files",
-        "broken": f"{here} did not answer as a web server does",
+        "packed": f"{here}: it sends compressed files, although it was asked not to",
+        "broken": f"{here} did not answer like a web server",
         "drip": errors_by_host["drip"],
         "heads": errors_by_host["heads"],
-        "nothing": f"{here}/nothing/gpus.csv is not there: is this the folder that the loops of that host push to?",
-        "torn": "gpus.csv does not count: the file is torn: it has no end",
+        "nothing": f"{here}/nothing/gpus.csv does not exist: is this the folder that the loops of that host push to?",
+        "torn": "gpus.csv does not count: the file is incomplete: its end is missing",
         "liar": "; ".join(f"{file} says host=well: pull it by that name" for file in FILES),
-        "locked": f"{here}/secret/gpus.csv wants a password: "
-        "give it as name=https://user:password@host/path/ in a file of your own",
-        "gone": f"127.0.0.1:{closed.port} does not answer: does a web server run there?",
+        "locked": f"{here}/secret/gpus.csv asks for a password: "
+        "use name=https://user:password@host/path/ in a file that only you can read",
+        "gone": f"127.0.0.1:{closed.port} does not answer: is a web server running there?",
     }
     assert {errors_by_host[name].partition("within")[0] for name in ("drip", "heads")} <= {
-        "no whole answer ",
+        "no complete answer ",
         f"{here} did not answer in time",
     }
     assert done.returncode == 1
@@ -216,7 +216,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, data: 
     address = safe.address("atlas").replace("http:", "https:")
     refused = run_gpuboard(data.parent, "pull", address)
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"gpuboard: atlas: the certificate of 127.0.0.1:{safe.port} cannot be trusted: ")
+    assert refused.stderr.startswith(f"gpuboard: atlas: the certificate of 127.0.0.1:{safe.port} is not trusted: ")
     assert safe.log == []
     done = run_gpuboard(data.parent, "pull", address, SSL_CERT_FILE=str(keys / "ca.pem"))
     safe.stop()

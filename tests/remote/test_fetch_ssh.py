@@ -62,10 +62,10 @@ esac
 
 # What hosts say, whatever they are asked for, and what is told of each.
 HOSTILE = {
-    "chatty": ("yes", "chatty does not answer as a shell does: y"),
+    "chatty": ("yes", "chatty does not answer like a shell: y"),
     "nologin": (
         "echo This account is currently not available.; exit 1",
-        "nologin does not answer as a shell does: This account is currently not available.",
+        "nologin does not answer like a shell: This account is currently not available.",
     ),
     "huge": (
         "echo gpuboard-pull ready; echo gpuboard-pull files 0 999999999 1 1 1 1; yes",
@@ -73,22 +73,22 @@ HOSTILE = {
     ),
     "minus": (
         "echo gpuboard-pull ready; echo gpuboard-pull files 0 1 -1 1 1 1; yes",
-        "minus does not answer as a shell does: files 0 1 -1 1 1 1",
+        "minus does not answer like a shell: files 0 1 -1 1 1 1",
     ),
     "escape": (
         r"echo gpuboard-pull ready; printf 'gpuboard-pull \033]0;owned\007\n'; yes",
-        "escape does not answer as a shell does: ?]0;owned?",
+        "escape does not answer like a shell: ?]0;owned?",
     ),
     "path": (
         "echo gpuboard-pull ready; echo gpuboard-pull files ../../etc/passwd 3 1 1 1 1; yes",
-        "path does not answer as a shell does: files ../../etc/passwd 3 1 1 1 1",
+        "path does not answer like a shell: files ../../etc/passwd 3 1 1 1 1",
     ),
     "odd": (
         "echo gpuboard-pull ready; echo gpuboard-pull files 0 2 2 2 2 0; printf abababab; sleep 20",
-        "odd: gpus.csv does not count: the first line is not that of a gpuboard snapshot; processes.csv does not count",
+        "odd: gpus.csv does not count: the first line is not a gpuboard snapshot header; processes.csv does not count",
     ),
-    "slow": ("while :; do printf x; sleep 0.5; done", "slow sent no whole snapshot within 8 s; is it very busy?"),
-    "silent": ("exec sleep 60", "silent sent no whole snapshot within 8 s; is it very busy?"),
+    "slow": ("while :; do printf x; sleep 0.5; done", "slow sent no complete snapshot within 8 s; if it is very bu"),
+    "silent": ("exec sleep 60", "silent sent no complete snapshot within 8 s; if it is very bu"),
     "liar": ("cat /srv/other; sleep 20", "liar: gpus.csv says host=atlas: pull it by that name"),
 }
 
@@ -328,7 +328,7 @@ def test_plain_commands_without_arguments_are_used_where_no_folder_can_be_writte
     assert (process["pid"], process["user"], process["command"]) == (pid, "lab", "sh")
     assert "hunter2" not in "".join(fleet.text("plain", file) for file in FILES)
     assert lab.host_status("plain")["load"]
-    assert "no folder can be written" in fleet.text("plain", "host.txt")
+    assert "no folder on this host is writable" in fleet.text("plain", "host.txt")
 
 
 def test_what_a_hostile_host_sends_is_refused_in_time_and_old_files_stay(fleet: Fleet) -> None:

@@ -73,20 +73,20 @@ def test_a_list_of_hosts_can_be_the_one_of_the_board(tmp_path: Path) -> None:
     file.write_text(listed)
     assert [target.name for target in read_targets_file(file)] == ["atlas", "gpu2"]
     file.write_text(f"{listed}not a host\natlas=elsewhere\n")
-    with pytest.raises(UnclearSshTargetsError, match=r"line 5: .*; .*, line 6: the name atlas is there twice"):
+    with pytest.raises(UnclearSshTargetsError, match=r"line 5: .*; .*, line 6: the name atlas is given twice"):
         read_targets_file(file)
 
 
 @pytest.mark.parametrize(
     ("words", "expected_error"),
     [
-        ((), "name a host"),
+        ((), "name hosts"),
         (("a", "--for", "5"), "--for needs --every"),
         (("a b",), "'a b' is not a host"),
-        (("http://[::1]/",), "'::1' cannot be a host's name on the board: give one, as name=address"),
+        (("http://[::1]/",), "'::1' is not a valid name on the board: use name=address"),
         (("--hosts-file", "nowhere"), "nowhere cannot be read"),
         (("--consul",), "GPUBOARD_CONSUL_SERVICE"),
-        (("a", "--data", "nowhere"), "nowhere is not there"),
+        (("a", "--data", "nowhere"), "nowhere does not exist"),
     ],
 )
 def test_wrong_use_is_reported_and_is_exit_2(
@@ -118,6 +118,6 @@ def test_hosts_that_consul_lists_are_pulled_by_their_names_on_the_board(tmp_path
     assert done.returncode == 1
     first, second, *rest = sorted(done.stderr.splitlines())
     assert "the list of" in first
-    assert second.endswith(": the node 'http://127.0.0.1:9/latest?' is left out: that cannot be the name of a machine")
+    assert second.endswith(": the node 'http://127.0.0.1:9/latest?' is left out: that is not a valid machine name")
     assert [line.split()[1] for line in rest] == ["gpu2.lab.org", "one:"]
     assert all("refused" in line for line in rest)

@@ -147,9 +147,9 @@ def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]
     [
         ("for 2h", "which GPUs?"),
         ("atlas", "until when?"),
-        ("atlas until", "what belongs behind `until`?"),
-        ("atlas for 2h for bob", "`for` stands there twice"),
-        ("atlas for 2h comment", "what belongs behind `comment`?"),
+        ("atlas until", "`until` needs a value"),
+        ("atlas for 2h for bob", "`for` is given twice"),
+        ("atlas for 2h comment", "`comment` needs a value"),
     ],
 )
 def test_an_incomplete_booking_message_is_answered_in_one_sentence(text: str, why: str) -> None:
@@ -227,7 +227,7 @@ def test_a_person_is_found_by_each_name_unless_people_are_hidden() -> None:
 def test_unknown_values_are_never_shown_as_free() -> None:
     fleet = scene(host("atlas", free(0)._replace(state="unknown"), state="stale"), host("zeus", busy(0)))
     for answer in (answers.answer_free(fleet), answers.answer_where(fleet, "bob")):
-        assert "not known: atlas is stale" in answer.notes
+        assert "unknown: atlas is stale" in answer.notes
         assert answer.table is None
     assert answers.answer_free(fleet).title == "no GPU is free"
     assert answers.answer_free(fleet).lines == ("2 GPUs: 1 busy, 1 unknown",)

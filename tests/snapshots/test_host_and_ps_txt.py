@@ -63,7 +63,7 @@ def test_rows_without_a_pid_are_a_problem_and_cost_themselves_alone() -> None:
 
 def test_a_ps_file_without_names_of_columns_is_a_problem() -> None:
     dump = host_and_ps_txt.parse_ps_txt(snapshot("ps", b"42\t1\n"))
-    assert (dump.rows, dump.problems) == ((), ("the line with the names of the columns is missing",))
+    assert (dump.rows, dump.problems) == ((), ("the line with the column names is missing",))
 
 
 def test_a_host_is_understood() -> None:

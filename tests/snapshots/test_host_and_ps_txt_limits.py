@@ -43,9 +43,9 @@ def test_a_value_that_no_machine_has_is_a_problem_and_not_used(key: str, most: i
     assert (getattr(dump.rows[0], field), dump.problems) == (most, ())
     dump = host_facts(f"{key}={most + 1}")
     assert getattr(dump.rows[0], field) is None
-    assert dump.problems == (f"{key} is {most + 1}, which cannot be: it is not used",)
+    assert dump.problems == (f"{key} is {most + 1}, which is impossible: it is not used",)
     dump = host_facts(f"{key}={'9' * 60}")
-    assert dump.problems == (f"{key} is {'9' * 40}, which cannot be: it is not used",)
+    assert dump.problems == (f"{key} is {'9' * 40}, which is impossible: it is not used",)
 
 
 def test_words_in_the_place_of_a_value_are_no_problem() -> None:
@@ -109,7 +109,7 @@ def test_of_500_disks_all_count_and_of_more_the_first() -> None:
 def test_a_host_file_without_a_first_line_has_no_facts() -> None:
     dump = host_and_ps_txt.parse_host_txt(b"cpus=4\n")
     assert (dump.rows, dump.is_complete) == ((), False)
-    assert dump.problems == ("the first line is not that of a gpuboard snapshot",)
+    assert dump.problems == ("the first line is not a gpuboard snapshot header",)
 
 
 def test_a_torn_host_file_keeps_its_facts_and_its_messages() -> None:
@@ -123,13 +123,13 @@ def test_a_torn_host_file_keeps_its_facts_and_its_messages() -> None:
     [
         ("10000000000000 10000000000000 /", Disk("/", 1e13, 1e13), None),
         ("0 0 /a b", Disk("/a b", 0, 0), None),
-        ("10000000000001 1 /", None, "a disk of a size that cannot be: 10000000000001 1 /"),
-        ("1 10000000000001 /", None, "a disk of a size that cannot be: 1 10000000000001 /"),
+        ("10000000000001 1 /", None, "a disk with an impossible size: 10000000000001 1 /"),
+        ("1 10000000000001 /", None, "a disk with an impossible size: 1 10000000000001 /"),
         ("1 x /", None, "not a disk: 1 x /"),
         ("x 1 /", None, "not a disk: x 1 /"),
         ("1 1", None, "not a disk: 1 1"),
         ("x" * 90, None, "not a disk: " + "x" * 80),
-        ("10000000000001 1 /" + "x" * 90, None, "a disk of a size that cannot be: 10000000000001 1 /" + "x" * 62),
+        ("10000000000001 1 /" + "x" * 90, None, "a disk with an impossible size: 10000000000001 1 /" + "x" * 62),
     ],
 )
 def test_a_disk_has_a_size_its_use_and_a_place(text: str, disk: Disk | None, problem: str | None) -> None:
@@ -150,11 +150,11 @@ def test_a_disk_has_a_size_its_use_and_a_place(text: str, disk: Disk | None, pro
         ("1P /a", DiskUse("/a", 2**30), None),
         ("1E /a", DiskUse("/a", 2**40), None),
         ("10000000000000M /a", DiskUse("/a", 1e13), None),
-        ("10000000000001M /a", None, "a line of du with a size that cannot be: 10000000000001M /a"),
+        ("10000000000001M /a", None, "a line of du with an impossible size: 10000000000001M /a"),
         ("1X /a", None, "not a line of du: 1X /a"),
         ("1G", None, "not a line of du: 1G"),
         ("x" * 90, None, "not a line of du: " + "x" * 80),
-        ("99999999999999M /" + "x" * 90, None, "a line of du with a size that cannot be: 99999999999999M /" + "x" * 63),
+        ("99999999999999M /" + "x" * 90, None, "a line of du with an impossible size: 99999999999999M /" + "x" * 63),
     ],
 )
 def test_a_line_of_du_has_a_size_and_a_path(text: str, use: DiskUse | None, problem: str | None) -> None:
@@ -217,14 +217,14 @@ def test_more_columns_than_there_can_be_are_a_problem() -> None:
     dump = parse_ps_txt(ps_file("42\tx", columns="\t".join(names) + "\n"))
     assert (listed_pids(dump), dump.problems) == ([42], ())
     dump = parse_ps_txt(ps_file("42\tx", columns="\t".join([*names, "more"]) + "\n"))
-    assert dump.problems == (f"it has {most + 1} columns, which cannot be: nothing of it is read",)
+    assert dump.problems == (f"it has {most + 1} columns, which is impossible: the file is ignored",)
     assert dump.rows == ()
 
 
 @pytest.mark.parametrize("columns", ["pid\tuser\n", "user\tcommand\n"])
 def test_a_ps_file_without_pids_or_commands_is_a_problem(columns: str) -> None:
     dump = parse_ps_txt(ps_file("42\tx", columns=columns))
-    assert (dump.rows, dump.problems) == ((), ("the line with the names of the columns is missing",))
+    assert (dump.rows, dump.problems) == ((), ("the line with the column names is missing",))
 
 
 def test_an_empty_ps_file_is_no_problem() -> None:
@@ -238,7 +238,7 @@ def test_of_ten_thousand_rows_all_count_and_of_more_the_first() -> None:
     assert (len(dump.rows), dump.problems) == (10_000, ())
     dump = parse_ps_txt(ps_file(*rows))
     assert len(dump.rows) == 10_000
-    assert dump.problems == ("10001 processes are told; only the first 10000 count",)
+    assert dump.problems == ("10001 processes are reported; only the first 10000 are used",)
 
 
 def test_a_torn_ps_file_keeps_its_rows_and_its_messages() -> None:

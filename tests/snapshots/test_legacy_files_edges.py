@@ -264,7 +264,7 @@ def test_a_process_belongs_to_the_gpu_process_whose_child_it_is(families: object
 def test_a_line_of_children_that_cannot_be_read_is_a_problem(line: str) -> None:
     dump = parse_legacy_users(f"{line}\n{PS}\n".encode(), NOON)
     assert [row.gpu_pid for row in dump.rows] == [42]
-    assert dump.problems == ("the line with the children of GPU processes is not JSON as it should be",)
+    assert dump.problems == ("the line with the children of GPU processes is not valid JSON",)
 
 
 def test_another_line_is_a_problem_and_costs_itself_alone() -> None:

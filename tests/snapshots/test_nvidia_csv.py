@@ -79,8 +79,8 @@ def test_a_file_may_have_parts_each_with_its_own_code_and_words() -> None:
     [
         (b"# part nvidia-csv rc=0\n", "it has the part nvidia-csv rc=0 twice"),
         (b"# part future-smi rc=0\n", "it has a part future-smi, which this gpuboard does not know"),
-        (b"# part ../../etc rc=0\n", "a part that cannot be read: # part ../../etc rc=0"),
-        (b"# part nvidia-csv rc=\n", "a part that cannot be read: # part nvidia-csv rc="),
+        (b"# part ../../etc rc=0\n", "an unreadable part: # part ../../etc rc=0"),
+        (b"# part nvidia-csv rc=\n", "an unreadable part: # part nvidia-csv rc="),
         (b"".join(b"# part x%d rc=0\n" % n for n in range(500)), "it has too many parts"),
     ],
 )
@@ -132,7 +132,7 @@ def test_long_cells_are_cut_where_they_are_kept() -> None:
 def test_a_gpu_that_is_reported_twice_counts_once() -> None:
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD + GOOD))
     assert len(dump.rows) == 1
-    assert dump.problems == ("the GPU GPU-1 is told twice; the busier row counts",)
+    assert dump.problems == ("the GPU GPU-1 is reported twice; the busier row is used",)
 
 
 @pytest.mark.parametrize("other", ["1024, 81920, 99, 41", "70000, 81920, 37, 41", "[GPU is lost], 81920, 37, 41"])
@@ -186,14 +186,14 @@ def test_script_and_terminal_escapes_stay_harmless_text() -> None:
 
 def test_a_torn_file_is_known_as_such() -> None:
     dump = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + GOOD)[:-6])
-    assert (dump.is_complete, dump.problems) == (False, ("the file is torn: it has no end",))
+    assert (dump.is_complete, dump.problems) == (False, ("the file is incomplete: its end is missing",))
 
 
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "the first line is not that of a gpuboard snapshot"),
-        (b"\xff\xfe\x00", "the first line is not that of a gpuboard snapshot"),
+        (b"", "the first line is not a gpuboard snapshot header"),
+        (b"\xff\xfe\x00", "the first line is not a gpuboard snapshot header"),
         (snapshot("ps", b""), "it is a snapshot of ps, not of gpus"),
         (snapshot("gpus", b"").replace(b"gpuboard 1", b"gpuboard 2"), "it is of version 2 of the snapshot format"),
     ],
@@ -313,7 +313,7 @@ def test_ten_thousand_processes_are_parsed_and_more_are_a_problem() -> None:
     rows = b"".join(b"GPU-1, %d, 1, x\n" % n for n in range(10_001))
     dump = gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + rows))
     assert len(dump.rows) == 10_000
-    assert "10001 GPU processes are told" in dump.problems[0]
+    assert "10001 GPU processes are reported" in dump.problems[0]
 
 
 @given(st.one_of(st.binary(), st.text().map(lambda text: f"GPU-1, 42, 512, {text}".encode("utf-8", "surrogatepass"))))

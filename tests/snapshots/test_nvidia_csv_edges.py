@@ -88,13 +88,13 @@ def test_more_columns_than_there_can_be_are_a_problem_and_the_first_count() -> N
     output = parsed_gpus(", ".join(["7"] * len(names)), header=", ".join(names))
     (gpu,) = output.rows
     assert (len(gpu.columns), len(gpu.cells)) == (MAX_COLUMNS, MAX_COLUMNS)
-    assert output.problems == [f"{MAX_COLUMNS + 1} columns are told; only the first {MAX_COLUMNS} count"]
+    assert output.problems == [f"{MAX_COLUMNS + 1} columns are reported; only the first {MAX_COLUMNS} are used"]
 
 
 def test_more_lines_than_any_host_has_are_a_problem_and_the_first_count() -> None:
     output = parsed_gpus(*["7, 7"] * MAX_LINES, header="index, uuid")
     assert len(output.rows) == MAX_LINES - 1
-    assert output.problems == [f"{MAX_LINES + 1} lines are told; only the first {MAX_LINES} count"]
+    assert output.problems == [f"{MAX_LINES + 1} lines are reported; only the first {MAX_LINES} are used"]
 
 
 @pytest.mark.parametrize(
@@ -271,11 +271,11 @@ def test_a_gpu_with_words_in_the_place_of_its_processes_has_the_first_words() ->
 def test_more_columns_of_processes_than_there_can_be_are_a_problem() -> None:
     names = ["gpu_uuid", "process_name", *(f"c{number}" for number in range(MAX_COLUMNS - 1))]
     output = parsed_processes(header=", ".join(names))
-    assert output.problems == [f"{MAX_COLUMNS + 1} columns are told; only the first {MAX_COLUMNS} count"]
+    assert output.problems == [f"{MAX_COLUMNS + 1} columns are reported; only the first {MAX_COLUMNS} are used"]
     assert not output.is_complete
 
 
 def test_more_lines_of_processes_than_any_host_has_are_a_problem() -> None:
     output = parsed_processes(*["GPU-1, 42, 512, python"] * MAX_PROCESS_LINES)
     assert len(output.rows) == MAX_PROCESS_LINES - 1
-    assert output.problems == [f"{MAX_PROCESS_LINES + 1} lines are told; only the first {MAX_PROCESS_LINES} count"]
+    assert output.problems == [f"{MAX_PROCESS_LINES + 1} lines are reported; only the first {MAX_PROCESS_LINES} are used"]

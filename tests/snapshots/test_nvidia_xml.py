@@ -216,7 +216,7 @@ def test_a_gpu_that_does_not_report_its_processes_is_not_called_empty() -> None:
         dump = read_processes(document(gpu(1, f"<processes>{word}</processes>")))
         assert (dump.rows, dump.unreported) == ((), {"GPU-1": word})
     dump = read_processes(document(gpu(1) + gpu(2, "<processes />")))
-    assert (dump.rows, dump.unreported) == ((), {"GPU-1": "nvidia-smi has no list of them"})
+    assert (dump.rows, dump.unreported) == ((), {"GPU-1": "nvidia-smi does not list them"})
 
 
 def test_an_empty_list_of_processes_is_an_answer() -> None:
@@ -254,7 +254,7 @@ def test_a_lost_gpu_keeps_its_row_and_the_others_theirs(word: str) -> None:
 def test_a_gpu_with_hardly_any_values_is_lost() -> None:
     xml = document('<gpu id="00000000:01:00.0"/>\n<gpu id=""><product_brand>Tesla</product_brand></gpu>\n' + gpu(3))
     rows = read(xml).rows
-    assert [parsed_gpu.lost for parsed_gpu in rows] == ["nvidia-smi tells nothing of it"] * 2 + [None]
+    assert [parsed_gpu.lost for parsed_gpu in rows] == ["nvidia-smi does not report it"] * 2 + [None]
     assert rows[0].raw_fields["pci.bus_id"] == "00000000:01:00.0"
 
 
@@ -340,14 +340,14 @@ def test_a_gpu_without_its_end_costs_itself_alone() -> None:
 
 def test_fewer_gpus_than_are_attached_are_a_problem() -> None:
     dump = read(document(gpu(1), attached=8))
-    assert dump.problems == ("a row has gone: 8 GPUs are attached, and nvidia-smi tells 1",)
+    assert dump.problems == ("a row is missing: 8 GPUs are attached, but nvidia-smi reports 1",)
     assert dump.has_missing_gpu
 
 
 def test_a_log_that_is_written_twice_reports_each_gpu_once() -> None:
     dump = read(document(gpu(1) + gpu(2)) * 2)
     assert [parsed_gpu.index for parsed_gpu in dump.rows] == [0, 1]
-    assert dump.problems == tuple(f"the GPU at 00000000:0{n}:00.0 is told twice; the first counts" for n in (1, 2))
+    assert dump.problems == tuple(f"the GPU at 00000000:0{n}:00.0 is reported twice; the first is used" for n in (1, 2))
 
 
 def test_a_second_copy_of_a_gpu_that_is_broken_may_have_been_another_gpu() -> None:
@@ -370,7 +370,7 @@ LAUGHS = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>
 def test_entities_are_refused(xml: str) -> None:
     dump = read(xml)
     assert dump.rows == ()
-    assert dump.problems == ("it declares entities, which nvidia-smi never does: nothing of it is read",)
+    assert dump.problems == ("it declares entities, which nvidia-smi never does: the file is ignored",)
 
 
 def test_the_types_of_an_old_head_are_no_words() -> None:

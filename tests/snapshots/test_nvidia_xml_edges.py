@@ -157,7 +157,7 @@ def test_ten_thousand_processes_on_all_gpus_count_and_more_are_a_problem() -> No
     nine = "".join(device(running(*thousand), number=number) for number in range(9))
     for more in (0, 1):
         output = parsed_processes(document(nine + device(running(*thousand, *[process(1000)] * more), number=9)))
-        problem = f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
+        problem = f"more than {MAX_PROCESSES} processes are reported; only the first {MAX_PROCESSES} are used"
         assert (len(output.rows), output.problems) == (MAX_PROCESSES, [problem] * more)
 
 
@@ -185,7 +185,7 @@ def test_the_driver_stands_in_the_head(name: str) -> None:
 def test_gpus_that_are_attached_and_not_reported_are_missing(attached: str, is_missing: bool) -> None:
     text = f"<nvidia_smi_log><attached_gpus>{attached}</attached_gpus>{device(LIVE)}</nvidia_smi_log>"
     output = parsed_gpus(text)
-    problem = f"a row has gone: {attached} GPUs are attached, and nvidia-smi tells 1"
+    problem = f"a row is missing: {attached} GPUs are attached, but nvidia-smi reports 1"
     assert (output.has_missing_gpu, output.problems) == (is_missing, [problem] if is_missing else [])
 
 
@@ -211,7 +211,7 @@ def test_of_more_gpus_than_any_host_has_the_first_count() -> None:
     assert (len(output.rows), output.problems) == (MAX_GPUS, [])
     output = parsed_gpus(short * (MAX_GPUS + 2))
     assert len(output.rows) == MAX_GPUS
-    assert output.problems == [f"more than {MAX_GPUS} GPUs are told; only the first {MAX_GPUS} count"]
+    assert output.problems == [f"more than {MAX_GPUS} GPUs are reported; only the first {MAX_GPUS} are used"]
 
 
 def test_a_gpu_of_more_than_half_a_megabyte_is_left_out() -> None:
@@ -223,8 +223,7 @@ def test_a_gpu_of_more_than_half_a_megabyte_is_left_out() -> None:
 def test_a_broken_gpu_without_an_address_is_named_so() -> None:
     (problem,) = parsed_gpus("<gpu><x></gpu>" + device(LIVE)).problems
     assert problem == (
-        "a row has XML that cannot be read (mismatched tag), and is left out: "
-        "the GPU of which it is not told where it sits"
+        "a row has XML that cannot be read (mismatched tag), and is left out: the GPU with an unknown bus id"
     )
 
 

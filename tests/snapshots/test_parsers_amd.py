@@ -209,7 +209,7 @@ ValueError: odd
         ('[\n {"gpu": 0,\n', "its JSON cannot be read: line 2, column"),
         ('{"card0": {"GPU use (%)": "1"', "its JSON cannot be read: line 1, column"),
         ("[" * 200_000, "its JSON cannot be read: "),
-        ('{"card0": {}, "card0": {"GPU use (%)": "1"}}', "“card0” stands in it twice; the last counts"),
+        ('{"card0": {}, "card0": {"GPU use (%)": "1"}}', "“card0” occurs twice; the last is used"),
     ],
 )
 def test_broken_json_is_reported_in_one_sentence(form: str, text: str, problem: str) -> None:
@@ -282,11 +282,11 @@ def test_a_memory_that_is_not_reported_is_not_zero(memory: dict[str, object]) ->
 @pytest.mark.parametrize(
     ("told_", "words"),
     [
-        ([running(1)], "amd-smi has no list of them"),
+        ([running(1)], "amd-smi does not list them"),
         ([{"gpu": 0, "process_list": [{"process_info": "N/A"}]}, running(1)], "N/A"),
         ([{"gpu": 0, "process_list": "N/A"}, running(1)], "N/A"),
         ([{"gpu": 0, "process_list": "Not supported"}, running(1)], "Not supported"),
-        ([{"gpu": 0, "process_list": None}, running(1)], "amd-smi has no list of them"),
+        ([{"gpu": 0, "process_list": None}, running(1)], "amd-smi does not list them"),
         ([{"gpu": 0, "process_list": [{"process_info": {"name": "no pid"}}]}, running(1)], "N/A"),
         ("GPU: 0\n    PROCESS_INFO: N/A\n\nGPU: 1\n    PROCESS_INFO: No running processes detected\n", "N/A"),
     ],
@@ -387,7 +387,7 @@ def test_no_process_counts_only_if_the_tool_says_so(text: str, answered: bool) -
 def test_the_first_tool_of_a_maker_that_lists_gpus_counts() -> None:
     dump = told(part("amd-smi", "[]"), part("rocm-smi", {"card0": CARD}), part("amd-smi/metric", [metric(1)]))
     assert [(gpu.label, gpu.memory_used is None) for gpu in dump.rows] == [("1", False)]
-    assert dump.problems == ("GPUs of amd are told by two parts; the first part counts",)
+    assert dump.problems == ("GPUs of amd are reported by two parts; the first is used",)
     dump = told(part("amd-smi", "[]"), part("rocm-smi", {"card0": CARD}))
     assert [gpu.label for gpu in dump.rows] == ["0"]
 

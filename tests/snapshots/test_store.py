@@ -95,7 +95,7 @@ def test_a_torn_file_is_answered_by_the_last_whole_one(lab: Lab) -> None:
     gpus = hosts["atlas"].gpus
     assert gpus
     assert [gpu.uuid for gpu in gpus.rows] == ["GPU-1"]
-    assert problems == [Problem("data/atlas/gpus.csv", "the file is torn: it has no end")]
+    assert problems == [Problem("data/atlas/gpus.csv", "the file is incomplete: its end is missing")]
 
 
 def test_a_torn_host_file_does_not_make_the_host_look_fresh(lab: Lab) -> None:
@@ -182,7 +182,7 @@ def test_the_name_in_a_file_must_be_its_folders(lab: Lab) -> None:
     hosts, (problem,) = lab.read()
     assert hosts["atlas"].gpus is None
     assert problem.where == "data/atlas/gpus.csv"
-    assert problem.what == "it says host=hydra, which is not its folder's name, and does not count"
+    assert problem.what == "it says host=hydra, which does not match its folder, and is ignored"
 
 
 @pytest.mark.parametrize("name", ['a b"<x>', "x" * 200, "ü", "-x", "a\nb"])
@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_a_host_is_reported_and_left_alone(lab: Lab, nam
     whole(lab)
     hosts, (problem,) = lab.read()
     assert list(hosts) == ["atlas"]
-    assert problem.what == "its name cannot be that of a host"
+    assert problem.what == "its name is not a valid host name"
     assert "\n" not in problem.where
 
 
@@ -272,7 +272,7 @@ def test_an_original_file_that_is_being_copied_is_answered_by_the_last_whole_one
     hosts, problems = lab.read()
     assert hosts["old"].gpus
     assert [gpu.uuid for gpu in hosts["old"].gpus.rows] == ["GPU-1"]
-    assert problems == [Problem("data/old_gpus.csv", "the file is torn: its last line has no end")]
+    assert problems == [Problem("data/old_gpus.csv", "the file is incomplete: its last line is cut off")]
 
 
 def test_the_newer_files_count_for_a_host_with_both_kinds(lab: Lab) -> None:

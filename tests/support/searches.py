@@ -30,7 +30,7 @@ FOUND = [
     ("couldn't", {"volga": ""}),
     ("hardly", {"hydra": "0"}),
     ('"held idle"', {"hydra": "0"}),
-    ("explains", {"nile": "2"}),
+    ("without a process", {"nile": "2"}),
     ("neither", {"nile": "4"}),
     ('"cannot reach"', {"nile": "1"}),
     ("dmesg", {"nile": "1"}),

@@ -259,7 +259,7 @@ def test_days_from_1970_to_2200_are_understood(lab: Path, words: Sequence[str]) 
 def test_no_history_is_one_sentence(tmp_path: Path) -> None:
     code, _, complaint = stats(tmp_path)
     assert (code, complaint.count("\n")) == (2, 1)
-    assert "there is no history yet: `gpuboard build` begins" in complaint
+    assert "there is no history yet: `gpuboard build` creates" in complaint
     code, _, complaint = stats(tmp_path, GPUBOARD_URL="https://gpu.lab.example/")
     assert code == 2
     assert "run this on the web host of https://gpu.lab.example/" in complaint

@@ -421,7 +421,7 @@ def test_what_nobody_foresaw_is_reported_to_the_admin_once_and_to_nobody_else(
             500,
             "something went wrong; the admin can read what in the server's log",
         )
-    assert web.told == ["a booking failed: ZeroDivisionError: secret; this should not happen"]
+    assert web.told == ["a booking failed: ZeroDivisionError: secret; this is a bug"]
 
 
 def test_without_a_state_folder_of_ours_nothing_is_booked_and_the_reason_is_shown(web: Web) -> None:
@@ -436,7 +436,7 @@ def test_somebody_who_holds_the_count_for_ever_is_not_waited_for(web: Web, monke
     monkeypatch.setattr(locks, "LOCK_TIMEOUT_S", 0.05)
     with locks.hold_file_lock(web.lab.state / "attempts.json"):
         got = web.post(**LOGIN)
-    assert (got.status, got.error) == (503, "somebody else has been writing state/attempts.json for 0 s: try again")
+    assert (got.status, got.error) == (503, "another process has been writing state/attempts.json for 0 s: try again")
 
 
 # The command, the board, and the settings of a process

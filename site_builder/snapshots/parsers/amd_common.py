@@ -169,11 +169,11 @@ def extract_amd_json(lines: Sequence[str]) -> PrintedJson:
         position = end
     printed.text_lines.extend(split_amd_text_lines(text[position:]))
     if text.count("\n", position) > MAX_JSON_LINES:
-        printed.problems.append(f"it has more than {MAX_JSON_LINES} lines; the rest does not count")
+        printed.problems.append(f"it has more than {MAX_JSON_LINES} lines; the rest is ignored")
     if fault and (not printed.values or position == len(text)):
         printed.problems.append(f"its JSON cannot be read: {fault}")
     for name in sorted(duplicate_names):
-        printed.problems.append(f"“{clean_excerpt(name, 80)}” stands in it twice; the last counts")
+        printed.problems.append(f"“{clean_excerpt(name, 80)}” occurs twice; the last is used")
     return printed
 
 

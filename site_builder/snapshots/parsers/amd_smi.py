@@ -46,7 +46,7 @@ class AmdSmiOutput:
             self.messages += messages
             entries = list(islice(chain.from_iterable(map(self.find_gpu_entries, printed.values)), MAX_ENTRIES + 1))
             if len(entries) > MAX_ENTRIES:
-                printed.problems.append(f"it has more than {MAX_ENTRIES} entries; the rest does not count")
+                printed.problems.append(f"it has more than {MAX_ENTRIES} entries; the rest is ignored")
                 entries.pop()
             self.problems += printed.problems
             for entry in [*entries, *text_entries]:
@@ -146,14 +146,16 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     unreported: dict[str, str] = {}
     for number in output.facts_by_gpu:
         if number not in output.processes_by_gpu:
-            unreported[output.identities[number].process_key] = "amd-smi has no list of them"
-            problems.append(f"amd-smi tells nothing of the processes of GPU {number}")
+            unreported[output.identities[number].process_key] = "amd-smi does not list them"
+            problems.append(f"amd-smi reports nothing about the processes of GPU {number}")
     for number, processes in output.processes_by_gpu.items():
         process_key = output.identities[number].process_key
         room = max(0, amd_common.MAX_PROCESSES - len(rows) - len(problems))
         if len(processes) > room:
             limit = amd_common.MAX_PROCESSES
-            note_envelope_problem(problems, f"more than {limit} processes are told; only the first {limit} count")
+            note_envelope_problem(
+                problems, f"more than {limit} processes are reported; only the first {limit} are used"
+            )
         for process in processes[:room]:
             info = process.get(PROCESS_INFO, process) if isinstance(process, dict) else process
             if isinstance(info, str) and "no running processes" in info.lower():
@@ -163,7 +165,7 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             if pid is None:
                 excerpt = clean_excerpt(info, 80)
                 unreported.setdefault(process_key, (excerpt if isinstance(info, str) else "") or "N/A")
-                problems.append(f"amd-smi tells a process of GPU {number} that cannot be understood: {excerpt}")
+                problems.append(f"amd-smi reports a process of GPU {number} that cannot be understood: {excerpt}")
                 continue
             sizes = [MIB_FROM_BYTES(facts.get(name)) for name in ("memory_usage.vram_mem", "vram_mem")]
             sizes.append(MIB_FROM_BYTES(facts.get("mem_usage")) or None)  # also 0 for processes that have some

@@ -88,7 +88,7 @@ def parse_host_txt_value(
         return value
     with suppress(ValueError):
         float(text)  # a number, however large or odd
-        problems.append(f"{key} is {text[:MAX_QUOTED_CHARACTERS]}, which cannot be: it is not used")
+        problems.append(f"{key} is {text[:MAX_QUOTED_CHARACTERS]}, which is impossible: it is not used")
     return None
 
 
@@ -101,7 +101,7 @@ def parse_host_disk(text: str, problems: list[str]) -> Disk | None:
         problems.append(f"not a disk: {text[:80]}")
         return None
     if max(total, used) > MAX_DISK_MIB:
-        problems.append(f"a disk of a size that cannot be: {text[:80]}")
+        problems.append(f"a disk with an impossible size: {text[:80]}")
         return None
     return Disk(mount, total, used)
 
@@ -115,7 +115,7 @@ def parse_host_disk_use(text: str, problems: list[str]) -> DiskUse | None:
         return None
     used = float(match[1].replace(",", ".")) * MIB_PER_UNIT[match[2]]
     if used > MAX_DISK_MIB:
-        problems.append(f"a line of du with a size that cannot be: {text[:80]}")
+        problems.append(f"a line of du with an impossible size: {text[:80]}")
         return None
     return DiskUse(path, used)
 
@@ -127,9 +127,9 @@ def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile
     rows: list[PsRow] = []
     columns = parse_column_names(file.rows[0], "\t") if file.rows else ()
     if len(columns) > envelope.MAX_COLUMNS:
-        problems.append(f"it has {len(columns)} columns, which cannot be: nothing of it is read")
+        problems.append(f"it has {len(columns)} columns, which is impossible: the file is ignored")
     elif columns and not {"pid", "command"} <= set(columns):
-        problems.append("the line with the names of the columns is missing")
+        problems.append("the line with the column names is missing")
     elif columns:
         lines = envelope.take_first_envelope_lines(file.rows[1:], MAX_ROWS, "processes", problems)
         if pids is None or columns[0] != "pid":

@@ -156,7 +156,7 @@ def parse_legacy_users(data: bytes, now: datetime | None) -> ParsedFile[PsRow]:
                 if str(child).isdigit() and pid.isdigit()
             }
         except (ValueError, TypeError, AttributeError, RecursionError):
-            problems.append("the line with the children of GPU processes is not JSON as it should be")
+            problems.append("the line with the children of GPU processes is not valid JSON")
     rows: list[PsRow] = []
     for line in lines[:MAX_LINES]:
         match = PS_LINE.match(line)

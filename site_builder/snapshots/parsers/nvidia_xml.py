@@ -50,13 +50,13 @@ NO_VALUE_WORDS = frozenset(
     | {"Unknown Error", "GPU is lost", "GPU requires reset", "Insufficient Permissions"}
 )
 NOT_AVAILABLE_CELL = "[N/A]"
-NO_DATA_MESSAGE = "nvidia-smi tells nothing of it"
+NO_DATA_MESSAGE = "nvidia-smi does not report it"
 # The elements whose errors make the state of a GPU unknown, and the word for each.
 WATCHED_ELEMENTS = {"fb_memory_usage": "memory", "utilization": "use", "temperature": "temperature"}
 TWICE_WORDS = "printed twice"
 # These hold texts that users choose, such as the names of their programs.
 USER_TEXT_ELEMENTS = frozenset({"processes", "compute_processes", "accounted_processes", "mig_devices"})
-NO_LIST_MESSAGE, HIDDEN_PROCESS_MESSAGE = "nvidia-smi has no list of them", "nvidia-smi hides one of them"
+NO_LIST_MESSAGE, HIDDEN_PROCESS_MESSAGE = "nvidia-smi does not list them", "nvidia-smi hides one of them"
 MAX_CELL_CHARACTERS = 200
 MAX_INSTANCES = 64
 MAX_PROCESSES = 10_000
@@ -123,7 +123,9 @@ def parse_nvidia_xml_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
             rows += [instance for _, instance in build_xml_mig_instances(gpu, device.element, log)] or [gpu]
     attached, has_missing_gpu = log.head_values.get("attached_gpus", ""), log.has_missing_gpu
     if attached.isdecimal() and len(attached) <= 4 and int(attached) > len(log.devices):
-        log.problems.append(f"a row has gone: {attached} GPUs are attached, and nvidia-smi tells {len(log.devices)}")
+        log.problems.append(
+            f"a row is missing: {attached} GPUs are attached, but nvidia-smi reports {len(log.devices)}"
+        )
         has_missing_gpu = True
     return ToolOutput(tuple(rows), log.messages, log.problems, has_missing_gpu=has_missing_gpu)
 
@@ -154,7 +156,7 @@ def parse_xml_log(parts: ToolParts) -> XmlLog:
         elif uuid and (match := MIG_LIST_LINE.match(line)):
             log.instances.setdefault(uuid, {}).setdefault(int(match[2]), (match[1], match[3]))
     if "<!ENTITY" in text:
-        log.problems.append("it declares entities, which nvidia-smi never does: nothing of it is read")
+        log.problems.append("it declares entities, which nvidia-smi never does: the file is ignored")
         return log
     devices, outside_texts = split_xml_devices(text, log.problems)
     has_missing_gpu = any(device.is_damaged for device in devices)  # also a second copy, which is dropped below
@@ -184,7 +186,7 @@ def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], 
     """Return the GPUs, and the texts that stand around them."""
     starts = [match.start() for match in islice(GPU_START.finditer(text), MAX_GPUS + 1)]
     if len(starts) > MAX_GPUS:
-        problems.append(f"more than {MAX_GPUS} GPUs are told; only the first {MAX_GPUS} count")
+        problems.append(f"more than {MAX_GPUS} GPUs are reported; only the first {MAX_GPUS} are used")
         text = text[: starts.pop()]
     outside_texts = [text[: starts[0]] if starts else text]
     devices = []
@@ -207,7 +209,7 @@ def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], 
         else:
             element, fault = parse_xml_element(device_text)
         if element is None:
-            where = bus_id or "of which it is not told where it sits"
+            where = bus_id or "with an unknown bus id"
             problems.append(f"a row has {fault}, and is left out: the GPU {where}")
         devices.append(XmlDevice(bus_id, element, is_damaged=element is None))
     return devices, outside_texts
@@ -254,7 +256,7 @@ def merge_xml_devices(reported: list[XmlDevice], messages: list[str], problems: 
     for device in reported:
         key = xml_bus_sort_key(device.bus_id)
         if key in positions:
-            problems.append(f"the GPU at {device.bus_id} is told twice; the first counts")
+            problems.append(f"the GPU at {device.bus_id} is reported twice; the first is used")
             continue
         if key:
             positions[key] = len(devices)
@@ -418,7 +420,7 @@ def parse_xml_device_processes(
     lists = [*element.iterfind("processes"), *element.iterfind("compute_processes")]  # the latter up to driver 331
     infos = list(islice(chain.from_iterable(each.iterfind("process_info") for each in lists), limit + 1))
     if len(infos) > limit:
-        problem = f"more than {MAX_PROCESSES} processes are told; only the first {MAX_PROCESSES} count"
+        problem = f"more than {MAX_PROCESSES} processes are reported; only the first {MAX_PROCESSES} are used"
         envelope.note_envelope_problem(log.problems, problem)
     for info in infos[:limit]:
         # like --query-compute-apps, leave out processes that only draw; old drivers print no type

@@ -204,7 +204,7 @@ def parse_rocm_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     pids = dict.fromkeys([*output.cards_by_pid, *system_pids])
     problems = list(output.problems)
     if len(pids) > MAX_PROCESSES:
-        problems.append(f"{len(pids)} processes are told; only the first {MAX_PROCESSES} count")
+        problems.append(f"{len(pids)} processes are reported; only the first {MAX_PROCESSES} are used")
     for pid in islice(pids, MAX_PROCESSES):
         # name, number of cards, memory: `python3, 1, 177386942464, 0, 4`
         cells = (parse_amd_text(output.system_facts.get(f"pid{pid}")) or "").split(", ")
