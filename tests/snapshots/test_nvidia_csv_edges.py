@@ -278,4 +278,6 @@ def test_more_columns_of_processes_than_there_can_be_are_a_problem() -> None:
 def test_more_lines_of_processes_than_any_host_has_are_a_problem() -> None:
     output = parsed_processes(*["GPU-1, 42, 512, python"] * MAX_PROCESS_LINES)
     assert len(output.rows) == MAX_PROCESS_LINES - 1
-    assert output.problems == [f"{MAX_PROCESS_LINES + 1} lines are reported; only the first {MAX_PROCESS_LINES} are used"]
+    assert output.problems == [
+        f"{MAX_PROCESS_LINES + 1} lines are reported; only the first {MAX_PROCESS_LINES} are used"
+    ]
