@@ -40,6 +40,8 @@ MAX_PEOPLE = 50
 MAX_DISKS = 50
 MAX_COMMAND_CHARACTERS = 200
 MEAN_USE_STEP = 5
+# In the line of a host.
+MAX_LINE_USERS, MAX_LINE_GPUS = 4, 16
 
 
 class CardBookingCell(NamedTuple):
@@ -103,6 +105,11 @@ class HostCard(NamedTuple):
     unmatched_processes: Html
     host_bookings: Sequence[CardBookingCell]
     has_sparklines: bool
+    squares: Sequence[tuple[Html, Html]]  # the state of each GPU, and its description
+    state_counts: Html
+    users: Sequence[tuple[Html, int]]  # with the number of GPUs of each
+    omitted_users: int
+    next_booking: Html
 
 
 # What an open page replaces without fetching the card again, or what is compared in another form.
@@ -141,6 +148,7 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
     # bookings of all GPUs at once, without their use: that is shown for each GPU
     shared = host.gpus[0].bookings if len(host.gpus) > 1 else ()
     whole_host_bookings = [drop_card_booking_use(booking) for booking in shared if booking.is_whole_host]
+    users = count_card_users(host)
     return HostCard(
         name=escape_html(host.name),
         title=escape_html(host.title),
@@ -172,7 +180,17 @@ def build_card(host: HostStatus, now: Now, sparklines: Mapping[str, str] | None 
         ),
         host_bookings=build_card_bookings(host.bookings or whole_host_bookings, now),
         has_sparklines=bool(sparklines),
+        squares=[build_card_square(gpu_status) for gpu_status in host.gpus],
+        state_counts=escape_html(format_card_state_counts(host.gpus)),
+        users=[(escape_html(shorten_text(user)), count) for user, count in users[:MAX_LINE_USERS]],
+        omitted_users=len(users[MAX_LINE_USERS:]),
+        next_booking=render_card_next_booking(host, now),
     )
+
+
+def cut_card_details(card_html: bytes) -> bytes:
+    """Return the line of a card without its details, which large fleets have on the page of the host."""
+    return card_html.partition(b"</header>")[0] + b"</header></section>"
 
 
 def render_card(host_card: HostCard) -> str:
@@ -218,6 +236,48 @@ def list_card_models(host: HostStatus) -> list[str]:
         instance_names = f" ({format_name_counts(profiles, alone='')})" if profiles else ""
         models.append(f"{gpu_status.model}{instance_names}" if gpu_status.gpu.name else "")
     return models
+
+
+def build_card_square(gpu_status: GpuStatus) -> tuple[Html, Html]:
+    users = list(dict.fromkeys(process.user for process in gpu_status.processes if process.user))
+    who = f", {formatting.format_names(users, limit=MAX_LINE_USERS)}" if users else ""
+    label, state = gpu_status.gpu.label, CARD_STATE_LABELS.get(gpu_status.state, gpu_status.state)
+    return Html(gpu_status.state), escape_html(f"{label} {gpu_status.model}: {state}{who}")
+
+
+def format_card_state_counts(gpu_statuses: Sequence[GpuStatus]) -> str:
+    """Format `2 free, 6 busy`, for who cannot see the squares."""
+    counts = Counter(gpu_status.state for gpu_status in gpu_statuses)
+    return ", ".join(f"{count} {CARD_STATE_LABELS.get(state, state)}" for state, count in counts.items())
+
+
+def count_card_users(host: HostStatus) -> list[tuple[str, int]]:
+    """Count the GPUs of each person on a host, the most first."""
+    counts: Counter[str] = Counter()
+    for gpu_status in host.gpus:
+        counts.update({process.user for process in gpu_status.processes if process.user})
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def render_card_next_booking(host: HostStatus, now: Now) -> Html:
+    """Render the booking that runs or comes first: the GPUs it has, its person and its time."""
+    bookings = [
+        (gpu_status.gpu.label, booking)
+        for gpu_status in host.gpus
+        for booking in gpu_status.bookings
+        if booking.phase != "ended"
+    ] or [("", booking) for booking in host.bookings if booking.phase != "ended"]
+    if not bookings:
+        return EMPTY_HTML
+
+    def identify(booking: BookingStatus) -> tuple[object, ...]:
+        return booking.name, booking.since, booking.until
+
+    first = min((booking for _, booking in bookings), key=lambda booking: (booking.since or booking.until).timestamp())
+    labels = [label for label, booking in bookings if label and identify(booking) == identify(first)]
+    place = "" if first.is_whole_host else ",".join(labels[:MAX_LINE_GPUS])
+    person = f"<b>{escape_html(first.name)}</b>" if first.name else ""
+    return Html(" ".join(filter(None, (escape_html(place), person, build_card_booking(first, now).when))))
 
 
 def compute_card_disk_percent(disk: Disk) -> float:

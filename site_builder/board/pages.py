@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
 from markupsafe import Markup, escape
 
 from site_builder.board import card
@@ -33,6 +34,7 @@ from site_builder.fleet.host_state import (
 )
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.fleet.processes import format_process_container
+from site_builder.fleet.summary import AvailableGpuSummary, ModelSummary
 from site_builder.health import gpu_health
 from site_builder.health import page as health_page
 from site_builder.health.page import HealthPageSection
@@ -55,12 +57,14 @@ STATE_TITLES = {
     "held": "Held idle",
     "booked": "Booked",
     "conflict": "Booking conflict",
-    "lost": "Trouble",
+    "lost": "Lost",
     "unknown": "Unknown",
 }
 ALWAYS_SHOWN_STATES = frozenset({"free", "busy"})
 TROUBLE_NOTE = "in trouble"
 MAX_FREE_HOSTS = 60
+# With more hosts their details are collapsed; with still more, they are only on the page of each host.
+MAX_EXPANDED_HOSTS, MAX_DETAILED_HOSTS = 30, 200
 MAX_SOON_FREE = 5
 MAX_HOSTS_PER_STATE = 20
 MAX_PROBLEMS = 200
@@ -124,6 +128,8 @@ def render_board_parts(
     gpu_counts = count_board_gpus_by_state(built_hosts)
     free_gpus = [gpu for summary in summaries.values() for gpu in summary.free_gpus]
     soon_free_gpus = [gpu for summary in summaries.values() for gpu in summary.soon_free_gpus]
+    models = rank_page_models(chain.from_iterable(summary.models for summary in summaries.values()))
+    available_gpus = [gpu for summary in summaries.values() for gpu in summary.available_gpus]
     top = load_compact_html_template("top.html").render(
         counts=[
             (state, title, gpu_counts[state])
@@ -132,10 +138,12 @@ def render_board_parts(
         ],
         hosts=len(summaries),
         not_fresh=list(group_page_hosts_by_state({host: summary.state for host, summary in summaries.items()})),
-        free=list(group_page_free_gpus_by_model(free_gpus, now)),
+        free=list(group_page_free_gpus_by_model(free_gpus, models, now)),
+        is_folded=len(summaries) > MAX_EXPANDED_HOSTS,
+        wanted=render_page_available_gpus(models, available_gpus),
         coming=[] if free_gpus else list(list_page_next_free_gpus(soon_free_gpus, now)),
         notice=settings.notice,
-        watch=settings.booking_policy.url and settings.alerts.is_enabled,
+        wasted=waste_render.format_waste_summary(waste),
     )
     problems_html = ""
     if problems:
@@ -147,23 +155,29 @@ def render_board_page(
     built_hosts: BuiltHosts,
     parts: BoardPageParts,
     problem_count: int,
-    waste: WasteReport | None,
     assets_version: str,
     booking_url: str | None,
+    has_watches: bool,
     now: Now,
 ) -> bytes:
+    gpu_counts = count_board_gpus_by_state(built_hosts)
+    is_cut = len(built_hosts) > MAX_DETAILED_HOSTS
     page = load_compact_html_template("board.html").render(
         cards=CARDS_PLACEHOLDER,
-        free=count_board_gpus_by_state(built_hosts)["free"],
+        free=gpu_counts["free"],
+        total=sum(gpu_counts.values()),
+        is_collapsed=len(built_hosts) > MAX_EXPANDED_HOSTS,
+        is_cut=is_cut,
+        watch=booking_url and has_watches,
         problems=problem_count,
-        wasted=waste_render.format_waste_summary(waste),
         version=assets_version,
         book=booking_url,
         built=build_time_html(now),
     )
     # the cards, many times as large as the rest, need not go through the template
     before, _, after = page.partition(CARDS_PLACEHOLDER)
-    cards_html = b"\n".join([built_host.rendered.card_html for built_host in built_hosts.values()]) or NO_HOSTS_HTML
+    all_cards = [built_host.rendered.card_html for built_host in built_hosts.values()]
+    cards_html = b"\n".join(map(card.cut_card_details, all_cards) if is_cut else all_cards) or NO_HOSTS_HTML
     return b"".join((before.encode(), parts.top, cards_html, parts.waste, parts.problems, after.encode()))
 
 
@@ -175,25 +189,61 @@ def group_page_hosts_by_state(host_states: Mapping[str, str]) -> Iterator[tuple[
             yield state, names[:MAX_HOSTS_PER_STATE], len(names) - len(names[:MAX_HOSTS_PER_STATE])
 
 
+def rank_page_models(models: Iterable[ModelSummary]) -> list[ModelSummary]:
+    """Return all models of the fleet, the best first: the one with the most memory, then the newest."""
+    counts: Counter[str] = Counter()
+    firsts: dict[str, ModelSummary] = {}
+    for model in models:
+        counts[model.model] += model.gpu_count
+        firsts.setdefault(model.model, model)
+    ranked = sorted(firsts.values(), key=lambda model: (-model.memory_gib, -model.year, model.model))
+    return [model._replace(gpu_count=counts[model.model]) for model in ranked]
+
+
+def render_page_available_gpus(models: Sequence[ModelSummary], gpus: Iterable[AvailableGpuSummary]) -> str:
+    """Render the models and the GPUs that anybody can have, both the best first, for the line that picks some of them.
+
+    A model has its name and a level: a lower one is better. A GPU has its model's number, its host, its label, until
+    when it is free, its vendor, and whether it is an instance.
+    """
+    numbers = {model.model: number for number, model in enumerate(models)}
+    levels = {qualities: level for level, qualities in enumerate(dict.fromkeys((m.memory_gib, m.year) for m in models))}
+    rows = [
+        [
+            numbers.get(gpu.model, -1),
+            gpu.host,
+            str(gpu.index),
+            None if gpu.free_until is None else int(gpu.free_until),
+            gpu.vendor,
+            int(gpu.is_instance),
+        ]
+        for gpu in sorted(gpus, key=lambda gpu: gpu.rank[:-1])  # the load moves all the time
+    ]
+    named = [[model.model, levels[model.memory_gib, model.year]] for model in models]
+    return orjson.dumps({"models": named, "gpus": rows}).decode()
+
+
 def group_page_free_gpus_by_model(
-    free_gpus: Iterable[FreeGpu], now: Now
-) -> Iterator[tuple[str, list[tuple[str, str, str]], int]]:
-    """Yield each model, the one with the most memory first, with hosts and GPUs, and how many more GPUs there are."""
-    models: defaultdict[str, defaultdict[tuple[str, str], list[FreeGpu]]] = defaultdict(lambda: defaultdict(list))
+    free_gpus: Iterable[FreeGpu], models: Iterable[ModelSummary], now: Now
+) -> Iterator[tuple[str, list[tuple[str, str, str, bool]], int, int, int]]:
+    """Yield each model with free GPUs, the best first: its hosts, how many GPUs more, how many are free, and all."""
+    places_by_model: defaultdict[str, defaultdict[tuple[str, str, bool], list[FreeGpu]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for gpu in free_gpus:
         note = f"until {render_epoch_html(gpu.free_until, now)}" if gpu.free_until else ""
-        models[gpu.model][gpu.host, TROUBLE_NOTE if gpu.is_avoided else note].append(gpu)
-
-    def sort_key(item: tuple[str, Mapping[tuple[str, str], list[FreeGpu]]]) -> tuple[float, str]:
-        model, places = item
-        return -next(iter(places.values()))[0].memory_total, model
-
-    for model, places in sorted(models.items(), key=sort_key):
+        key = gpu.host, TROUBLE_NOTE if gpu.is_avoided else note, gpu.is_avoided
+        places_by_model[gpu.model][key].append(gpu)
+    for model in models:
+        places = places_by_model.get(model.model)
+        if not places:
+            continue
         shown = [
-            (host, ",".join("?" if gpu.index is None else str(gpu.index) for gpu in gpus), note)
-            for (host, note), gpus in islice(places.items(), MAX_FREE_HOSTS)
+            (host, ",".join("?" if gpu.index is None else str(gpu.index) for gpu in gpus), note, is_avoided)
+            for (host, note, is_avoided), gpus in islice(places.items(), MAX_FREE_HOSTS)
         ]
-        yield model, shown, sum(map(len, islice(places.values(), MAX_FREE_HOSTS, None)))
+        omitted_count = sum(map(len, islice(places.values(), MAX_FREE_HOSTS, None)))
+        yield model.model, shown, omitted_count, sum(map(len, places.values())), model.gpu_count
 
 
 def list_page_next_free_gpus(soon_free_gpus: Iterable[SoonFreeGpu], now: Now) -> Iterator[tuple[str, str, str]]:

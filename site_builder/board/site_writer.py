@@ -158,10 +158,11 @@ class SiteWriter:
     ) -> None:
         version, booking_url = self.assets_version, self.settings.booking_policy.url
         card_digests = [built_host.digests.card for built_host in built_hosts.values()]
-        fingerprint = files.compute_digest(f"{version} {booking_url}".encode(), *parts, *card_digests)
+        has_watches = self.settings.alerts.is_enabled
+        fingerprint = files.compute_digest(f"{version} {booking_url} {has_watches}".encode(), *parts, *card_digests)
 
         def render() -> bytes:
-            return pages.render_board_page(built_hosts, parts, problem_count, self.waste, version, booking_url, now)
+            return pages.render_board_page(built_hosts, parts, problem_count, version, booking_url, has_watches, now)
 
         self.write_changed_files([PublishedFile("index.html", fingerprint, render)], now)
 

@@ -41,7 +41,8 @@ class AvailableGpuSummary(NamedTuple):
     """A GPU that anybody can have; the one with the smaller rank is the better.
 
     `uuid` is what CUDA takes where a number is not enough. An instance cannot be combined with another GPU.
-    `vendor_index` is the number that programs for GPUs of its `vendor` know it by.
+    `vendor_index` is the number that programs for GPUs of its `vendor` know it by. `free_until` is when its next
+    booking begins.
     """
 
     rank: tuple[float, ...]
@@ -51,6 +52,17 @@ class AvailableGpuSummary(NamedTuple):
     is_instance: bool = False
     vendor: str = gpu_models.DEFAULT_VENDOR
     vendor_index: int | None = None
+    model: str = ""
+    free_until: float | None = None
+
+
+class ModelSummary(NamedTuple):
+    """How many GPUs of a model a host has; the model with more memory, then the newer one, is the better."""
+
+    model: str
+    memory_gib: int
+    year: int
+    gpu_count: int
 
 
 class HostSummary(NamedTuple):
@@ -75,6 +87,7 @@ class HostSummary(NamedTuple):
     vendors: tuple[str, ...] = ()
     booking_counts: tuple[int, int] = (0, 0)
     gpu_use: GpuUseSummary = GpuUseSummary()
+    models: tuple[ModelSummary, ...] = ()
 
 
 class SummarizedHost(Protocol):
@@ -124,6 +137,21 @@ def summarize_host(host: HostStatus, checked_at: float | None) -> HostSummary:
         booking_counts=summarize_booking_counts(host),
         use_by_person=summarize_use_by_person(host),
         gpu_use=gpu_use,
+        models=summarize_gpu_models(host),
+    )
+
+
+def summarize_gpu_models(host: HostStatus) -> tuple[ModelSummary, ...]:
+    counts = Counter(status.model for status in host.gpus)
+    firsts = {status.model: status.gpu for status in reversed(host.gpus)}
+    return tuple(
+        ModelSummary(
+            model,
+            round((firsts[model].memory_total or 0) / gpu_models.MIB_PER_GIB),
+            gpu_models.find_model_year(firsts[model].name),
+            count,
+        )
+        for model, count in counts.items()
     )
 
 
@@ -162,7 +190,13 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
             free_memory = max(0, gpu.memory_total - gpu.memory_used)
         rank = (int(is_instance), *gpu_models.rank_gpu_model(gpu.name, free_memory, load))
         uuid = gpu.uuid if has_mig and gpu.vendor == gpu_models.DEFAULT_VENDOR else None
-        yield AvailableGpuSummary(rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index)
+        starts = [
+            booking.since.timestamp() for booking in status.bookings if booking.phase == "coming" and booking.since
+        ]
+        free_until = min(starts, default=None)
+        yield AvailableGpuSummary(
+            rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index, status.model, free_until
+        )
 
 
 def summarize_use_by_person(host: HostStatus) -> dict[str, PersonUseSummary]:

@@ -114,7 +114,7 @@ def test_titles_tags_and_short_names_are_shown(lab: Lab) -> None:
     (lab.data / "gpu-names.csv").write_text("NVIDIA A100-SXM4-80GB, the big one\n")
     (lab.data / "aliases.csv").write_text("alice, Alice B.\n")
     lab.build()
-    assert "<span>Vision lab</span>" in lab.page()
+    assert "<span class=title>Vision lab</span>" in lab.page()
     assert "<span class=tag>vision</span>" in lab.page()
     assert "<span class=models>2 × the big one</span>" in lab.page()
     assert "<b>Alice B.</b>" in lab.page()

@@ -71,7 +71,7 @@ def test_use_is_a_dash_without_a_meter_and_says_why(page: Page) -> None:
 
 @pytest.mark.slow
 def test_what_is_free_names_instances_by_their_profile(page: Page) -> None:
-    expect(page.locator(".free-now")).to_contain_text("H100 1g.10gb atlas:0:3")
+    expect(page.locator(".free-now")).to_contain_text("H100 1g.10gb 1 of 2 atlas:0:3")
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ class Built(NamedTuple):
     @property
     def moment(self) -> datetime:
         """When it was built, to the second."""
-        time_match = re.search(r'built <time class=ago datetime="([^"]+)"', self.html)
+        time_match = re.search(r'updated</span> <time class=ago datetime="([^"]+)"', self.html)
         assert time_match
         return datetime.fromisoformat(time_match[1])
 
@@ -69,7 +69,8 @@ def unfold(page: Page) -> None:
     """Lay out all of it, also what is out of sight."""
     page.evaluate(
         """() => {
-            for (const one of document.querySelectorAll("details")) one.open = true;
+            for (const one of document.querySelectorAll("details:not(.view)")) one.open = true;
+            for (const one of document.querySelectorAll(".host")) one.classList.add("full");
             document.styleSheets[0].insertRule(".host { content-visibility: visible !important }");
         }"""
     )
@@ -184,7 +185,7 @@ def plain(browser: Browser, every_state: Built) -> Iterator[Page]:
 def test_without_script_the_totals_are_there(plain: Page) -> None:
     totals = plain.locator(".totals li").all_inner_texts()
     words = [text.replace("\n", " ") for text in totals]
-    assert words == ["3 Free", "5 Busy", "1 Held idle", "1 Booked", "1 Booking conflict", "1 Trouble", "5 Unknown"]
+    assert words == ["3 Free", "5 Busy", "1 Held idle", "1 Booked", "1 Booking conflict", "1 Lost", "5 Unknown"]
 
 
 @pytest.mark.slow
@@ -302,18 +303,18 @@ def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
         "user": (row.locator("li > b").text_content(), hostile_text),
         "command": (row.locator("li > code").text_content(), hostile_text),
         "container": ((row.locator("li").text_content() or "").split(" · ", 2)[2], hostile_text),
-        "title": (card.locator("header > span").nth(0).text_content(), hostile_text),
+        "title": (card.locator(".title").text_content(), hostile_text),
         "tag": (card.locator(".tag").text_content(), one_word(hostile_text)),
         "booking": (row.locator(".booking b").text_content(), hostile_text),
         "comment": ((row.locator(".booking .soft").text_content() or "")[2:], hostile_text),
         "mount": (card.locator(".panel th[scope=row]").nth(0).text_content(), f"/{hostile_text}"),
         "by person": (card.locator(".panel th[scope=row]").nth(1).text_content(), f"/{hostile_text}"),
         "maintenance": (
-            (attacked.locator(f"[id='{name}-off'] .note").text_content() or "").removesuffix(".").lower(),
+            (attacked.locator(f"[id='{name}-off'] .reason").text_content() or "").removesuffix(".").lower(),
             hostile_text.lower(),
         ),
         "error": (
-            (attacked.locator(f"[id='{name}-failed'] .note").text_content() or "")
+            (attacked.locator(f"[id='{name}-failed'] .reason").text_content() or "")
             .removeprefix("nvidia-smi ended with exit code 9: ")
             .removesuffix("."),
             hostile_text,
@@ -326,7 +327,7 @@ def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_of_a_gpu_is_shown_as_text(attacked: Page, name: str) -> None:
     hostile_text = cleaned(HOSTILE[name])
-    models = attacked.locator(f"[id='{name}'] header > span").nth(1).text_content() or ""
+    models = attacked.locator(f"[id='{name}'] .models").text_content() or ""
     free = attacked.locator(".free-now p").filter(has=attacked.locator(f"a[href='#{name}']")).locator("> span")
     assert is_shown(models.removeprefix("2 × ").removesuffix(" 80 GB"), hostile_text)
     assert is_shown((free.text_content() or "").removesuffix(" 80 GB"), hostile_text)
@@ -340,9 +341,9 @@ def test_hostile_text_in_an_attribute_stays_there(attacked: Page, name: str) -> 
 
 def test_hostile_text_makes_no_element_and_runs_nothing(attacked: Page) -> None:
     assert attacked.evaluate("window.alerts") == 0
-    assert attacked.locator("script").count() == 5
-    assert attacked.locator("img, iframe, object, embed, form:not(.find), base").count() == 0
-    assert attacked.locator("main a:not(.book, [href^='#'], [href^='hosts/'])").count() == 0
+    assert attacked.locator("script").count() == 6
+    assert attacked.locator("img, iframe, object, embed, form:not(.find, .need), base").count() == 0
+    assert attacked.locator("main a:not(.book, .take, [href^='#'], [href^='hosts/'])").count() == 0
     places = attacked.locator(".host").evaluate_all("(cards) => cards.map((card) => `bookings.html#${card.id}`)")
     assert attacked.locator("a.book").evaluate_all("(all) => all.map((one) => one.getAttribute('href'))") == places
     assert attacked.locator(".host").count() == 3 * len(HOSTILE)
@@ -418,7 +419,8 @@ def test_axe_finds_no_accessibility_fault(browser: Browser, every_state: Built) 
     expect(page.locator(".age strong")).to_be_visible()
     page.clock.resume()
     for rules in each_view(page):
-        report = run_axe(page, rules)
+        # of a cell of two lines over several columns it knows no background; its colours are those of all cells
+        report = run_axe(page, rules, {"exclude": "tr.lost > td[colspan]"})
         assert report.contrast_count > 200
         assert report.unclear_contrast == []
         assert report.faults == []
@@ -431,7 +433,7 @@ def test_every_state_has_a_word(board: Page) -> None:
             .map((row) => [row.className, row.cells[1].firstChild.data.trim()])"""
     )
     hosts = board.evaluate(
-        """() => [...document.querySelectorAll("header > .state")]
+        """() => [...document.querySelectorAll("header > .note > .state")]
             .map((one) => [one.classList[1], one.textContent])"""
     )
     assert {state for state, _ in rows} == {"free", "busy", "held", "booked", "conflict", "lost", "unknown"}
@@ -465,7 +467,7 @@ def odd_page(browser: Browser, odd: Built) -> Iterator[Page]:
 @pytest.mark.slow
 def test_a_host_may_be_called_as_a_part_of_the_page(odd_page: Page) -> None:
     for name in ("problems", "free", "main", "location", "constructor", "disks"):
-        odd_page.locator(f".free-now a[href='#{name}']").click()
+        odd_page.locator(f".free-now a[href^='#{name}']").first.evaluate("(link) => { location.hash = link.hash }")
         expect(odd_page.locator(f"section.host#{name}")).to_be_in_viewport()
     odd_page.locator(".problem-count").click()
     expect(odd_page.locator("#_problems")).to_be_in_viewport()
@@ -534,7 +536,7 @@ def seconds(text: str | None) -> int:
 
 @pytest.mark.slow
 def test_ages_count_up(still: Page) -> None:
-    age = still.locator("#gpu0 header time")
+    age = still.locator("#gpu0 .facts time")
     before = seconds(age.text_content())
     still.clock.run_for(5000)
     assert 5 <= seconds(age.text_content()) - before < 30  # a busy machine is late
@@ -542,7 +544,7 @@ def test_ages_count_up(still: Page) -> None:
 
 @pytest.mark.slow
 def test_the_time_itself_is_in_the_title(still: Page) -> None:
-    for time_of in (still.locator("#gpu0 header time"), still.locator(".age time")):
+    for time_of in (still.locator("#gpu0 .facts time"), still.locator(".age time")):
         # Chromium's own time stands before it where TZ is a zone that Chromium does not know
         assert (time_of.get_attribute("title") or "").endswith(time_of.get_attribute("datetime") or "?")
     began = still.locator("#gpu0 li time").get_attribute("title") or ""
@@ -628,9 +630,9 @@ def test_a_page_of_another_version_is_loaded_again(live: Built, ticking: Page) -
 def test_when_the_server_is_away_the_page_stays_and_says_that_it_is_old(steady: Built, still: Page) -> None:
     steady.site.stop()
     still.clock.run_for(12_000)
-    expect(still.locator(".age strong")).to_have_text("the server does not answer:")
+    expect(still.locator(".age strong")).to_have_text("Offline, retrying:")
     still.clock.run_for(150_000)
-    expect(still.locator(".age")).to_have_text("Old, the server does not answer: built 2 min ago")
+    expect(still.locator(".age")).to_have_text("Out of date, offline, retrying: last update 2 min ago")
     assert still.locator(".host").count() == 12
 
 
@@ -640,7 +642,7 @@ def test_when_the_builder_has_stopped_the_page_says_that_it_is_old(browser: Brow
     for path in (live.lab.www / "index.html", live.lab.www / "live.json"):
         path.write_text(path.read_text().replace(str(built), str(built - 5 * 60_000)))
     with clocked(browser, live, datetime.now(timezone.utc)) as page:
-        expect(page.locator(".age")).to_have_text("Old, no new build: built 5 min ago")
+        expect(page.locator(".age")).to_have_text("Out of date: last update 5 min ago")
 
 
 @pytest.mark.slow

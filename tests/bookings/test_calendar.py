@@ -239,10 +239,10 @@ def test_every_link_leads_somewhere(plain: Page, lab: Lab) -> None:
 def test_the_board_and_the_hosts_pages_lead_to_the_calendar_and_back(browser: Browser, site: Site) -> None:
     with opened(browser, site) as page:
         page.get_by_role("link", name="Board", exact=True).click()
-        page.get_by_role("link", name="Bookings", exact=True).click()
+        page.get_by_role("link", name="Calendar", exact=True).click()
         page.locator("#atlas h3 a").first.click()
         expect(page).to_have_url(f"{site.url}hosts/atlas.html")
-        page.get_by_role("link", name="Bookings", exact=True).click()
+        page.get_by_role("link", name="Calendar", exact=True).click()
         expect(page).to_have_url(f"{site.url}bookings.html")
         page.goto(f"{site.url}bookings.html#nile")
         expect(page.locator(".plan:target h3")).to_be_in_viewport()

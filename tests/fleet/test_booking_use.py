@@ -403,7 +403,9 @@ def test_the_board_says_whether_a_booking_is_kept(facts: dict[str, Any], expecte
 
 
 def top(*coming: SoonFreeGpu) -> str:
-    summary: Any = SimpleNamespace(state="fresh", state_counts={}, free_gpus=(), soon_free_gpus=coming)
+    summary: Any = SimpleNamespace(
+        state="fresh", state_counts={}, free_gpus=(), soon_free_gpus=coming, models=(), available_gpus=()
+    )
     fleet: Any = {"atlas": SimpleNamespace(summary=summary)}
     settings: Any = SimpleNamespace(notice=None, booking_policy=BookingPolicy())
     return re.sub(r"<[^>]*>", "", pages.render_board_parts(fleet, [], None, settings, now()).top.decode())

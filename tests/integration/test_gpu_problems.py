@@ -283,7 +283,7 @@ def test_a_booking_of_any_free_gpu_passes_it_by() -> None:
 
 def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> None:
     top = lab.page().partition("Free now")[2].partition("</section>")[0]
-    assert re.search(r'<a href="#atlas">atlas:0,6,7</a>', top)
+    assert re.search(r'<a href="#atlas" data-gpus="atlas:0,6,7">atlas:0,6,7</a>', top)
     assert re.search(r'<a href="#atlas">atlas:1,5 <small>in trouble</small></a>', top)
 
 

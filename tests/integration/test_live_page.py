@@ -210,7 +210,7 @@ def test_selected_text_keeps_its_card_until_it_is_let_go(board: Board) -> None:
     assert board.cell("juno", 2).startswith("83 %")
 
 
-@pytest.mark.parametrize("selector", ["#juno .gpus td:nth-child(3)", "#juno header time", "#juno .load", ".age time"])
+@pytest.mark.parametrize("selector", ["#juno .gpus td:nth-child(3)", "#juno .facts time", "#juno .load", ".age time"])
 def test_a_selected_number_stays_selected(clocked: Board, selector: str) -> None:
     selected = select(clocked, selector)
     before = selected()
@@ -308,7 +308,7 @@ def age_of(text: str) -> int:
 
 
 def test_the_age_of_each_host_counts_up_and_falls_when_it_is_seen_again(clocked: Board) -> None:
-    age = clocked.page.locator("#juno header time")
+    age = clocked.page.locator("#juno .facts time")
     before = age_of(age.inner_text())
     clocked.page.clock.run_for(7000)
     assert 6 <= age_of(age.inner_text()) - before < 20  # both are whole seconds
@@ -330,7 +330,7 @@ def test_within_a_minute_every_viewer_sees_that_the_builder_has_stopped(
         passed.by(20)
         expect(word).to_be_hidden()
         passed.by(40)
-        expect(word).to_have_text("Old, no new build:")
+        expect(word).to_have_text("Out of date:")
         board.build(time.time() + passed.seconds)
         passed.by(10)
         expect(word).to_be_hidden()

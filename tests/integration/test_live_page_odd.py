@@ -257,7 +257,7 @@ def test_a_viewer_in_the_zone_of_the_server_sees_the_builders_own_words(
     board = Board(tmp_path, drawn=drawn)
     with_bookings(board)
     written = re.findall(r"<time class=at [^>]*>([^<]*)<", board.file("index.html").read_text())
-    assert len(written) == 4
+    assert len(written) == 6
     with opened(browser, board, tmp_path, timezone_id="UTC"):
         assert board.page.locator("time.at").all_text_contents() == written
 
@@ -278,7 +278,7 @@ def test_ages_name_their_moment_in_both_zones_also_after_an_update(
         board.page.wait_for_timeout(1000)
         board.host("juno", use=83)
         board.next()
-        for time_element in (board.page.locator("#juno header time"), board.page.locator(".age time")):
+        for time_element in (board.page.locator("#juno .facts time"), board.page.locator(".age time")):
             moment = datetime.fromisoformat(time_element.get_attribute("datetime") or "")
             assert moment.utcoffset() == timedelta(0)
             here = moment + timedelta(hours=9)

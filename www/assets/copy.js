@@ -45,7 +45,7 @@ function createCopyButton(text, label) {
 // Add copy buttons to a card that comes near: adding 9,000 of them to a thousand cards at once would be slow.
 function addCopyButtons(part) {
   if (part.querySelector("button.copy")) return;
-  if (part.matches(".host")) part.querySelector(".right").prepend(createCopyButton(`ssh ${part.id}`, "ssh"));
+  if (part.matches(".host")) part.querySelector("header > .book")?.before(createCopyButton(`ssh ${part.id}`, "ssh"));
   for (const row of part.querySelectorAll(".gpus > tbody > tr.free")) {
     if (row.querySelector(".avoid")) continue;
     const index = row.dataset.cuda ?? row.cells[0].textContent;
@@ -55,6 +55,11 @@ function addCopyButtons(part) {
   }
   for (const code of part.querySelectorAll("strong > code")) code.after(" ", createCopyButton(code.textContent, "copy"));
 }
+
+// Show the full text of a command, or one line of it again.
+document.addEventListener("click", ({ target }) => {
+  if (target.matches?.(".gpus li > code") && getSelection().isCollapsed) target.closest(".host").classList.toggle("full");
+});
 
 cardUpdates.push(addCopyButtons);
 near.forEach(addCopyButtons);

@@ -13,6 +13,8 @@ const ownHost = page.host; // set on the page of a single host
 const base = ownHost ? "../" : "";
 const version = new URL(document.querySelector("script[src]").src).search;
 
+const isCut = page.cut !== undefined; // a large fleet: details of a host are fetched when they are opened
+
 let built = Number(page.built); // time of the newest build that is shown, in milliseconds
 let maxAgeS = 150; // seconds after which the board is shown as old
 let failures = 0;
@@ -41,7 +43,7 @@ async function fetchText(path, cache = "no-store") {
     answer = await fetch(path, { cache, signal: AbortSignal.timeout(RESPONSE_TIMEOUT_S * 1000) });
     text = await answer.text();
   } catch {
-    throw new Error("the server does not answer");
+    throw new Error("offline, retrying");
   }
   if (!answer.ok) throw new Error(`${path.replace(base, "")} could not be fetched`);
   return { text, headers: answer.headers };
@@ -59,7 +61,9 @@ function updateAge() {
   age.classList.toggle("old", old || problem !== "");
   const word = age.querySelector("strong");
   word.hidden = !old && !problem;
-  if (!word.hidden) setText(word, `${old ? "Old, " : ""}${problem || "no new build"}:`);
+  const text = [old ? "out of date" : "", problem].filter(Boolean).join(", ");
+  if (!word.hidden) setText(word, `${/^o/.test(text) ? `O${text.slice(1)}` : text}:`);
+  setText(word.nextElementSibling, old ? "last update" : "updated");
 }
 
 // Set the numbers of a host in the cells of its card; they are formatted by the builder.
@@ -68,7 +72,7 @@ function setNumbers(card) {
   if (!numbers || numbers === card.shownNumbers || isInUse(card)) return;
   card.shownNumbers = numbers;
   const [, , , seen, load, memory, , gpus] = numbers;
-  const time = card.querySelector("header time.ago");
+  const time = card.querySelector("time.ago");
   if (time && seen !== null) setMoment(time, seen);
   const setTextOf = (selector, text) => {
     const element = card.querySelector(selector);
@@ -86,7 +90,7 @@ function setRow(cells, [, use, access, used, usedBar, temperature, draw]) {
   const mark = (cell, share) => { if (cell.className && cell.className !== `w${share}`) cell.className = `w${share}`; }; // a cell without a class has no meter
   write(cells[2], access ? `${use} ` : use);
   mark(cells[2], Number.parseInt(use, 10) || 0);
-  if (access && cells[2].children.length) setText(cells[2].children[0], `access ${access} %`);
+  if (access && cells[2].children.length) setText(cells[2].children[0], `mem. activity ${access} %`);
   write(cells[3], `${used} ${cells[3].firstChild.data.slice(cells[3].firstChild.data.indexOf("/"))}`);
   mark(cells[3], usedBar);
   write(cells[4], temperature);
@@ -113,7 +117,7 @@ function saveFocus() {
 function saveScroll() {
   const bar = document.querySelector(".bar").getBoundingClientRect().bottom;
   const partAt = (pixels) => document.elementFromPoint(innerWidth / 2, Math.max(bar, 0) + pixels)?.closest("main > *");
-  const top = partAt(1) || partAt(20); // there is a gap between two cards
+  const top = partAt(20) || partAt(1); // not a card of which hardly anything is left, nor the gap between two
   const before = top?.getBoundingClientRect().top;
   return () => {
     const moved = top?.isConnected && scrollY > 0 ? top.getBoundingClientRect().top - before : 0;
@@ -144,7 +148,6 @@ function updateElement(old, fresh) {
   if (old.open) fresh.open = true;
   const closed = old.classList.contains("closed");
   if (old.className !== fresh.className) old.className = fresh.className;
-  if (fresh.dataset.short) old.dataset.short = fresh.dataset.short;
   old.classList.toggle("closed", closed);
   old.replaceChildren(...fresh.childNodes);
   old.shownNumbers = old.searchIndex = undefined;
@@ -154,6 +157,7 @@ function updateElement(old, fresh) {
 // Update a card that is on the page, or insert a new one.
 function placeCard(name, fresh, before) {
   const old = findCard(name);
+  if (isCut && fresh.matches(".host") && !old?.querySelector(".gpus")) cutDetails(fresh);
   if (ownHost && fresh.matches(".host")) fresh.querySelector("h2").textContent = name;
   if (old) updateElement(old, fresh);
   else {
@@ -162,6 +166,19 @@ function placeCard(name, fresh, before) {
     if (fresh.matches(".host")) cardObserver.observe(fresh);
     else updateCard(fresh);
   }
+}
+
+// Leave only the line of a card, as the page of a large fleet has it.
+function cutDetails(card) {
+  while (card.firstElementChild.nextSibling) card.firstElementChild.nextSibling.remove();
+}
+
+// Fetch the details of a host of a large fleet; throw if that fails.
+async function loadDetails(card) {
+  if (!isCut || card.querySelector(".gpus")) return;
+  const [, revision, fresh] = await fetchPart(card.id, 0);
+  revisions.set(card.id, revision);
+  changeInPlace(() => updateElement(card, fresh));
 }
 
 // Fetch a card, or another part; its first line is the revision.
@@ -245,7 +262,7 @@ function replaceParts(parts) {
   let before = null;
   for (const part of parts.reverse()) {
     const old = findCard(part.id);
-    if (old && isInUse(old)) revisions.set(toPartName(part.id), 0); // to be fetched as soon as it is no longer in use
+    if (old && (isInUse(old) || (isCut && old.querySelector(".gpus")))) revisions.set(toPartName(part.id), 0); // to be fetched as soon as it is no longer in use
     else placeCard(part.id, part, before);
     before = findCard(part.id);
   }
@@ -274,24 +291,24 @@ function removeGone(order) {
   }));
 }
 
-// Update title, icon and links in the bar.
+// Update title, icon, sum and links in the bar.
 function updateBar(free) {
   document.title = `${free} free · gpuboard`;
   const icon = document.querySelector("link[rel=icon]");
   if (!icon.href.endsWith(`?${free}`)) icon.href = `icon.svg?${free}`;
-  updateCount("waste-count", "#_waste", findCard("_waste")?.dataset.short);
-  updateCount("problem-count", "#_problems", findCard("_admin")?.querySelector("summary").textContent.replace("For the admin: ", ""));
+  const sum = document.querySelector(".bar .sum");
+  const total = [...hostNumbers.values()].flatMap((host) => host[7]).filter(([state]) => state !== "mig").length;
+  setText(sum, `${free} of ${total} free`);
+  updateProblemCount(findCard("_admin")?.querySelector("summary").textContent.replace("For the admin: ", ""));
 }
 
-// Update the link to a part at the end of the page; remove it if that part is empty.
-function updateCount(name, href, text) {
-  const link = document.querySelector(`.${name}`) ?? document.createElement("a");
-  if (!text) link.remove();
-  else {
-    [link.className, link.href] = [name, href];
-    setText(link, text);
-    if (!link.isConnected) document.querySelector(name === "waste-count" ? ".problem-count, .age" : ".age").before(link);
-  }
+// Update the link to the problems; remove it if there are none.
+function updateProblemCount(text) {
+  const link = document.querySelector(".problem-count") ?? document.createElement("a");
+  if (!text) return link.remove();
+  [link.className, link.href] = ["problem-count", "#_problems"];
+  setText(link, text);
+  if (!link.isConnected) document.querySelector(".age").before(link);
 }
 
 // Apply a live.json: fetch what changed, set the numbers.

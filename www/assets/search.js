@@ -4,7 +4,9 @@
 const form = document.querySelector("form.find");
 const main = document.querySelector("main");
 const isWall = new URLSearchParams(location.search).has("wall");
-const folded = { all: false, except: new Set() }; // all cards are folded or none, except for these
+const isPhone = matchMedia("(max-width: 720px)").matches;
+const isFoldedAtFirst = document.documentElement.classList.contains("collapsed") || isPhone;
+const folded = { all: isFoldedAtFirst, except: new Set() }; // all cards are folded or none, except for these
 const TERM = /([a-z]+)(>=|<=|[:<>=])("[^"]*"|\S*)|"([^"]*)"|(\S+)/g;
 const SIZE = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:gi?b?)?$/;
 const FIELDS = ["host", "gpu", "model", "state", "user", "command", "booking", "tag"];
@@ -57,7 +59,7 @@ function indexCard(card) {
     tag: texts(header, ".tag"),
     model: isMixed ? "" : texts(header, ".models"),
     booking: texts(card, ":scope > .booking"),
-    any: [card.id, ...[...card.querySelectorAll(`:scope > header > span:not(:has(time)${isMixed ? ", .models" : ""}), :scope > .note, :scope > .booking`)].map(readWords)].join("\n").toLowerCase(),
+    any: [card.id, ...[...card.querySelectorAll(`:scope > header > .about > span${isMixed ? ":not(.models)" : ""}, :scope > header > .note, :scope > .booking`)].map(readWords)].join("\n").toLowerCase(),
     state: card.classList[1],
   };
   const rows = [...card.querySelectorAll(".gpus > tbody > tr:not(.mig)")].map((row) => ({
@@ -71,10 +73,21 @@ function indexCard(card) {
     any: [`${card.id}:${row.cells[0].textContent}`, row.dataset.model ?? "", ...[...row.cells].filter((_, column) => column === 1 || column > (row.cells.length < 8 ? 1 : 5)).map(readWords)].join("\n").toLowerCase(),
     memory: row.cells.length < 8 ? Number.NaN : Number.parseFloat(row.cells[3].textContent.split("/")[1]),
   }));
+  const squares = [...card.querySelectorAll(".squares > i")];
+  if (!rows.length && isCut) rows.push(...squares.map(indexSquare));
+  squares.forEach((square, number) => { if (rows[number]) rows[number].square = square; });
   // the row of a GPU with MIG instances is shown with its matching instances
   const migRows = [...card.querySelectorAll(".gpus > tbody > tr.mig")].map((row) => ({ row, instances: rows.filter((instance) => instance.row.dataset.of === row.cells[0].textContent) }));
   card.searchIndex = { host, rows, migRows };
   return card.searchIndex;
+}
+
+// Index the square of a GPU whose details are on the page of its host: `0 A100 80 GB: busy, alice`.
+function indexSquare(square) {
+  const any = square.title.toLowerCase();
+  const [, gpu, model = "", user = ""] = /^(\S+) (.*): [^,]*(?:, (.*))?$/.exec(any) ?? [];
+  const size = / (\d+) gb$/.exec(model);
+  return { row: square, gpu: gpu ?? "", state: square.className, model, user, command: "", booking: "", any, memory: size ? Number(size[1]) : Number.NaN };
 }
 
 // Return whether a term matches a row, or a host without rows.
@@ -89,7 +102,10 @@ function isMatch(host, row, { key, sign, number, word }) {
 
 // Hide the rows of a card that do not match.
 function hideRows(card) {
-  for (const { row, hide } of card.searchIndex?.rows ?? []) if (row.hidden !== hide) row.hidden = hide;
+  for (const { row, square, hide } of card.searchIndex?.rows ?? []) {
+    if (row.hidden !== hide) row.hidden = hide;
+    if (square && square.hidden !== hide) square.hidden = hide;
+  }
   for (const { row, instances } of card.searchIndex?.migRows ?? []) row.hidden = instances.every((instance) => instance.hide);
 }
 
@@ -180,7 +196,7 @@ function pressTotals() {
 
 // Count the free GPUs of a host, and average their use.
 function computeRanks(name) {
-  const gpus = hostNumbers.get(name)?.[7] ?? [...(findCard(name)?.querySelectorAll(".gpus > tbody > tr") ?? [])].map((row) => [row.className, row.cells[2].textContent]);
+  const gpus = hostNumbers.get(name)?.[7] ?? [...(findCard(name)?.querySelectorAll(isCut ? ".squares > i" : ".gpus > tbody > tr") ?? [])].map((part) => [part.className, part.cells?.[2].textContent ?? ""]);
   const use = gpus.map(([, percent]) => Number.parseInt(percent, 10)).filter((percent) => !Number.isNaN(percent));
   return { free: gpus.filter(([state]) => state === "free").length, use: use.length ? use.reduce((a, b) => a + b, 0) / use.length : -1 };
 }
@@ -242,6 +258,7 @@ function arrangeCards() {
 
 // Return whether a card is folded. A card with nothing but a sentence is not: it says why.
 function isFolded(card) {
+  if (isCut) return !folded.except.has(card.id) || !card.querySelector(".gpus");
   return folded.all !== folded.except.has(card.id) && card.querySelector(".gpus") !== null;
 }
 
@@ -251,11 +268,8 @@ function foldCard(card) {
   card.classList.toggle("closed", isClosed);
   const button = card.querySelector("button.fold");
   if (!button) return;
-  const counts = {};
-  for (const row of card.querySelectorAll(".gpus > tbody > tr:not(.mig)")) counts[row.className] = (counts[row.className] ?? 0) + 1;
-  button.dataset.sum = Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", ");
   button.setAttribute("aria-expanded", String(!isClosed));
-  button.setAttribute("aria-label", `GPUs of ${card.id}${isClosed ? `: ${button.dataset.sum}` : ""}`);
+  button.setAttribute("aria-label", `GPUs of ${card.id}${isClosed ? `: ${card.querySelector(".squares").getAttribute("aria-label")}` : ""}`);
 }
 
 // Fold or unfold every card as chosen.
@@ -273,13 +287,14 @@ function foldAll(all) {
 
 // Store the choices in the address; defaults are left out.
 function storeInAddress() {
-  const { q, sort, group } = form.elements;
+  const { q, sort, group, density } = form.elements;
   const params = new URLSearchParams();
   if (isWall) params.set("wall", "");
   if (q.value.trim()) params.set("q", q.value.trim());
   if (sort.value !== "name") params.set("sort", sort.value);
   if (group.value) params.set("group", group.value);
-  if (folded.all) params.set("folded", "*"); // no host has this name
+  if (density.value) params.set("density", density.value);
+  if (folded.all !== isFoldedAtFirst) params.set(folded.all ? "folded" : "open", "*"); // no host has this name
   if (folded.except.size) params.set(folded.all ? "open" : "folded", [...folded.except].join(" "));
   const query = params.toString();
   const address = `${location.pathname}${query ? `?${query}` : ""}${location.hash}`;
@@ -289,14 +304,22 @@ function storeInAddress() {
 // Read the choices from the address.
 function readAddress() {
   const params = new URLSearchParams(location.search);
-  const { q, sort, group } = form.elements;
+  const { q, sort, group, density } = form.elements;
   q.value = params.get("q") ?? "";
   sort.value = ["free", "use"].includes(params.get("sort")) ? params.get("sort") : "name";
   group.value = ["model", "tag"].includes(params.get("group")) ? params.get("group") : "";
-  folded.all = params.get("folded") === "*";
+  density.value = params.get("density") === "compact" ? "compact" : "";
+  applyDensity();
+  folded.all = !isCut && params.get("open") === "*" ? false : params.get("folded") === "*" || isFoldedAtFirst;
   const names = (folded.all ? params.get("open") : params.get("folded")) ?? "";
   folded.except = new Set(names.split(" ").filter(Boolean));
+  if (isCut) folded.except.forEach((name) => loadDetails(findCard(name)).catch(() => {})); // an odd name in the address
   terms = parseTerms(q.value);
+}
+
+// Show the lines of hosts as close as chosen.
+function applyDensity() {
+  document.documentElement.classList.toggle("compact", form.elements.density.value === "compact");
 }
 
 // Apply what is in the search box.
@@ -325,42 +348,92 @@ function enhanceTotals() {
   pressTotals();
 }
 
+// Fold or unfold one card; of a large fleet, its details are fetched first.
+async function toggleCard(card) {
+  if (!folded.except.delete(card.id)) folded.except.add(card.id);
+  try {
+    await loadDetails(card);
+  } catch {
+    location.assign(`hosts/${card.id}.html`); // they are there too
+  }
+  foldCard(card);
+  storeInAddress();
+}
+
 // Add the fold button to a card that comes near.
 function enhanceCard(card) {
   if (card.id === "_top") enhanceTotals();
   if (!card.matches(".host")) return;
   if (cardsToUpdate.delete(card)) hideRows(card);
-  if (!card.querySelector("button.fold") && card.querySelector(".gpus")) {
+  if (!card.querySelector("button.fold") && card.querySelector(isCut ? ".squares > i" : ".gpus")) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "fold";
-    button.addEventListener("click", () => {
-      if (!folded.except.delete(card.id)) folded.except.add(card.id);
-      foldCard(card);
-      storeInAddress();
-    });
+    button.addEventListener("click", () => toggleCard(card));
     card.querySelector("header").prepend(button);
   }
   foldCard(card);
 }
 
-// Scroll a wall screen that is too small for all cards.
-function scrollWall() {
-  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const pause = 15; // seconds at each end, and for each screen with reduced motion
-  let wait = pause * 10;
-  setInterval(() => {
-    const end = document.documentElement.scrollHeight - innerHeight;
-    if (end <= 4 || (wait -= 1) > 0) return;
-    const step = reducedMotion ? innerHeight * 0.8 : 3;
-    if (scrollY >= end - 2) {
-      scrollTo({ top: 0, behavior: "instant" });
-      wait = pause * 10;
-      return;
+const PROBLEM_INTERVAL_S = 8; // how long a wall screen shows one problem
+let problemNumber = 0;
+
+// Make the letters of a wall screen, and then its squares, as large as all of it fits.
+function fitWall() {
+  const { style } = document.documentElement;
+  const fit = (name, smallest, largest) => {
+    let [small, large] = [smallest, largest];
+    const fits = (size) => {
+      style.setProperty(name, `${size}px`);
+      return main.scrollHeight <= main.clientHeight + 1;
+    };
+    if (fits(large)) return;
+    while (large - small > 0.25) {
+      const middle = (small + large) / 2;
+      if (fits(middle)) small = middle;
+      else large = middle;
     }
-    scrollBy({ top: step, behavior: "instant" });
-    if (reducedMotion || scrollY >= end - 2) wait = pause * 10;
-  }, 100);
+    fits(small);
+  };
+  style.removeProperty("--square");
+  fit("--wall", 4, innerHeight / 42);
+  fit("--square", Number.parseFloat(style.getPropertyValue("--wall")), innerHeight / 8);
+}
+
+// List what is wrong: hosts that are not fresh, and GPUs that are lost or used by somebody else than booked them.
+function listWallProblems() {
+  const hosts = [...main.querySelectorAll(":scope > .host:not(.fresh, .maintenance)")].map((card) => `${card.id} ${card.querySelector(".note")?.textContent ?? ""}`);
+  const gpus = [...main.querySelectorAll(":scope > .host.fresh .squares > :is(.lost, .conflict)")].map((square) => `${square.closest(".host").id}:${square.title}`);
+  return [...hosts, ...gpus];
+}
+
+// Show one problem after the other below the hosts of a wall screen.
+function showWallProblem() {
+  let line = document.querySelector(".wall-problem");
+  if (!line) {
+    line = document.createElement("p");
+    line.className = "wall-problem";
+    document.body.append(line);
+  }
+  const problems = listWallProblems();
+  line.hidden = problems.length === 0;
+  const number = problemNumber % (problems.length || 1);
+  setText(line, problems.length ? `${number + 1}/${problems.length}  ${problems[number]}` : "");
+}
+
+// Keep a wall screen full, and go through its problems.
+function startWall() {
+  showWallProblem();
+  fitWall();
+  addEventListener("resize", fitWall);
+  document.addEventListener("board", () => {
+    showWallProblem();
+    fitWall();
+  });
+  setInterval(() => {
+    problemNumber += 1;
+    showWallProblem();
+  }, PROBLEM_INTERVAL_S * 1000);
 }
 
 // Show the card that a link leads to, even if a search hides it.
@@ -377,6 +450,7 @@ cardUpdates.push(enhanceCard);
 near.forEach(enhanceCard);
 enhanceTotals();
 foldEach();
+document.documentElement.classList.add("ready"); // until then the style folds the same cards
 arrangeCards();
 if (terms.length) applySearch();
 document.addEventListener("board", () => {
@@ -385,13 +459,37 @@ document.addEventListener("board", () => {
   if (terms.length) applySearch();
   if (!isWall) restoreScroll();
 });
-form.hidden = isWall;
 form.addEventListener("input", (event) => { if (event.target.name === "q") runSearch(); });
-form.addEventListener("change", () => { arrangeCards(); storeInAddress(); });
+form.addEventListener("change", () => {
+  if (isCut && !hostNumbers.size) refresh();
+  applyDensity();
+  arrangeCards();
+  storeInAddress();
+});
 form.elements.q.addEventListener("focus", () => runInSteps(new Set(main.querySelectorAll(":scope > .host")), indexCard));
 form.addEventListener("submit", (event) => event.preventDefault());
 form.querySelector("[name=fold]").addEventListener("click", () => foldAll(true));
 form.querySelector("[name=open]").addEventListener("click", () => foldAll(false));
+form.querySelector("[name=open]").hidden = isCut;
+document.querySelector(".search-open").addEventListener("click", ({ target }) => { // on a phone
+  const isOpen = document.querySelector(".bar").classList.toggle("searching");
+  target.setAttribute("aria-expanded", String(isOpen));
+  if (isOpen) form.elements.q.focus();
+});
+document.addEventListener("click", ({ target }) => { // a click elsewhere closes the menu
+  const menu = form.querySelector("details.view");
+  if (!menu.contains(target)) menu.open = false;
+});
+document.addEventListener("click", async (event) => { // the dialog needs the GPUs of the host
+  const link = event.target.closest?.("[data-gpus], a.book");
+  const card = link && (link.dataset.gpus ? findCard(link.dataset.gpus.split(":")[0]) : link.closest(".host"));
+  if (!isCut || !card || card.askedForDetails || card.querySelector(".gpus") || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  card.askedForDetails = true;
+  await loadDetails(card).catch(() => {}); // the dialog says what is missing
+  (link.isConnected ? link : card.querySelector("a.book"))?.click();
+}, { capture: true });
 addEventListener("popstate", () => { readAddress(); foldEach(); arrangeCards(); applySearch(); });
 addEventListener("hashchange", showTarget);
 document.addEventListener("keydown", (event) => {
@@ -399,10 +497,13 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey && !isWall) {
     event.preventDefault();
     form.elements.q.focus();
+  } else if (event.key === "Escape" && form.querySelector("details.view[open]")) {
+    form.querySelector("details.view").open = false;
+    form.querySelector("details.view > summary").focus();
   } else if (event.key === "Escape" && event.target === form.elements.q) {
     form.elements.q.value = "";
     runSearch();
   }
 });
 document.documentElement.classList.toggle("wall", isWall);
-if (isWall) scrollWall();
+if (isWall) startWall();
