@@ -173,7 +173,7 @@ parts() { sed -n 's/^# part \([^ ]*\) .*/\1/p' "$1" | tr '\n' ' '; }
     "$RUN_SH" tick 1
     [ ! -e "$SPOOL/amd" ]
     whole "$SPOOL/gpus.csv" gpus 74
-    has "$SPOOL/gpus.csv" '# err what amd-smi told could not be saved: is the disk of the spool full?'
+    has "$SPOOL/gpus.csv" '# err the output of amd-smi could not be saved: is the disk of the spool full?'
     rm "$TMP/bin/cp"
     "$RUN_SH" tick 1
     whole "$SPOOL/gpus.csv" gpus 0

@@ -241,7 +241,7 @@ two_answers() { [ "$(cat "$TMP/answers")" = "$(printf 'ok\nok')" ]; }
     has "$TMP/state/receive/receive.log" 'gpu1 (here): refused: '
     [ "$(stat -c %a "$TMP/state/receive")" = 700 ]
     [ ! -e "$PRIVATE" ]
-    alone="refused the folder $TMP/state/receive on the web host must belong to $(id -un) alone, and be no link"
+    alone="refused the folder $TMP/state/receive on the web host must belong to $(id -un) alone and must not be a link"
     chmod 0750 "$TMP/state/receive"
     [[ $(all_four new | update | receive) == "$alone"* ]]
     mv "$TMP/state/receive" "$TMP/state/other" && chmod 0700 "$TMP/state/other"

@@ -386,7 +386,7 @@ def test_rows_of_processes_without_blanks(lab: Lab) -> None:
 def test_a_first_file_that_is_torn_does_not_count(lab: Lab) -> None:
     lab.host("odd", gpu(0) + gpu(1))
     lab.write("odd", "processes.csv", PROCESS_COLUMNS, end="")
-    assert "data/odd/processes.csv: the file is torn" in words(build(lab))
+    assert "data/odd/processes.csv: the file is incomplete" in words(build(lab))
     assert lab.states("odd") == ["unknown", "unknown"]
     lab.write("half", "host.txt")
     lab.write("half", "gpus.csv", f"{GPU_COLUMNS}\n{gpu(0)}", end="")

@@ -309,7 +309,7 @@ def test_a_cgi_without_a_python_says_so_to_the_admin_and_answers(place: Place) -
     response = answer(cgi(place, BOOK, copy, PATH=str(bare)))
     assert response.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
     assert json.loads(response.partition("\r\n\r\n")[2])["error"].startswith("the booking service is not set up right")
-    assert f"{copy} finds no Python that has gpuboard" in place.words()
+    assert f"{copy} finds no Python with gpuboard" in place.words()
 
 
 def test_the_cgi_looks_for_no_module_in_the_folder_in_which_it_is_started(place: Place) -> None:

@@ -193,7 +193,7 @@ def test_behind_a_jump_host_the_web_host_is_named_and_ctrl_c_leaves_what_a_secon
         lab.interrupt(started)
         output, _ = started.communicate(timeout=60)
     assert started.returncode == 1, output
-    assert re.search(r"^far11 +\w+ +stopped .*call it again to finish$", output, re.MULTILINE)
+    assert re.search(r"^far11 +\w+ +stopped .*run this again to finish$", output, re.MULTILINE)
     deploy_results = lab.results("--dest", dest, "far11=far", "far12=box12@web")
     assert {row["result"] for row in deploy_results.values()} <= {"installed", "upgraded", "up to date"}
     assert f"GPUBOARD_DEST={dest}\n" in (lab.home(10) / CONF).read_text()
@@ -246,7 +246,7 @@ def test_remove_takes_all_of_it_back_and_leaves_the_data(deployed: Runs) -> None
     for box in QUICK:
         machine.run(box, f"sed -i /PS_EVERY/d {CONF}")
     output = lab.deploy("--remove", *(f"{box}@web" for box in lab.boxes))
-    assert "what the hosts sent stays in data/" in output
+    assert "their data stays in data/" in output
     assert machine.path(f"{DATA}/gpu01/gpus.csv").exists()
     assert "gpuboard" not in lab.enrolled()
     for number, box in enumerate(lab.boxes):

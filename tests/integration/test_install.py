@@ -327,7 +327,7 @@ def test_a_host_without_nvidia_smi_is_reported(lab: Person) -> None:
     aside = program.rename(program.with_name("aside"))
     done = lab.install("host", "--dest", "data")
     aside.rename(program)
-    assert "nvidia-smi was not found here" in done.stdout
+    assert "No nvidia-smi, amd-smi or rocm-smi was found" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_pip_that_fails_is_heard_and_tried_again(machine: Machine, clone: Path
     code, words = run_here(machine, PIP_FIND_LINKS="/nowhere", PATH=PATH)
     assert code == 2
     assert "No matching distribution found" in words
-    assert "pip could not install what gpuboard needs" in words
+    assert "pip could not install the dependencies of gpuboard" in words
     assert not (clone / ".venv/.installed").exists()
 
 

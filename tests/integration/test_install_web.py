@@ -140,7 +140,7 @@ def test_a_completion_of_somebody_else_keeps_its_place(web: Person) -> None:
 def test_listen_serves_the_board_until_the_setting_goes(web: Person) -> None:
     port = free_port()
     done = web.install("web", "--listen", f"127.0.0.1:{port}")
-    assert f"The board is at http://127.0.0.1:{port}/; to end that: take GPUBOARD_LISTEN out" in done.stdout
+    assert f"The board is at http://127.0.0.1:{port}/; to stop serving it: remove GPUBOARD_LISTEN" in done.stdout
     assert web.machine.crontab("gpuboard") == block(BUILD + SERVE)
     wait_for(lambda: answers(port), 60)
     web.install("web")
@@ -160,7 +160,7 @@ def test_the_bot_is_kept_alive_where_it_has_tokens_and_ended_where_it_has_none(w
     tokens = "GPUBOARD_SLACK_BOT_TOKEN=xoxb-1\\nGPUBOARD_SLACK_APP_TOKEN=xapp-1\\n"
     web.sh(f"printf '{tokens}GPUBOARD_SLACK_URL=http://127.0.0.1:9/api/\\n' >>{conf}")
     done = web.install("web")
-    assert "The bot in Slack:  started" in done.stdout
+    assert "The Slack bot:     started" in done.stdout
     assert web.machine.crontab("gpuboard") == block(BUILD + SLACK)
     wait_for(lambda: lock.exists() and lock.read_text().strip(), 60)  # it asks until somebody is there
     first = lock.read_text()
