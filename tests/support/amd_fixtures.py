@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from site_builder.snapshots.envelope import SnapshotPart, ToolParts
+
 # A GPU of rocm-smi 5.x; the newer names of what changed since.
 CARD = {
     "GPU ID": "0x74a1",
@@ -112,3 +114,9 @@ def part(form: str, tool_output: object, rc: int = 0) -> bytes:
     """An answer, as the part of a snapshot that it becomes."""
     text = tool_output if isinstance(tool_output, str) else json.dumps(tool_output, indent=4)
     return f"# part {form} rc={rc}\n{text}\n".encode()
+
+
+def build_tool_parts(*outputs: object) -> ToolParts:
+    """Return what a tool printed, text or JSON, as its parser takes it: each output answers another query."""
+    texts = (output if isinstance(output, str) else json.dumps(output) for output in outputs)
+    return {f"query{number}": SnapshotPart(0, text.split("\n")) for number, text in enumerate(texts)}

@@ -145,7 +145,7 @@ def extract_amd_json(lines: Sequence[str]) -> PrintedJson:
         return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else None
 
     decoder = json.JSONDecoder(object_pairs_hook=build_object, parse_int=parse_integer)
-    position, fault = 0, ""
+    position, fault, is_torn = 0, "", False
     for _ in range(MAX_JSON_STARTS):
         start = JSON_START.search(text, position)
         if not start:
@@ -168,9 +168,9 @@ def extract_amd_json(lines: Sequence[str]) -> PrintedJson:
         printed.text_lines.extend(split_amd_text_lines(text[position:end]))
         position = end
     printed.text_lines.extend(split_amd_text_lines(text[position:]))
-    if text.count("\n", position) > MAX_JSON_LINES:
+    if text.count("\n", position) >= MAX_JSON_LINES:
         printed.problems.append(f"it has more than {MAX_JSON_LINES} lines; the rest is ignored")
-    if fault and (not printed.values or position == len(text)):
+    if fault and (is_torn or not printed.values):
         printed.problems.append(f"its JSON cannot be read: {fault}")
     for name in sorted(duplicate_names):
         printed.problems.append(f"“{clean_excerpt(name, 80)}” occurs twice; the last is used")

@@ -51,8 +51,7 @@ class AmdSmiOutput:
             self.problems += printed.problems
             for entry in [*entries, *text_entries]:
                 number = amd_common.parse_amd_index(entry.get("gpu"))
-                is_full = number not in self.facts_by_gpu and len(self.facts_by_gpu) >= amd_common.MAX_GPUS
-                if number is None or is_full:
+                if number is None:
                     continue
                 processes = entry.pop("process_list", None)
                 if isinstance(processes, str):  # such as "No running processes detected"
@@ -144,6 +143,7 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     rows: list[GpuProcessRow] = []
     problems = list(output.problems)
     unreported: dict[str, str] = {}
+    is_complete = output.is_understood and output.has_process_list
     for number in output.facts_by_gpu:
         if number not in output.processes_by_gpu:
             unreported[output.identities[number].process_key] = "amd-smi does not list them"
@@ -156,11 +156,12 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             note_envelope_problem(
                 problems, f"more than {limit} processes are reported; only the first {limit} are used"
             )
+            is_complete = False  # no GPU is called free because its processes were left out
         for process in processes[:room]:
             info = process.get(PROCESS_INFO, process) if isinstance(process, dict) else process
             if isinstance(info, str) and "no running processes" in info.lower():
                 continue
-            facts = amd_common.flatten_amd_json(info) if isinstance(info, dict) else {}
+            facts = amd_common.flatten_amd_json(info)
             pid = values.parse_count(facts.get("pid"))
             if pid is None:
                 excerpt = clean_excerpt(info, 80)
@@ -178,6 +179,6 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
         rows=tuple(row for row in rows if row.used_memory != 0 or row.pid not in pids_with_memory),
         messages=amd_common.filter_amd_messages(output.messages),
         problems=problems[: amd_common.MAX_MESSAGES],
-        is_complete=output.is_understood and output.has_process_list,
+        is_complete=is_complete,
         unreported=unreported,
     )
