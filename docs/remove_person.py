@@ -163,7 +163,7 @@ def main(people: list[str]) -> int:
         forget_feeds(settings.state / "published.json", names)
         reports = settings.www / "reports"
         for path in list_files_that_name([settings.www], names):
-            if reports not in path.parents:
+            if not {reports, settings.www / "assets"} & {*path.parents}:
                 path.unlink()
     for name, other in names.items():
         print(f"{name} is {other} from now on; the next build writes the pages anew")  # noqa: T201

@@ -66,7 +66,8 @@ class Board:
         return (self.folder / name).read_text()
 
     def files_that_name(self, person: str) -> list[str]:
-        paths = [path for path in self.folder.rglob("*") if path.is_file()]
+        assets = self.folder / "www/assets"  # our own scripts have examples with names
+        paths = [path for path in self.folder.rglob("*") if path.is_file() and assets not in path.parents]
         return [str(path.relative_to(self.folder)) for path in paths if person.encode() in path.read_bytes()]
 
 
