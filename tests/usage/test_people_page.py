@@ -504,6 +504,10 @@ def test_on_a_phone_links_and_buttons_can_be_hit_and_wide_tables_say_that_they_s
                 .filter((one) => one.getBoundingClientRect().height < 44).map((one) => one.outerHTML)"""
         )
         assert small == []
+        about = page.locator(".about").evaluate(
+            "(one) => [one.scrollWidth - one.clientWidth, getComputedStyle(one).whiteSpace]"
+        )
+        assert about == [0, "normal"]
         hints = page.evaluate(
             """() => [...document.querySelectorAll(".scroll:has(.whole, .use, .heat)")]
                 .map((one) => [one.scrollWidth > one.clientWidth, getComputedStyle(one, "::before").content])"""
