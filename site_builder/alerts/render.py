@@ -52,7 +52,7 @@ TIGHT_PARAGRAPH_START = Html('<p style="margin:0 0 6px">')
 def format_alert_title(condition: Condition, step: str, lasted: int | None, reader: str | None, now: Now) -> str:
     """Format an alert in one line; `reader` is the person who alone reads it, and `lasted` counts seconds."""
     if condition.rule == model.WEEKLY_REPORT_RULE:
-        return f"the report of {condition.about}"
+        return f"weekly report {condition.about}"
     if condition.rule == model.WATCH_RULE:
         free = condition.what.partition(";")[0]
         return shorten_alert_line(f"{reader}: {free}" if reader else free)

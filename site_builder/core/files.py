@@ -142,7 +142,7 @@ def load_file_or_copy(path: Path, parse: Callable[[bytes], Value]) -> tuple[Valu
     if copy_content := read_file_copy(path):
         with suppress(*PARSE_ERRORS):
             return parse(copy_content), f"{problem}: {COPY_USED_MESSAGE}"
-    return None, f"{problem}, and it has no good copy: begun anew"
+    return None, f"{problem}, and it has no good copy: started anew"
 
 
 def read_file_copy(path: Path, limit: int = MAX_STATE_FILE_BYTES) -> bytes:
