@@ -150,10 +150,10 @@ class ConsulBookingStore(store.BookingStore):
                 value = self.kv_store.get(BOOKINGS_KEY)
             if value is None or value.content != content:
                 # another may have written since then what has ours in it
-                certainty = "so that nobody knows whether it was written"
+                certainty = "so it is not sure that it was written"
                 if value and value.modify_index == self.modify_index:
                     certainty = "and nothing was written so far"
-                raise locks.LockedFileError(f"{self.access.where} {error}, {certainty}: look again") from None
+                raise locks.LockedFileError(f"{self.access.where} {error}, {certainty}: check again") from None
         # it is booked; the next build renews the copy, or tells why
         with suppress(OSError, files.FileRefusedError, locks.LockedFileError):
             write_consul_store_copy(self.data_folder, BOOKINGS_FILE, content)

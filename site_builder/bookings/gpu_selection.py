@@ -51,7 +51,9 @@ def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str
     for stored in matches:
         if stored.booking.gpu == "*" and (stored.booking.host, "*") not in places:
             booking = stored.booking
-            raise BookingRefusedError(f"booking {booking.id} is of all GPUs of {booking.host}: release it whole")
+            raise BookingRefusedError(
+                f"booking {booking.id} is of all GPUs of {booking.host}: release the whole booking"
+            )
     return matches
 
 
@@ -61,12 +63,12 @@ def resolve_selected_gpus(transaction: BookingTransaction, targets: Sequence[str
     for target in targets:
         match = TARGET_PATTERN.fullmatch(target.strip())
         if not match:
-            raise UnclearRequestError(f'"{clean_text(target)[:80]}" is no GPU: write a host, or atlas:0,1')
+            raise UnclearRequestError(f'"{clean_text(target)[:80]}" is not a GPU: write a host, or atlas:0,1')
         host = transaction.hosts.find_host(match[1])
         for text in (match[2] or "*").split(","):
             places.update(dict.fromkeys((host, key) for key in resolve_booking_gpu_keys(transaction, host, text)))
         if len(places) > MAX_GPUS:
-            raise UnclearRequestError(f"that is more than {MAX_GPUS} GPUs at once")
+            raise UnclearRequestError(f"more than {MAX_GPUS} GPUs at once: book them in parts")
     whole_hosts = {host for host, key in places if key == "*"}
     place_by_gpu: dict[Place, Place] = {}  # an index and a UUID may name the same GPU
     for host, key in places:
@@ -89,7 +91,7 @@ def resolve_booking_gpu_keys(transaction: BookingTransaction, host: str, text: s
     if index_range:
         wanted_keys = [str(index) for index in range(int(index_range[1]), int(index_range[2]) + 1)]
         if not wanted_keys:
-            raise UnclearRequestError(f"{text} counts backwards: write {index_range[2]}-{index_range[1]}")
+            raise UnclearRequestError(f"{text} is in the wrong order: write {index_range[2]}-{index_range[1]}")
     else:
         wanted_keys = [str(int(text)) if text.isdecimal() else text]
     all_gpus = [gpu for instance in gpus for gpu in (instance, instance.parent) if gpu]

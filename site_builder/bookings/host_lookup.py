@@ -63,7 +63,7 @@ class HostLookup:
         names_by_lower_case = self.host_names.names_by_lower_case
         similar_names = get_close_matches(text.lower(), names_by_lower_case, 1)
         hint = f"; is it {names_by_lower_case[similar_names[0]]}?" if similar_names else ""
-        raise BookingRefusedError(f"there is no host {text[:80]}{hint}")
+        raise BookingRefusedError(f"no host {text[:80]}{hint}")
 
     def decide_hosts(
         self, names: Collection[str], bookings: Sequence[Booking], now: Now, remembered: bool = False
@@ -97,6 +97,12 @@ class HostLookup:
             if not bookings or seen_logins <= logins:
                 return HostLookupResult(sources, statuses, rules)
             logins |= seen_logins  # states depend on the logins that are known
+
+    def list_seen_logins(self) -> frozenset[str]:
+        """List the logins that the builder has seen on the hosts."""
+        from site_builder.fleet.store import FleetStore  # noqa: PLC0415 # the same
+
+        return frozenset(FleetStore(self.settings.state).logins)
 
     def list_gpus(self, name: str) -> Sequence[Gpu]:
         """List the GPUs that a host last reported."""

@@ -20,11 +20,12 @@ from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.data_folder import BOOKINGS_FILE
 from site_builder.core.model import RUN_ID_PREFIX, Booking
-from site_builder.core.timeparse import dates, moments, recurrence
+from site_builder.core.timeparse import dates, recurrence
 from site_builder.core.timeparse.recurrence import end_recurrence_rule
 
 MAX_NAMED_CHANGES = 3
 MAX_COMMENT_CHARACTERS = 500
+UNDO_NOUNS = {"book": "booking"}
 REQUEST_KEYS = {
     "book": {"gpus", "any", "model", "from", "until", "for", "name", "comment", "rrule", "run", "check"},
     "change": {"id", "host", "from", "until", "for", "name", "comment", "check"},
@@ -70,12 +71,14 @@ class BookOperation:
         if wanted.rrule:
             spans = times.list_booking_spans(wanted, wanted.since or now.local, times.CONFLICT_HORIZON)
             if any(end >= next_start for (_, end), (next_start, _) in zip(spans, spans[1:])):
-                raise BookingRefusedError("it would begin again before it has ended: book the whole time at once")
+                raise BookingRefusedError(
+                    "the next repeat would start before this one ends: book the whole time at once"
+                )
             bounds, ahead = times.find_booking_time_bounds(wanted), transaction.limits.max_ahead_s
             last = bounds.last if bounds else wanted.since
             if ahead and (last is None or last.timestamp() > now.epoch + ahead):
                 length = formatting.format_duration(ahead)
-                raise BookingRefusedError(f"bookings are made {length} ahead: let it repeat no longer than that")
+                raise BookingRefusedError(f"bookings can be made {length} ahead at most: end the repeats by then")
         transaction.check_bookings(new, others)
         for host in ids:
             host_bookings = [booking for booking in new if booking.host == host]
@@ -107,17 +110,19 @@ class ChangeOperation:
         values = {"since": since, "until": until, "name": self.name, "comment": self.comment}
         changes: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
         if not changes:
-            raise UnclearRequestError("what shall be other? Give `from`, `until`, `for`, `name` or `comment`")
+            raise UnclearRequestError("nothing to change: give `from`, `until`, `for`, `name` or `comment`")
         transaction.check_may_change(booking)
         if self.name is not None:
             transaction.check_may_book_for(self.name)
         policy.refuse_ended_booking(booking, now)
         is_moved = since is not None or until is not None
         if booking.rrule and is_moved:
-            raise BookingRefusedError(f"booking {booking.id} repeats, and its times stay: release it, and book anew")
+            raise BookingRefusedError(
+                f"booking {booking.id} repeats, so its times cannot change: release it and book again"
+            )
         has_begun = booking.since is None or booking.since.timestamp() <= now.epoch
         if has_begun and since is not None and since != booking.since:
-            raise BookingRefusedError(f"booking {booking.id} has begun, and its beginning stays")
+            raise BookingRefusedError(f"booking {booking.id} has started, so its start cannot change")
         if since is not None and not has_begun:
             policy.refuse_past_start(since, now)
         new = [replace(stored.booking, **changes) for stored in entries]
@@ -179,16 +184,16 @@ class ReleaseOperation:
         what = format_booking_places((booking.host, booking.gpu) for booking in transaction.affected)
         what += f" of {booking.name}" if transaction.can_see(booking) else ""
         if booking.rrule:
-            return f"{what} is not booked again; what has begun goes on to its end"
-        since = "what is left"
+            return f"{what} will not repeat any more; a repeat that has started runs to its end"
+        since = ""
         if booking.since is not None and times.booking_time_to_epoch(booking.since) > now.epoch:
-            since = f"the booking from {moments.describe_moment_in_full(booking.since, now.local)}"
-        return f"{what}: {since} until {moments.describe_moment_in_full(booking.until, now.local)} is released"
+            since = f"from {times.format_booking_moment(booking.since, now, in_full=True)} "
+        return f"{what} released (was {since}until {times.format_booking_moment(booking.until, now, in_full=True)})"
 
 
 @dataclass(frozen=True)
 class UndoOperation:
-    """Take back the last change that the user made and has not taken back; for an admin, that anybody made.
+    """Undo the last change that the user made and has not undone; for an admin, that anybody made.
 
     `change_id` is the change that was shown before: if another came in between, nothing is taken back.
     """
@@ -200,19 +205,19 @@ class UndoOperation:
         now = transaction.now
         line = find_operation_to_undo(transaction)
         if self.change_id and line["change"] != self.change_id:
-            raise BookingRefusedError(f"{line['who']} has changed something since: look again")
+            raise BookingRefusedError(f"{line['who']} has made another change since: check the bookings again")
         transaction.undone_change = line["change"]
         stored_bookings, removed = transaction.list_bookings(), []
         for host, gpu, content in line["after"]:
             matches = [stored for stored in stored_bookings if stored.to_logged_entry() == [host, gpu, content]]
             if not matches:
-                raise BookingRefusedError(f"the booking of {host}:{gpu} has been changed since, and is not taken back")
+                raise BookingRefusedError(f"the booking of {host}:{gpu} has changed since and cannot be undone")
             removed.append(matches[0].booking)
             transaction.remove_booking(matches[0])
         present = transaction.list_logged_entries()
         for host, gpu, content in line["before"]:
             if [host, gpu, content] in present:
-                raise BookingRefusedError(f"the booking of {host}:{gpu} is there already")
+                raise BookingRefusedError(f"{host}:{gpu} is already booked like that")
             transaction.add_entries(host, (gpu, content))
         restored, current, others = find_undone_bookings(transaction)
         changed = [*restored, *removed]
@@ -230,9 +235,10 @@ class UndoOperation:
             result = "; ".join(describe_operation_result(group, transaction) for group in groups.values())
         else:
             places = format_booking_places((host, gpu) for host, gpu, _ in transaction.entries_before)
-            result = f"the booking of {places} is gone again"
+            result = f"{places} no longer booked"
         whose = line["who"] if transaction.can_see_names else "somebody"
-        return f"taken back what {whose} did at {line['when'][:16]} ({line['what']}): {result}"
+        when = times.format_booking_moment(changed_at, now, in_full=True) if changed_at else line["when"][:16]
+        return f"undo of the {UNDO_NOUNS.get(line['what'], line['what'])} by {whose}, {when}: {result}"
 
 
 def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
@@ -252,7 +258,7 @@ def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
         present_ids = [(host, content.get("id")) for host, _, content in present]
         if all(entry in present for entry in line["after"]) or any(key in changed_ids for key in present_ids):
             return line
-    raise BookingRefusedError(f"there is nothing that {user.name} changed and that could be taken back")
+    raise BookingRefusedError(f"no change by {user.name} can be undone")
 
 
 def find_undone_bookings(transaction: BookingTransaction) -> tuple[list[Booking], list[Booking], list[Booking]]:
@@ -278,7 +284,7 @@ class EditOperation:
         if transaction.content != self.original:
             if not is_readable_json(self.original):
                 path = transaction.store.folder / BOOKINGS_FILE
-                raise BookingRefusedError(f"{path} was repaired by somebody else meanwhile")
+                raise BookingRefusedError(f"{path} was repaired by somebody else in the meantime")
             merge_transactions(merged, replace(transaction, content=self.original), transaction)
         entries = transaction.list_logged_entries() if is_readable_json(transaction.content) else []
         before, after = (Counter(map(json.dumps, side)) for side in (entries, merged.list_logged_entries()))
@@ -294,7 +300,7 @@ class EditOperation:
             for place in {**removed, **added}
         ]
         more = [f"{len(changes) - MAX_NAMED_CHANGES} more"] if len(changes) > MAX_NAMED_CHANGES else []
-        return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking is another"
+        return ", ".join(changes[:MAX_NAMED_CHANGES] + more) or "no booking changed"
 
 
 def describe_operation_result(bookings: Sequence[Booking], transaction: BookingTransaction) -> str:
@@ -304,14 +310,14 @@ def describe_operation_result(bookings: Sequence[Booking], transaction: BookingT
     what += f" for {booking.name}" if transaction.can_see(booking) else ""
     since = booking.since
     if booking.rrule and since:
-        rule = recurrence.describe_recurrence(booking.rrule, since, booking.until, now.zone)
-        return f"{what} {rule}, first {moments.describe_moment_in_full(since, now.local)}"
+        rule = times.describe_repeats(booking, now, with_end=True)
+        return f"{what} {rule}, first {times.format_booking_moment(since, now, in_full=True)}"
     if since is None or times.booking_time_to_epoch(since) <= now.epoch:
         start, start_text = now.epoch, "now"
     else:
-        start, start_text = times.booking_time_to_epoch(since), moments.describe_moment_in_full(since, now.local)
+        start, start_text = times.booking_time_to_epoch(since), times.format_booking_moment(since, now, in_full=True)
     length = formatting.format_duration(times.booking_time_to_epoch(booking.until) - start)
-    return f"{what} from {start_text} until {moments.describe_moment_in_full(booking.until, now.local)} ({length})"
+    return f"{what} from {start_text} until {times.format_booking_moment(booking.until, now, in_full=True)} ({length})"
 
 
 def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operation:
@@ -324,7 +330,7 @@ def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operati
     if kind == "release":
         targets = request.parse_request_text_list(fields, "gpus")
         if bool(booking_id) == bool(targets):
-            raise UnclearRequestError("which booking? Give its `id`, or the GPUs")
+            raise UnclearRequestError("no booking named: give its `id`, or the GPUs")
         return ReleaseOperation(booking_id, host, targets)
     if kind == "change":
         has_comment = fields.get("comment") is not None
@@ -335,7 +341,7 @@ def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operati
     since = request.parse_request_time_field(fields, "from", now) or now.local.replace(second=0, microsecond=0)
     until = request.parse_request_end_fields(fields, since, now)
     if until is None:
-        raise UnclearRequestError("until when? Give `until` or `for`")
+        raise UnclearRequestError("no end: give `until` or `for`")
     rrule = text("rrule", MAX_COMMENT_CHARACTERS)
     if rrule:
         rrule, fault = recurrence.parse_recurrence_rule(rrule, now.zone)
@@ -343,7 +349,7 @@ def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operati
             raise UnclearRequestError(f'the rrule "{fields["rrule"]}" {fault}')
         first = times.find_first_booking_time(rrule, since)
         if first is None:
-            raise UnclearRequestError("it would not happen once within a year")
+            raise UnclearRequestError("it would not occur within a year")
         since, until = first, first + (until - since)
     run_id = text("run")
     if run_id and not RUN_ID.fullmatch(run_id):
@@ -354,7 +360,7 @@ def parse_operation(fields: JsonRequest, now: Now, user: BookingUser) -> Operati
     if count is not None and not is_count:
         raise UnclearRequestError("`any` must be a number of GPUs")
     if bool(targets) == bool(count):
-        raise UnclearRequestError("which GPU? Name a host, or some of its GPUs such as atlas:0,1, or give `any`")
+        raise UnclearRequestError("no GPU named: give a host, some of its GPUs such as atlas:0,1, or `any`")
     name = text("name") or user.name
     comment = text("comment", MAX_COMMENT_CHARACTERS)
     model = text("model")

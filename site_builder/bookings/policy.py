@@ -42,12 +42,12 @@ def check_booking_name(name: str) -> str:
     name = name.strip()
     has_invisible = any(unicodedata.category(character) in INVISIBLE_CATEGORIES for character in name)
     if not name or clean_text(name) != name or " ".join(name.split()) != name or len(name) > MAX_NAME_CHARACTERS:
-        fault = f"it must be one line of at most {MAX_NAME_CHARACTERS} letters"
+        fault = f"it must be one line of at most {MAX_NAME_CHARACTERS} characters"
     elif has_invisible or unicodedata.normalize("NFKC", name) != name:
-        fault = "it has letters that cannot be seen, or that are another way to write usual ones"
+        fault = "it has invisible or look-alike characters"
     else:
         return name
-    raise BookingNameError(f"nobody can book under this name: {fault}")
+    raise BookingNameError(f"this name cannot be used: {fault}")
 
 
 class GpuKeyMap:
@@ -149,15 +149,15 @@ def check_policy_limits(since: datetime, until: datetime, limits: BookingPolicy,
     start, end = booking_time_to_epoch(since), booking_time_to_epoch(until)
     start_text, end_text = format_booking_moment(start, now), format_booking_moment(end, now)
     if end <= start:
-        raise BookingRefusedError(f"it would end {end_text}, before it begins {start_text}")
+        raise BookingRefusedError(f"the end ({end_text}) is before the start ({start_text})")
     if end <= now.epoch:
-        raise BookingRefusedError(f"it would end {end_text}, which is in the past")
+        raise BookingRefusedError(f"the end ({end_text}) is in the past")
     if limits.max_duration_s and end - start > limits.max_duration_s:
         length, longest = formatting.format_duration(end - start), formatting.format_duration(limits.max_duration_s)
-        raise BookingRefusedError(f"it would last {length}, but a booking may be {longest} long")
+        raise BookingRefusedError(f"a booking may last {longest} at most; this one would last {length}")
     if limits.max_ahead_s and start > now.epoch + limits.max_ahead_s:
         ahead = formatting.format_duration(limits.max_ahead_s)
-        raise BookingRefusedError(f"it would begin {start_text}, but bookings are made {ahead} ahead")
+        raise BookingRefusedError(f"bookings can start {ahead} ahead at most; this one would start {start_text}")
 
 
 def check_share(
@@ -183,7 +183,7 @@ def check_share(
             if any(start <= moment < end for start, end, _ in new_spans):
                 peak = max(peak, sum(count for start, end, count in new_spans + other_spans if start <= moment < end))
         if peak > limits.max_gpus:
-            message = f"that would be {peak} GPUs of one person at the same time, but {limits.max_gpus:.0f} are allowed"
+            message = f"one person may book {limits.max_gpus:.0f} GPUs at a time; this would make {peak}"
             raise BookingRefusedError(message)
     if limits.max_gpu_hours:
         gpu_seconds = 0.0
@@ -193,17 +193,17 @@ def check_share(
                 gpu_seconds += count_gpus(booking) * max(0.0, end - max(start, now.epoch))
         if gpu_seconds > limits.max_gpu_hours * formatting.HOUR:
             hours = gpu_seconds / formatting.HOUR
-            message = f"that would be {hours:.0f} GPU-hours of one person, but {limits.max_gpu_hours:.0f} are allowed"
+            message = f"one person may book {limits.max_gpu_hours:.0f} GPU-hours; this would make {hours:.0f}"
             raise BookingRefusedError(message)
 
 
 def refuse_past_start(since: datetime, now: Now) -> None:
     if since.timestamp() < now.epoch - PAST_TOLERANCE_S:
-        message = f"it would begin {format_booking_moment(since.timestamp(), now)}, which is in the past"
+        message = f"the start ({format_booking_moment(since.timestamp(), now)}) is in the past"
         raise BookingRefusedError(message)
 
 
 def refuse_ended_booking(booking: Booking, now: Now) -> None:
     if times.has_booking_ended(booking, now):
         end = format_booking_moment(times.compute_booking_end_time(booking), now)
-        raise BookingRefusedError(f"booking {booking.id} ended {end}, and the past stays as it was")
+        raise BookingRefusedError(f"booking {booking.id} ended {end} and can no longer change")

@@ -26,7 +26,7 @@ def parse_request_kind(request: JsonRequest, known_keys: Mapping[str, Collection
         raise UnclearRequestError(f"`do` must be {', '.join(known_keys)}")
     unknown_keys = sorted(set(map(str, request)) - {*known_keys[kind], "do"})
     if unknown_keys:
-        raise UnclearRequestError(f"{kind} knows no `{clean_text(unknown_keys[0])[:40]}`")
+        raise UnclearRequestError(f"{kind} does not take `{clean_text(unknown_keys[0])[:40]}`")
     if not isinstance(request.get("check", False), bool):
         raise UnclearRequestError("`check` must be true or false")
     return kind
@@ -38,10 +38,10 @@ def parse_request_text_field(request: JsonRequest, key: str, max_characters: int
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise UnclearRequestError(f"`{key}` must be a text")
+        raise UnclearRequestError(f"`{key}` must be text")
     text = " ".join(clean_text(value).split())
     if len(text) > max_characters:
-        raise UnclearRequestError(f"`{key}` is longer than {max_characters} letters")
+        raise UnclearRequestError(f"`{key}` is longer than {max_characters} characters")
     return text
 
 

@@ -95,7 +95,7 @@ class BookingStore:
             return os.fstat(folder)
         if not os.access(BOOKINGS_FILE, os.W_OK, dir_fd=folder):
             message = f"{self.folder / BOOKINGS_FILE} belongs to {files.find_file_owner_login(owner_status.st_uid)}"
-            raise LockedFileError(f"{message}, and you may not write it: {ASK_ADMIN_HINT}")
+            raise LockedFileError(f"{message}, and you cannot write it: {ASK_ADMIN_HINT}")
         return owner_status
 
     def append_log(self, line: dict[str, Any]) -> None:

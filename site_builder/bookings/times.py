@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import Booking
+from site_builder.core.timeparse import moments, recurrence
 from site_builder.core.timeparse.recurrence import RecurrenceBounds, compute_recurrence_bounds, list_repeat_starts
 from site_builder.fleet.booking_use import MAX_REPEATED_DURATION
 
@@ -83,6 +84,27 @@ def is_booking_starting_soon(since: datetime | None, now: Now) -> bool:
     return since is None or since.timestamp() <= now.epoch + formatting.HOUR
 
 
-def format_booking_moment(seconds: float, now: Now) -> str:
-    """Format a moment for people; the last days there are have no other zone."""
-    return formatting.format_moment(datetime.fromtimestamp(max(0, min(seconds, MAX_EPOCH)), now.zone), now)
+def describe_repeats(booking: Booking, now: Now, with_end: bool = False) -> str | None:
+    """Describe when a booking repeats; its hours are the lab's, also for a viewer in another zone."""
+    since = booking.since
+    if not booking.rrule or since is None:
+        return None
+    describe = recurrence.describe_recurrence if with_end else recurrence.describe_recurrence_hours
+    text = describe(booking.rrule, since, booking.until, now.zone)
+    is_same = since.astimezone(now.viewer_zone).utcoffset() == since.astimezone(now.zone).utcoffset()
+    return text if is_same else f"{text} (lab time)"
+
+
+def format_booking_moment(moment: datetime | float, now: Now, in_full: bool = False) -> str:
+    """Format a moment by the viewer's clock, with the lab's time beside it where that differs."""
+    epoch = booking_time_to_epoch(moment) if isinstance(moment, datetime) else moment
+    lab_time = datetime.fromtimestamp(max(0, min(epoch, MAX_EPOCH)), now.zone)
+    viewer_time, viewer_now = lab_time.astimezone(now.viewer_zone), Now(now.epoch, now.viewer_zone)
+    if in_full:
+        text = moments.describe_moment_in_full(viewer_time, viewer_now.local)
+    else:
+        text = formatting.format_moment(viewer_time, viewer_now)
+    if viewer_time.utcoffset() == lab_time.utcoffset():
+        return text
+    day = "" if viewer_time.date() == lab_time.date() else f"{formatting.DAY_NAMES[lab_time.weekday()]} "
+    return f"{text} (lab: {day}{lab_time:%H:%M})"

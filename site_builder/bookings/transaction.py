@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.data_folder import BOOKINGS_FILE
 from site_builder.core.model import Booking, BookingPolicy
+from site_builder.core.people import PeopleDirectory
 
 # Letters and digits that cannot be mistaken for each other.
 ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
@@ -26,12 +28,13 @@ ID_LENGTH = 6
 
 
 class BookingUser(NamedTuple):
-    """Who makes a request, and how; on an open board (`is_open`) the name is what they claim."""
+    """Who makes a request, how, and in which time zone; on an open board (`is_open`) the name is what they claim."""
 
     name: str
     is_admin: bool = False
     via: str = "command"
     is_open: bool = False
+    zone: tzinfo | None = None
 
 
 @dataclass
@@ -49,6 +52,7 @@ class BookingTransaction:
     entries_after: list[LoggedEntry] = field(default_factory=list, init=False)
     affected: list[Booking] = field(default_factory=list, init=False)
     undone_change: str | None = field(default=None, init=False)
+    change_id: str | None = field(default=None, init=False)  # once it is written
     parsed: tuple[JsonDocument | None, list[ParsedBooking]] = field(default=(None, []), init=False)
 
     @cached_property
@@ -59,8 +63,8 @@ class BookingTransaction:
         except BookingJsonError as error:
             path = self.store.folder / BOOKINGS_FILE
             last_good = path.with_name(store.LAST_GOOD_FILE)
-            hint = f"; {store.LAST_GOOD_FILE} beside it could be read last" if last_good.exists() else ""
-            raise BookingsUnreadableError(f"{path} cannot be read, and is left as it is: {error}{hint}") from None
+            hint = f"; {store.LAST_GOOD_FILE} beside it is the last good copy" if last_good.exists() else ""
+            raise BookingsUnreadableError(f"{path} cannot be read and was not changed: {error}{hint}") from None
 
     def list_bookings(self) -> list[ParsedBooking]:
         """List the bookings of the file in its present form, under the names by which we know their hosts."""
@@ -80,7 +84,7 @@ class BookingTransaction:
         matches = [stored for stored in self.list_bookings() if stored.booking.id == booking_id]
         matches = [stored for stored in matches if host in {None, stored.booking.host}]
         if not matches:
-            raise BookingRefusedError(f"there is no booking {booking_id[:80]}: `gpuboard bookings` lists them")
+            raise BookingRefusedError(f"no booking {booking_id[:80]}: list them with `gpuboard bookings`")
         hosts = {stored.booking.host for stored in matches}
         if len(hosts) > 1:
             message = f"booking {booking_id} is on {formatting.format_names(sorted(hosts))}: name the host too"
@@ -127,11 +131,11 @@ class BookingTransaction:
         content = self.document.content
         limit = min(self.store.max_bytes, store.MAX_BOOKED_BYTES if kind == "book" else store.MAX_BOOKINGS_BYTES)
         if len(content) > limit:
-            message = f"comments.json is full: it may have {limit} bytes, and would have {len(content)}"
+            message = f"comments.json is full: the limit is {limit} bytes, and it would have {len(content)}"
             raise BookingRefusedError(message)
         entries = self.list_logged_entries()
         if not all(entry in entries for entry in self.entries_after):
-            message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings are not counted"
+            message = f"comments.json is full: more than {parser.MAX_BOOKINGS} bookings do not fit"
             raise BookingRefusedError(message)
         line = {
             "change": secrets.token_hex(4),
@@ -145,6 +149,7 @@ class BookingTransaction:
         }
         self.store.append_log(line)
         if self.store.write(content):
+            self.change_id = str(line["change"])
             return True
         # somebody edited the file since it was read, or booked on another web host
         self.store.append_log({**line, "what": "nothing", "before": [], "after": [], "instead": line["change"]})
@@ -153,6 +158,17 @@ class BookingTransaction:
     def resolve_person(self, name: str | None) -> str:
         """Return the same word for every name of a person."""
         return self.hosts.people.resolve_person(name or "")
+
+    def is_known_person(self, name: str) -> bool:
+        """Return True if the name is the user's, was seen on a host, is in aliases.csv, or has other bookings."""
+        if not self.user.is_open and self.is_own(name, None):
+            return True
+        if PeopleDirectory(self.hosts.people.aliases, self.hosts.list_seen_logins()).is_known(name):
+            return True
+        others = (
+            stored.booking for stored in self.list_bookings() if stored.to_logged_entry() not in self.entries_after
+        )
+        return any(self.resolve_person(other.name) == self.resolve_person(name) for other in others)
 
     @property
     def can_see_names(self) -> bool:
@@ -175,13 +191,13 @@ class BookingTransaction:
         """Refuse a booking under another's name where the policy does not allow it."""
         is_other = self.resolve_person(name) != self.resolve_person(self.user.name)
         if is_other and not (self.user.is_open or self.user.is_admin or self.limits.can_book_for_others):
-            message = f"you are {self.user.name}: here nobody but an admin books under the name of {name}"
+            message = f"you are {self.user.name}: only an admin may book for {name}"
             raise BookingForbiddenError(message)
 
     def check_may_change(self, booking: Booking) -> None:
         if not (self.is_own(booking.name, booking.booked_by) or self.user.is_admin or self.user.is_open):
             whose = f"{booking.name or 'nobody'}'s" if self.can_see_names else "somebody else's"
-            raise BookingForbiddenError(f"booking {booking.id} is {whose}, and only they or an admin may change it")
+            raise BookingForbiddenError(f"booking {booking.id} is {whose}: only they or an admin may change it")
 
     def check_bookings(self, new: Sequence[Booking], others: Sequence[Booking]) -> None:
         """Refuse bookings that overlap others, are too long, or exceed one person's share."""
@@ -229,11 +245,15 @@ def merge_transactions(mine: BookingTransaction, original: BookingTransaction, t
         )
         if my_changes != their_changes:
             place = format_booking_places([(host, gpu)])
-            raise BookingRefusedError(f"the booking of {place} was changed by somebody else meanwhile, and by you")
+            raise BookingRefusedError(
+                f"the booking of {place} was changed by you and by somebody else at the same time"
+            )
     document, added, removed = mine.document, their_entries - before - (my_entries - before), before - their_entries
     if json_edit.count_json_remarks(theirs.document) != json_edit.count_json_remarks(original.document):
         if json_edit.count_json_remarks(mine.document) != json_edit.count_json_remarks(original.document):
-            raise BookingRefusedError("the remarks in the file were changed by somebody else meanwhile, and by you")
+            raise BookingRefusedError(
+                "the remarks in the file were changed by you and by somebody else at the same time"
+            )
         document, added, removed = theirs.document, my_entries - before - (their_entries - before), before - my_entries
     for key in removed.elements():
         entry = next((entry for entry in document.list_entries() if json_edit.build_json_entry_key(entry) == key), None)

@@ -19,9 +19,11 @@ ZONE_PATTERN = re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+
 class Now:
     """A moment that remembers how long the decisions based on it stay valid, so that none is made again in vain."""
 
-    def __init__(self, epoch: float, zone: tzinfo) -> None:
+    def __init__(self, epoch: float, zone: tzinfo, viewer_zone: tzinfo | None = None) -> None:
+        """Take a moment in the lab's zone, for somebody who may be in another one."""
         self.epoch = epoch
         self.zone = zone
+        self.viewer_zone = viewer_zone or zone
         self.local = datetime.fromtimestamp(epoch, zone)
         self.today = self.local.date()
         tomorrow = datetime.combine(self.today + timedelta(days=1), datetime.min.time(), zone)

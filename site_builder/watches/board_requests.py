@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from site_builder.alerts.contacts import ContactsAndRules, load_contacts
+from site_builder.alerts.contacts import MAIL_KIND, SLACK_KIND, ContactsAndRules, load_contacts
 from site_builder.alerts.model import WATCH_RULE
 from site_builder.bookings import service as booking_service
 from site_builder.bookings.operations import REQUEST_KEYS
@@ -20,6 +20,7 @@ from site_builder.bookings.request import (
     parse_request_time_field,
 )
 from site_builder.bookings.service import BookingService
+from site_builder.bookings.times import format_booking_moment
 from site_builder.bookings.transaction import ID_ALPHABET, ID_LENGTH, BookingTransaction, BookingUser
 from site_builder.core import clock_check
 from site_builder.core.formatting import format_duration, format_names
@@ -33,12 +34,9 @@ from site_builder.watches.store import Watch, WatchedGpus, WatchEntries, WatchSt
 
 WATCH_REQUEST_KEYS: dict[str, set[str]] = {"watch": {"when", "via", "until", "check"}, "unwatch": {"id", "check"}}
 
-NO_CHANNELS_MESSAGE = (
-    "this board sends no mail and no messages, so that it could tell nobody: its admin must set GPUBOARD_MAIL or "
-    "GPUBOARD_NOTIFY"
-)
-RULE_OFF_MESSAGE = "the admin of this board has turned this off (the rule `watch`): nobody is told until it is on again"
-NOT_CONFIGURED_MESSAGE = "the settings here do not say that this board tells anybody anything"
+NO_CHANNELS_MESSAGE = "this board cannot send notifications: the admin must set GPUBOARD_MAIL or GPUBOARD_NOTIFY"
+RULE_OFF_MESSAGE = "the admin has turned these notifications off (rule `watch`)"
+NOT_CONFIGURED_MESSAGE = "not sure that this board sends notifications: the settings here do not say so"
 
 
 def handle_board_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
@@ -52,7 +50,9 @@ def handle_board_request(service: BookingService, request: JsonRequest, user: Bo
     return {"said": message, "warnings": warnings, "bookings": [], "watches": watches}
 
 
-def answer_board_list_request(service: BookingService, user: BookingUser, host: str | None = None) -> dict[str, Any]:
+def answer_board_list_request(
+    service: BookingService, user: BookingUser, host: str | None = None, person: str | None = None
+) -> dict[str, Any]:
     """List the bookings that have not ended, and the watches that the user may see."""
     transaction = service.begin_read(user)
     content = b""
@@ -63,7 +63,7 @@ def answer_board_list_request(service: BookingService, user: BookingUser, host: 
         for watch in store.parse_watches(content).rows
         if watch.until > transaction.now.epoch and can_see_watch(watch, transaction)
     ]
-    return {**booking_service.list_service_bookings(transaction, host), "watches": watches}
+    return {**booking_service.list_service_bookings(transaction, host, person), "watches": watches}
 
 
 def handle_create_watch_request(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
@@ -72,7 +72,7 @@ def handle_create_watch_request(transaction: BookingTransaction, request: JsonRe
     if not can_notify and user.via.startswith("web"):  # others may not read the settings of who builds
         raise BookingRefusedError(NO_CHANNELS_MESSAGE)
     if not store.is_watch_person_name(user.name):
-        raise BookingRefusedError("the board does not know who you are")
+        raise BookingRefusedError("you are not signed in")
     wanted_gpus = parse_board_request_gpus(transaction, request)
     until = latest = int(now.epoch) + store.MAX_LIFETIME_S
     if requested_end := parse_request_time_field(request, "until", now):
@@ -80,20 +80,20 @@ def handle_create_watch_request(transaction: BookingTransaction, request: JsonRe
         if requested_end.timestamp() <= now.epoch:
             raise UnclearRequestError(f'"{request["until"]}" is over already')
         if requested_end.timestamp() > latest:
-            raise UnclearRequestError(f"nobody is told after more than {store.MAX_DAYS} days: choose an earlier end")
+            raise UnclearRequestError(f"a notification can wait {store.MAX_DAYS} days at most: choose an earlier end")
     via = parse_request_text_field(request, "via", 20).lower()
     if via and not store.VIA_PATTERN.fullmatch(via):
-        message = f'"{via}" is no way to tell somebody: write mail, slack, or the first word of another address'
+        message = f'"{via}" is not a kind of contact: write mail, slack, or the scheme of a contact such as tgram'
         raise UnclearRequestError(message)
     watch = Watch("", user.name, wanted_gpus, int(now.epoch), until, via)
-    reach_warning = find_watch_reach_warning(watch, transaction) if can_notify else NOT_CONFIGURED_MESSAGE
+    reach_warning = check_watch_delivery(watch, transaction) if can_notify else NOT_CONFIGURED_MESSAGE
     warnings = [*filter(None, (find_watch_availability_warning(wanted_gpus, transaction), reach_warning))]
     watch = watch._replace(id=add_requested_watch(transaction, watch, request.get("check") is True))
     by = f" by {via}" if via else ""
     verb = "is" if wanted_gpus.gpu_count == 1 else "are"
-    end = moments.describe_moment_in_full(datetime.fromtimestamp(until, now.zone), now.local)
+    end = format_booking_moment(until, now, in_full=True)
     condition = f"when there {verb} {store.format_watched_gpus(wanted_gpus)}"
-    return watch, f"{watch.name} is told{by} {condition}, until {end}", warnings
+    return watch, f"we will notify {watch.name}{by} {condition}, until {end}", warnings
 
 
 def parse_board_request_gpus(transaction: BookingTransaction, request: JsonRequest) -> WatchedGpus:
@@ -102,18 +102,18 @@ def parse_board_request_gpus(transaction: BookingTransaction, request: JsonReque
     try:
         wanted_gpus = store.parse_watched_gpus(text)
     except moments.UnclearTimeError as error:
-        message = f'"{text}" {error}' if text else 'for what? Give `when`, such as "2 A100 free on one host"'
+        message = f'"{text}" {error}' if text else 'no GPUs named: give `when`, such as "2 A100 free on one host"'
         raise UnclearRequestError(message) from None
     ahead = transaction.hosts.settings.limits.soon
     if wanted_gpus.duration_s > ahead:
-        limit = f"the board looks no further ahead than {format_duration(ahead)}"
+        limit = f"the board looks {format_duration(ahead)} ahead at most"
         raise BookingRefusedError(f"{limit}: ask for a shorter time")
     hosts = dict.fromkeys(transaction.hosts.find_host(host).lower() for host in wanted_gpus.hosts)
     wanted_gpus = wanted_gpus._replace(hosts=tuple(hosts))
     try:
         return store.parse_watched_gpus(store.format_watched_gpus(wanted_gpus))
     except moments.UnclearTimeError:  # a host has a name that no text can contain
-        raise UnclearRequestError(f"there is no way to say {', '.join(hosts)[:80]} here: leave the host out") from None
+        raise UnclearRequestError(f"the host {', '.join(hosts)[:80]} cannot be named here: leave it out") from None
 
 
 def find_watch_availability_warning(wanted_gpus: WatchedGpus, transaction: BookingTransaction) -> str | None:
@@ -123,31 +123,34 @@ def find_watch_availability_warning(wanted_gpus: WatchedGpus, transaction: Booki
     statuses = list(transaction.hosts.decide_hosts(names, bookings, transaction.now).statuses.values())
     free_gpus = (gpu for status in statuses for gpu in summary.summarize_free_gpus(status))
     if matches := WatchFreeGpuIndex(free_gpus, transaction.now.epoch).find_gpus(wanted_gpus):
-        return f"that is so already: {format_watch_gpu_places(matches)}"
+        return f"free already: {format_watch_gpu_places(matches)}"
     model = wanted_gpus.model
     models = {gpu.model for status in statuses for gpu in status.gpus}
     if model and models and not any(is_matching_model(model, gpu_model) for gpu_model in models):
-        return f"no GPU of the board is called {model} now; there are {', '.join(sorted(models))[:200]}"
+        return f"no GPU here is called {model}; there are {', '.join(sorted(models))[:200]}"
     most = max((len(status.gpus) for status in statuses), default=0)
     if wanted_gpus.is_on_one_host and most and wanted_gpus.gpu_count > most:
-        return f"no host of the board has {wanted_gpus.gpu_count} GPUs now; the most that one has is {most}"
+        return f"no host has {wanted_gpus.gpu_count} GPUs; the largest has {most}"
     return None
 
 
-def find_watch_reach_warning(watch: Watch, transaction: BookingTransaction) -> str | None:
-    """Warn if the board has no way to notify this person, as far as rules and contacts can be read here."""
+def check_watch_delivery(watch: Watch, transaction: BookingTransaction) -> str | None:
+    """Refuse a notification that cannot be delivered; warn of one of which that is not sure, or of another kind."""
     settings = transaction.hosts.settings
     rules, _ = ContactsAndRules(settings.alerts, settings.data, settings.www).read_rules()
     if not (rules[WATCH_RULE].on and rules[WATCH_RULE].to):
-        return RULE_OFF_MESSAGE
+        raise BookingRefusedError(RULE_OFF_MESSAGE)
     contacts = load_contacts(settings)
     person_contacts = contacts.find_contacts(watch.name, watch.via)
-    if not person_contacts and contacts.is_complete:
-        hint = "its admin can add one to the contacts (GPUBOARD_CONTACTS)"
-        return f"the board knows no way to tell {watch.name}: {hint}"
-    kinds = {contact.kind for contact in person_contacts}
-    if kinds and watch.via and watch.via not in kinds:
-        return f"the board knows no way by {watch.via} to {watch.name}, but {format_names(sorted(kinds))}"
+    if not person_contacts and not contacts.is_complete:
+        return f"not sure that {watch.name} has a contact: the contacts cannot be read here"
+    alerts = settings.alerts
+    can_send = {MAIL_KIND: bool(alerts.mail_url), SLACK_KIND: bool(alerts.slack.bot_token)}
+    kinds = {contact.kind for contact in person_contacts if contact.is_url or can_send[contact.kind]}
+    if not kinds:
+        raise BookingRefusedError(f"no contact for {watch.name}: ask the admin to add one (GPUBOARD_CONTACTS)")
+    if watch.via and watch.via not in kinds:
+        return f"no contact of {watch.name} by {watch.via}: {format_names(sorted(kinds))} will be used"
     return None
 
 
@@ -173,12 +176,12 @@ def add_requested_watch(transaction: BookingTransaction, watch: Watch, is_check:
         ]
         for own_watch in own_watches:
             if (own_watch.request, own_watch.via) == (watch.request, watch.via):
-                raise BookingRefusedError(f"you wait for that already (watch {own_watch.id})")
+                raise BookingRefusedError(f"you have this notification already ({own_watch.id})")
         if len(own_watches) >= store.MAX_WATCHES_PER_PERSON:
-            limit = f"{store.MAX_WATCHES_PER_PERSON} are the most: end one of them first"
-            raise BookingRefusedError(f"you wait for {len(own_watches)} things already, and {limit}")
+            limit = f"{store.MAX_WATCHES_PER_PERSON} is the limit: cancel one first"
+            raise BookingRefusedError(f"you have {len(own_watches)} notifications, and {limit}")
         if len(current) >= store.MAX_WATCHES:
-            message = f"{store.MAX_WATCHES} watches are the most that a board has: try again when some are over"
+            message = f"{store.MAX_WATCHES} notifications is the limit of a board: try again later"
             raise BookingRefusedError(message)
         if is_check:
             return entries
@@ -196,24 +199,26 @@ def add_requested_watch(transaction: BookingTransaction, watch: Watch, is_check:
 def handle_end_watch_request(transaction: BookingTransaction, request: JsonRequest) -> tuple[Watch, str, list[str]]:
     watch_id = parse_request_text_field(request, "id", 40)
     if not watch_id:
-        raise UnclearRequestError("which one? Give its `id`")
+        raise UnclearRequestError("no notification named: give its `id`")
     ended: list[Watch] = []
 
     def remove_entry(entries: WatchEntries) -> WatchEntries:
         watches = (store.parse_watch(entry)[0] for entry in entries)
         ended[:] = [watch for watch in watches if watch and watch.id == watch_id]
         if not ended or not can_see_watch(ended[0], transaction):
-            raise BookingRefusedError(f"there is no watch {watch_id} of yours: `gpuboard notify list` lists them")
+            raise BookingRefusedError(f"no notification {watch_id} of yours: list them with `gpuboard notify list`")
         user = transaction.user
         if not (is_callers_watch(ended[0], transaction) or user.is_admin or user.is_open):
-            raise BookingForbiddenError(f"watch {watch_id} is {ended[0].name}'s, and only they or an admin may end it")
+            raise BookingForbiddenError(
+                f"notification {watch_id} is {ended[0].name}'s: only they or an admin may cancel it"
+            )
         if request.get("check") is True:
             return entries
         return [entry for entry in entries if not (isinstance(entry, dict) and entry.get("id") == watch_id)]
 
     open_requested_watch_store(transaction).change(remove_entry)
     watch = ended[0]
-    return watch, f"{watch.name} is not told of this any more: {store.format_watched_gpus(watch.request)}", []
+    return watch, f"{watch.name} will no longer be notified of {store.format_watched_gpus(watch.request)}", []
 
 
 def is_callers_watch(watch: Watch, transaction: BookingTransaction) -> bool:

@@ -132,7 +132,7 @@ def parse_watched_gpus_text(text: str) -> WatchedGpus:
     rest, anywhere = extract_watch_pattern(ANYWHERE_PHRASE, rest)
     rest, one_host = extract_watch_pattern(ONE_HOST_PHRASE, rest)
     if anywhere and one_host:
-        raise UnclearTimeError("says both that they are on one host and that they are not", *REQUEST_EXAMPLES)
+        raise UnclearTimeError("asks for one host and for several", *REQUEST_EXAMPLES)
     rest, host_list = extract_watch_pattern(HOSTS_PHRASE, rest)
     hosts = tuple(dict.fromkeys(map(str.lower, HOST_SEPARATOR.split(host_list[1])))) if host_list else ()
     if len(hosts) > MAX_HOSTS:
@@ -334,7 +334,8 @@ class WatchStore:
             try:
                 entry = self.kv_store.get(WATCHES_KEY)
             except ConsulUnavailableError as error:
-                message = f"{self.access.where} {error}: watches live there, and nothing is written until it answers"
+                consequence = "notifications are stored there, and nothing is written until it replies"
+                message = f"{self.access.where} {error}: {consequence}"
                 raise LockedFileError(message) from None
             self.modify_index = entry.modify_index if entry else 0
         return self.read_local() if entry is None else entry.content
@@ -357,7 +358,7 @@ class WatchStore:
         try:
             is_written = self.kv_store.put(WATCHES_KEY, content, cas=self.modify_index)
         except ConsulUnavailableError as error:
-            message = f"{self.access.where} {error}, so that nobody knows whether it was written: look again"
+            message = f"{self.access.where} {error}, so it is not sure that it was written: check again"
             raise LockedFileError(message) from None
         if is_written:  # the next build updates the copy of this machine, or reports why not
             with suppress(OSError, files.FileRefusedError, LockedFileError):

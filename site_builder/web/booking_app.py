@@ -51,17 +51,16 @@ BOOKING_COST, CHECK_COST, WRONG_TOKEN_COST = 2, 1, 6
 LIST_COST = 0.25
 MAX_QUERY_FIELDS = 20
 UNKNOWN_CALLER_MESSAGE = (
-    "the board does not know who you are: log in to the board, or book with a token, which its admin makes by "
-    "`gpuboard token NAME`"
+    "you are not signed in: log in to the board, or use a token, which the admin creates with `gpuboard token NAME`"
 )
-WRONG_TOKEN_MESSAGE = "this token is not known here, or not any more; the admin can make a new one"  # noqa: S105 # a sentence
-TOO_MANY_FIELDS_MESSAGE = "the address asks for too many things: ?host=NAME is all that is understood"
-BAD_SETTINGS_MESSAGE = "the booking service is not set up right; the admin can read in the server's log what is wrong"
+WRONG_TOKEN_MESSAGE = "unknown or revoked token: ask the admin for a new one"  # noqa: S105 # a sentence
+TOO_MANY_FIELDS_MESSAGE = "too many fields in the address: only ?host=NAME and ?person=NAME are understood"
+BAD_SETTINGS_MESSAGE = "the booking service has wrong settings: the admin finds the reason in the server's log"
 # Of the server's 64 threads, the number that handle bookings at once, and that wait (a class that books at the same
 # moment); the others are left for the board.
 MAX_ACTIVE, MAX_WAITING = 4, 44
 QUEUE_TIMEOUT_S = 15.0
-OVERLOADED = {"error": "too many requests just now: try again in a moment"}
+OVERLOADED = {"error": "the booking service is busy: try again in a moment"}
 
 
 class BookingHttpError(Exception):
@@ -85,7 +84,7 @@ def check_request_origin(environ: WSGIEnvironment, settings: Settings) -> None:
         raise BookingHttpError(415, "the request must be JSON: send Content-Type: application/json")
     fetch_site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
     if fetch_site is not None and fetch_site != "same-origin":
-        raise BookingHttpError(403, "this comes from another page than the board: book on the board itself")
+        raise BookingHttpError(403, "this request comes from another page: book on the board itself")
     if fetch_site is None and origin is not None:
         scheme, _, place = str(origin).lower().partition("://")
         host, port_suffix = str(environ.get("HTTP_HOST", "")).lower(), DEFAULT_PORTS.get(scheme)
@@ -93,7 +92,7 @@ def check_request_origin(environ: WSGIEnvironment, settings: Settings) -> None:
         host_with_port = f"{host}:{environ.get('SERVER_PORT') or '?'}"
         names = {host.removesuffix(port_suffix or ""), host_with_port}
         if not (port_suffix and place and host) or place.removesuffix(port_suffix) not in names:
-            problem = "this comes from another page than the board, or a proxy before it hides its Host"
+            problem = "this request comes from another page, or a proxy hides the Host of the board"
             raise BookingHttpError(403, f"{problem}: book on the board")
     if settings.url:
         board_names = {urlsplit(settings.url).hostname, *settings.server_names}
@@ -113,14 +112,14 @@ def read_booking_request_body(environ: WSGIEnvironment) -> bytes:
     """Read the body, if its length was given and is not too much."""
     length_text = str(environ.get("CONTENT_LENGTH", "")).strip()
     if not length_text:
-        raise BookingHttpError(411, "the request does not say how long it is: send Content-Length")
+        raise BookingHttpError(411, "the request has no length: send Content-Length")
     if not (length_text.isascii() and length_text.isdecimal()):
-        raise BookingHttpError(400, "the length of the request is no number")
+        raise BookingHttpError(400, "the Content-Length is not a number")
     if len(length_text) > 9 or int(length_text) > MAX_REQUEST_BYTES:
         raise BookingHttpError(413, f"the request is longer than {MAX_REQUEST_BYTES} bytes")
     body: bytes = environ["wsgi.input"].read(int(length_text))
     if len(body) < int(length_text):
-        raise BookingHttpError(400, "the request ended before its end")
+        raise BookingHttpError(400, "the request was cut off")
     return body
 
 
@@ -158,13 +157,13 @@ class BookingApplication:
             return send_booking_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
         except Exception as error:  # the caller never sees where it happened
             self.report_once(f"a booking failed: {type(error).__name__}: {error}; this is a bug")
-            message = "something went wrong; the admin can read what in the server's log"
+            message = "internal error: the admin finds the reason in the server's log"
             return send_booking_json(environ, start_response, 500, {"error": message})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:
         method = environ["REQUEST_METHOD"]
         if method not in ("GET", "POST"):
-            raise BookingHttpError(405, "only GET and POST are answered here", ("Allow", "GET, POST"))
+            raise BookingHttpError(405, "only GET and POST are allowed here", ("Allow", "GET, POST"))
         try:
             return self.handle_get(environ) if method == "GET" else self.handle_post(environ)
         except UnclearRequestError as error:
@@ -186,17 +185,21 @@ class BookingApplication:
         refuse_if_limited(self.list_limiter.count_request(address, LIST_COST))
         caller = self.identify_caller(environ, address)
         try:
-            hosts = parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=MAX_QUERY_FIELDS).get("host")
+            query_string = str(environ.get("QUERY_STRING", ""))
+            query = parse_qs(query_string, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
             raise BookingHttpError(400, TOO_MANY_FIELDS_MESSAGE) from None
-        now = self.service.now()
-        listed = board_requests.answer_board_list_request(self.service, caller.user, hosts[0] if hosts else None)
+        now, user = self.service.now(), caller.user._replace(zone=identity.find_viewer_zone(environ))
+        listed = board_requests.answer_board_list_request(
+            self.service, user, query.get("host", [""])[0] or None, query.get("person", [None])[0]
+        )
         return {
             "who": listed["who"],
             "how": caller.auth_method,
             "admin": listed["admin"],
             "zone": getattr(now.zone, "key", None) or now.local.tzname(),
-            "for_others": booking_policy.can_book_for_others or caller.user.is_admin or caller.auth_method == "open",
+            "viewer_zone": user.zone is not None,
+            "for_others": booking_policy.can_book_for_others or user.is_admin or caller.auth_method == "open",
             "bookings": listed["bookings"],
             "watches": listed["watches"],
         }
@@ -210,7 +213,7 @@ class BookingApplication:
         try:
             request = orjson.loads(body)  # it takes no more than some 1,000 nested lists
         except orjson.JSONDecodeError:
-            request, problem = None, "the request is no JSON"
+            request, problem = None, "the request is not JSON"
         is_check = isinstance(request, dict) and request.get("check") is True
         cost = CHECK_COST if is_check else BOOKING_COST
         refuse_if_limited(self.request_limiter.count_request(address, cost))
@@ -226,12 +229,13 @@ class BookingApplication:
             url = urlsplit(self.settings.url).hostname if self.settings.url else None
             own = {socket.gethostname().lower(), url, *self.settings.server_names}
             if not (name in own or parse_ip_address(name) or "." not in name or name.endswith(LOCAL_SUFFIXES)):
-                message = "the board does not know that it has this name: the admin can set GPUBOARD_URL to it"
+                message = "the board does not know this address as its own: the admin must set GPUBOARD_URL to it"
                 raise BookingHttpError(403, message)
             user = identity.identify_open_user(request)
             request.pop("as", None)
             if not user.name:
-                raise BookingHttpError(400, "say who you are: `name`, or `as` where you do not book")
+                raise BookingHttpError(400, "no name: give `name`, or `as` for a request that books nothing")
+        user = user._replace(zone=identity.find_viewer_zone(environ))
         return board_requests.handle_board_request(self.service, request, user)
 
     def identify_caller(self, environ: WSGIEnvironment, address: str, counted_cost: int = 0) -> WebCaller:

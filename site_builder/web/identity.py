@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import tzinfo
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from site_builder.bookings.policy import BookingNameError, check_booking_name
 from site_builder.bookings.tokens import TokenStore, UnknownTokenError
 from site_builder.bookings.transaction import BookingUser
+from site_builder.core.clock import load_named_zone
 from site_builder.core.model import BookingPolicy
 from site_builder.core.people import fold_login
 
@@ -37,7 +40,7 @@ def identify_caller(environ: WSGIEnvironment, policy: BookingPolicy, tokens: Tok
     if is_request_from_proxy(environ, policy):
         login = decode_identity_text(environ, f"HTTP_{policy.proxy_header.upper().replace('-', '_')}")
         if NAME_SEPARATOR in login:
-            problem = f"the proxy gives several names in {policy.proxy_header}"
+            problem = f"the proxy sends several names in {policy.proxy_header}"
             raise BookingNameError(f"{problem}: it must set this header, not add to it")
         if login:
             return build_web_caller(login, "proxy", policy)
@@ -53,6 +56,13 @@ def identify_caller(environ: WSGIEnvironment, policy: BookingPolicy, tokens: Tok
 def build_web_caller(name: str, auth_method: str, policy: BookingPolicy) -> WebCaller:
     name = check_booking_name(name)
     return WebCaller(BookingUser(name, fold_login(name) in policy.admins, f"web, {auth_method}"), auth_method)
+
+
+def find_viewer_zone(environ: WSGIEnvironment) -> tzinfo | None:
+    """Return the time zone in which the caller reads times; None if it is not given or unknown here."""
+    with suppress(ValueError):
+        return load_named_zone(str(environ.get("HTTP_X_GPUBOARD_ZONE", "")))
+    return None
 
 
 def read_server_login(environ: WSGIEnvironment) -> str:

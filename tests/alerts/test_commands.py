@@ -384,7 +384,7 @@ def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["atlsa", "--for", "2h"], 1, "there is no host atlsa; is it atlas?"),
+        (["atlsa", "--for", "2h"], 1, "no host atlsa; is it atlas?"),
         (["atlas"], 2, "give a duration such as --for 2h, or --end"),
         (["atlas", "--for", "2h", "--end"], 2, "give a duration such as --for 2h, or --end"),
         (["atlas", "--for", "2"], 2, '"2" has no unit'),

@@ -66,7 +66,7 @@ def test_what_is_somebody_elses_is_refused_with_exit_1(lab: Lab, tmp_path: Path)
             (("release", "bobs"), "booking bobs is bob's"),
             (("change", "bobs", "--for", "1h"), "booking bobs is bob's"),
             (("book", "atlas:0", "--for", "1h"), "atlas:0 is booked by bob"),
-            (("bookings", "nowhere"), "there is no host nowhere"),
+            (("bookings", "nowhere"), "no host nowhere"),
         ):
             finished = run_gpuboard(tmp_path / "away", *words, **me)
             assert (finished.returncode, finished.stderr.count("\n")) == (1, 1)

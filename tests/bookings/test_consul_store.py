@@ -190,7 +190,9 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
         raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", never)
-    with pytest.raises(LockedFileError, match="does not answer within 3 s, and nothing was written so far: look again"):
+    with pytest.raises(
+        LockedFileError, match="does not answer within 3 s, and nothing was written so far: check again"
+    ):
         book(two[0], access, ALICE, "atlas:1")
     assert names(store.get("data/comments.json")) == ["alice"]
 
@@ -201,7 +203,7 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
         raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", overtaken)
-    with pytest.raises(LockedFileError, match="so that nobody knows whether it was written: look again"):
+    with pytest.raises(LockedFileError, match="so it is not sure that it was written: check again"):
         book(two[0], access, ALICE, "atlas:1")
 
 
@@ -221,7 +223,7 @@ def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
 def test_more_than_consul_takes_is_refused(store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab]) -> None:
     full = {"atlas": {"0": {"name": "carol", "date": "2199-01-01", "comment": "x" * (MAX_VALUE_BYTES - 100)}}}
     store.put("data/comments.json", json.dumps(full).encode())
-    with pytest.raises(BookingRefusedError, match=r"comments\.json is full: it may have 524288 bytes"):
+    with pytest.raises(BookingRefusedError, match=r"comments\.json is full: the limit is 524288 bytes"):
         book(two[0], access, ALICE, "atlas:1")
 
 
@@ -255,7 +257,7 @@ def test_who_waits_for_gpus_waits_on_all_web_hosts_and_is_taken_off_on_all(
     handle_board_request(second, {"do": "unwatch", "id": alice_watch["id"]}, ALICE)
     assert [each.name for each in watch_store.parse_watches(store.get("data/watches.json") or b"").rows] == ["bob"]
     silent = kv_fixtures.access(f"127.0.0.1:{free_port()}")
-    with pytest.raises(LockedFileError, match="watches live there, and nothing is written until it answers"):
+    with pytest.raises(LockedFileError, match="notifications are stored there, and nothing is written"):
         handle_board_request(
             BookingService(two[0].settings(kv=silent, alerts=alerts)), {"do": "watch", "when": "8 H100"}, ALICE
         )

@@ -313,7 +313,7 @@ def test_a_booking_that_both_changed_is_refused_by_its_place_and_the_copy_stays(
     script = editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"')
     finished = run_gpuboard(tmp_path, "edit", EDITOR=script, **temporary(tmp_path))
     assert finished.returncode == 1
-    assert "the booking of atlas:1 was changed by somebody else meanwhile, and by you" in finished.stderr
+    assert "the booking of atlas:1 was changed by you and by somebody else at the same time" in finished.stderr
     copy = COPY.search(finished.stderr)
     assert copy
     assert "zoe" in Path(copy[1]).read_text()

@@ -41,10 +41,8 @@ def hours(begins: float, ends: float) -> TimeSpan:
 
 # Names
 
-NOT_A_LINE = "nobody can book under this name: it must be one line of at most 80 letters"
-NOT_SEEN = (
-    "nobody can book under this name: it has letters that cannot be seen, or that are another way to write usual ones"
-)
+NOT_A_LINE = "this name cannot be used: it must be one line of at most 80 characters"
+NOT_SEEN = "this name cannot be used: it has invisible or look-alike characters"
 
 
 @pytest.mark.parametrize("name", ["alice", "the vision team", "Zoë", "x" * 80])
@@ -259,28 +257,33 @@ def after(**time: float) -> datetime:
 @pytest.mark.parametrize(
     ("since", "until", "limits", "why"),
     [
-        (after(hours=2), after(hours=1), {}, "it would end 13:00, before it begins 14:00"),
-        (after(hours=1), after(hours=1), {}, "it would end 13:00, before it begins 13:00"),
-        (after(hours=-2), after(hours=-1), {}, "it would end 11:00, which is in the past"),
-        (after(hours=-2), after(), {}, "it would end 12:00, which is in the past"),
+        (after(hours=2), after(hours=1), {}, "the end (13:00) is before the start (14:00)"),
+        (after(hours=1), after(hours=1), {}, "the end (13:00) is before the start (13:00)"),
+        (after(hours=-2), after(hours=-1), {}, "the end (11:00) is in the past"),
+        (after(hours=-2), after(), {}, "the end (12:00) is in the past"),
         (
             after(),
             after(hours=2, minutes=1),
             {"max_duration_s": 2 * HOUR},
-            "it would last 2 h 1 min, but a booking may be 2 h long",
+            "a booking may last 2 h at most; this one would last 2 h 1 min",
         ),
-        (after(), after(seconds=2), {"max_duration_s": 1}, "it would last 1 min, but a booking may be 1 min long"),
+        (
+            after(),
+            after(seconds=2),
+            {"max_duration_s": 1},
+            "a booking may last 1 min at most; this one would last 1 min",
+        ),
         (
             after(days=2, minutes=1),
             after(days=3),
             {"max_ahead_s": 2 * DAY},
-            "it would begin Wed 12:01, but bookings are made 2 d ahead",
+            "bookings can start 2 d ahead at most; this one would start Wed 12:01",
         ),
         (
             after(seconds=2),
             after(days=3),
             {"max_ahead_s": 1},
-            "it would begin 12:00, but bookings are made 1 min ahead",
+            "bookings can start 1 min ahead at most; this one would start 12:00",
         ),
         (after(), datetime(2201, 1, 2, tzinfo=PARIS), {}, "2201-01-02 lies outside the years 1970 to 2200"),
         (datetime(1969, 1, 2, tzinfo=PARIS), after(hours=1), {}, "1969-01-02 lies outside the years 1970 to 2200"),
@@ -323,7 +326,7 @@ def check_together(new: Sequence[Booking], others: Sequence[Booking], **limits: 
     return ""
 
 
-TOO_MANY = "that would be {} GPUs of one person at the same time, but {} are allowed"
+TOO_MANY = "one person may book {} GPUs at a time; this would make {}"
 
 
 @pytest.mark.parametrize(
@@ -355,10 +358,10 @@ TOO_MANY = "that would be {} GPUs of one person at the same time, but {} are all
 def test_a_person_has_no_more_gpus_at_a_time_than_allowed(
     new: list[Booking], others: list[Booking], limit: int, peak: int
 ) -> None:
-    assert check_together(new, others, max_gpus=limit) == (TOO_MANY.format(peak, limit) if peak else "")
+    assert check_together(new, others, max_gpus=limit) == (TOO_MANY.format(limit, peak) if peak else "")
 
 
-TOO_LONG = "that would be {} GPU-hours of one person, but {} are allowed"
+TOO_LONG = "one person may book {} GPU-hours; this would make {}"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +381,7 @@ TOO_LONG = "that would be {} GPU-hours of one person, but {} are allowed"
 def test_a_person_has_no_more_gpu_hours_than_allowed(
     new: list[Booking], others: list[Booking], limit: float, total: float
 ) -> None:
-    expected = TOO_LONG.format(f"{total:.0f}", f"{limit:.0f}") if total else ""
+    expected = TOO_LONG.format(f"{limit:.0f}", f"{total:.0f}") if total else ""
     assert check_together(new, others, max_gpu_hours=limit) == expected
 
 
@@ -393,7 +396,7 @@ def test_a_start_may_be_five_minutes_in_the_past() -> None:
     refuse_past_start(after(minutes=-5), now())
     with pytest.raises(BookingRefusedError) as raised:
         refuse_past_start(after(minutes=-5, seconds=-1), now())
-    assert str(raised.value) == "it would begin 11:54, which is in the past"
+    assert str(raised.value) == "the start (11:54) is in the past"
 
 
 def test_an_ended_booking_is_not_touched() -> None:
@@ -401,4 +404,4 @@ def test_an_ended_booking_is_not_touched() -> None:
     refuse_ended_booking(daily(begins=-48, ends=-47), now())
     with pytest.raises(BookingRefusedError) as raised:
         refuse_ended_booking(booking(begins=-2, ends=-1, id="k7m2xp"), now())
-    assert str(raised.value) == "booking k7m2xp ended 11:00, and the past stays as it was"
+    assert str(raised.value) == "booking k7m2xp ended 11:00 and can no longer change"

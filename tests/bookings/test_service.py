@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from site_builder.bookings import service as booking_service
 from site_builder.bookings.json_edit import JsonDocument
+from site_builder.bookings.policy import BookingRefusedError
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.store import BookingStore
+from site_builder.bookings.transaction import BookingUser
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.service_fixtures import ADMIN, ALICE, BOB, Counter, refusal
 
@@ -104,8 +107,8 @@ def test_gpus_as_people_name_them(counter: Counter, target: str, keys: list[str]
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("atlass", "there is no host atlass; is it atlas?"),
-        ("nowhere:0", "there is no host nowhere"),
+        ("atlass", "no host atlass; is it atlas?"),
+        ("nowhere:0", "no host nowhere"),
         ("atlas:9", "atlas has no GPU 9, only GPUs 0 to 3"),
         ("atlas:GPU-", "atlas has no GPU GPU-, only GPUs 0 to 3"),
     ],
@@ -118,17 +121,17 @@ def test_a_gpu_that_there_is_not_is_refused(counter: Counter, target: str, why: 
     ("request_", "why"),
     [
         ({"do": "steal"}, "`do` must be book, change, release, undo"),
-        ({"do": "book", "gpu": "atlas"}, "book knows no `gpu`"),
-        ({"do": "book", "gpus": ["atlas:0"]}, "until when? Give `until` or `for`"),
+        ({"do": "book", "gpu": "atlas"}, "book does not take `gpu`"),
+        ({"do": "book", "gpus": ["atlas:0"]}, "no end: give `until` or `for`"),
         ({"do": "book", "gpus": ["atlas:0"], "for": "2h", "until": "fri 18:00"}, "give `until` or `for`, not both"),
-        ({"do": "book", "gpus": [], "for": "2h"}, "which GPU? Name a host, or some of its GPUs such as atlas:0,1"),
-        ({"do": "book", "gpus": ["../x"], "for": "2h"}, '"../x" is no GPU: write a host, or atlas:0,1'),
+        ({"do": "book", "gpus": [], "for": "2h"}, "no GPU named: give a host, some of its GPUs such as atlas:0,1"),
+        ({"do": "book", "gpus": ["../x"], "for": "2h"}, '"../x" is not a GPU: write a host, or atlas:0,1'),
         ({"do": "book", "gpus": [7], "for": "2h"}, "`gpus` must be a list of texts"),
-        ({"do": "book", "gpus": ["atlas"], "for": 7}, "`for` must be a text"),
-        ({"do": "book", "gpus": ["atlas"], "for": "2h", "comment": "x" * 501}, "`comment` is longer than 500 letters"),
+        ({"do": "book", "gpus": ["atlas"], "for": 7}, "`for` must be text"),
+        ({"do": "book", "gpus": ["atlas"], "for": "2h", "comment": "x" * 501}, "`comment` is longer than 500"),
         ({"do": "book", "any": True, "for": "2h"}, "`any` must be a number of GPUs"),
         ({"do": "book", "any": -1, "for": "2h"}, "`any` must be a number of GPUs"),
-        ({"do": "release"}, "which booking? Give its `id`, or the GPUs"),
+        ({"do": "release"}, "no booking named: give its `id`, or the GPUs"),
         ({"do": "book", "gpus": ["atlas"], "for": "2h", "rrule": "FREQ=HOURLY"}, 'the rrule "FREQ=HOURLY" repeats too'),
     ],
 )
@@ -224,12 +227,9 @@ def test_what_repeats_is_refused_where_any_of_its_times_is_taken(counter: Counte
 
 def test_nothing_is_booked_in_the_past(counter: Counter) -> None:
     past = "2029-11-12 09:00"
-    assert (
-        refusal(lambda: counter.book("atlas:0", since=past, length="4h"))
-        == "it would begin 09:00, which is in the past"
-    )
+    assert refusal(lambda: counter.book("atlas:0", since=past, length="4h")) == "the start (09:00) is in the past"
     assert refusal(lambda: counter.book("atlas:0", length=None, until="2029-11-12 10:00")) == (
-        "it would end 10:00, before it begins 10:30"
+        "the end (10:00) is before the start (10:30)"
     )
 
 
@@ -237,7 +237,7 @@ def test_an_ended_booking_cannot_be_changed(counter: Counter) -> None:
     booking_id = counter.book("atlas:0")["bookings"][0]["id"]
     before = counter.path.read_bytes()
     counter.after(hours=3)
-    why = f"booking {booking_id} ended 12:30, and the past stays as it was"
+    why = f"booking {booking_id} ended 12:30 and can no longer change"
     assert refusal(lambda: counter.do(do="release", id=booking_id)) == why
     assert refusal(lambda: counter.do(do="change", id=booking_id, until="fri 18:00")) == why
     assert counter.path.read_bytes() == before
@@ -248,7 +248,7 @@ def test_release_ends_a_running_booking_now_and_removes_a_coming_one(counter: Co
     comes = counter.book("atlas:0", since="tomorrow 9:00")["bookings"][0]["id"]
     counter.after(hours=1)
     message = counter.do(do="release", id=runs)["said"]
-    assert message == "atlas:0 of alice: what is left until Mon 12 Nov 12:30 is released"
+    assert message == "atlas:0 of alice released (was until Mon 12 Nov 12:30)"
     counter.do(do="release", id=comes)
     (left,) = counter.content()["atlas"]["0"]
     assert (left["id"], left["date"]) == (runs, "2029-11-12 11:30+01:00")
@@ -257,7 +257,7 @@ def test_release_ends_a_running_booking_now_and_removes_a_coming_one(counter: Co
 def test_the_beginning_of_what_has_begun_stays(counter: Counter) -> None:
     booking_id = counter.book("atlas:0")["bookings"][0]["id"]
     counter.after(hours=1)
-    why = f"booking {booking_id} has begun, and its beginning stays"
+    why = f"booking {booking_id} has started, so its start cannot change"
     assert refusal(lambda: counter.do(do="change", id=booking_id, since="12:00")) == why
 
 
@@ -267,18 +267,18 @@ def test_the_beginning_of_what_has_begun_stays(counter: Counter) -> None:
 @pytest.mark.parametrize(
     ("limit", "request_", "why"),
     [
-        ({"max_duration_s": 3600}, {}, "it would last 2 h, but a booking may be 1 h long"),
+        ({"max_duration_s": 3600}, {}, "a booking may last 1 h at most; this one would last 2 h"),
         (
             {"max_ahead_s": 86400},
             {"since": "fri 9:00"},
-            "it would begin Fri 09:00, but bookings are made 1 d ahead",
+            "bookings can start 1 d ahead at most; this one would start Fri 09:00",
         ),
         (
             {"max_gpus": 2},
             {"gpus": ["atlas"]},
-            "that would be 4 GPUs of one person at the same time, but 2 are allowed",
+            "one person may book 2 GPUs at a time; this would make 4",
         ),
-        ({"max_gpu_hours": 7}, {"gpus": ["atlas"]}, "that would be 8 GPU-hours of one person, but 7 are allowed"),
+        ({"max_gpu_hours": 7}, {"gpus": ["atlas"]}, "one person may book 7 GPU-hours; this would make 8"),
     ],
 )
 def test_limits_bind_everybody_but_an_admin(
@@ -295,10 +295,10 @@ def test_what_somebody_has_already_counts(lab: Lab) -> None:
     counter.book("atlas:0,2")
     counter.book("atlas:3", since="12:30")  # not at the same time
     assert refusal(lambda: counter.book("zeus:0", length="1h")) == (
-        "that would be 3 GPUs of one person at the same time, but 2 are allowed"
+        "one person may book 2 GPUs at a time; this would make 3"
     )
     assert refusal(lambda: counter.book("zeus:0", since="15:00", length="5h")) == (
-        "that would be 11 GPU-hours of one person, but 10 are allowed"
+        "one person may book 10 GPU-hours; this would make 11"
     )
     assert counter.book("zeus:0", who=BOB)
 
@@ -306,4 +306,53 @@ def test_what_somebody_has_already_counts(lab: Lab) -> None:
 def test_an_extension_is_held_to_the_limits_too(lab: Lab) -> None:
     counter = Counter(lab, max_duration_s=3 * 3600)
     booking_id = counter.book("atlas:0")["bookings"][0]["id"]
-    assert refusal(lambda: counter.do(do="change", id=booking_id, length="4h")).startswith("it would last 4 h")
+    assert refusal(lambda: counter.do(do="change", id=booking_id, length="4h")).endswith("this one would last 4 h")
+
+
+BERLIN_VIEWER = BookingUser("alice", zone=ZoneInfo("Europe/Berlin"))
+
+
+def test_messages_have_the_times_of_a_viewer_in_another_zone_with_the_labs_beside_them(counter: Counter) -> None:
+    tokyo = BookingUser("alice", zone=ZoneInfo("Asia/Tokyo"))
+    until = "2029-11-12T22:30:00+09:00"  # the lab is in Paris, where it is 14:30
+    booked = counter.do(tokyo, do="book", gpus=["atlas:0"], until=until)
+    assert "until Mon 12 Nov 22:30 (lab: 14:30)" in booked["said"]
+    with pytest.raises(BookingRefusedError, match=r"until 22:30 \(lab: 14:30\)"):
+        counter.do(BookingUser("bob", zone=tokyo.zone), do="book", gpus=["atlas:0"], until=until)
+    late = counter.do(tokyo, do="book", gpus=["atlas:1"], until="2029-11-13T01:00:00+09:00", check=True)
+    assert "until Tue 13 Nov 01:00 (lab: Mon 17:00)" in late["said"]
+
+
+def test_a_viewer_whose_clock_shows_the_same_sees_no_second_time(counter: Counter) -> None:
+    assert "lab" not in counter.do(BERLIN_VIEWER, do="book", gpus=["atlas:0"], **{"for": "2h"})["said"]
+
+
+def test_an_unusual_end_and_an_unknown_name_are_to_be_confirmed(counter: Counter) -> None:
+    far = counter.do(do="book", gpus=["atlas:0"], until="2036-01-01 10:00", check=True)
+    assert far["confirm"] == ["it ends more than a year from now, Tue 1 Jan 2036 10:00"]
+    assert far["warnings"] == far["confirm"]
+    anybody = BookingUser("bbo", is_open=True)
+    typed = counter.do(anybody, do="book", gpus=["atlas:0"], length="2h", check=True)
+    assert typed["confirm"] == ["nobody called bbo has been seen here"]
+    counter.do(anybody, do="book", gpus=["atlas:0"], length="2h")
+    for_other: dict[str, Any] = {"do": "book", "gpus": ["atlas:2"], "length": "2h", "check": True}
+    assert "confirm" not in counter.do(**for_other, name="bbo")  # who has a booking by now
+    assert counter.do(**for_other, name="nobody")["confirm"]
+    assert "confirm" not in counter.do(**for_other)  # under one's own name
+
+
+def test_a_change_can_be_undone_by_the_id_in_its_response(counter: Counter) -> None:
+    change = counter.book("atlas:0")["change"]
+    assert counter.do(do="undo", undoes=change)["undoes"] == change
+    assert not any(counter.content().values())
+
+
+def test_a_person_is_listed_with_ones_own_bookings(counter: Counter) -> None:
+    counter.book("atlas:0")
+    counter.book("atlas:2", who=BOB)
+    transaction = counter.service.begin_read(BookingUser("", is_open=True))
+    for name, places in (("bob", ["atlas:2"]), ("", []), (None, ["atlas:0", "atlas:2"])):
+        listed = booking_service.list_service_bookings(transaction, person=name)["bookings"]
+        assert [booking["where"] for booking in listed] == places
+    own = booking_service.list_service_bookings(counter.service.begin_read(ALICE), person="")["bookings"]
+    assert [booking["where"] for booking in own] == ["atlas:0"]

@@ -92,7 +92,7 @@ def test_who_may_not_write_the_file_may_not_replace_it(lab: Lab) -> None:
     share(lab.data / "comments.json", 0, LAB_GROUP, 0o644)
     before = (lab.data / "comments.json").read_bytes()
     outcome = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
-    assert "belongs to root, and you may not write it" in outcome
+    assert "belongs to root, and you cannot write it" in outcome
     assert (lab.data / "comments.json").read_bytes() == before
 
 

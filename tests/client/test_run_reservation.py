@@ -179,7 +179,7 @@ def test_what_another_run_of_mine_has_booked_is_not_for_this_one(place: Place) -
 def test_the_lab_may_forbid_it_and_what_was_not_made_is_released_all_the_same(tmp_path: Path) -> None:
     place = Place(tmp_path, max_duration_s=3600)
     keeper = place.keeper(7200)
-    with pytest.raises(BookingRefusedError, match="a booking may be 1 h long"):
+    with pytest.raises(BookingRefusedError, match="a booking may last 1 h at most"):
         keeper.begin(place.after(0.5))
     keeper.release()
     assert keeper.own_bookings == {}

@@ -105,7 +105,7 @@ def test_a_booking_that_would_end_after_the_last_year_is_refused(lab: Lab, tmp_p
 def test_a_series_whose_first_time_is_after_the_last_year_is_refused(lab: Lab) -> None:
     friday, later = "2200-12-26 09:00", "2200-12-26 10:00"
     request = {"do": "book", "gpus": ["atlas:0"], "from": friday, "until": later, "rrule": "FREQ=YEARLY;BYMONTHDAY=1"}
-    with pytest.raises(UnclearRequestError, match="not happen once"):
+    with pytest.raises(UnclearRequestError, match="not occur within a year"):
         booking_service.handle_service_request(BookingService(lab.settings()), request, BookingUser("alice"))
 
 

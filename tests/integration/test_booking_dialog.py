@@ -104,7 +104,7 @@ def test_the_command_books_what_the_dialog_says(page: Page, tmp_path: Path) -> N
     lab = four(Lab(tmp_path))
     form, start, end = dialog(page), later(5), later(6)
     choose(form, "2", "3", until=end, comment=TRICKY, name="alice")
-    form.get_by_label("From when").fill(in_field(start))
+    form.get_by_label("Start time").fill(in_field(start))
     done = run_gpuboard(tmp_path, *command(form)[1:], "--yes", GPUBOARD_ZONE="UTC")
     assert done.returncode == 0, done.stderr
     bookings = booking_parser.parse_bookings((lab.data / "comments.json").read_bytes(), timezone.utc).rows
@@ -172,10 +172,10 @@ def test_beside_a_long_name_the_state_stays_whole(browser: Browser, tmp_path: Pa
 
 def test_an_end_that_has_the_focus_keeps_it(page: Page) -> None:
     form = dialog(page)
-    end = form.get_by_role("button", name="until +1 week")
+    end = form.get_by_role("button", name="End: 1 week")
     end.focus()
     page.keyboard.press("Enter")
-    expect(form.get_by_label("Until when")).not_to_have_value("")
+    expect(form.get_by_label("End time")).not_to_have_value("")
     expect(end).to_be_focused()
 
 
@@ -183,11 +183,13 @@ def test_the_dialog_names_missing_fields(page: Page) -> None:
     form = dialog(page)
     expect(said(form)).to_have_text("Choose a GPU.")
     form.get_by_role("checkbox", name=re.compile("^3 ")).check()
-    expect(said(form)).to_have_text("Say until when.")
-    form.get_by_label("Until when").fill(in_field(later(-1)))
-    expect(said(form)).to_have_text("It would end before it begins.")
+    expect(form.get_by_label("the command", exact=True)).to_be_visible()  # an end is chosen already
+    form.get_by_label("End time").fill("")
+    expect(said(form)).to_have_text("Choose an end time.")
+    form.get_by_label("End time").fill(in_field(later(-1)))
+    expect(said(form)).to_have_text("The end is before the start.")
     expect(form.locator("pre").first).to_be_hidden()
-    form.get_by_label("Until when").fill(in_field(later(1)))
+    form.get_by_label("End time").fill(in_field(later(1)))
     expect(form.get_by_label("the command", exact=True)).to_be_visible()
     expect(form.get_by_label("the JSON", exact=True)).to_be_hidden()
     form.get_by_label("Your name").fill("eve")
@@ -214,9 +216,9 @@ def test_a_click_copies(browser: Browser, still: str, where: str) -> None:
         text = form.get_by_label("the command", exact=True).inner_text()
         form.get_by_role("button", name="Copy the command").click()
         expect(said(form)).to_have_text("Copied.")
-        form.get_by_label("What for").focus()
+        form.get_by_label("Purpose (optional)").focus()
         form.page.keyboard.press("Control+V")
-        expect(form.get_by_label("What for")).to_have_value(text)
+        expect(form.get_by_label("Purpose (optional)")).to_have_value(text)
         assert form.page.evaluate("localStorage.getItem('gpuboard.me')") == "eve"
 
 
@@ -229,20 +231,29 @@ def test_what_is_booked_comes_with_the_command_that_releases_it(browser: Browser
         expect(lines.first).to_contain_text("atlas:1,2 carol until ")
         expect(lines.first).to_contain_text(re.compile(r"until [^·]+ · ICML run"))
         expect(lines.last).to_contain_text("atlas:2 dan from ")
-        form.get_by_role("button", name="Copy gpuboard release atlas:1,2").click()
+        form.get_by_role("button", name="Copy release command of atlas:1,2").click()
         expect(said(form)).to_have_text("Copied.")
         assert page.evaluate("navigator.clipboard.readText()") == "gpuboard release atlas:1,2"
         page.keyboard.press("Escape")
-        expect(dialog(page, "zeus").get_by_role("button", name="Copy gpuboard release zeus")).to_be_visible()
+        expect(dialog(page, "zeus").get_by_role("button", name="Copy release command of zeus")).to_be_visible()
 
 
 @pytest.mark.parametrize(
     ("hour", "ends"),
     [
-        (10, {"+2 h": "16T12:00", "today 18:00": "16T18:00", "tomorrow 09:00": "17T09:00", "Fri 18:00": "20T18:00"}),
-        (19, {"+2 h": "16T21:00", "tomorrow 09:00": "17T09:00", "Fri 18:00": "20T18:00"}),
-        (4 * 24 + 10, {"+2 h": "20T12:00", "today 18:00": "20T18:00", "tomorrow 09:00": "21T09:00"}),
-        (4 * 24 + 19, {"+2 h": "20T21:00", "tomorrow 09:00": "21T09:00", "Fri 18:00": "27T18:00"}),
+        (
+            10,
+            {
+                "2 h": "16T12:00",
+                "6 h": "16T16:00",
+                "today 18:00": "16T18:00",
+                "tomorrow 09:00": "17T09:00",
+                "Fri 18:00": "20T18:00",
+            },
+        ),
+        (19, {"2 h": "16T21:00", "6 h": "17T01:00", "tomorrow 09:00": "17T09:00", "Fri 18:00": "20T18:00"}),
+        (4 * 24 + 10, {"2 h": "20T12:00", "6 h": "20T16:00", "today 18:00": "20T18:00", "tomorrow 09:00": "21T09:00"}),
+        (4 * 24 + 19, {"2 h": "20T21:00", "6 h": "21T01:00", "tomorrow 09:00": "21T09:00", "Fri 18:00": "27T18:00"}),
     ],
 )
 def test_only_ends_that_lie_ahead_are_offered(browser: Browser, still: str, hour: int, ends: dict[str, str]) -> None:
@@ -258,9 +269,9 @@ def test_only_ends_that_lie_ahead_are_offered(browser: Browser, still: str, hour
         for end_button in form.locator(".ends button").all():
             end_button.click()
             ends_by_button[end_button.inner_text()] = (
-                form.get_by_label("Until when").input_value().removeprefix("2026-11-")
+                form.get_by_label("End time").input_value().removeprefix("2026-11-")
             )
-        assert ends_by_button == {**ends, "+1 week": week}
+        assert ends_by_button == {**ends, "1 week": week}
 
 
 def test_the_keyboard_alone_is_enough(page: Page) -> None:
@@ -272,7 +283,7 @@ def test_the_keyboard_alone_is_enough(page: Page) -> None:
         page.keyboard.press("Tab")
     page.keyboard.press("Space")
     for _ in range(20):
-        if page.evaluate("document.activeElement.ariaLabel") == "until +1 week":
+        if page.evaluate("document.activeElement.ariaLabel") == "End: 1 week":
             break
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
@@ -319,25 +330,43 @@ def test_nothing_is_fetched_for_it_before_it_is_wanted(browser: Browser, still: 
         )
 
 
-def test_where_it_cannot_be_fetched_the_link_leads_to_the_calendar(browser: Browser, still: str) -> None:
+def test_where_it_cannot_be_fetched_the_board_stays_and_says_so(browser: Browser, still: str) -> None:
     with context_of(browser) as context:
         context.route("**/assets/booking-dialog.js*", lambda route: route.abort())
         page = visit(context, still)
         page.locator("#atlas a.book").click()
-        page.wait_for_url("**/bookings.html#atlas")
+        expect(page.get_by_text("Not loaded: the server does not reply. Try again.")).to_be_visible()
+        assert page.url == still
+
+
+def test_a_control_that_names_gpus_opens_it_with_these_chosen_and_an_end(browser: Browser, still: str) -> None:
+    with context_of(browser) as context:
+        page = visit(context, still)
+        page.evaluate("document.querySelector('main').append(createCopyButton('x', 'Book both'))")
+        page.evaluate(
+            "Object.assign(document.querySelector('main').lastChild.dataset, { gpus: 'atlas:1,3', hours: 4 })"
+        )
+        opener = page.get_by_role("button", name="Copy x")
+        opener.click()
+        form = page.get_by_role("dialog")
+        expect(form.get_by_role("checkbox", checked=True)).to_have_count(2)
+        end = datetime.fromisoformat(form.get_by_label("End time").input_value() + "+00:00")
+        assert abs(end - later(4 / 24)) < timedelta(minutes=2)
+        page.keyboard.press("Escape")
+        expect(opener).to_be_focused()
 
 
 def test_a_card_that_is_made_anew_changes_nothing_in_it(browser: Browser, tmp_path: Path) -> None:
     with following(browser, Board(tmp_path), tmp_path) as board:
         form = dialog(board.page, "juno")
         choose(form, "1", until=later(1), comment="half a sen")
-        form.get_by_label("What for").focus()
+        form.get_by_label("Purpose (optional)").focus()
         board.host("juno", user="zoe")
         board.host("mars", user="zoe")
         board.next()
         expect(board.page.locator("#juno li > b")).to_have_text("zoe")
-        expect(form.get_by_label("What for")).to_be_focused()
-        expect(form.get_by_label("What for")).to_have_value("half a sen")
+        expect(form.get_by_label("Purpose (optional)")).to_be_focused()
+        expect(form.get_by_label("Purpose (optional)")).to_have_value("half a sen")
         assert command(form)[2] == "juno:1"
         board.page.keyboard.press("Escape")
         expect(board.page.locator("#juno a.book")).to_be_focused()

@@ -14,6 +14,9 @@ from playwright.sync_api import Browser, Route, expect
 from tests.support.board_fixture import soon
 from tests.support.booking_dialog import (
     DAY,
+    LAPTOP,
+    PHONE,
+    TOO_WIDE,
     TRICKY,
     BookingSite,
     at_rest,
@@ -27,6 +30,7 @@ from tests.support.booking_dialog import (
     serve_bookings,
     visit,
 )
+from tests.support.page_checks import each_view, run_axe
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +51,9 @@ def test_an_open_board_takes_a_booking_from_whoever_says_a_name(browser: Browser
     with context_of(browser) as context:
         page = visit(context, free_for_all.url)
         form = dialog(page)
-        expect(form).to_contain_text("Anybody can book here: say who you are.")
+        expect(form).to_contain_text("Enter your name to book")
         choose(form, "0", "1", until=end, comment=TRICKY)
-        expect(said(form)).to_have_text("Say who you are.")
+        expect(said(form)).to_have_text("Enter your name.")
         form.get_by_label("Name").fill("bob")
         expect(said(form)).to_contain_text("atlas:0,1 for bob from now until ")
         expect(said(form).locator("span")).to_have_text("atlas:0 is busy: in use by alice")
@@ -77,7 +81,7 @@ def test_what_overlaps_is_refused_in_the_words_of_the_booking_service(
         press(form, "Book")
         expect(said(form)).to_have_class("bad")
         assert [booking[2] for booking in free_for_all.booked()] == ["carol"]
-        assert form.get_by_label("Until when").input_value() == in_field(end)
+        assert form.get_by_label("End time").input_value() == in_field(end)
 
 
 def test_one_changes_and_releases_what_is_ones_own(browser: Browser, free_for_all: BookingSite) -> None:
@@ -97,22 +101,23 @@ def test_one_changes_and_releases_what_is_ones_own(browser: Browser, free_for_al
         form.get_by_label("Name").fill("Bob")
         form.get_by_role("button", name=re.compile("^Change atlas:3")).click()
         expect(form.get_by_role("heading", level=2)).to_have_text("Change atlas:3")
-        expect(said(form)).to_have_text("Nothing is changed yet.")
-        form.get_by_label("From when").fill(in_field(start))
-        form.get_by_label("Until when").fill(in_field(end))
-        form.get_by_label("What for").fill("moved")
+        expect(said(form)).to_have_text("Nothing changed yet.")
+        form.get_by_label("Start time").fill(in_field(start))
+        form.get_by_label("End time").fill(in_field(end))
+        form.get_by_label("Purpose (optional)").fill("moved")
         expect(said(form)).to_contain_text("atlas:3 for bob from ")
-        press(form, "Change")
+        press(form, "Save changes")
         expect(said(form)).to_contain_text("Changed: atlas:3 for bob")
         assert free_for_all.booked()[1] == ("atlas", "3", "bob", end, "moved")
         assert json.loads((free_for_all.lab.data / "comments.json").read_text())["atlas"]["3"]["kept"] == 1
         at_rest(form).get_by_role("button", name=re.compile("^Release atlas:3")).click()
-        form.get_by_role("button", name="No, keep").click()
-        assert len(free_for_all.booked()) == 2
-        form.get_by_role("button", name=re.compile("^Release atlas:3")).click()
-        expect(form.get_by_role("button", name="Yes, release")).to_be_focused()
-        form.page.keyboard.press("Enter")
-        expect(said(form)).to_contain_text("Released: atlas:3")
+        expect(said(form)).to_contain_text("atlas:3 of bob released (was from ")
+        assert [booking[2] for booking in free_for_all.booked()] == ["carol"]
+        press(form, "Undo")
+        expect(said(form)).to_contain_text("Undone: the release by bob")
+        assert free_for_all.booked()[1] == ("atlas", "3", "bob", end, "moved")
+        at_rest(form).get_by_role("button", name=re.compile("^Release atlas:3")).click()
+        expect(said(form)).to_contain_text("atlas:3 of bob released (was ")
         expect(form.get_by_role("listitem")).to_have_count(1)
         assert [booking[2] for booking in free_for_all.booked()] == ["carol"]
 
@@ -125,9 +130,9 @@ def test_the_beginning_of_what_has_begun_stays_and_its_comment_can_go(
         form = dialog(visit(context, free_for_all.url))
         form.get_by_label("Name").fill("bob")
         form.get_by_role("button", name=re.compile("^Change atlas")).click()
-        expect(form.get_by_label("From when")).to_be_hidden()
-        form.get_by_label("What for").fill("")
-        press(form, "Change")
+        expect(form.get_by_label("Start time")).to_be_hidden()
+        form.get_by_label("Purpose (optional)").fill("")
+        press(form, "Save changes")
         expect(said(form)).to_contain_text("Changed: atlas for bob")
         ((_, gpu_key, _, until, comment),) = free_for_all.booked()
         assert (gpu_key, comment) == ("*", "")
@@ -163,13 +168,12 @@ def test_a_change_and_a_release_name_the_host(browser: Browser, free_for_all: Bo
         form = dialog(visit(context, free_for_all.url))
         form.get_by_label("Name").fill("bob")
         form.get_by_role("button", name=re.compile("^Change atlas:2")).click()
-        form.get_by_label("What for").fill("mine")
-        press(form, "Change")
+        form.get_by_label("Purpose (optional)").fill("mine")
+        press(form, "Save changes")
         expect(said(form)).to_contain_text("Changed: atlas:2 for bob")
         assert [booking[4] for booking in free_for_all.booked()] == ["mine", ""]
         at_rest(form).get_by_role("button", name=re.compile("^Release atlas:2")).click()
-        form.get_by_role("button", name="Yes, release").click()
-        expect(said(form)).to_contain_text("Released: atlas:2")
+        expect(said(form)).to_contain_text("atlas:2 of ")
         assert [booking[0] for booking in free_for_all.booked()] == ["zeus"]
 
 
@@ -181,16 +185,84 @@ def test_a_repeating_booking_keeps_its_times(browser: Browser, free_for_all: Boo
         form.get_by_label("Name").fill("bob")
         expect(form.get_by_role("listitem")).to_contain_text(", first tomorrow")
         form.get_by_role("button", name=re.compile("^Change atlas:1")).click()
-        expect(form.get_by_label("What for")).to_be_focused()
-        expect(form.get_by_label("Until when")).to_be_hidden()
-        press(form, "Back to a new booking")
+        expect(form.get_by_label("Purpose (optional)")).to_be_focused()
+        expect(form.get_by_label("End time")).to_be_hidden()
+        press(form, "New booking")
         expect(form.get_by_role("heading", level=2)).to_have_text("Book atlas")
         form.get_by_role("button", name=re.compile("^Change atlas:1")).click()
-        form.get_by_label("What for").fill("course")
-        press(form, "Change")
+        form.get_by_label("Purpose (optional)").fill("course")
+        press(form, "Save changes")
         expect(said(form)).to_contain_text("Changed: atlas:1 for bob")
         entry = json.loads((free_for_all.lab.data / "comments.json").read_text())["atlas"]["1"]
         assert {**weekly, "comment": "course"}.items() <= entry.items()
+
+
+def test_two_clicks_book_two_gpus_for_six_hours(browser: Browser, free_for_all: BookingSite) -> None:
+    with context_of(browser) as context:
+        context.add_init_script("if (location.host) localStorage.setItem('gpuboard.me', 'bob')")
+        page = visit(context, free_for_all.url)
+        page.evaluate("document.querySelector('main').append(createCopyButton('x', 'Book'))")
+        page.evaluate("document.querySelector('main').lastChild.dataset.gpus = 'atlas:1,3'")
+        page.get_by_role("button", name="Copy x").click()
+        form = page.get_by_role("dialog")
+        expect(form.get_by_role("button", name="Book", exact=True)).to_be_focused()
+        press(form, "Book")
+        expect(said(form)).to_contain_text("Booked: atlas:1,3 for bob from now until ")
+        assert [booking[1:3] for booking in free_for_all.booked()] == [("1", "bob"), ("3", "bob")]
+        assert abs(free_for_all.booked()[0][3] - later(0.25)) < timedelta(minutes=2)
+        press(form, "Undo")
+        expect(said(form)).to_contain_text("atlas:1,3 no longer booked")
+        assert free_for_all.booked() == []
+
+
+def test_an_unusual_end_and_an_unknown_name_are_asked_about(browser: Browser, free_for_all: BookingSite) -> None:
+    with context_of(browser) as context:
+        form = dialog(visit(context, free_for_all.url))
+        choose(form, "3", until=later(500), name="bbo")
+        form.get_by_role("button", name="Book", exact=True).dblclick()
+        expect(said(form)).to_contain_text("Please check: it ends more than a year from now, ")
+        expect(said(form)).to_contain_text("nobody called bbo has been seen here")
+        assert free_for_all.booked() == []
+        form.get_by_label("End time").fill(in_field(later(1)))
+        expect(form.get_by_role("button", name="Book", exact=True)).to_be_visible()
+        press(form, "Book")
+        expect(said(form)).to_have_text("Please check: nobody called bbo has been seen here.")
+        form.page.wait_for_timeout(700)  # what comes at once is the second of a double click
+        press(form, "Book anyway")
+        expect(said(form)).to_contain_text("Booked: atlas:3 for bbo")
+
+
+def test_me_lists_what_is_ones_own_and_releases_it_with_one_click(browser: Browser, free_for_all: BookingSite) -> None:
+    free_for_all.lab.book(
+        {
+            "atlas": {
+                "2": {"name": "carol", "date": soon(3 * DAY)},
+                "3": {"name": "bob", "date": soon(DAY), "id": "b3"},
+            },
+            "zeus": {"0": {"name": "bob", "date": soon(DAY), "id": "b0"}},
+        }
+    )
+    with context_of(browser) as context:
+        page = visit(context, free_for_all.url)
+        button = page.get_by_role("button", name="Me", exact=True)
+        button.focus()
+        page.keyboard.press("Enter")
+        form = page.get_by_role("dialog", name="My bookings and notifications")
+        form.get_by_label("Your name").fill("bob")
+        page.keyboard.press("Enter")
+        expect(form.get_by_role("listitem")).to_have_count(2)
+        form.get_by_role("button", name=re.compile("^Release zeus:0")).click()
+        expect(said(form)).to_contain_text("zeus:0 of bob released (was until ")
+        expect(form.get_by_role("listitem")).to_have_count(1)
+        assert [booking[2] for booking in free_for_all.booked()] == ["carol", "bob"]
+        press(form, "Undo")
+        expect(form.get_by_role("listitem")).to_have_count(2)
+        for rules in each_view(page, LAPTOP["width"], PHONE["width"]):
+            assert run_axe(page, rules, "dialog, .bar").faults == []
+            assert page.evaluate(TOO_WIDE) == []
+        page.keyboard.press("Escape")
+        expect(form).to_be_hidden()
+        expect(button).to_be_focused()
 
 
 def test_the_keyboard_alone_books(browser: Browser, free_for_all: BookingSite) -> None:
@@ -201,7 +273,7 @@ def test_the_keyboard_alone_books(browser: Browser, free_for_all: BookingSite) -
         form = page.get_by_role("dialog")
         expect(form.get_by_role("checkbox", name="All GPUs of atlas")).to_be_focused()
         page.keyboard.press("Space")
-        for label, key in (("until +2 h", "Enter"), ("", "")):
+        for label, key in (("End: 2 h", "Enter"), ("", "")):
             for _ in range(20):
                 name = page.evaluate("document.activeElement.ariaLabel ?? document.activeElement.name")
                 if name == (label or "name"):
@@ -215,12 +287,27 @@ def test_the_keyboard_alone_books(browser: Browser, free_for_all: BookingSite) -
         assert [booking[:3] for booking in free_for_all.booked()] == [("atlas", "*", "gil")]
 
 
-def test_times_of_another_zone_are_labelled_and_mean_the_same(browser: Browser, free_for_all: BookingSite) -> None:
-    end = later(2).astimezone(timezone(timedelta(hours=9)))
+def test_the_dialog_speaks_the_time_of_its_viewer_with_the_labs_beside_it(
+    browser: Browser, free_for_all: BookingSite
+) -> None:
+    end = later(0.1).astimezone(timezone(timedelta(hours=9)))
+    both = f"until .*{end:%H:%M} \\(lab: .*{end.astimezone(timezone.utc):%H:%M}\\)"
     with context_of(browser, timezone_id="Asia/Tokyo") as context:
         form = dialog(visit(context, free_for_all.url))
-        expect(form).to_contain_text("in your zone (Asia/Tokyo); the booking service answers in its own (UTC)")
+        expect(form).to_contain_text("Times are yours (Tokyo); lab: UTC")
         choose(form, "3", until=end, name="bob")
+        expect(said(form)).to_contain_text(re.compile(both))
         press(form, "Book")
-        expect(said(form)).to_contain_text("Booked")
+        expect(said(form)).to_contain_text(re.compile(f"Booked: .*{both}"))
         assert free_for_all.booked()[0][3] == end
+        expect(form.get_by_role("listitem")).to_contain_text(re.compile(both))
+        choose(form, "3", until=end, name="bob")
+        expect(said(form)).to_contain_text(re.compile(f"is booked by bob .*{both}"))
+
+
+def test_a_viewer_in_the_labs_own_time_sees_no_second_time(browser: Browser, free_for_all: BookingSite) -> None:
+    with context_of(browser, timezone_id="Africa/Abidjan") as context:  # another name for UTC
+        form = dialog(visit(context, free_for_all.url))
+        choose(form, "3", until=later(1), name="bob")
+        expect(said(form)).to_contain_text("atlas:3 for bob")
+        expect(form).not_to_contain_text(re.compile("lab: |Times are yours"))

@@ -50,8 +50,8 @@ def test_what_cannot_be_a_token_is_reported_and_not_kept(browser: Browser, by_to
         page = visit(context, by_token.url)
         form = dialog(page)
         form.get_by_label("Token", exact=True).fill(text)
-        press(form, "Use the token")
-        expect(said(form)).to_contain_text("This is no token")
+        press(form, "Sign in")
+        expect(said(form)).to_contain_text("The token has invalid characters")
         expect(form.get_by_label("Token", exact=True)).to_be_focused()
         assert page.evaluate("localStorage.getItem('gpuboard.token')") is None
 
@@ -60,7 +60,7 @@ def test_a_token_that_was_kept_and_cannot_be_one_is_not_used(browser: Browser, b
     with context_of(browser) as context:
         keep_token(context, "gpuboard_abc\u2026")
         form = dialog(visit(context, by_token.url))
-        expect(said(form)).to_have_text("Say who you are first: give your token.")
+        expect(said(form)).to_have_text("Sign in with your token.")
         expect(form.get_by_label("Token", exact=True)).to_be_visible()
 
 
@@ -70,13 +70,13 @@ def test_a_token_says_who_one_is(browser: Browser, by_token: BookingSite) -> Non
         page = visit(context, by_token.url)
         form = dialog(page)
         expect(form).to_contain_text("gpuboard token NAME")
-        expect(said(form)).to_have_text("Say who you are first: give your token.")
+        expect(said(form)).to_have_text("Sign in with your token.")
         form.get_by_label("Token", exact=True).fill("nonsense")
-        press(form, "Use the token")
-        expect(said(form)).to_contain_text("this token is not known here")
+        press(form, "Sign in")
+        expect(said(form)).to_contain_text("unknown or revoked token")
         form.get_by_label("Token", exact=True).fill(by_token.token("alice"))
         page.keyboard.press("Enter")
-        expect(form).to_contain_text("You are alice.")
+        expect(form).to_contain_text("Signed in as alice")
         expect(form.get_by_label("Token", exact=True)).to_be_hidden()
         expect(form.get_by_role("button", name="Change")).to_have_count(0)
         choose(form, "3", until=later(2))
@@ -85,9 +85,9 @@ def test_a_token_says_who_one_is(browser: Browser, by_token: BookingSite) -> Non
         expect(said(form)).to_contain_text("Booked: atlas:3 for alice")
         expect(form.get_by_role("button", name="Change atlas:3")).to_be_visible()
         page.reload()
-        expect(dialog(page)).to_contain_text("You are alice.")
+        expect(dialog(page)).to_contain_text("Signed in as alice")
         assert page.evaluate("localStorage.getItem('gpuboard.me')") == "alice"
-        press(form, "Forget the token")
+        press(form, "Sign out")
         expect(form.get_by_label("Token", exact=True)).to_be_visible()
         assert page.evaluate("localStorage.getItem('gpuboard.token')") is None
 
@@ -98,10 +98,10 @@ def test_an_admin_may_change_everybodys(browser: Browser, by_token: BookingSite)
     with context_of(browser) as context:
         keep_token(context, token)
         form = dialog(visit(context, by_token.url))
-        expect(form).to_contain_text("You are root, an admin.")
+        expect(form).to_contain_text("Signed in as root (admin)")
         form.get_by_role("button", name=re.compile("^Release atlas:2")).click()
         form.get_by_role("button", name="Yes, release").click()
-        expect(said(form)).to_contain_text("Released: atlas:2")
+        expect(said(form)).to_contain_text("atlas:2 of ")
         assert by_token.booked() == []
 
 
@@ -109,7 +109,7 @@ def test_where_nobody_books_for_others_there_is_no_name_to_give(browser: Browser
     with serve_bookings(tmp_path, GPUBOARD_BOOK_FOR_OTHERS="no") as booking_site, context_of(browser) as context:
         keep_token(context, booking_site.token("alice"))
         form = dialog(visit(context, booking_site.url))
-        expect(form).to_contain_text("You are alice.")
+        expect(form).to_contain_text("Signed in as alice")
         expect(form.get_by_label("Name")).to_be_hidden()
 
 
@@ -130,12 +130,12 @@ def test_with_a_booking_service_axe_finds_nothing_either(browser: Browser, by_to
     with context_of(browser) as context:
         page = visit(context, by_token.url)
         form = dialog(page)
-        expect(said(form)).to_have_text("Say who you are first: give your token.")
+        expect(said(form)).to_have_text("Sign in with your token.")
         for is_known in (False, True):
             if is_known:
                 form.get_by_label("Token", exact=True).fill(by_token.token("alice"))
-                press(form, "Use the token")
-                expect(form).to_contain_text("You are alice.")
+                press(form, "Sign in")
+                expect(form).to_contain_text("Signed in as alice")
             choose(form, "0", until=later(1))
             if is_known:
                 expect(said(form)).to_contain_text("atlas:0 for alice")

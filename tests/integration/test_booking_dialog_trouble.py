@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from site_builder.core.model import BookingPolicy
 from site_builder.web import rate_limit
-from tests.support.board_fixture import Lab
+from tests.support.board_fixture import Lab, soon
 from tests.support.booking_dialog import (
     DAY,
     BookingSite,
@@ -76,7 +76,7 @@ def test_a_user_who_is_faster_than_the_booking_service_books_too(browser: Browse
         expect(said(form)).to_have_text("")
         for _ in range(2):
             page.keyboard.press("Enter")
-            expect(said(form)).to_have_text("Waiting for the booking service to answer.")
+            expect(said(form)).to_have_text("Waiting for the booking service …")
         let_go(page, waiting)
         let_go(page, waiting)
         expect(said(form)).to_contain_text("Booked: atlas:3 for gil")
@@ -103,7 +103,7 @@ def test_a_booking_service_that_could_not_answer_is_asked_again(
             press(form, "Book")
             expect(said(form)).to_contain_text("Booked: atlas:3 for bob")
         else:
-            form.get_by_label("What for").press("x")
+            form.get_by_label("Purpose (optional)").press("x")
             expect(said(form)).to_contain_text("atlas:3 for bob from now")
 
 
@@ -122,12 +122,12 @@ def test_a_booking_under_way_leaves_the_form_of_the_next_host_alone(
         dialog(page, "zeus")
         choose(form, until=end, comment="mine", name="bob")
         press(form, "Book")
-        expect(said(form)).to_contain_text("What you asked for atlas is still under way")
+        expect(said(form)).to_contain_text("Your request for atlas is still being sent.")
         let_go(page, waiting)
         expect(said(form)).to_contain_text("zeus:0 for bob from now")
         assert [booking[:3] for booking in free_for_all.booked()] == [("atlas", "3", "bob")]
-        expect(form.get_by_label("What for")).to_have_value("mine")
-        expect(form.get_by_label("Until when")).to_have_value(in_field(end))
+        expect(form.get_by_label("Purpose (optional)")).to_have_value("mine")
+        expect(form.get_by_label("End time")).to_have_value(in_field(end))
         expect(form.get_by_role("checkbox")).to_be_checked()
         press(form, "Book")
         let_go(page, waiting)
@@ -144,10 +144,10 @@ def test_who_opens_the_dialog_again_sees_what_was_under_way(browser: Browser, fr
         page.keyboard.press("Escape")
         expect(form).to_be_hidden()
         dialog(page)
-        form.get_by_label("What for").fill("next")
+        form.get_by_label("Purpose (optional)").fill("next")
         let_go(page, waiting)
         expect(form.get_by_role("listitem")).to_contain_text("atlas:3 bob until ")
-        expect(form.get_by_label("What for")).to_have_value("next")
+        expect(form.get_by_label("Purpose (optional)")).to_have_value("next")
 
 
 def test_a_booking_service_that_is_gone_is_reported_and_the_form_stays(browser: Browser, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_booking_service_that_is_gone_is_reported_and_the_form_stays(browser: 
         expect(said(form)).to_contain_text("atlas:3 for bob")
         booking_site.stop()
         press(form, "Book")
-        expect(said(form)).to_contain_text("The booking service does not answer")
+        expect(said(form)).to_contain_text("No reply. Check the calendar before you retry.")
         expect(form.get_by_label("Name")).to_have_value("bob")
 
 
@@ -167,14 +167,14 @@ def test_an_address_without_a_booking_service_is_reported(browser: Browser, tmp_
     lab.build(booking_policy=BookingPolicy(url="book"))
     with served(lab.www, tmp_path / "server") as site, context_of(browser) as context:
         form = dialog(visit(context, site.url))
-        expect(said(form)).to_contain_text("ask its admin to check GPUBOARD_BOOK_URL")
+        expect(said(form)).to_contain_text("Ask the admin to check GPUBOARD_BOOK_URL")
 
 
 def test_who_asks_too_often_is_reported_to_wait(browser: Browser, free_for_all: BookingSite) -> None:
     with context_of(browser) as context:
         page = visit(context, free_for_all.url)
         form = dialog(page)
-        expect(form).to_contain_text("Anybody can book here")
+        expect(form).to_contain_text("Enter your name to book")
         full = {
             "127.0.0.1": [rate_limit.BUCKET_CAPACITY, time.time() + DAY]
         }  # a vessel that does not empty while we look
@@ -207,3 +207,37 @@ def test_the_second_of_two_tabs_is_told_who_was_first(browser: Browser, free_for
         expect(said(forms[0])).to_contain_text("Booked: atlas:3 for ann")
         expect(said(forms[1])).to_contain_text("atlas:3 is booked by ann")
         assert [booking[2] for booking in free_for_all.booked()] == ["ann"]
+
+
+def test_bookings_that_cannot_be_loaded_are_never_none(browser: Browser, tmp_path: Path) -> None:
+    with serve_bookings(tmp_path, GPUBOARD_BOOK_OPEN="yes") as booking_site, context_of(browser) as context:
+        booking_site.lab.book({"atlas": {"2": {"name": "carol", "date": soon(3 * DAY)}}})
+        booking_site.builder.build(time.time())
+        page = visit(context, booking_site.url)
+        context.route("**/book?host=*", lambda route: route.abort())
+        form = dialog(page)
+        expect(form).to_contain_text("Could not be loaded. The board shows:")
+        expect(form.get_by_role("listitem")).to_contain_text("atlas:2 carol until ")
+        expect(form).not_to_contain_text("No bookings")
+        page.keyboard.press("Escape")
+        form = dialog(page, "zeus")
+        expect(form).to_contain_text("Could not be loaded. The board shows none.")
+
+
+@pytest.mark.parametrize("opener", ["#atlas a.book", "button.watch"])
+def test_a_dialog_that_cannot_be_loaded_leaves_the_board_as_it_is(
+    browser: Browser, free_for_all: BookingSite, opener: str
+) -> None:
+    with context_of(browser) as context:
+        page = visit(context, free_for_all.url)
+        if opener == "button.watch":  # this board sends no mail
+            page.evaluate("document.querySelector('main').append(createCopyButton('x', 'Notify me'))")
+            page.evaluate("document.querySelector('main').lastChild.className = 'watch'")
+        context.set_offline(True)
+        page.locator(opener).click()
+        expect(page.get_by_role("status").filter(has_text="Not loaded: the server does not reply.")).to_be_visible()
+        assert page.url == free_for_all.url
+        expect(page.locator("#atlas")).to_be_visible()
+        context.set_offline(False)
+        page.locator("#atlas a.book").click()
+        expect(page.get_by_role("dialog")).to_be_visible()

@@ -198,7 +198,7 @@ def test_the_board_answers_while_many_wait_for_the_booking_service(place: Place)
             request.join()
     refused = [request for request in answers if request.status == 503]
     assert refused[0].headers["Retry-After"] == "10"
-    assert refused[0].said["error"] == "too many requests just now: try again in a moment"
+    assert refused[0].said["error"] == "the booking service is busy: try again in a moment"
     assert [request.status for request in answers].count(200) == 1
     assert sorted(place.booked()) == [("atlas", "0", "alice"), ("atlas", "1", "alice")]
 

@@ -52,8 +52,8 @@ def waiting(booking_site: BookingSite) -> list[tuple[str, str, str | None]]:
 
 
 def dialog(page: Page) -> Locator:
-    page.get_by_role("button", name="Notify me", exact=True).click()
-    watch_dialog = page.get_by_role("dialog", name="Tell me when GPUs are free")
+    page.locator("button.watch").click()
+    watch_dialog = page.get_by_role("dialog", name="Notify me when GPUs are free")
     expect(watch_dialog).to_be_visible()
     return watch_dialog
 
@@ -72,28 +72,29 @@ def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, booking_site:
     with context_of(browser) as context:
         page = visit(context, booking_site.url)
         form = dialog(page)
-        expect(form).to_contain_text("Anybody can ask here: say who you are.")
-        expect(said(form)).to_have_text("Say what you wait for.")
-        form.get_by_label("What for").fill("three A100s for 4h on atlas")
-        expect(said(form)).to_have_text("Say who you are.")
+        expect(form).to_contain_text("Enter your name to get notified")
+        expect(said(form)).to_have_text("Enter the GPUs that you need.")
+        form.get_by_label("GPUs", exact=True).fill("three A100s for 4h on atlas")
+        expect(said(form)).to_have_text("Enter your name.")
         form.get_by_label("Your name").fill("bob")
-        form.get_by_label("By").select_option("mail")
+        form.get_by_label("Notify by").select_option("mail")
         expect(said(form)).to_contain_text(
-            "bob is told by mail when there are 3 A100 free on atlas for 4 h or longer, until "
+            "we will notify bob by mail when there are 3 A100 free on atlas for 4 h or longer, until "
         )
-        expect(said(form).locator("span")).to_have_text("that is so already: atlas:1,2,3")
+        expect(said(form).locator("span")).to_have_text("free already: atlas:1,2,3")
         assert waiting(booking_site) == []
-        press(form, "Tell me")
-        expect(said(form)).to_contain_text("Watched: bob is told by mail when there are 3 A100 free on atlas")
+        press(form, "Notify me")
+        expect(said(form)).to_have_class("good")
+        expect(said(form)).to_contain_text("we will notify bob by mail when there are 3 A100 free on atlas")
         assert waiting(booking_site) == [("bob", "3 A100 free on atlas for 4 h or longer", "mail")]
         line = form.get_by_role("listitem")
         expect(line).to_contain_text("3 A100 free on atlas for 4 h or longer · by mail, until ")
-        expect(form.get_by_label("What for")).to_have_value("")
+        expect(form.get_by_label("GPUs", exact=True)).to_have_value("")
         form.get_by_label("Your name").fill("carol")
         expect(line).to_have_count(0)
         form.get_by_label("Your name").fill("bob")
-        press(form, "End: 3 A100 free on atlas for 4 h or longer")
-        expect(said(form)).to_contain_text("Ended: bob is not told of this any more: 3 A100 free on atlas")
+        press(form, "Cancel: 3 A100 free on atlas for 4 h or longer")
+        expect(said(form)).to_contain_text("bob will no longer be notified of 3 A100 free on atlas")
         expect(line).to_have_count(0)
         assert waiting(booking_site) == []
 
@@ -102,22 +103,22 @@ def test_the_dialog_shows_the_error_of_the_service(browser: Browser, booking_sit
     with context_of(browser) as context:
         form = dialog(visit(context, booking_site.url))
         form.get_by_label("Your name").fill("bob")
-        form.get_by_label("What for").fill("<img src=x onerror=alert(1)> A100")
+        form.get_by_label("GPUs", exact=True).fill("<img src=x onerror=alert(1)> A100")
         expect(said(form)).to_contain_text('is not understood at "<img": write "2 A100 free on one host"')
         expect(said(form)).to_have_class("bad")
         press(form, "1 A100 free")
-        expect(form.get_by_label("What for")).to_have_value("1 A100 free")
-        expect(said(form)).to_contain_text("bob is told when there is 1 A100 free, until ")
+        expect(form.get_by_label("GPUs", exact=True)).to_have_value("1 A100 free")
+        expect(said(form)).to_contain_text("we will notify bob when there is 1 A100 free, until ")
 
 
 def test_the_keyboard_alone_is_enough(browser: Browser, booking_site: BookingSite) -> None:
     with context_of(browser) as context:
         page = visit(context, booking_site.url)
-        opener = page.get_by_role("button", name="Notify me", exact=True)
+        opener = page.locator("button.watch")
         opener.focus()
         page.keyboard.press("Enter")
         form = page.get_by_role("dialog")
-        expect(form.get_by_label("What for")).to_be_focused()
+        expect(form.get_by_label("GPUs", exact=True)).to_be_focused()
         expect(form.get_by_label("Your name")).to_be_visible()  # once the service has answered that it wants one
         page.keyboard.type("2 GPUs")
         for _ in range(9):
@@ -126,7 +127,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser, booking_site: BookingSit
             page.keyboard.press("Tab")
         page.keyboard.type("dora")
         page.keyboard.press("Enter")
-        expect(said(form)).to_contain_text("Watched: dora is told when there are 2 GPUs free on one host, until ")
+        expect(said(form)).to_contain_text("we will notify dora when there are 2 GPUs free on one host, until ")
         page.keyboard.press("Escape")
         expect(form).to_be_hidden()
         expect(opener).to_be_focused()
@@ -138,11 +139,9 @@ def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(browser: Browser
         page = visit(context, booking_site.url)
         form = dialog(page)
         form.get_by_label("Your name").fill("bob")
-        form.get_by_label("What for").fill("9 A100")
-        expect(said(form).locator("span")).to_have_text(
-            "no host of the board has 9 GPUs now; the most that one has is 4"
-        )
-        press(form, "Tell me")
+        form.get_by_label("GPUs", exact=True).fill("9 A100")
+        expect(said(form).locator("span")).to_have_text("no host has 9 GPUs; the largest has 4")
+        press(form, "Notify me")
         expect(form.get_by_role("listitem")).to_have_count(1)
         for rules in each_view(page, LAPTOP["width"], PHONE["width"]):
             assert run_axe(page, rules, "dialog, .need").faults == []
@@ -172,14 +171,33 @@ def test_the_dialog_asks_for_a_token(browser: Browser, tmp_path: Path) -> None:
     try:
         with context_of(browser) as context:
             form = dialog(visit(context, booking_site.url))
-            expect(said(form)).to_have_text("Say who you are first: give your token.")
+            expect(said(form)).to_have_text("Sign in with your token.")
             expect(form.get_by_label("Your name")).to_be_hidden()
             form.get_by_label("Token", exact=True).fill(booking_site.token("alice"))
-            press(form, "Use the token")
-            expect(form).to_contain_text("You are alice.")
-            form.get_by_label("What for").fill("9 GPUs")
-            press(form, "Tell me")
-            expect(said(form)).to_contain_text("Watched: alice is told when there are 9 GPUs free on one host, until ")
+            press(form, "Sign in")
+            expect(form).to_contain_text("Signed in as alice")
+            form.get_by_label("GPUs", exact=True).fill("9 GPUs")
+            press(form, "Notify me")
+            expect(said(form)).to_contain_text("we will notify alice when there are 9 GPUs free on one host, until ")
             assert waiting(booking_site) == [("alice", "9 GPUs free on one host", None)]
+    finally:
+        booking_site.stop()
+
+
+def test_nobody_is_promised_a_notification_that_cannot_reach_them(browser: Browser, tmp_path: Path) -> None:
+    booking_site = BookingSite(tmp_path, None, GPUBOARD_MAIL=MAIL, GPUBOARD_BOOK_OPEN="yes")
+    booking_site.builder.close()
+    settings = booking_site.lab.settings(booking_policy=BookingPolicy(url="book"), alerts=AlertSettings(mail_url=MAIL))
+    booking_site.builder = Builder(settings, 10)
+    booking_site.builder.build(time.time())
+    try:
+        with context_of(browser) as context:
+            form = dialog(visit(context, booking_site.url))
+            form.get_by_label("Your name").fill("bob")
+            press(form, "1 GPU free")
+            expect(said(form)).to_have_text("no contact for bob: ask the admin to add one (GPUBOARD_CONTACTS).")
+            press(form, "Notify me")
+            expect(said(form)).to_have_class("bad")
+            assert waiting(booking_site) == []
     finally:
         booking_site.stop()

@@ -27,6 +27,8 @@ from tests.support.live_board import ITS_OWN
 from tests.support.ports import free_port
 
 DAY = 86400
+# Whom the board knows, so that it does not ask whether a name is right.
+KNOWN_PEOPLE = ("ann", "bob", "carol", "dora", "eve", "gil")
 PHONE = {"width": 360, "height": 740}
 LAPTOP = {"width": 1280, "height": 900}
 TRICKY = """it's "ICML" $(date) `id` \\ !x"""
@@ -52,6 +54,7 @@ def four(lab: Lab) -> Lab:
     """atlas with four GPUs, of which alice uses the first; zeus with one."""
     lab.host("atlas", gpu(0, 9000, 50) + "".join(map(gpu, range(1, 4))), process(), person())
     lab.host("zeus")
+    (lab.data / "aliases.csv").write_text("\n".join(KNOWN_PEOPLE))
     return lab
 
 
@@ -92,9 +95,9 @@ def choose(form: Locator, *gpus: str, until: datetime, **texts: str) -> None:
     """Fill it in; `gpus` are words of their labels."""
     for gpu_label in gpus:
         form.get_by_role("checkbox", name=re.compile(rf"^{gpu_label}\b")).check()
-    form.get_by_label("Until when").fill(in_field(until))
+    form.get_by_label("End time").fill(in_field(until))
     for name, text in texts.items():
-        form.get_by_label({"comment": "What for"}.get(name, re.compile("ame$"))).fill(text)
+        form.get_by_label({"comment": "Purpose (optional)"}.get(name, re.compile("ame$"))).fill(text)
 
 
 def said(form: Locator) -> Locator:

@@ -14,7 +14,7 @@ from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedEr
 from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.service import BookingService
 from site_builder.bookings.transaction import BookingUser
-from site_builder.core.model import AlertSettings, BookingPolicy, PrivacySettings
+from site_builder.core.model import AlertSettings, BookingPolicy, PrivacySettings, SlackAccess
 from site_builder.watches import board_requests
 from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import lab_of
@@ -65,7 +65,7 @@ def test_a_watch_is_confirmed_and_stored(tmp_path: Path) -> None:
     desk = desk_of(lab_of(tmp_path))
     asked = watch(desk, ALICE, "two h100s on the same machine for 4h", via="Mail", check=True)
     assert asked["said"].startswith(
-        "alice is told by mail when there are 2 H100 free on one host for 4 h or longer, until "
+        "we will notify alice by mail when there are 2 H100 free on one host for 4 h or longer, until "
     )
     assert (asked["watches"][0]["id"], ids(desk, ALICE)) == (None, [])
     made = watch(desk, ALICE, "3 H100", until="2d")["watches"][0]
@@ -80,49 +80,62 @@ def test_a_watch_is_confirmed_and_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("when", "note"),
     [
-        ("2 H100", "that is so already: zeus:0,1"),
-        ("1 V100", "no GPU of the board is called V100 now; there are A100 80 GB, H100 80 GB"),
-        ("5 A100", "no host of the board has 5 GPUs now; the most that one has is 4"),
+        ("2 H100", "free already: zeus:0,1"),
+        ("1 V100", "no GPU here is called V100; there are A100 80 GB, H100 80 GB"),
+        ("5 A100", "no host has 5 GPUs; the largest has 4"),
     ],
 )
 def test_a_watch_is_made_with_warnings(tmp_path: Path, when: str, note: str) -> None:
     assert watch(desk_of(lab_of(tmp_path)), ALICE, when, check=True)["warnings"] == [note]
 
 
-def test_a_person_without_contacts_is_warned(tmp_path: Path) -> None:
+def test_a_person_without_a_contact_is_refused_and_another_kind_of_contact_is_named(tmp_path: Path) -> None:
     lab = lab_of(tmp_path)
     contacts = tmp_path / "contacts.csv"
     contacts.write_text("alice,slack:U0123ABCD\n")
     contacts.chmod(0o600)
-    desk = desk_of(lab, alerts=AlertSettings(mail_url="mailto://127.0.0.1:1", contacts_file=str(contacts)))
+    slack = SlackAccess(bot_token="xoxb-1")  # noqa: S106
+    alerts = AlertSettings(mail_url="mailto://127.0.0.1:1", contacts_file=str(contacts), slack=slack)
+    desk = desk_of(lab, alerts=alerts)
     assert watch(desk, ALICE, "9 V100", via="mail")["warnings"][1:] == [
-        "the board knows no way by mail to alice, but slack"
+        "no contact of alice by mail: slack will be used"
     ]
-    assert watch(desk, BOB, "9 V100")["warnings"][1:] == [
-        "the board knows no way to tell bob: its admin can add one to the contacts (GPUBOARD_CONTACTS)"
-    ]
+    for is_check in (True, False):
+        with pytest.raises(BookingRefusedError, match="no contact for bob: ask the admin to add one"):
+            watch(desk, BOB, "9 V100", check=is_check)
+    contacts.chmod(0o666)  # it is not read
+    assert "not sure that bob has a contact" in watch(desk, BOB, "9 V100", check=True)["warnings"][1]
 
 
-def test_a_watch_is_made_with_a_warning_if_the_rule_is_off(tmp_path: Path) -> None:
+def test_a_contact_that_the_board_cannot_write_to_is_none(tmp_path: Path) -> None:
+    contacts = tmp_path / "contacts.csv"
+    contacts.write_text("alice,slack:U0123ABCD\n")
+    contacts.chmod(0o600)
+    alerts = AlertSettings(mail_url="mailto://127.0.0.1:1", contacts_file=str(contacts))  # no Slack bot
+    with pytest.raises(BookingRefusedError, match="no contact for alice"):
+        watch(desk_of(lab_of(tmp_path), alerts=alerts), ALICE, "9 V100")
+
+
+def test_no_watch_is_made_while_the_rule_is_off(tmp_path: Path) -> None:
     rules = tmp_path / "alerts.conf"
-    rules.write_text("[watch]\non = no\n")
     desk = desk_of(lab_of(tmp_path), alerts=AlertSettings(mail_url="mailto://127.0.0.1:1", rules_file=str(rules)))
-    assert watch(desk, ALICE, "9 V100")["warnings"][1:] == [board_requests.RULE_OFF_MESSAGE]
-    rules.write_text("[watch]\nto = none\n")
-    assert watch(desk, BOB, "9 V100")["warnings"][1:] == [board_requests.RULE_OFF_MESSAGE]
+    for text in ("[watch]\non = no\n", "[watch]\nto = none\n"):
+        rules.write_text(text)
+        with pytest.raises(BookingRefusedError, match="the admin has turned these notifications off"):
+            watch(desk, ALICE, "9 V100")
 
 
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
         ({"when": "hello"}, '"hello" is not understood at "hello": write "2 A100 free on one host"'),
-        ({"when": ""}, 'for what? Give `when`, such as "2 A100 free on one host"'),
-        ({"when": ["GPU"]}, "`when` must be a text"),
-        ({"when": "GPU", "via": "mailto://me@evil.example"}, "`via` is longer than 20 letters"),
-        ({"when": "GPU", "via": "a:b"}, '"a:b" is no way to tell somebody'),
+        ({"when": ""}, 'no GPUs named: give `when`, such as "2 A100 free on one host"'),
+        ({"when": ["GPU"]}, "`when` must be text"),
+        ({"when": "GPU", "via": "mailto://me@evil.example"}, "`via` is longer than 20 characters"),
+        ({"when": "GPU", "via": "a:b"}, '"a:b" is not a kind of contact'),
         ({"when": "GPU", "until": "2020-01-01 10:00"}, '"2020-01-01 10:00" is over already'),
-        ({"when": "GPU", "until": "8w"}, "nobody is told after more than 30 days"),
-        ({"when": "GPU", "name": "bob"}, "watch knows no `name`"),
+        ({"when": "GPU", "until": "8w"}, "a notification can wait 30 days at most"),
+        ({"when": "GPU", "name": "bob"}, "watch does not take `name`"),
     ],
 )
 def test_unclear_requests_are_refused(tmp_path: Path, request_: dict[str, object], why: str) -> None:
@@ -133,18 +146,18 @@ def test_unclear_requests_are_refused(tmp_path: Path, request_: dict[str, object
 
 def test_limits_are_refused_in_a_sentence(tmp_path: Path) -> None:
     desk = desk_of(lab_of(tmp_path))
-    with pytest.raises(BookingRefusedError, match="there is no host atlass; is it atlas"):
+    with pytest.raises(BookingRefusedError, match="no host atlass; is it atlas"):
         watch(desk, ALICE, "1 GPU on atlass")
-    with pytest.raises(BookingRefusedError, match="the board looks no further ahead than 1 d: ask for a shorter time"):
+    with pytest.raises(BookingRefusedError, match="the board looks 1 d ahead at most: ask for a shorter time"):
         watch(desk, ALICE, "1 GPU for 2d")
-    with pytest.raises(BookingRefusedError, match="this board sends no mail and no messages"):
+    with pytest.raises(BookingRefusedError, match="this board cannot send notifications"):
         watch(desk_of(Lab(tmp_path / "silent"), alerts=AlertSettings()), ALICE, "1 GPU")
     for number in range(1, 21):
         watch(desk, ALICE, f"{number} GPUs anywhere")
     for again in (False, True):
-        with pytest.raises(BookingRefusedError, match=r"you wait for that already \(watch [a-z0-9]{6}\)"):
+        with pytest.raises(BookingRefusedError, match=r"you have this notification already \([a-z0-9]{6}\)"):
             watch(desk, ALICE, "3 gpus wherever", check=again)
-    with pytest.raises(BookingRefusedError, match="you wait for 20 things already, and 20 are the most"):
+    with pytest.raises(BookingRefusedError, match="you have 20 notifications, and 20 is the limit"):
         watch(desk, ALICE, "21 GPUs anywhere")
     assert watch(desk, BOB, "3 GPUs anywhere")["watches"]
 
@@ -161,15 +174,17 @@ def test_only_own_watches_can_be_ended(tmp_path: Path) -> None:
         with pytest.raises((BookingRefusedError, UnclearRequestError)):
             end(ALICE, wrong_id)
     with pytest.raises(
-        BookingRefusedError, match=f"there is no watch {made} of yours: `gpuboard notify list` lists them"
+        BookingRefusedError, match=f"no notification {made} of yours: list them with `gpuboard notify list`"
     ):
         end(BOB)
     # at an open desk everybody is whom they say, and so sees all, and may end all
-    with pytest.raises(BookingForbiddenError, match=f"watch {made} is alice's, and only they or an admin may end it"):
+    with pytest.raises(
+        BookingForbiddenError, match=f"notification {made} is alice's: only they or an admin may cancel it"
+    ):
         board_requests.handle_board_request(
             desk_of(lab, booking_policy=BookingPolicy(is_open=True)), {"do": "unwatch", "id": made}, BOB
         )
-    assert end(ALICE, check=True)["said"] == "alice is not told of this any more: 9 GPUs free on one host"
+    assert end(ALICE, check=True)["said"] == "alice will no longer be notified of 9 GPUs free on one host"
     assert ids(desk, ALICE) == [made]
     assert end(BookingUser("carol", is_admin=True))["watches"][0]["id"] == made
     assert ids(desk, ALICE) == []

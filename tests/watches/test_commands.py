@@ -12,11 +12,18 @@ from tests.support.board_fixture import Lab
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of, served
 from tests.support.command_line import run_gpuboard
 
-MAIL = {"GPUBOARD_MAIL": "mailto://user:verysecret@127.0.0.1:1", "GPUBOARD_MAIL_DOMAIN": "lab.example.org"}
+MAIL = {
+    "GPUBOARD_MAIL": "mailto://user:verysecret@127.0.0.1:1",
+    "GPUBOARD_MAIL_DOMAIN": "lab.example.org",
+    "GPUBOARD_CONTACTS": "contacts.csv",
+}
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
+    contacts = tmp_path / "contacts.csv"
+    contacts.write_text(f"{ME},me@lab.example.org\n")  # root@ is no person's mailbox
+    contacts.chmod(0o600)
     return lab_of(tmp_path)
 
 
@@ -24,7 +31,7 @@ def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
     finished = done(tmp_path, "notify", "me", "--when", "three H100s", "--via", "mail", **MAIL)
     made = finished.stdout.strip()
     assert (
-        f"gpuboard: watch {made}: {ME} is told by mail when there are 3 H100 free on one host, until "
+        f"gpuboard: watch {made}: we will notify {ME} by mail when there are 3 H100 free on one host, until "
         in finished.stderr
     )
     assert "verysecret" not in (lab.data / "watches.json").read_text()
@@ -36,7 +43,7 @@ def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
     (watch_entry,) = json.loads(done(tmp_path, "notify", "list", "--json", **MAIL).stdout)
     assert (watch_entry["id"], watch_entry["name"], watch_entry["mine"]) == (made, ME, True)
     finished = done(tmp_path, "notify", "stop", made, **MAIL)
-    assert finished.stderr == f"gpuboard: {ME} is not told of this any more: 3 H100 free on one host\n"
+    assert finished.stderr == f"gpuboard: {ME} will no longer be notified of 3 H100 free on one host\n"
     assert done(tmp_path, "notify", "list", **MAIL).stderr == "gpuboard: you have no notifications\n"
 
 
@@ -58,10 +65,10 @@ def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_pa
     [
         (["me"], 2, 'gpuboard notify me --when "2 A100 free on one host" --via mail'),
         (["me", "--when", "blue car"], 2, '"blue car" is not understood at "blue": write "2 A100 free on one host"'),
-        (["me", "--when", "1 GPU on atlass"], 1, "there is no host atlass; is it atlas?"),
-        (["me", "--when", "1 GPU", "--until", "8w"], 2, "nobody is told after more than 30 days"),
+        (["me", "--when", "1 GPU on atlass"], 1, "no host atlass; is it atlas?"),
+        (["me", "--when", "1 GPU", "--until", "8w"], 2, "a notification can wait 30 days at most"),
         (["stop"], 2, "which notification? Give its id"),
-        (["stop", "nosuch"], 1, "there is no watch nosuch of yours: `gpuboard notify list` lists them"),
+        (["stop", "nosuch"], 1, "no notification nosuch of yours: list them with `gpuboard notify list`"),
     ],
 )
 def test_errors_are_one_sentence(lab: Lab, tmp_path: Path, words: list[str], code: int, said: str) -> None:
@@ -74,7 +81,7 @@ def test_errors_are_one_sentence(lab: Lab, tmp_path: Path, words: list[str], cod
 @pytest.mark.slow
 def test_a_terminal_asks_for_confirmation(lab: Lab, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "notify", "me", "--when", "9 A100", **MAIL)
-    assert "is told when there are 9 A100 free on one host, until " in terminal.until("Notify you?")
+    assert f"we will notify {ME} when there are 9 A100 free on one host, until " in terminal.until("Notify you?")
     terminal.answer("n")
     assert terminal.end()[0] == 1
     assert not (lab.data / "watches.json").exists()
@@ -82,7 +89,7 @@ def test_a_terminal_asks_for_confirmation(lab: Lab, tmp_path: Path) -> None:
 
 def test_without_receivers_a_local_watch_is_made_with_a_note(lab: Lab, tmp_path: Path) -> None:
     finished = done(tmp_path, "notify", "me", "--when", "2 GPUs")
-    assert "note: the settings here do not say that this board tells anybody anything" in finished.stderr
+    assert "note: not sure that this board sends notifications: the settings here do not say so" in finished.stderr
     assert (lab.data / "watches.json").exists()
     (lab.data / "watches.json").write_text('[{"id": 1}]')
     assert "watches.json: watch 1: it has no id of letters and digits" in done(tmp_path, "notify", "list").stderr
@@ -98,14 +105,14 @@ def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
         mine = {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": alice}
         finished = done(elsewhere, "notify", "me", "--when", "9 H100", **mine)
         made = finished.stdout.strip()
-        assert "alice is told when there are 9 H100 free on one host, until " in finished.stderr
+        assert "we will notify alice when there are 9 H100 free on one host, until " in finished.stderr
         assert done(elsewhere, "notify", "list", **mine).stdout.splitlines()[1].startswith(made)
         finished = run_gpuboard(elsewhere, "notify", "stop", made, **{**mine, "GPUBOARD_TOKEN": bob})
-        assert (finished.returncode, finished.stderr.count(f"there is no watch {made} of yours")) == (1, 1)
+        assert (finished.returncode, finished.stderr.count(f"no notification {made} of yours")) == (1, 1)
         finished = run_gpuboard(elsewhere, "notify", "list", GPUBOARD_URL=url)
         assert (finished.returncode, finished.stdout) == (2, "")
-        assert "the board does not know who you are" in finished.stderr
-        assert "not told of this any more" in done(elsewhere, "notify", "stop", made, **mine).stderr
+        assert "you are not signed in" in finished.stderr
+        assert "will no longer be notified of " in done(elsewhere, "notify", "stop", made, **mine).stderr
 
 
 @pytest.mark.slow

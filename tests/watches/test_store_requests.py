@@ -53,7 +53,7 @@ UNCLEAR = {
     "A100 x0": "asks for no GPU at all",
     "2 A100 x2": "says twice how many",
     "1 GPU with 0 GB": "asks for no memory at all",
-    "2 GPUs on one host anywhere": "says both that they are on one host and that they are not",
+    "2 GPUs on one host anywhere": "asks for one host and for several",
     "1 GPU for 0h": "is no time at all",
     "1 GPU for 2 months": "has a unit that is not always equally long",
     "<!channel> A100": 'is not understood at "<!channel>"',

@@ -1,20 +1,24 @@
 // The booking dialog: with a booking service it books, without one it shows what to type instead.
 
 const { // of the same version as the page
-  buildCaller, buildCommand, buildFileEntry, createButton, createElement, createGpuChoices, createLabel, createListItem, createTokenFields,
-  describeTimes, formatFieldTime, formatIsoTime, listEnds, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
+  HOUR_MS, buildCaller, buildCommand, buildFileEntry, createButton, createDialog, createElement, createGpuChoices, createLabel, createListItem, createTokenFields,
+  describeTimes, describeZones, formatFieldTime, formatIsoTime, listEnds, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
 } = await import(`./dialog-parts.js${version}`);
 
 const CHECK_DELAY_MS = 400; // without a key press, until the request is checked
+const REPEAT_DELAY_MS = 600; // a click this soon after a question is the second of a double click, and no answer
 const serviceUrl = page.book ? new URL(page.book, location.href) : null;
 const ui = {}; // the dialog's elements, created when it is first opened
 const UNKNOWN = { known: false, how: null, who: null, bookings: [] };
 let host = "";
+let opener = null; // what was clicked to open the dialog
 let caller = UNKNOWN; // what the booking service says about the person who asks
 let callerRequest = null; // the pending request for that
 let callerError = ""; // why it failed
 let token = "";
 let changing = null; // the booking that is to be changed
+let checked = { key: "", confirm: [] }; // the last request that was checked, and what is unusual about it
+let asked = { key: "", at: 0 }; // the request about which a question is shown, and since when
 let offered = new Map(); // suggested ends by their text
 let checkNumber = 0; // counts checks; the response to an older one is ignored
 let openNumber = 0; // counts openings; the response to a request of an earlier one does not change the form
@@ -37,7 +41,7 @@ function offerEnds() {
   ui.ends.replaceChildren(...texts.map((text) => createButton(text, () => {
     ui.until.value = formatFieldTime(offered.get(text));
     checkRequest();
-  }, `until ${text}`)));
+  }, `End: ${text}`)));
 }
 
 // The request
@@ -57,13 +61,13 @@ function formatPlace() {
 // Find what is still missing: a sentence, and the field to fill in.
 function findMissingField() {
   if (serviceUrl && !caller.known) return [callerError, ui.submit];
-  if (serviceUrl && !caller.how) return ["Say who you are first: give your token.", ui.token];
+  if (serviceUrl && !caller.how) return ["Sign in with your token.", ui.token];
   if (!changing && !listChosenGpus().length) return ["Choose a GPU.", ui.gpus.querySelector("input")];
-  if (ui.later.checked && !ui.from.value) return ["Say from when.", ui.from];
-  if (!ui.until.value) return ["Say until when.", ui.until];
-  if (serviceUrl && caller.how === "open" && !ui.name.value.trim()) return ["Say who you are.", ui.name];
-  if (!serviceUrl && Date.parse(ui.until.value) <= (Date.parse(readStart()) || serverNow() * 1000)) return ["It would end before it begins.", ui.until];
-  if (changing && !Object.keys(listChanges()).length) return ["Nothing is changed yet.", ui.until];
+  if (ui.later.checked && !ui.from.value) return ["Choose a start time.", ui.from];
+  if (!ui.until.value) return ["Choose an end time.", ui.until];
+  if (serviceUrl && caller.how === "open" && !ui.name.value.trim()) return ["Enter your name.", ui.name];
+  if (!serviceUrl && Date.parse(ui.until.value) <= (Date.parse(readStart()) || serverNow() * 1000)) return ["The end is before the start.", ui.until];
+  if (changing && !Object.keys(listChanges()).length) return ["Nothing changed yet.", ui.until];
   return null;
 }
 
@@ -100,7 +104,7 @@ function updateCommandBoxes() {
   ui.command.replaceChildren(...buildCommand(formatPlace(), booking).flatMap((word, number) => [number ? " " : "", createElement("span", { textContent: word })]));
   ui.json.textContent = name ? buildFileEntry(host, listChosenGpus(), booking) : "";
   ui.json.nextSibling.hidden = ui.json.hidden = !name;
-  ui.into.textContent = name ? `Or put this into comments.json; where it has ${host} already, add to what stands there:` : "With a name, the JSON for comments.json stands here too.";
+  ui.into.textContent = name ? `Or add this to comments.json, under ${host} if that is there already:` : "Enter your name to get the JSON for comments.json too.";
 }
 
 // Copy a text, and show whether that worked.
@@ -120,13 +124,13 @@ function buildCopyBox(name, label) {
 // With a booking service
 
 // Show a message below the form.
-function showMessage(text, kind, warnings) {
-  showStatus(ui.said, text, kind, warnings);
+function showMessage(...message) {
+  showStatus(ui.said, ...message);
 }
 
 // Ask the booking service who the caller is and what is booked.
 function loadCaller() {
-  const own = requestCaller(serviceUrl, host).then(([response, error, usedToken]) => {
+  const own = requestCaller(serviceUrl, { host }).then(([response, error, usedToken]) => {
     if (callerRequest !== own) return; // requested again since, or closed
     callerRequest = null;
     token = usedToken;
@@ -139,25 +143,36 @@ function loadCaller() {
     if (error) showMessage(error.message, "bad");
     else checkRequest();
   });
-  return (callerRequest = own);
+  callerRequest = own;
+  showBookings();
+  return own;
 }
 
 // Show who the caller is, or ask for a token.
 function showCaller() {
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   ui.login.hidden = caller.how !== null || !caller.known;
   ui.forget.hidden = !readStored("token");
-  ui.you.textContent = caller.who ? `You are ${caller.who}${caller.admin ? ", an admin" : ""}.` : caller.how === "open" ? "Anybody can book here: say who you are." : "";
-  ui.zone.textContent = caller.zone && caller.zone !== zone ? `Times to fill in are in your zone (${zone}); the booking service answers in its own (${caller.zone}).` : "";
+  ui.you.textContent = caller.who ? `Signed in as ${caller.who}${caller.admin ? " (admin)" : ""}` : caller.how === "open" && !ui.name.value.trim() ? "Enter your name to book" : "";
+  showZones();
   ui.name.closest("label").hidden = Boolean(caller.who) && !caller.for_others;
   if (!changing && caller.who && ui.name.value === ui.name.defaultValue) ui.name.value = ui.name.defaultValue = caller.who;
 }
 
+// Say whose times these are, where the viewer's clock and the lab's differ.
+function showZones() {
+  const text = describeZones(caller.zone, [serverNow() * 1000, readStart(), ui.until.value].filter(Boolean).map((time) => new Date(time).getTime()));
+  ui.zone.textContent = text && caller.viewer_zone === false ? `${text}. Messages have the lab's times.` : text;
+}
+
+// Return whether a booking is the caller's own.
+function isOwn(booking) {
+  const name = ui.name.value.trim().toLowerCase();
+  return booking.mine || (caller.how === "open" && name && [booking.name, booking.by].some((person) => person?.toLowerCase() === name));
+}
+
 // Return whether the caller may change a booking.
 function canChange(booking) {
-  const name = ui.name.value.trim().toLowerCase();
-  const people = [booking.name, booking.by].map((text) => text?.toLowerCase());
-  return booking.id && (booking.mine || caller.admin || (caller.how === "open" && name && (people.includes(name) || booking === changing)));
+  return booking.id && (isOwn(booking) || caller.admin || (caller.how === "open" && booking === changing));
 }
 
 // Build the line of a booking, with its buttons.
@@ -166,14 +181,19 @@ function buildBookingLine(booking) {
   const comment = createElement("span", { className: "soft", textContent: booking.comment ? ` · ${booking.comment}` : "" });
   const item = createListItem(booking.where, " ", createElement("b", { textContent: booking.name ?? "" }), ` ${times}`, comment);
   const label = `${booking.where}, ${times}`;
-  if (canChange(booking)) item.append(createButton("Change", () => startChange(booking), `Change ${label}`), createButton("Release", () => confirmRelease(item, booking, label), `Release ${label}`));
+  if (canChange(booking)) item.append(createButton("Change", () => startChange(booking), `Change ${label}`), createButton("Release", () => (isOwn(booking) ? release(booking) : confirmRelease(item, booking, label)), `Release ${label}`));
   return item;
 }
 
-// Ask in the line of a booking whether to release it.
+// Release a booking.
+function release(booking) {
+  return sendRequest({ do: "release", id: booking.id, host, ...buildCaller(caller, ui.name) }, "Released");
+}
+
+// Ask in the line of somebody else's booking whether to release it.
 function confirmRelease(item, booking, label) {
   item.querySelectorAll("button").forEach((button) => button.remove());
-  const yes = createButton("Yes, release", () => sendRequest({ do: "release", id: booking.id, host, ...buildCaller(caller, ui.name) }, "Released"), `Yes, release ${label}`);
+  const yes = createButton("Yes, release", () => release(booking), `Yes, release ${label}`);
   item.append(yes, createButton("No", () => {
     showBookings();
     ui.heading.focus();
@@ -181,25 +201,33 @@ function confirmRelease(item, booking, label) {
   yes.focus();
 }
 
-// Build the lines of the bookings on the card, each with a button that copies the command to release it.
+// Build the lines of the bookings on the card; without a booking service, each with a button that copies the command to release it.
 function buildCardLines() {
   return readCardBookings(findCard(host)).map(([text, gpus]) => {
     const where = gpus.includes("*") ? host : `${host}:${gpus.join(",")}`;
-    return createElement("li", {}, createListItem(where, ` ${text}`).firstChild, createButton("Copy the release", () => copyAndReport(`gpuboard release ${where}`), `Copy gpuboard release ${where}`));
+    const item = createListItem(where, ` ${text}`);
+    if (!serviceUrl) item.append(createButton("Copy release command", () => copyAndReport(`gpuboard release ${where}`), `Copy release command of ${where}: gpuboard release ${where}`));
+    return item;
   });
 }
 
-// List the bookings of the host.
+// List the bookings of the host: as the booking service says, or as the board shows them, and then say so.
 function showBookings() {
-  const lines = serviceUrl ? caller.bookings.map(buildBookingLine) : buildCardLines();
+  const isLoaded = !serviceUrl || (caller.known && !callerError);
+  const lines = serviceUrl && isLoaded ? caller.bookings.map(buildBookingLine) : buildCardLines();
   ui.list.replaceChildren(...lines);
-  ui.none.hidden = lines.length > 0;
+  const state = callerError ? "Could not be loaded." : "Loading …";
+  ui.none.textContent = isLoaded ? "No bookings" : `${state} The board shows${lines.length ? ":" : " none."}`;
+  ui.none.hidden = isLoaded && lines.length > 0;
 }
 
 // Check the request after a short delay, and show how the booking service understands it.
 function checkRequest() {
   clearTimeout(timer);
   offerEnds();
+  showZones();
+  asked.key = "";
+  ui.submit.textContent = changing ? "Save changes" : "Book";
   if (!serviceUrl) return updateCommandBoxes();
   const number = (checkNumber += 1);
   if (!caller.known && !callerRequest) timer = setTimeout(loadCaller, CHECK_DELAY_MS); // what failed may work by now
@@ -209,12 +237,33 @@ function checkRequest() {
   ui.said.classList.add("old");
   timer = setTimeout(async () => {
     try {
-      const { said, warnings } = await requestService(serviceUrl, token, { request: { ...buildRequest(), check: true } });
+      const { said, warnings } = await sendCheck(buildRequest());
       if (number === checkNumber) showMessage(`${said}.`, "", warnings);
     } catch (error) {
       if (number === checkNumber) showMessage(error.message, "bad");
     }
   }, CHECK_DELAY_MS);
+}
+
+// Ask the booking service how it understands a request, and remember what is unusual about it.
+async function sendCheck(request) {
+  const answer = await requestService(serviceUrl, token, { request: { ...request, check: true } });
+  checked = { key: JSON.stringify(request), confirm: answer.confirm ?? [] };
+  return answer;
+}
+
+// Ask about what is unusual in a request; return whether it may be sent.
+async function confirmRequest(request) {
+  const key = JSON.stringify(request);
+  if (asked.key === key) return performance.now() - asked.at > REPEAT_DELAY_MS;
+  const [number, opened] = [checkNumber, openNumber];
+  const confirm = checked.key === key ? checked.confirm : (await sendCheck(request)).confirm ?? [];
+  if (!confirm.length) return true;
+  if (number !== checkNumber || opened !== openNumber) return false; // changed or closed meanwhile
+  asked = { key, at: performance.now() };
+  ui.submit.textContent = changing ? "Save anyway" : "Book anyway";
+  showMessage(`Please check: ${confirm.join("; ")}.`, "bad");
+  return false;
 }
 
 // Ignore the responses of all checks so far.
@@ -227,7 +276,7 @@ function cancelChecks() {
 function isSending() {
   if (sending && sending.openNumber !== openNumber) {
     cancelChecks();
-    showMessage(`What you asked for ${sending.host} is still under way: try again when it is answered.`, "bad");
+    showMessage(`Your request for ${sending.host} is still being sent. Try again when it is done.`, "bad");
   }
   return sending !== null;
 }
@@ -239,6 +288,7 @@ async function sendRequest(request, word) {
   cancelChecks();
   ui.dialog.setAttribute("aria-busy", "true");
   try {
+    if (request.do !== "undo" && request.do !== "release" && !await confirmRequest(request)) return;
     const answer = await requestService(serviceUrl, token, { request });
     storeValue("me", name);
     if (own.openNumber === openNumber) await showResult(request, word, answer);
@@ -254,12 +304,16 @@ async function sendRequest(request, word) {
   }
 }
 
-// Show that a request succeeded.
-function showResult(request, word, { said, warnings }) {
-  const isRelease = word === "Released";
-  if (!isRelease || changing?.id === request.id) fillForm(null);
-  showMessage(`${word}: ${said.replace(/^released /, "")}.`, "good", isRelease ? [] : warnings);
-  if (isRelease) ui.heading.focus();
+// Show that a request succeeded, with a button that takes it back.
+function showResult(request, word, { said, warnings, change }) {
+  const isForm = request.do === "book" || request.do === "change";
+  if (isForm || changing?.id === request.id) fillForm(null);
+  const undo = change && createButton("Undo", async () => {
+    await callerRequest; // the request before it ends with that
+    setTimeout(() => sendRequest({ do: "undo", undoes: change, ...(request.as ? { as: request.as } : {}) }, "Undone"));
+  });
+  showMessage(isForm ? `${word}: ${said}.` : `${said.replace(/^undo of /, "Undone: ")}.`, "good", isForm ? warnings : [], request.do === "undo" ? null : undo);
+  if (!isForm) ui.heading.focus();
   return loadCaller();
 }
 
@@ -278,7 +332,7 @@ async function submitForm(event) {
 // Wait until the caller is known; return whether the dialog is still the same.
 async function waitForCaller() {
   const opened = openNumber;
-  showMessage("Waiting for the booking service to answer.");
+  showMessage("Waiting for the booking service …");
   if (!callerRequest) loadCaller();
   while (callerRequest && opened === openNumber) await callerRequest;
   return opened === openNumber && !sending;
@@ -293,13 +347,14 @@ function changeToken(newToken) {
   loadCaller();
 }
 
-// Fill in the form for a new booking, or to change one.
-function fillForm(booking, gpus = []) {
+// Fill in the form for a new booking of some hours, or to change one.
+function fillForm(booking, gpus = [], hours = 6) {
   changing = booking;
+  asked.key = "";
   const hasBegun = Boolean(booking) && (!booking.from || booking.phase === "now" || Boolean(booking.rrule));
   const setField = (input, value) => { input.value = input.defaultValue = value; };
   ui.title.textContent = booking ? `Change ${booking.where}` : `Book ${host}`;
-  ui.submit.textContent = booking ? "Change" : "Book";
+  ui.submit.textContent = booking ? "Save changes" : "Book";
   ui.stop.hidden = !booking;
   ui.gpus.hidden = Boolean(booking);
   ui.start.hidden = hasBegun;
@@ -308,7 +363,7 @@ function fillForm(booking, gpus = []) {
   ui.now.checked = !booking || hasBegun;
   ui.later.checked = !ui.now.checked;
   setField(ui.from, booking && !hasBegun ? formatFieldTime(Date.parse(booking.from)) : "");
-  setField(ui.until, booking ? formatFieldTime(Date.parse(booking.date)) : "");
+  setField(ui.until, booking ? formatFieldTime(Date.parse(booking.date)) : formatFieldTime(serverNow() * 1000 + hours * HOUR_MS));
   setField(ui.comment, booking?.comment ?? "");
   setField(ui.name, booking?.name ?? caller.who ?? readStored("me"));
   if (!booking) {
@@ -321,13 +376,13 @@ function fillForm(booking, gpus = []) {
 function startChange(booking) {
   fillForm(booking);
   checkRequest();
-  ui.dialog.scrollTo(0, 0);
+  ui.form.parentElement.scrollTo(0, 0);
   (booking.rrule ? ui.comment : ui.until).focus();
 }
 
 // Show the GPUs of the host to choose from; return their keys.
-function offerGpus() {
-  const [whole, ...choices] = createGpuChoices(host, findCard(host));
+function offerGpus(chosen) {
+  const [whole, ...choices] = createGpuChoices(host, findCard(host), chosen);
   ui.all = whole.firstChild;
   ui.gpus.replaceChildren(createElement("legend", { textContent: "GPUs" }), whole, ...choices);
   return choices.map((choice) => choice.firstChild.value);
@@ -341,62 +396,64 @@ function buildDialog() {
   ui.zone = createElement("p", { className: "soft" });
   Object.assign(ui, createTokenFields(showMessage, changeToken));
   ui.gpus = createElement("fieldset", { className: "choose" });
-  ui.start = createElement("fieldset", {}, createElement("legend", { textContent: "From" }),
-    createElement("label", {}, input("now", "radio", { name: "start" }), "now"),
-    createElement("label", {}, input("later", "radio", { name: "start" }), "at"), input("from", "datetime-local", { "aria-label": "From when" }));
+  ui.start = createElement("fieldset", {}, createElement("legend", { textContent: "Start" }),
+    createElement("label", {}, input("now", "radio", { name: "start" }), "Now"),
+    createElement("label", {}, input("later", "radio", { name: "start" }), "At"), input("from", "datetime-local", { "aria-label": "Start time" }));
   ui.ends = createElement("span", { className: "ends" });
-  ui.end = createElement("fieldset", {}, createElement("legend", { textContent: "Until" }), input("until", "datetime-local", { "aria-label": "Until when" }), ui.ends);
+  ui.end = createElement("fieldset", {}, createElement("legend", { textContent: "End" }), input("until", "datetime-local", { "aria-label": "End time" }), ui.ends);
   ui.said = createElement("p", { role: "status" });
   ui.submit = createElement("button", { type: "submit", className: "main" });
-  ui.stop = createButton("Back to a new booking", () => {
+  ui.submit.setAttribute("form", "_book-form");
+  ui.stop = createButton("New booking", () => {
     fillForm(null);
     checkRequest();
   });
   ui.into = createElement("p");
-  ui.boxes = createElement("div", { hidden: true }, createElement("p", { textContent: "This books it, on a machine that has gpuboard:" }), buildCopyBox("command", "the command"), ui.into, buildCopyBox("json", "the JSON"));
-  ui.heading = createElement("h3", { textContent: "Booked", tabIndex: -1 });
+  ui.boxes = createElement("div", { hidden: true }, createElement("p", { textContent: "Run this where gpuboard is installed:" }), buildCopyBox("command", "the command"), ui.into, buildCopyBox("json", "the JSON"));
+  ui.heading = createElement("h3", { textContent: "Bookings", tabIndex: -1 });
   ui.list = createElement("ul");
-  ui.none = createElement("p", { className: "soft", textContent: "Nothing, now or to come." });
-  ui.form = createElement("form", { noValidate: true },
+  ui.none = createElement("p", { className: "soft", "aria-live": "polite" });
+  ui.form = createElement("form", { id: "_book-form", noValidate: true },
     createElement("p", { className: "you", hidden: !serviceUrl }, ui.you, ui.forget), ui.login, ui.gpus, ui.start, ui.end, ui.zone,
-    createLabel("What for", input("comment", "text", { maxLength: 500, autocomplete: "off" })),
-    createLabel(serviceUrl ? "Name" : "Your name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })),
-    ui.said, createElement("p", { className: "act", hidden: !serviceUrl }, ui.submit, ui.stop), ui.boxes);
+    createLabel("Purpose (optional)", input("comment", "text", { maxLength: 500, autocomplete: "off" })),
+    createLabel(serviceUrl ? "Name" : "Your name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })), ui.boxes);
   ui.form.addEventListener("submit", submitForm);
   ui.form.addEventListener("input", ({ target }) => {
     if (target === ui.token) return;
     if (target === ui.from) ui.later.checked = true;
     if (target === ui.all) ui.gpus.querySelectorAll("input").forEach((box) => { box.checked = ui.all.checked; });
     else if (target.type === "checkbox") updateWholeHost(ui.gpus, ui.all);
-    if (target === ui.name) showBookings();
+    if (target === ui.name) {
+      showCaller();
+      showBookings();
+    }
     checkRequest();
   });
-  ui.dialog = createElement("dialog", { className: "dialog", "aria-labelledby": ui.title.id }, createElement("header", {}, ui.title, createButton("×", () => ui.dialog.close(), "Close")), ui.form, createElement("section", {}, ui.heading, ui.list, ui.none));
-  ui.dialog.addEventListener("close", () => {
+  ui.dialog = createDialog(ui.title, () => {
     cancelChecks();
     openNumber += 1;
     callerRequest = null;
     ui.dialog.removeAttribute("aria-busy");
-    findCard(host)?.querySelector("a.book")?.focus({ preventScroll: true }); // the card may have been replaced
-  });
-  document.body.append(ui.dialog);
+    const link = opener?.isConnected ? opener : findCard(host)?.querySelector("a.book"); // the part may have been replaced
+    link?.focus({ preventScroll: true });
+  }, [ui.form, createElement("section", {}, ui.heading, ui.none, ui.list)], [ui.said, createElement("p", { className: "act", hidden: !serviceUrl }, ui.submit, ui.stop)]);
 }
 
-// Open the dialog for a host, with these GPUs chosen.
-export function open(name, gpus = []) {
+// Open the dialog for a host, with these GPUs chosen and an end this many hours ahead.
+export function open(name, gpus = [], hours = undefined, openedBy = null) {
   if (!ui.dialog) buildDialog();
-  host = name;
+  [host, opener] = [name, openedBy];
   caller = UNKNOWN;
   callerError = "";
   openNumber += 1;
-  const gpuKeys = offerGpus();
-  fillForm(null, gpuKeys.length === 1 ? gpuKeys : gpus);
+  const gpuKeys = offerGpus(gpus);
+  fillForm(null, gpuKeys.length === 1 ? gpuKeys : gpus, hours);
   showCaller();
   showBookings();
   showMessage("");
   ui.dialog.showModal();
-  ui.dialog.scrollTo(0, 0);
-  (gpuKeys.length === 1 ? ui.until : ui.gpus.querySelector("label:not([hidden]) input")).focus();
+  ui.form.parentElement.scrollTo(0, 0);
+  (!listChosenGpus().length ? ui.gpus.querySelector("label:not([hidden]) input") : serviceUrl ? ui.submit : ui.until).focus();
   if (serviceUrl) {
     offerEnds();
     loadCaller();

@@ -1,33 +1,43 @@
-// Open the booking dialog and the watch dialog; each is loaded when it is first needed.
+// Open the dialogs for bookings, notifications and what is one's own; each is loaded when it is first needed.
 "use strict";
 
-// Load and open the booking dialog for a host, with these GPUs chosen.
-async function openBookingDialog(host, gpus) {
+let loadAttempts = 0; // a browser may remember that a script could not be loaded under an address
+
+// Load a dialog and open it; where it cannot be loaded, the board stays and says so.
+async function openDialog(file, ...options) {
   try {
-    const { open } = await import(`./booking-dialog.js${version}`);
-    open(host, gpus);
+    const { open } = await import(`./${file}.js${version}${loadAttempts ? `&${loadAttempts}` : ""}`);
+    showLoadFailure("");
+    open(...options);
   } catch {
-    location.assign(`${base}bookings.html#${host}`); // where the link leads without JavaScript
+    loadAttempts += 1;
+    showLoadFailure("Not loaded: the server does not reply. Try again.");
   }
 }
 
-document.addEventListener("click", (event) => {
-  const card = event.target.closest?.("a.book")?.closest(".host");
-  if (!card || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-  event.preventDefault();
-  openBookingDialog(card.id);
-});
+// Show at the bottom of the page that a dialog could not be loaded; "" removes that.
+function showLoadFailure(text) {
+  copyStatus.textContent = text;
+  clearTimeout(clearTimer);
+}
 
-// The button beside the free GPUs opens the watch dialog.
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest?.("button.watch");
-  if (!button) return;
-  try {
-    const { open } = await import(`./watch-dialog.js${version}`);
-    open();
-  } catch {
-    button.textContent = "This cannot be loaded now: try again.";
-  }
+// Open the booking dialog of a place such as atlas:0,1, for this many hours.
+function openBookingDialog(place, hours, opener) {
+  const [, host, gpus] = /^([^:]+)(?::([\w:,]+))?$/.exec(place) ?? [];
+  if (host) openDialog("booking-dialog", host, gpus?.split(",") ?? [], Number(hours) || undefined, opener);
+}
+
+// A link or button with data-gpus="atlas:0,1" opens the booking dialog with these GPUs chosen, for data-hours hours (6 without);
+// button.watch opens the notify dialog with data-when filled in.
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest?.("a.book, [data-gpus], button.watch, button.me");
+  if (!opener || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const place = opener.dataset.gpus ?? (opener.matches("a.book") ? opener.closest(".host")?.id : "");
+  if (opener.matches(".watch")) openDialog("watch-dialog", opener.dataset.when, opener);
+  else if (opener.matches(".me")) openDialog("me-menu", opener);
+  else if (place) openBookingDialog(place, opener.dataset.hours, opener);
+  else return;
+  event.preventDefault();
 });
 
 // Label the booking link of a card.
@@ -41,10 +51,14 @@ function enhanceBookLink(card) {
 cardUpdates.push(enhanceBookLink);
 near.forEach(enhanceBookLink);
 
-// Open the dialog that the address asks for: index.html?book=atlas:0,1.
-function openFromAddress() {
-  const [, host, gpus = ""] = /^([^:]+)(?::([\w:,]+))?$/.exec(new URLSearchParams(location.search).get("book") ?? "") ?? [];
-  if (host && findCard(host)?.matches(".host")) openBookingDialog(host, gpus.split(","));
+// Show on the button who one is, as far as this browser remembers.
+try {
+  const name = localStorage.getItem("gpuboard.me");
+  if (name) document.querySelector("button.me")?.replaceChildren(name);
+} catch {
+  // without storage it stays as it is
 }
 
-openFromAddress();
+// Open the dialog that the address asks for: index.html?book=atlas:0,1.
+const wantedPlace = new URLSearchParams(location.search).get("book") ?? "";
+if (findCard(wantedPlace.split(":")[0])?.matches(".host")) openBookingDialog(wantedPlace);

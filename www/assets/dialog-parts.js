@@ -1,6 +1,7 @@
-// What both dialogs share: elements, storage, times, shell commands, and requests to the booking service.
+// What the dialogs share: elements, storage, times, shell commands, and requests to the booking service.
 
-const HOUR_MS = 3600_000;
+export const HOUR_MS = 3600_000;
+const VIEWER_ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const RESPONSE_TIMEOUT_MS = 30_000; // how long a response may take
 
 // Read a value that this browser stores; "" if there is none.
@@ -45,6 +46,16 @@ export function createLabel(text, ...parts) {
   return createElement("label", {}, createElement("span", { textContent: text }), ...parts);
 }
 
+// Create a dialog: a title, a part that scrolls, and a foot with the status and the buttons, which always shows.
+export function createDialog(title, onClose, body, foot) {
+  const dialog = createElement("dialog", { className: "dialog", "aria-labelledby": title.id },
+    createElement("header", {}, title, createButton("×", () => dialog.close(), "Close")),
+    createElement("div", { className: "body" }, ...body), createElement("footer", {}, ...foot));
+  dialog.addEventListener("close", onClose);
+  document.body.append(dialog);
+  return dialog;
+}
+
 // Times: a field has the viewer's local time without an offset; what is sent has one.
 
 const padNumber = (number) => String(number).padStart(2, "0");
@@ -60,6 +71,32 @@ function formatOffset(epoch) {
   const minutes = -new Date(epoch).getTimezoneOffset();
   const absolute = Math.abs(minutes);
   return `${minutes < 0 ? "-" : "+"}${padNumber(Math.floor(absolute / 60))}:${padNumber(absolute % 60)}`;
+}
+
+// Format a time of the booking service in the viewer's zone, with the lab's time beside it where that differs.
+export function formatBookingTime(time) {
+  const seconds = Date.parse(time) / 1000;
+  if (isLocal(time, seconds)) return formatClock(seconds);
+  const labDay = time.slice(0, 10);
+  const day = labDay === formatFieldTime(seconds * 1000).slice(0, 10) ? "" : `${new Date(labDay).toLocaleDateString("en", { weekday: "short", timeZone: "UTC" })} `;
+  return `${formatClock(seconds)} (lab: ${day}${time.slice(11, 16)})`;
+}
+
+// Return the UTC offset of the lab at a time, in minutes; where its zone is unknown, that of the board's last update.
+function findLabOffset(zone, epoch) {
+  try {
+    const parts = new Intl.DateTimeFormat("en", { timeZone: zone ?? "unknown", timeZoneName: "longOffset" }).formatToParts(epoch);
+    return parseOffset(parts.find(({ type }) => type === "timeZoneName").value);
+  } catch {
+    return parseOffset(document.querySelector(".age time")?.dateTime ?? "");
+  }
+}
+
+// Say whose times the fields have, if the viewer's clock and the lab's differ at one of these times.
+export function describeZones(zone, epochs) {
+  if (epochs.every((epoch) => findLabOffset(zone, epoch) === -new Date(epoch).getTimezoneOffset())) return "";
+  const shorten = (name) => name.split("/").at(-1).replaceAll("_", " ");
+  return `Times are yours (${shorten(VIEWER_ZONE)})${zone ? `; lab: ${shorten(zone)}` : ", not the lab's"}`;
 }
 
 // Format the value of a field for a request.
@@ -79,17 +116,19 @@ function formatCommandTime(value) {
   return isSameZone && formatOffset(now) === formatOffset(Date.parse(value)) ? value.replace("T", " ") : formatFileTime(value);
 }
 
-// List common ends of a booking that are after its start; `+2 h` counts from `first`.
+// List common ends of a booking that are after its start; hours and weeks count from `first`, the end that it has now.
 export function listEnds(now, start, first) {
   const day = new Date(now);
   const on = (days, hours) => new Date(day.getFullYear(), day.getMonth(), day.getDate() + days, hours).getTime();
   const friday = (12 - day.getDay()) % 7;
+  const sign = first === start ? "" : "+";
   const choices = [
-    ["+2 h", first + 2 * HOUR_MS],
+    [`${sign}2 h`, first + 2 * HOUR_MS],
+    [`${sign}6 h`, first + 6 * HOUR_MS],
     ["today 18:00", on(0, 18)],
     ["tomorrow 09:00", on(1, 9)],
     ["Fri 18:00", on(friday, 18) > start ? on(friday, 18) : on(friday + 7, 18)],
-    ["+1 week", first + 7 * 24 * HOUR_MS],
+    [`${sign}1 week`, first + 7 * 24 * HOUR_MS],
   ];
   return choices.filter(([, end], number) => end > start && !choices.slice(0, number).some(([, earlier]) => earlier === end));
 }
@@ -104,22 +143,22 @@ function isToken(text) {
   return /^[!-~]+$/.test(text);
 }
 
-// Create the fields to enter and forget a token; `changeToken` starts again with a token, or without one.
+// Create the fields to sign in with a token and to sign out; `changeToken` starts again with a token, or without one.
 export function createTokenFields(showMessage, changeToken) {
   const token = createElement("input", { type: "password", name: "token", autocomplete: "off" });
   const useToken = () => {
     const typed = token.value.trim();
     if (!isToken(typed)) {
-      showMessage(typed ? "This is no token: something in it is no plain letter, digit or sign; copy it again." : "Give your token.", "bad");
+      showMessage(typed ? "The token has invalid characters; copy it again." : "Enter your token.", "bad");
       return token.focus();
     }
     token.value = "";
     changeToken(typed);
   };
   const login = createElement("div", { className: "login", hidden: true },
-    createLabel("Token", token), createButton("Use the token", useToken),
-    createElement("p", { className: "soft" }, "The admin makes one with ", createElement("code", { textContent: "gpuboard token NAME" }), "; it stays in this browser."));
-  return { token, useToken, login, forget: createButton("Forget the token", () => changeToken("")) };
+    createLabel("Token", token), createButton("Sign in", useToken),
+    createElement("p", { className: "soft" }, "Your admin creates it with ", createElement("code", { textContent: "gpuboard token NAME" }), ". It stays in this browser."));
+  return { token, useToken, login, forget: createButton("Sign out", () => changeToken("")) };
 }
 
 // A new booking, for a shell and for comments.json
@@ -136,12 +175,13 @@ export function buildFileEntry(host, keys, { from, until, comment, name }) {
   return JSON.stringify({ [host]: Object.fromEntries(keys.map((key) => [key, entry])) }, null, 2);
 }
 
-// Create the choices of a host: all of it, then each GPU with its state and users.
-export function createGpuChoices(host, card) {
+// Create the choices of a host: all of it, then each GPU with its state and users; without a card that lists them, the chosen ones.
+export function createGpuChoices(host, card, chosen) {
   const rows = [...(card?.querySelectorAll(".gpus > tbody > tr") ?? [])].filter((row) => /^[a-z]*\d+(:\d+)?$/.test(row.cells[0].textContent));
   const createChoice = (value, className, ...parts) => createElement("label", { className }, createElement("input", { type: "checkbox", value }), ...parts);
   const whole = createChoice("*", "all", createElement("span", { textContent: `All GPUs of ${host}` }));
   whole.hidden = rows.length === 1;
+  if (!rows.length) return [whole, ...chosen.map((number) => createChoice(number, "", createElement("b", { textContent: number })))];
   return [whole, ...rows.map((row) => {
     const names = (selector) => [...new Set([...row.querySelectorAll(selector)].map((element) => element.textContent))].join(", ");
     const users = names("li > b") || names(".booking.now > b");
@@ -164,7 +204,7 @@ export function updateWholeHost(gpus, all) {
 
 // Describe when a booking begins and ends.
 export function describeTimes({ from, date, rrule, repeats, phase }) {
-  const format = (text) => formatClock(Date.parse(text) / 1000);
+  const format = formatBookingTime;
   if (repeats) return `${repeats}, first ${format(from)}`;
   if (rrule) return `repeats (${rrule}), first ${format(from)} until ${format(date)}`;
   return phase === "now" || !from ? `until ${format(date)}` : `from ${format(from)} until ${format(date)}`;
@@ -178,6 +218,7 @@ export function createListItem(where, ...parts) {
 // Read the bookings from a card: the text of each, and its GPUs.
 export function readCardBookings(card) {
   const gpusByText = new Map();
+  if (card) updateTimes(card); // off the screen its times may still be the lab's
   for (const booking of card?.querySelectorAll(".booking.now, .booking.coming") ?? []) {
     const row = booking.closest("tr");
     const copy = booking.cloneNode(true);
@@ -193,17 +234,17 @@ export function readCardBookings(card) {
 // Requests to the booking service
 
 // Describe why there is no usable response.
-function describeFailure(answer) {
-  if (!answer) return "The booking service does not answer: try again, or check whether it was booked.";
-  if (answer.status === 404 || answer.status === 405) return "There is no booking service at the address that the board gives: ask its admin to check GPUBOARD_BOOK_URL.";
-  return answer.ok ? "The booking service gave no answer that can be read: load the page again." : `The booking service failed (${answer.status}): try again later.`;
+function describeFailure(answer, isChange) {
+  if (!answer) return isChange ? "No reply. Check the calendar before you retry." : "No reply from the booking service. Try again.";
+  if (answer.status === 404 || answer.status === 405) return "Booking service not found. Ask the admin to check GPUBOARD_BOOK_URL.";
+  return answer.ok ? "The reply of the booking service is unreadable. Reload the page." : `The booking service failed (${answer.status}). Try again later.`;
 }
 
-// Send a request to the booking service; without one, ask who the caller is and what is booked on a host.
-export async function requestService(serviceUrl, token, { host, request }) {
+// Send a request to the booking service; without one, ask who the caller is and what is booked, as `query` says.
+export async function requestService(serviceUrl, token, { query, request }) {
   const url = new URL(serviceUrl);
-  if (!request) url.searchParams.set("host", host);
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  if (!request) url.search = new URLSearchParams(query);
+  const headers = { "X-Gpuboard-Zone": VIEWER_ZONE, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   if (request) Object.assign(headers, { "Content-Type": "application/json", "X-Gpuboard": "1" });
   let answer = null;
   let content = null;
@@ -214,25 +255,25 @@ export async function requestService(serviceUrl, token, { host, request }) {
     // described below
   }
   if (answer?.ok && typeof content === "object" && content) return content;
-  const sentence = content?.error || describeFailure(answer);
+  const sentence = content?.error || describeFailure(answer, request && !request.check);
   throw Object.assign(new Error(/[.!?]$/.test(sentence) ? sentence : `${sentence}.`), { status: answer?.status });
 }
 
 // Ask who the caller is. Return the response, the error, and the token to use: a stored token that is refused is reported, and not used.
-export async function requestCaller(serviceUrl, host) {
+export async function requestCaller(serviceUrl, query) {
   const storedToken = isToken(readStored("token")) ? readStored("token") : "";
   try {
-    return [await requestService(serviceUrl, storedToken, { host }), null, storedToken];
+    return [await requestService(serviceUrl, storedToken, { query }), null, storedToken];
   } catch (error) {
     if (error.status !== 401 || !storedToken) return [null, error, storedToken];
-    return requestService(serviceUrl, "", { host }).then((caller) => [caller, error, ""], (secondError) => [null, secondError, storedToken]);
+    return requestService(serviceUrl, "", { query }).then((caller) => [caller, error, ""], (secondError) => [null, secondError, storedToken]);
   }
 }
 
-// Show a message in a dialog, with its kind (`good`, `bad` or none) and warnings.
-export function showStatus(status, text, kind = "", warnings = []) {
+// Show a message in a dialog, with its kind (`good`, `bad` or none), warnings and buttons.
+export function showStatus(status, text, kind = "", warnings = [], ...buttons) {
   status.className = kind;
-  status.replaceChildren(...(text ? [text] : []), ...warnings.map((warning) => createElement("span", { textContent: warning })));
+  status.replaceChildren(...(text ? [text] : []), ...buttons.filter(Boolean), ...warnings.map((warning) => createElement("span", { textContent: warning })));
 }
 
 // Build the part of a request that says who asks: an open booking service takes people's word for it.

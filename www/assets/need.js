@@ -117,10 +117,3 @@ need.addEventListener("input", () => {
 document.addEventListener("board", updateNeed);
 setInterval(() => { if (!document.hidden) updateNeed(); }, 1000);
 updateNeed();
-document.addEventListener("click", (event) => { // chips of free GPUs, and what the line offers
-  const link = event.target.closest?.("[data-gpus]");
-  if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-  event.preventDefault();
-  const [host, ...labels] = link.dataset.gpus.split(/:(.*)/).filter(Boolean);
-  openBookingDialog(host, labels.join().split(","));
-});

@@ -1,32 +1,34 @@
-// The dialog of people who wait for GPUs: the booking service shows how it understands a watch before it is made.
+// The dialog to get notified when GPUs are free: the booking service shows how it understands a notification before it is made.
 
 const { // of the same version as the page
-  buildCaller, createButton, createElement, createLabel, createListItem, createTokenFields, readStored, requestCaller, requestService, showStatus, storeValue,
+  buildCaller, createButton, createDialog, createElement, createLabel, createListItem, formatBookingTime, createTokenFields, readStored, requestCaller, requestService, showStatus, storeValue,
 } = await import(`./dialog-parts.js${version}`);
 
 const CHECK_DELAY_MS = 400; // without a key press, until the request is checked
 const NO_HOST = "_"; // no host has this name: no bookings are needed here
 const MAX_MODELS = 4;
-const CHANNELS = { "": "any way that the lab has of me", mail: "mail", slack: "Slack" };
+const CHANNELS = { "": "my default contact", mail: "mail", slack: "Slack" };
 const UNKNOWN = { known: false, how: null, who: null, watches: [] };
 const serviceUrl = new URL(page.book, location.href);
 const ui = {}; // the dialog's elements, created when it is first opened
 let caller = UNKNOWN; // what the booking service says about the person who asks
 let token = "";
 let checkNumber = 0; // counts requests; the response to an older one is ignored
+let opener = null; // what was clicked to open the dialog
 let sending = false;
+let callerError = ""; // why the notifications could not be loaded
 let timer = 0;
 
 // Show a message below the form.
-function showMessage(text, kind, warnings) {
-  showStatus(ui.said, text, kind, warnings);
+function showMessage(...message) {
+  showStatus(ui.said, ...message);
 }
 
 // Find what is still missing: a sentence, and the field to fill in.
 function findMissingField() {
-  if (!caller.how) return ["Say who you are first: give your token.", ui.token];
-  if (!ui.when.value.trim()) return ["Say what you wait for.", ui.when];
-  if (caller.how === "open" && !ui.name.value.trim()) return ["Say who you are.", ui.name];
+  if (!caller.how) return ["Sign in with your token.", ui.token];
+  if (!ui.when.value.trim()) return ["Enter the GPUs that you need.", ui.when];
+  if (caller.how === "open" && !ui.name.value.trim()) return ["Enter your name.", ui.name];
   return null;
 }
 
@@ -35,12 +37,13 @@ function buildRequest() {
   return { do: "watch", when: ui.when.value.trim(), ...(ui.via.value ? { via: ui.via.value } : {}), ...buildCaller(caller, ui.name) };
 }
 
-// Ask the booking service who the caller is and what they wait for.
+// Ask the booking service who the caller is, and for their notifications.
 async function loadCaller() {
   const number = (checkNumber += 1);
-  const [response, error, usedToken] = await requestCaller(serviceUrl, NO_HOST);
+  const [response, error, usedToken] = await requestCaller(serviceUrl, { host: NO_HOST });
   if (number !== checkNumber) return; // requested again since, or closed
   token = usedToken;
+  callerError = response ? "" : error.message;
   if (response) caller = { ...UNKNOWN, ...response, known: true };
   showCaller();
   showWatches();
@@ -52,22 +55,23 @@ async function loadCaller() {
 function showCaller() {
   ui.login.hidden = caller.how !== null || !caller.known;
   ui.forget.hidden = !readStored("token");
-  ui.you.textContent = caller.who ? `You are ${caller.who}${caller.admin ? ", an admin" : ""}.` : caller.how === "open" ? "Anybody can ask here: say who you are." : "";
+  ui.you.textContent = caller.who ? `Signed in as ${caller.who}${caller.admin ? " (admin)" : ""}` : caller.how === "open" ? "Enter your name to get notified" : "";
   ui.name.closest("label").hidden = caller.how !== "open";
 }
 
-// List the watches of the caller.
+// List the notifications of the caller, or say that they could not be loaded.
 function showWatches() {
   const name = ui.name.value.trim().toLowerCase();
   const lines = (caller.watches ?? []).filter((watch) => watch.mine || (caller.how === "open" && name && watch.name?.toLowerCase() === name)).map(buildWatchLine);
   ui.list.replaceChildren(...lines);
   ui.none.hidden = lines.length > 0;
+  ui.none.textContent = callerError ? "Could not be loaded." : caller.known ? "None" : "Loading …";
 }
 
-// Build the line of a watch, with its button.
+// Build the line of a notification, with its button.
 function buildWatchLine(watch) {
-  const item = createListItem(watch.when, createElement("span", { className: "soft", textContent: ` · ${watch.via ? `by ${watch.via}, ` : ""}until ${formatClock(Date.parse(watch.until) / 1000)}` }));
-  item.append(createButton("End", () => sendRequest({ do: "unwatch", id: watch.id, ...buildCaller(caller, ui.name) }, "Ended"), `End: ${watch.when}`));
+  const item = createListItem(watch.when, createElement("span", { className: "soft", textContent: ` · ${watch.via ? `by ${watch.via}, ` : ""}until ${formatBookingTime(watch.until)}` }));
+  item.append(createButton("Cancel", () => sendRequest({ do: "unwatch", id: watch.id, ...buildCaller(caller, ui.name) }), `Cancel: ${watch.when}`));
   return item;
 }
 
@@ -92,20 +96,24 @@ function checkRequest() {
   }, CHECK_DELAY_MS);
 }
 
-// Make or end a watch.
-async function sendRequest(request, word) {
+// Make or cancel a notification.
+async function sendRequest(request) {
   if (sending) return;
   sending = true;
   clearTimeout(timer);
   const number = (checkNumber += 1);
   ui.dialog.setAttribute("aria-busy", "true");
   try {
-    const { said, warnings } = await requestService(serviceUrl, token, { request });
+    const { said, warnings, watches } = await requestService(serviceUrl, token, { request });
     storeValue("me", caller.who ?? ui.name.value.trim());
     if (number !== checkNumber) return; // closed meanwhile
-    if (word === "Watched") ui.when.value = "";
+    const [watch] = watches;
+    const isNew = request.do === "watch";
+    if (isNew) ui.when.value = "";
     else ui.heading.focus();
-    showMessage(`${word}: ${said}.`, "good", warnings);
+    const who = request.as ? { as: request.as } : {};
+    const undoing = isNew ? { do: "unwatch", id: watch.id, ...who } : { do: "watch", when: watch.when, until: watch.until, ...(watch.via ? { via: watch.via } : {}), ...who };
+    showMessage(`${said}.`, "good", isNew ? warnings : [], watch.mine || request.as ? createButton("Undo", () => sendRequest(undoing)) : null);
     await loadCaller();
   } catch (error) {
     if (number === checkNumber) showMessage(error.message, "bad");
@@ -121,7 +129,7 @@ function submitForm(event) {
   if (!ui.login.hidden && ui.token.value.trim()) return ui.useToken();
   if (!caller.known) return loadCaller();
   const missing = findMissingField();
-  if (!missing) return sendRequest(buildRequest(), "Watched");
+  if (!missing) return sendRequest(buildRequest());
   showMessage(missing[0], "bad");
   missing[1].focus();
 }
@@ -134,7 +142,7 @@ function changeToken(newToken) {
   loadCaller();
 }
 
-// Show buttons for common watches: the models of which the board has the most.
+// Show buttons for common requests: the models of which the board has the most.
 function offerSearches() {
   const counts = new Map();
   for (const models of document.querySelectorAll(".host header .models")) {
@@ -151,41 +159,41 @@ function offerSearches() {
 // Build the dialog.
 function buildDialog() {
   const input = (name, type, properties = {}) => (ui[name] = createElement("input", { type, name, ...properties }));
-  ui.title = createElement("h2", { id: "_watch-title", textContent: "Tell me when GPUs are free" });
+  ui.title = createElement("h2", { id: "_watch-title", textContent: "Notify me when GPUs are free" });
   ui.you = createElement("span");
   Object.assign(ui, createTokenFields(showMessage, changeToken));
   ui.offers = createElement("p", { className: "ends" });
   ui.via = createElement("select", { name: "via" }, ...Object.entries(CHANNELS).map(([value, text]) => createElement("option", { value, textContent: text })));
   ui.said = createElement("p", { role: "status" });
-  ui.heading = createElement("h3", { textContent: "You wait for", tabIndex: -1 });
+  ui.heading = createElement("h3", { textContent: "Your notifications", tabIndex: -1 });
   ui.list = createElement("ul");
-  ui.none = createElement("p", { className: "soft", textContent: "Nothing." });
-  ui.form = createElement("form", { noValidate: true },
+  ui.none = createElement("p", { className: "soft", "aria-live": "polite" });
+  ui.form = createElement("form", { id: "_watch-form", noValidate: true },
     createElement("p", { className: "you" }, ui.you, ui.forget), ui.login,
-    createLabel("What for", input("when", "text", { maxLength: 200, autocomplete: "off", spellcheck: false, placeholder: "2 A100 free on one host for 4h" })), ui.offers,
-    createLabel("By", ui.via),
-    createLabel("Your name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })),
-    ui.said, createElement("p", { className: "act" }, createElement("button", { type: "submit", className: "main", textContent: "Tell me" }), createElement("span", { className: "soft", textContent: "Once; nothing is booked." })));
+    createLabel("GPUs", input("when", "text", { maxLength: 200, autocomplete: "off", spellcheck: false, placeholder: "2 A100 free on one host for 4h" })), ui.offers,
+    createLabel("Notify by", ui.via),
+    createLabel("Your name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })));
+  ui.submit = createElement("button", { type: "submit", className: "main", textContent: "Notify me" });
+  ui.submit.setAttribute("form", "_watch-form");
   ui.form.addEventListener("submit", submitForm);
   ui.form.addEventListener("input", ({ target }) => {
     if (target === ui.token) return;
     if (target === ui.name) showWatches();
     checkRequest();
   });
-  ui.dialog = createElement("dialog", { className: "dialog", "aria-labelledby": ui.title.id }, createElement("header", {}, ui.title, createButton("×", () => ui.dialog.close(), "Close")), ui.form, createElement("section", {}, ui.heading, ui.list, ui.none));
-  ui.dialog.addEventListener("close", () => {
+  ui.dialog = createDialog(ui.title, () => {
     clearTimeout(timer);
     checkNumber += 1;
-    document.querySelector("button.watch")?.focus({ preventScroll: true }); // the part may have been replaced
-  });
-  document.body.append(ui.dialog);
+    (opener?.isConnected ? opener : document.querySelector("button.watch"))?.focus({ preventScroll: true }); // the part may have been replaced
+  }, [ui.form, createElement("section", {}, ui.heading, ui.none, ui.list)], [ui.said, createElement("p", { className: "act" }, ui.submit, createElement("span", { className: "soft", textContent: "Sent once. Nothing is booked." }))]);
 }
 
-// Open the dialog.
-export function open() {
+// Open the dialog, with a request filled in.
+export function open(when = "", openedBy = null) {
   if (!ui.dialog) buildDialog();
   caller = UNKNOWN;
-  ui.when.value = "";
+  [opener, callerError] = [openedBy, ""];
+  ui.when.value = when;
   ui.name.value = readStored("me");
   offerSearches();
   showCaller();
