@@ -295,7 +295,7 @@ def test_machines_that_share_a_home_share_scripts_and_settings(lab: Person, tmp_
         second.run("lab", [*install_command, "host"])
         assert sorted(path.name for path in lab.path(".local/share/gpuboard/installed").iterdir()) == ["gpu1", "gpu2"]
         assert lab.path("data/gpu2/gpus.csv").exists()
-        assert "stay for: gpu2" in lab.install("remove").stdout
+        assert "Scripts, programs and settings are kept for: gpu2" in lab.install("remove").stdout
         assert lab.machine.processes() == []
         assert second.crontab("lab") == BLOCK % b""
         assert "runs" in second.run("lab", ".local/share/gpuboard/scripts/gpu-check.sh status", check=False).stdout
@@ -307,8 +307,8 @@ def test_machines_that_share_a_home_share_scripts_and_settings(lab: Person, tmp_
 @pytest.mark.parametrize(
     ("dest", "advice"),
     [
-        ("/home/lab/nowhere", "make or mount the folder /home/lab/nowhere"),
-        ("consul://127.0.0.1:1/lab", "docs/scaling.md tells what Consul must allow"),
+        ("/home/lab/nowhere", "create or mount the folder /home/lab/nowhere"),
+        ("consul://127.0.0.1:1/lab", "docs/scaling.md lists what Consul must allow"),
         ("lab@web:data", "ssh-copy-id lab@web"),
         ("gpuboard@127.0.0.1:data", "ssh gpuboard@127.0.0.1"),
         ("gpuboard@web:no/where", "ssh gpuboard@web mkdir -p no/where"),

@@ -87,7 +87,7 @@ def test_a_pip_that_fails_is_heard_and_tried_again(machine: Machine, clone: Path
 def test_run_makes_all_it_needs_and_shows_a_simulated_lab_where_there_is_no_gpu(machine: Machine, clone: Path) -> None:
     words = run_here(machine, "--nonsense", PATH=PATH)[1]  # by pip alone
     assert "Installing gpuboard and its dependencies into .venv\n" in words
-    assert "No GPU was found here" in words
+    assert "No GPU was found (by nvidia-smi, amd-smi or rocm-smi): showing a simulated lab.\n" in words
     assert "Usage: gpuboard demo" in words
     assert (clone / ".venv/.installed").exists()
 
