@@ -117,7 +117,7 @@ def test_the_dialog_offers_the_gpu_and_its_instances(page: Page) -> None:
     assert boxes.evaluate_all("(several) => several.map((one) => one.value)") == [
         *("*", "0", "0:0", "0:1", "0:2", "0:3", "1")
     ]
-    page.get_by_label("Until when").fill("2039-01-01T12:00")
+    page.get_by_label("End time").fill("2039-01-01T12:00")
     page.locator("dialog input[value='0:3']").check()
     expect(page.locator("dialog")).to_contain_text("gpuboard book atlas:0:3")
     page.locator("dialog input[value='0']").check()

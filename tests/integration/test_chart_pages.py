@@ -243,6 +243,8 @@ def test_on_a_phone_charts_stand_below_each_other(browser: Browser, past: Served
 def test_a_line_of_the_board_is_seen_on_a_screen_and_on_a_phone(browser: Browser, past: ServedBoard) -> None:
     for width in (PHONE, LAPTOP):
         with open_page(browser, past.site.url, width) as page:
+            if width == PHONE:
+                page.locator("#atlas button.fold").click()
             box = page.locator("#atlas .day svg").first.bounding_box()
             assert box and box["width"] > 90 and 15 < box["height"] < 40
 

@@ -201,5 +201,6 @@ export function open(when = "", openedBy = null) {
   showMessage("");
   ui.dialog.showModal();
   ui.when.focus();
+  ui.when.select(); // typing replaces what is filled in
   loadCaller();
 }
