@@ -271,7 +271,7 @@ def test_without_consul_its_state_is_not_mentioned() -> None:
     ],
 )
 def test_a_clock_that_is_off_by_more_than_a_minute_is_a_problem(clock: float, expected: list[str]) -> None:
-    assert whats(decide(host_data(clock_offset=clock))) == expected
+    assert decide(host_data(clock_offset=clock)).problems == tuple(Problem("atlas", what) for what in expected)
 
 
 def test_a_clock_that_is_off_changes_nothing_else() -> None:
@@ -338,6 +338,12 @@ def test_logins_are_learned_but_for_numbers_and_names_that_were_cut() -> None:
     users = ["alice", "Zoe", "1000", "carolin+", None]
     host = decide(used_by(*users), logins=["carolina"])
     assert host.logins == {"alice", "Zoe"}
+
+
+def test_the_login_of_a_process_without_a_name_for_its_user_is_the_person_behind_it() -> None:
+    row = person(user="1000", person="dora")
+    assert decide(host_data(ps=[row])).logins == {"dora"}
+    assert decide(host_data(ps=[row]), aliases={"uid 1000": "erik"}).logins == set()
 
 
 def test_disk_use_by_person_is_not_shown_where_users_are_not() -> None:

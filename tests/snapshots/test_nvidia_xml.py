@@ -238,7 +238,7 @@ def test_a_name_may_hold_anything() -> None:
     assert [parsed_row.uuid for parsed_row in read(xml).rows] == ["GPU-1"]
 
 
-@pytest.mark.parametrize("word", ["", "N/A", "Not Found", "Insufficient Permissions"])
+@pytest.mark.parametrize("word", ["", "N/A", "Not Found", "Function Not Found", "Insufficient Permissions"])
 def test_a_name_that_is_not_reported_is_not_available(word: str) -> None:
     (process_row,) = read_processes(document(gpu(1, running(process(1, name=word))))).rows
     assert process_row.name is None

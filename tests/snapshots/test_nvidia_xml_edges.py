@@ -87,7 +87,15 @@ def test_the_error_of_a_column_comes_first() -> None:
 def test_a_word_in_any_element_but_those_of_users_says_that_a_gpu_is_lost() -> None:
     assert parsed_gpu(LIVE, "<clocks><sm_clock>GPU is lost</sm_clock></clocks>").lost == "GPU is lost"
     assert parsed_gpu(LIVE, "<ecc_mode>GPU requires reset</ecc_mode>").lost == "GPU requires reset"
+    assert parsed_gpu(LIVE, "<encoder_stats><session_count>GPU is lost</session_count></encoder_stats>").lost == (
+        "GPU is lost"
+    )
     assert parsed_gpu(LIVE, running(process(1, name="all is lost"))).lost is None
+
+
+def test_an_element_that_is_printed_twice_and_is_no_reading_is_no_error() -> None:
+    gpu = parsed_gpu(LIVE, "<encoder_stats/><encoder_stats/>")
+    assert (gpu.memory_used, gpu.error, gpu.lost) == (1024, None, None)
 
 
 @pytest.mark.parametrize("reading", [LIVE, "<utilization><gpu_util>0 %</gpu_util></utilization>"])
@@ -104,6 +112,18 @@ def test_a_message_in_a_gpu_is_why_it_is_lost() -> None:
     assert gpu.lost == "Unknown Error"
     output = parsed_gpus(document(device(LIVE)) + handle.replace("GPU ", "GPU5: "))
     assert [(gpu.index, gpu.lost) for gpu in output.rows] == [(5, "Unknown Error")]
+
+
+def test_a_message_about_a_gpu_without_its_number_is_a_row_too() -> None:
+    message = "Unable to determine the device handle for GPU 0000:02:00.0: Unknown Error\n"
+    rows = parsed_gpus(message + document(device(LIVE))).rows
+    assert [(gpu.index, gpu.uuid, gpu.lost) for gpu in rows] == [(0, "GPU-1", None), (1, None, "Unknown Error")]
+
+
+def test_messages_about_gpus_whose_addresses_are_cut_are_a_row_each() -> None:
+    message = "Unable to determine the device handle for GPU{}: 0000:0{}: Unknown Error\n"
+    rows = parsed_gpus(message.format(1, 1) + message.format(2, 2)).rows
+    assert [(gpu.index, gpu.lost) for gpu in rows] == [(1, "Unknown Error"), (2, "Unknown Error")]
 
 
 # Instances
@@ -172,6 +192,13 @@ def test_a_name_with_tags_in_it_is_escaped() -> None:
     assert [row.name for row in parsed_processes(text).rows] == ["a <b> c", "<process_name>x</process_name>", None]
 
 
+def test_a_name_that_must_be_escaped_leaves_the_list_of_processes_complete() -> None:
+    element = process(7, name="a < b & c").replace("<process_name>", "\n<process_name>")
+    output = parsed_processes(document(device(LIVE, running(element, process(8)))))
+    assert [(row.pid, row.name) for row in output.rows] == [(7, "a < b & c"), (8, "python")]
+    assert (output.unreported, output.messages, output.problems) == ({}, [], [])
+
+
 # Around the GPUs
 
 
@@ -196,13 +223,39 @@ def test_gpus_that_are_attached_and_not_reported_are_missing(attached: str, is_m
         ("<!-- a --> b <!-- c -->", ["b"]),
         ("<!DOCTYPE a SYSTEM 'x'>words", ["words"]),
         ("<!DOCTYPE a [\n<!ELEMENT b (c)>\n]>words", ["words"]),
+        ("<!-- a > b --> c <!-- d > e -->", ["c"]),
         ("<!DOCTYPE a>words [<b>] ]>", ["words [] ]>"]),
+        ("[x] <!DOCTYPE a>words ]>", ["[x] words ]>"]),
+        ("]> <!DOCTYPE a [\n<!ELEMENT b (c)>\n]>words ]>", ["]> words ]>"]),
         ("words <!-- that never end", ["words <!-- that never end"]),
     ],
 )
 def test_comments_and_types_are_no_messages(head: str, messages: list[str]) -> None:
     output = parsed_gpus(head + "\n" + device(LIVE))
     assert (output.messages, len(output.rows)) == (messages, 1)
+
+
+def test_without_its_xml_a_list_of_gpus_is_nothing() -> None:
+    output = parsed_gpus("", "GPU 0: NVIDIA H100 (UUID: GPU-1)")
+    assert (output.rows, output.messages, output.problems) == ((), [], [])
+
+
+def test_tags_behind_a_gpu_are_no_part_of_it() -> None:
+    output = parsed_gpus(document(device(LIVE) + "<topology/>\n" + device(LIVE, number=2) + "words</gpu>"))
+    assert [gpu.uuid for gpu in output.rows] == ["GPU-1", "GPU-2"]
+    assert (output.messages, output.problems) == (["words"], [])
+
+
+@pytest.mark.parametrize("cut", ['<gpu id="00000000:02:00.0"\n', '<gpu id="00000000:02:00.0"><uuid>GPU-2</uuid><x/>\n'])
+def test_nothing_of_a_gpu_without_its_end_is_a_message_or_another_gpu(cut: str) -> None:
+    whole = device(LIVE), device(LIVE, number=3)
+    output = parsed_gpus(document(whole[0] + cut + whole[1]))
+    assert [gpu.uuid for gpu in output.rows] == ["GPU-1", "GPU-3"]
+    assert output.messages == []
+    assert output.problems == ["a row has no end, and is left out: the GPU 00000000:02:00.0"]
+    output = parsed_gpus(device(LIVE) + cut + '<gpu id="00000000:03:00.0"/>')
+    assert [gpu.bus_id for gpu in output.rows] == ["00000000:01:00.0", "00000000:03:00.0"]
+    assert output.problems == ["a row has no end, and is left out: the GPU 00000000:02:00.0"]
 
 
 def test_of_more_gpus_than_any_host_has_the_first_count() -> None:
@@ -212,6 +265,13 @@ def test_of_more_gpus_than_any_host_has_the_first_count() -> None:
     output = parsed_gpus(short * (MAX_GPUS + 2))
     assert len(output.rows) == MAX_GPUS
     assert output.problems == [f"more than {MAX_GPUS} GPUs are reported; only the first {MAX_GPUS} are used"]
+
+
+def test_a_gpu_of_half_a_megabyte_is_used() -> None:
+    length = nvidia_xml.MAX_GPU_CHARACTERS - len(device("<x></x>").strip())
+    assert [gpu.uuid for gpu in parsed_gpus(device(f"<x>{'y' * length}</x>")).rows] == ["GPU-1"]
+    (problem,) = parsed_gpus(device(f"<x>{'y' * (length + 1)}</x>")).problems
+    assert "512 KiB of XML, which is too much" in problem
 
 
 def test_a_gpu_of_more_than_half_a_megabyte_is_left_out() -> None:
@@ -239,6 +299,7 @@ def test_an_address_is_the_same_with_more_zeros() -> None:
         (" 7 MiB ", "7"),
         ("N/A", "[N/A]"),
         ("16x", "16"),
+        ("1x", "1"),
         ("x", "x"),
         ("1.5x", "1.5x"),
         ("16X", "16X"),
@@ -263,3 +324,14 @@ def test_the_reasons_of_a_clock_make_a_mask(states: dict[str, str], mask: int | 
     for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
         reasons = "".join(f"<{name[:-1]}_{reason}>{state}</{name[:-1]}_{reason}>" for reason, state in states.items())
         assert parsed_gpu(LIVE, f"<{name}>{reasons}</{name}>").health.clock_reasons == mask
+
+
+def test_a_number_of_one_element_is_kept_as_it_is_printed() -> None:
+    assert parsed_gpu("<serial>012345678901</serial>").raw_fields["serial"] == "012345678901"
+
+
+@pytest.mark.parametrize("errors", ["", "<ecc_errors><volatile><dram_correctable/></volatile></ecc_errors>"])
+def test_a_sum_of_elements_that_are_not_printed_or_empty_has_no_value(errors: str) -> None:
+    gpu = parsed_gpu(LIVE, errors)
+    assert gpu.raw_fields["ecc.errors.corrected.volatile.total"] == nvidia_xml.NOT_AVAILABLE_CELL
+    assert gpu.health.error_counts.corrected is None
