@@ -215,7 +215,7 @@ def test_a_port_and_passwords_that_were_set_by_hand_count_at_the_next_call(web: 
         (["--data", "nowhere"], "there is no such folder"),
         (["--data", "gpuboard/www"], "are one folder, but must be two"),
         (["--folder", "a\nb"], "control characters"),
-        (["--folder"], "needs a word"),
+        (["--folder"], "--folder needs a value"),
     ],
 )
 def test_what_cannot_work_is_refused_and_nothing_changed(web: Person, words: list[str], expected_refusal: str) -> None:
@@ -229,7 +229,7 @@ def test_what_cannot_work_is_refused_and_nothing_changed(web: Person, words: lis
 def test_a_program_of_somebody_else_keeps_its_place(web: Person) -> None:
     web.sh("rm .local/bin/gpuboard && echo theirs >.local/bin/gpuboard")
     done = web.install("web")
-    assert ".local/bin/gpuboard is not ours, and stays" in done.stdout
+    assert ".local/bin/gpuboard is not ours and stays" in done.stdout
     assert web.path(".local/bin/gpuboard").read_text() == "theirs\n"
     web.sh("rm .local/bin/gpuboard")
     web.install("web")
@@ -303,7 +303,7 @@ def test_a_host_has_a_key_of_its_own_which_its_user_may_enrol_or_the_web_host(we
     lab.sh(f"rm {KEY} && mv .ssh/id_ed25519 .ssh/aside")
     done = lab.install("host", check=False)
     assert done.returncode == 1
-    assert "To fix it: let the key of this host in, by the line below\n" in done.stdout
+    assert "To fix it: enrol the key of this host with the line below\n" in done.stdout
     web.sh(next(line for line in done.stdout.splitlines() if "gpu-enrol.sh" in line).partition("as gpuboard:")[2])
     lab.install("host")
     assert web.sh(".local/share/gpuboard/scripts/gpu-enrol.sh list") not in ("", enrolled)
