@@ -151,5 +151,5 @@ def choose_report_command_receivers(settings: Settings, names: Sequence[str]) ->
     for name in names:
         if name not in channels and not (name.startswith(PERSON_PREFIX) and name != PERSON_PREFIX):
             choices = ", ".join([*channels, f"{PERSON_PREFIX}LOGIN"])
-            raise CommandError(f"--to: nothing is called {name[:80]!r}; there is {choices}")
+            raise CommandError(f"--to: unknown receiver {name[:80]!r}; there is {choices}")
     return list(dict.fromkeys(name if name.startswith(PERSON_PREFIX) else f"{CHANNEL_PREFIX}{name}" for name in names))

@@ -282,7 +282,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sen
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
         plain = there.url.replace("http:", "https:")
-        assert "speaks no TLS" in book_at(tmp_path, plain).stderr
+        assert "does not speak TLS" in book_at(tmp_path, plain).stderr
         there.server.socket = context.wrap_socket(there.server.socket, server_side=True)
         finished = book_at(tmp_path, plain)
         assert (finished.returncode, there.heard) == (2, [])

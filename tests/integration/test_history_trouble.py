@@ -236,7 +236,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(
     past = HistoryReader(state, timezone.utc)
     assert past.read_minutes("atlas", 1, NOON + HOUR) == []
     assert past.problem
-    assert "the next `gpuboard build` brings it" in past.problem.what
+    assert "the next `gpuboard build` updates it to 2" in past.problem.what
     history.record(HERE, NOON + HOUR)
     assert not history.problems
     connection = history.connect()
