@@ -148,5 +148,8 @@ def test_what_a_rule_forbids_is_reported_at_once(own: OwnGpus, lab: Lab, patient
         own.environment |= {"GPUBOARD_URL": url, "GPUBOARD_TOKEN": token}
         finished = run(own, "--for", "3h", *patient, "--", "echo", "started")
         assert (finished.returncode, finished.stdout) == (1, "")
-        assert "a booking may last 2 h at most; this one would last 3 h; use --no-book to run without a booking" in finished.stderr
+        assert (
+            "a booking may last 2 h at most; this one would last 3 h; use --no-book to run without a booking"
+            in finished.stderr
+        )
         assert run(own, "--for", "2h", "--", "echo", "started").stdout == "started\n"

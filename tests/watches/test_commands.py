@@ -111,7 +111,10 @@ def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
         assert (finished.returncode, finished.stderr.count(f"no notification {made} of yours")) == (1, 1)
         finished = run_gpuboard(elsewhere, "notify", "list", GPUBOARD_URL=url)
         assert (finished.returncode, finished.stdout) == (2, "")
-        assert "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it" in finished.stderr
+        assert (
+            "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
+            in finished.stderr
+        )
         assert "will no longer be notified of " in done(elsewhere, "notify", "stop", made, **mine).stderr
 
 
