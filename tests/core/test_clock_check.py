@@ -104,7 +104,10 @@ def test_a_clock_that_the_hosts_contradict_removes_nothing(lab: Lab, tmp_path: P
 
 @pytest.mark.slow
 def test_watches_stay_while_the_clock_is_in_doubt(lab: Lab, tmp_path: Path) -> None:
-    environment = {"GPUBOARD_NOTIFY": "lab=json://127.0.0.1:9/"}
+    contacts = tmp_path / "contacts.csv"
+    contacts.write_text(f"{ME},json://127.0.0.1:9/\n")
+    contacts.chmod(0o600)
+    environment = {"GPUBOARD_NOTIFY": "lab=json://127.0.0.1:9/", "GPUBOARD_CONTACTS": "contacts.csv"}
     done(tmp_path, "notify", "me", "--when", "9 H100 free on one host", **environment)
     done(tmp_path, "build", **environment)
     before = (lab.data / "watches.json").read_bytes()

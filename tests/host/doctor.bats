@@ -222,6 +222,8 @@ start_loops() {
 
 @test "a push that fails is one failure" {
     start_loops
+    exec 6>>"$SPOOL/run/push"
+    flock 6 # a push of the loops that succeeds would remove the file
     echo 'Permission denied' >"$SPOOL/push.failed"
     examine gpu1
     finds fail push 'the last push failed: Permission denied'

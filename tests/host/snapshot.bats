@@ -112,7 +112,7 @@ BATS_TEST_TIMEOUT=300
     "${nobody[@]}" "$RUN_SH" once
     has "$DATA/gpus.csv" '# err an earlier nvidia-smi'
     has "$DATA/gpus.csv" 'hangs and cannot be killed; it is not started again'
-    has "$DATA/processes.csv" 'no other is started'
+    has "$DATA/processes.csv" 'hangs and cannot be killed; it is not started again'
     [ "$(wc -l <"$SMI/calls")" = 1 ]
     kill -9 "$stuck"
     rm "$SMI/exec"

@@ -128,7 +128,7 @@ CASES = (
         100,
         110,
         {"host": "atlas"},
-        "atlas tells 1 GPUs; it had more within the last week.",
+        "atlas reports 1 GPUs; it had more in the last week.",
     ),
     Alert(
         "GpuConflict",

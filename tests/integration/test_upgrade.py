@@ -209,6 +209,11 @@ def test_the_token_still_books(board: Board) -> None:
     assert [entry["name"] for entry in entries] == ["carol", "alice"]
 
 
+def add_severity(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Alerts of the older version, which had no severity, as this one lists them."""
+    return [{**alert, "severity": "info"} for alert in alerts]
+
+
 def test_the_state_of_alerts_is_the_same(board: Board) -> None:
     old, new = ANSWERS["alerts"], board.json(BUILT_AT + 30, "alerts", "list")
     assert [
@@ -221,14 +226,17 @@ def test_the_state_of_alerts_is_the_same(board: Board) -> None:
     assert {alert_record["state"] for alert_record in new["conditions"]} == {*NEW_STATES.values()}
     assert [
         (alert_record["to"], alert_record["due"], alert_record["alerts"]) for alert_record in new["notifications"]
-    ] == [(alert_record["to"], alert_record["leaves"], alert_record["alerts"]) for alert_record in old["letters"]]
+    ] == [
+        (alert_record["to"], alert_record["leaves"], add_severity(alert_record["alerts"]))
+        for alert_record in old["letters"]
+    ]
     assert [alert_record["to"] for alert_record in new["notifications"]] == ["person:bob"]
     history = board.json(BUILT_AT + 30, "alerts", "history")["history"]
     assert [
         (alert_record["at"], alert_record["to"], alert_record["status"], alert_record["alerts"])
         for alert_record in history
     ] == [
-        (alert_record["at"], alert_record["to"], alert_record["how"], alert_record["alerts"])
+        (alert_record["at"], alert_record["to"], alert_record["how"], add_severity(alert_record["alerts"]))
         for alert_record in ANSWERS["alert_history"]["history"]
     ]
 

@@ -82,7 +82,7 @@ function indexCard(card) {
   return card.searchIndex;
 }
 
-// Index the square of a GPU whose details are on the page of its host: `0 A100 80 GB: busy, alice`.
+// Index the square of a GPU whose details are on the page of its host: `0 A100 80 GB: busy, NAME`.
 function indexSquare(square) {
   const any = square.title.toLowerCase();
   const [, gpu, model = "", user = ""] = /^(\S+) (.*): [^,]*(?:, (.*))?$/.exec(any) ?? [];
