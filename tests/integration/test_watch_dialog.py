@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from site_builder.board.builder import Builder
 from site_builder.core.model import AlertSettings, BookingPolicy
 from tests.support.board_fixture import Lab
 from tests.support.booking_dialog import LAPTOP, PHONE, TOO_SMALL, TOO_WIDE, BookingSite, context_of, press, said, visit
+from tests.support.browser import PATIENCE
 from tests.support.page_checks import each_view, run_axe
 
+ASKED = re.compile(r"/book\?")  # who is asking
 MAIL = "mailto://127.0.0.1:1"
 TELLS = AlertSettings(mail_url=MAIL, mail_domain="lab.example.org")
 
@@ -135,6 +138,29 @@ def test_the_keyboard_alone_is_enough(browser: Browser, booking_site: BookingSit
         expect(form).to_be_hidden()
         expect(opener).to_be_focused()
         assert waiting(booking_site) == [("dora", "2 GPUs free on one host", None)]
+
+
+def test_who_confirms_before_the_service_has_answered_is_notified(browser: Browser, booking_site: BookingSite) -> None:
+    with context_of(browser) as context:
+        page = visit(context, booking_site.url)
+        page.evaluate("localStorage.setItem('gpuboard.me', 'bob')")
+        held: list[Route] = []
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        page.route(ASKED, hold)
+        form = dialog(page)
+        press(form, "Notify me")
+        end = time.monotonic() + PATIENCE / 1000
+        while len(held) < 2:  # who is asking, when it opens and when it is confirmed
+            assert time.monotonic() < end
+            page.wait_for_timeout(20)
+        for route in held:
+            route.continue_()
+        page.unroute(ASKED)
+        expect(said(form)).to_have_class("good")
+        assert waiting(booking_site) == [("bob", "1 GPU free for 6 h or longer", None)]
 
 
 def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(browser: Browser, booking_site: BookingSite) -> None:

@@ -37,11 +37,11 @@ function buildRequest() {
   return { do: "watch", when: ui.when.value.trim(), ...(ui.via.value ? { via: ui.via.value } : {}), ...buildCaller(caller, ui.name) };
 }
 
-// Ask the booking service who the caller is, and for their notifications.
+// Ask the booking service who the caller is, and for their notifications; return whether it is known now.
 async function loadCaller() {
   const number = (checkNumber += 1);
   const [response, error, usedToken] = await requestCaller(serviceUrl, { host: NO_HOST });
-  if (number !== checkNumber) return; // requested again since, or closed
+  if (number !== checkNumber) return false; // requested again since, or closed
   token = usedToken;
   callerError = response ? "" : error.message;
   if (response) caller = { ...UNKNOWN, ...response, known: true };
@@ -49,6 +49,7 @@ async function loadCaller() {
   showWatches();
   if (error) showMessage(error.message, "bad");
   else if (ui.said.className !== "good") checkRequest();
+  return caller.known;
 }
 
 // Show who the caller is, or ask for a token.
@@ -124,10 +125,10 @@ async function sendRequest(request) {
 }
 
 // Send the form if it is complete.
-function submitForm(event) {
+async function submitForm(event) {
   event.preventDefault();
   if (!ui.login.hidden && ui.token.value.trim()) return ui.useToken();
-  if (!caller.known) return loadCaller();
+  if (!caller.known && !await loadCaller()) return;
   const missing = findMissingField();
   if (!missing) return sendRequest(buildRequest());
   showMessage(missing[0], "bad");
