@@ -139,6 +139,7 @@ def test_with_a_booking_service_axe_finds_nothing_either(browser: Browser, by_to
             choose(form, "0", until=later(1))
             if is_known:
                 expect(said(form)).to_contain_text("atlas:0 for alice")
+            expect(said(form)).to_have_css("opacity", "1")  # no longer fading in
             for rules in each_view(page, LAPTOP["width"], PHONE["width"]):
                 assert run_axe(page, rules, "dialog").faults == []
                 assert page.evaluate(TOO_WIDE) == []
