@@ -172,6 +172,7 @@ def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(browser: Browser
         expect(said(form).locator("span")).to_have_text("no host has 9 GPUs; the largest has 4")
         press(form, "Notify me")
         expect(form.get_by_role("listitem")).to_have_count(1)
+        expect(said(form)).to_have_css("opacity", "1")  # no longer fading in
         for rules in each_view(page, LAPTOP["width"], PHONE["width"]):
             assert run_axe(page, rules, "dialog, .need").faults == []
             assert page.evaluate(TOO_WIDE) == []
