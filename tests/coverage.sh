@@ -1,11 +1,12 @@
 #!/bin/sh
 # tests/coverage.sh: the share of statements and branches that the Python tests run, for each package of site_builder.
 #
-#   tests/coverage.sh [OPTION...]   options and files for pytest; without one, all tests, which
-#                                   takes half as long again as without coverage
+#   tests/coverage.sh [OPTION...]   options and files for pytest; without one, all tests but
+#                                   those that need root
 #
 # Commands that tests start in a process of their own count too, but for those on the
-# machines of tests/support/machine.py. ./install.sh test installs what this needs.
+# machines of tests/support/machine.py, which are what needs root. ./install.sh test installs
+# what this needs.
 set -eu
 cd "$(dirname "$0")/.."
 # shellcheck source=install/common.sh
@@ -20,7 +21,7 @@ esac
 results=0
 # the deselected test interrupts a program anywhere, and so in the lock of coverage, which is never released then
 set -- --deselect tests/integration/test_demo.py::test_a_signal_during_the_first_round_leaves_nothing "$@"
-.venv/bin/python -m pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder --cov --cov-report= "$@" || results=$?
+.venv/bin/python -m pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder -m "not root" --cov --cov-report= "$@" || results=$?
 .venv/bin/coverage json --quiet -o .coverage.json
 .venv/bin/python - .coverage.json <<'PROGRAM'
 import collections

@@ -360,10 +360,10 @@ def test_in_a_terminal_a_second_bot_says_whether_slack_can_be_reached(bot: Bot, 
 @pytest.mark.slow
 def test_the_bot_ends_on_sigterm_and_another_begins(lab: Lab, slack: Slack, bot: Bot) -> None:
     assert bot.end() == 0
+    slack.wait(lambda: not slack.lines)
     again = Bot(lab.data.parent, slack, GPUBOARD_SHOW_USERS="no")
     try:
-        opened = slack.opened
-        slack.wait(lambda: slack.opened > opened or slack.lines)
+        slack.wait(lambda: slack.lines)
         assert "hides names" in words(slack.ask(anyone(), "where alice"))
         lab.www.rename(lab.www.with_name("aside"))
         assert "has not been built yet" in words(slack.ask(anyone(), "free"))
