@@ -26,17 +26,19 @@ def test_a_build_leaves_no_reference_cycles(lab: Lab) -> None:
     lab.host("atlas", gpu(0))
     builder = Builder(lab.settings())
     builder.build(time.time())
-    lab.host("atlas", gpu(0, 7000, 97))
-    gc.collect()
+    unreachable_counts = []
     gc.disable()
     try:
-        report = builder.build(time.time() + 1)
-        unreachable_count = gc.collect()
+        for number in range(1, 4):  # threads of other tests may leave cycles meanwhile, but not each time
+            lab.host("atlas", gpu(0, 7000 + number, 97))
+            gc.collect()
+            report = builder.build(time.time() + number)
+            unreachable_counts.append(gc.collect())
+            assert "hosts/atlas.html" in report.written_files
     finally:
         gc.enable()
     builder.close()
-    assert "hosts/atlas.html" in report.written_files
-    assert unreachable_count == 0
+    assert 0 in unreachable_counts
 
 
 def test_a_host_is_decided_once_for_its_card_its_page_and_what_programs_read_of_it(
