@@ -118,11 +118,17 @@ def is_interactive_booking() -> bool:
 
 def ask_booking_confirmation(question: str) -> bool:
     """Ask a question; Ctrl-C means no."""
-    try:
-        return click.confirm(question, default=True, err=True)
-    except click.Abort:
-        click.echo(err=True)
-        return False
+    while True:
+        try:
+            # input() would lose a Ctrl-C that arrives while it prints a prompt itself
+            click.echo(f"{question} [Y/n]: ", nl=False, err=True)
+            answer = input().strip().lower()
+        except (KeyboardInterrupt, EOFError):
+            click.echo(err=True)
+            return False
+        if answer in {"", "y", "yes", "n", "no"}:
+            return answer not in {"n", "no"}
+        click.echo("Answer y or n.", err=True)
 
 
 def print_booking_result(response: BookingResponse, message: str, as_json: bool) -> None:

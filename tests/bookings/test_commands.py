@@ -175,6 +175,18 @@ def test_answering_no_or_ctrl_c_books_nothing(lab: Lab, tmp_path: Path, answer: 
 
 
 @pytest.mark.slow
+def test_an_answer_that_is_neither_yes_nor_no_is_asked_for_again(lab: Lab, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "book", "atlas", "--for", "2h")
+    terminal.until("Book it? [Y/n]")
+    terminal.answer("perhaps")
+    terminal.until("Answer y or n.\r\nBook it?")
+    terminal.answer("No")
+    code, output = terminal.end()
+    assert (code, "gpuboard: nothing changed" in output) == (1, True)
+    assert not (lab.data / "comments.json").exists()
+
+
+@pytest.mark.slow
 def test_yes_does_not_ask(lab: Lab, tmp_path: Path) -> None:
     code, output = Terminal(tmp_path, "book", "atlas", "--for", "2h", "-y").end()
     assert (code, "[Y/n]" in output, "booked" in output) == (0, False, True)
