@@ -41,10 +41,9 @@ from tests.support.missing import missing
 # Who reads a block of each kind: the tests below, or one of test_docs_run.py, test_*servers.py, test_prometheus.py, or
 # for py, test_export.py, for hcl and consul, test_scaling.py.
 KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "authorized_keys", "systemd"} | {
-    *("nginx", "nginx-proxy", "nginx-login", "nginx-maps", "nginx-files", "nginx-gpus", "nginx-cgi", "nginx-outputs"),
-    *("nginx-open", "apache-open", "nginx-spool"),
-    *("apache", "apache-proxy", "apache-gpus", "apache-cgi", "apache-token", "apache-outputs"),
-    *("caddy", "caddy-proxy", "caddy-login", "lighttpd", "lighttpd-proxy", "lighttpd-cgi"),
+    *("nginx", "nginx-proxy", "nginx-login", "nginx-gpus", "nginx-cgi", "nginx-open", "nginx-spool"),
+    *("apache", "apache-proxy", "apache-gpus", "apache-cgi", "apache-token", "apache-open"),
+    *("caddy-proxy", "caddy-login", "lighttpd", "lighttpd-proxy", "lighttpd-cgi"),
     *("curl", "prometheus", "promql", "python", "py", "sshd_config", "hcl", "consul"),
 }
 COMMAND_LINE = re.compile(

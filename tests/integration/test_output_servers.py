@@ -1,4 +1,4 @@
-"""Addresses that users of other systems know, by `gpuboard serve`, and by nginx and Apache with blocks of the docs."""
+"""Addresses that users of other systems know, by `gpuboard serve`, and by nginx and Apache with files of the docs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def web(request: pytest.FixtureRequest) -> Iterator[Web]:
                 yield Web("serve", place, served.port)
         else:
             start = {"nginx": web_servers.nginx_files, "apache": web_servers.apache_files}[request.param]
-            with start(Stage(place), False, f"{request.param}-outputs") as server:
+            with start(Stage(place), False, f"{request.param}-outputs.conf") as server:
                 yield Web(request.param, place, server.port)
 
 
@@ -144,15 +144,14 @@ def test_all_that_the_docs_give_for_a_server_over_www_can_stand_in_one(server: s
     with booking_servers.place() as place:
         web_servers.certificate(place)
         docs, port = web_servers.Docs(Stage(place)), free_port()
-        block_kinds = tuple(f"{server}-{part}" for part in ("outputs", "cgi", "gpus"))
+        parts = tuple(f"{server}-{part}" for part in ("outputs.conf", "cgi", "gpus"))
         if server == "nginx":
             conf = place.folder / "nginx.conf"
-            conf.write_text(
-                booking_servers.NGINX.format(folder=place.folder, content=docs.nginx("nginx", port, *block_kinds)[0])
-            )
+            content, _ = docs.nginx(port, *parts, location="nginx")
+            conf.write_text(booking_servers.NGINX.format(folder=place.folder, content=content))
             command = [booking_servers.program("nginx"), "-e", str(place.folder / "error.log"), "-c", str(conf), "-t"]
         else:
-            conf = web_servers.apache_conf(place, port, docs.apache(port, *block_kinds)[0])
+            conf = web_servers.apache_conf(place, port, docs.apache(port, *parts)[0])
             command = [booking_servers.program("apache2"), "-f", str(conf), "-t"]
         done = subprocess.run([*place.become, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -79,11 +79,12 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     content, lab_boards = (lab.www / "metrics").read_bytes(), boards(lab)
     with booking_servers.place() as place:
         port = free_port()
-        server = f"server {{ listen 127.0.0.1:{port}; root {lab.www};\n{block('nginx-files')} }}"
+        files = {path.name: path.read_text() for path in (ROOT / "docs/webservers").glob("nginx-*.conf")}
+        server = f"server {{ listen 127.0.0.1:{port}; root {lab.www};\n{files['nginx-files.conf']} }}"
         conf = block("prometheus").replace("web.example.org:80", f"127.0.0.1:{port}").replace("30s", "1s")
         conf = conf.replace("/etc/prometheus/gpuboard-alerts.yml", str(ALERTS))
         with (
-            booking_servers.nginx(place, block("nginx-maps") + server, port),
+            booking_servers.nginx(place, files["nginx-maps.conf"] + server, port),
             prometheus(folder / "prometheus", conf) as prometheus_server,
         ):
             yield Scraped(port, lab, content, lab_boards, prometheus_server)

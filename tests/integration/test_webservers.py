@@ -16,6 +16,7 @@ from site_builder.web.static_files import REPORT_SECURITY_POLICY, SECURITY_HEADE
 from tests.support import booking_servers, web_servers
 from tests.support.board_fixture import gpu
 from tests.support.booking_servers import basic
+from tests.support.docs import links
 from tests.support.web_servers import Stage, Web
 
 Start = Callable[[Stage], contextlib.AbstractContextManager[Web]]
@@ -78,6 +79,11 @@ def web(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Web]:
     """Each server in turn."""
     with {**FILES, **PROXIES}[request.param](stage) as web_server:
         yield web_server._replace(kind=request.param)
+
+
+def test_the_page_links_every_file_of_its_folder() -> None:
+    linked = {link.partition("/")[2] for link in links("docs/webservers.md") if link.startswith("webservers/")}
+    assert {path.name for path in web_servers.FILES.iterdir()} == linked
 
 
 def test_every_answer_has_the_headers_of_gpuboard_serve_each_once(web: Web) -> None:

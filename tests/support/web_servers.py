@@ -1,4 +1,4 @@
-"""Real web servers before a board, by the blocks of docs/webservers.md: what the docs say is what the tests run."""
+"""Real web servers before a board, by docs/webservers.md and its files: what the docs say is what the tests run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from tests.support import booking_servers
 from tests.support.booking_servers import PASSWORD, SCRIPT, Place, basic, program
-from tests.support.docs import blocks
+from tests.support.docs import ROOT, blocks
 from tests.support.missing import missing
 from tests.support.ports import free_port
 
 WWW = "/home/gpuboard/gpuboard/www"
+FILES = ROOT / "docs/webservers"
 CADDY_HASH = re.compile(r"\$2y\$\S+")
 LIGHTTPD_MODULES = Path("/usr/lib/lighttpd")
 ALICE = {"Cookie": "session=alice"}  # at her organisation
@@ -86,7 +87,7 @@ class Stage(NamedTuple):
 
 
 class Docs:
-    """The blocks of the docs, with the places of this test."""
+    """The blocks and files of the docs, with the places of this test."""
 
     def __init__(self, stage: Stage, tls: bool = True) -> None:
         place, behind, login = stage
@@ -110,29 +111,38 @@ class Docs:
             "127.0.0.1:4180": f"127.0.0.1:{login}",
         }
 
-    def text(self, *kinds: str) -> str:
-        """Blocks one after the other; `kind` must stand in the docs once."""
-        block_texts = []
-        for kind in kinds:
-            (block,) = blocks(kind)
-            block_texts.append(block.text)
-        text = "\n".join(block_texts)
+    def text(self, *names: str) -> str:
+        """Files, and blocks by their kind, one after the other; a kind must stand in the docs once."""
+        texts = []
+        for name in names:
+            if (FILES / name).exists():
+                texts.append((FILES / name).read_text())
+            else:
+                (block,) = blocks(name)
+                texts.append(block.text)
+        text = "\n".join(texts)
         for old, new in self.places.items():
             text = text.replace(old, new)
         return text if self.tls else without_login(text)
 
-    def nginx(self, whole: str, port: int, *extra_blocks: str) -> tuple[str, int]:
-        """A whole server with further blocks in it, and where it sends those away who come without TLS."""
-        self.place.folder.joinpath("files.conf").write_text(self.text("nginx-files"))
+    def nginx(self, port: int, *extra_blocks: str, location: str = "") -> tuple[str, int]:
+        """A whole server with further blocks in it, and where it sends those away who come without TLS.
+
+        `location` is a block that takes the place of `location /`.
+        """
+        self.place.folder.joinpath("files.conf").write_text(self.text("nginx-files.conf"))
         plain = free_port()
-        text = self.text("nginx-maps", whole).replace("listen 80;", f"listen 127.0.0.1:{plain};")
+        text = self.text("nginx-maps.conf", "nginx-proxy").replace("listen 80;", f"listen 127.0.0.1:{plain};")
+        if location:
+            replacement = self.text(location)
+            text = re.sub(r" *location / \{.*?\}\n", lambda _: replacement, text, count=1, flags=re.DOTALL)
         text = re.sub("listen 443( ssl)?;", rf"listen 127.0.0.1:{port}\1;", text)
         end = text.rindex("}")
         return f"{text[:end]}\n{self.text(*extra_blocks) if extra_blocks else ''}\n}}", plain
 
     def apache(self, port: int, *extra_blocks: str, whole: bool = True) -> tuple[str, int]:
         """The same for Apache; else the parts for files, and a VirtualHost that was there already."""
-        plain, text = free_port(), self.text("apache")
+        plain, text = free_port(), self.text("apache-files.conf", "apache")
         if not whole:
             text = f"{text[: text.index('<VirtualHost')]}<VirtualHost *:443>\n{text[text.index('SSLEngine') :]}"
             text = re.sub(r'<Location "/">.*?</Location>', "", text, flags=re.DOTALL)
@@ -185,7 +195,7 @@ def apache(place: Place, port: int, content: str) -> Iterator[None]:
 def nginx_files(stage: Stage, tls: bool = True, *extra_blocks: str) -> Iterator[Web]:
     """nginx over www/."""
     place, port = stage.place, free_port()
-    content, plain = Docs(stage, tls).nginx("nginx", port, *extra_blocks)
+    content, plain = Docs(stage, tls).nginx(port, *extra_blocks, location="nginx")
     with booking_servers.nginx(place, content, port):
         yield Web("nginx", place, port, "", plain, tls)
 
@@ -194,7 +204,7 @@ def nginx_files(stage: Stage, tls: bool = True, *extra_blocks: str) -> Iterator[
 def nginx_gpus(stage: Stage) -> Iterator[Web]:
     """The same below a path of another site; over all else there it has no say."""
     place, port = stage.place, free_port()
-    content, _ = Docs(stage).nginx("nginx", port, "nginx-gpus")
+    content, _ = Docs(stage).nginx(port, "nginx-gpus", location="nginx")
     lines = content.splitlines()
     inner = next(number for number, line in enumerate(lines) if line.startswith("location = /gpus"))
     own = [line for line in lines[:inner] if not re.match(r" *(auth_basic|root|include)", line)]
@@ -252,7 +262,7 @@ def caddy(place: Place, text: str, path: str = "") -> Iterator[Web]:
 @contextlib.contextmanager
 def caddy_files(stage: Stage) -> Iterator[Web]:
     """Caddy over www/."""
-    with caddy(stage.place, Docs(stage).text("caddy")) as web:
+    with caddy(stage.place, Docs(stage).text("Caddyfile")) as web:
         yield web
 
 
@@ -263,8 +273,7 @@ def lighttpd_conf(place: Place, text: str, port: int, plain: int) -> Path:
             missing(f"{name} is not here; ./install.sh test installs it")
     head = f'server.port = {plain}\nserver.bind = "127.0.0.1"\nserver.document-root = "{place.folder}/none"\n'
     head += f'server.errorlog = "{place.folder}/error.log"\nserver.modules = ()\n'
-    if "server.document-root" in text:
-        head = re.sub(r"server.document-root.*\n", "", head)
+    head += 'index-file.names = ( "index.php" )\nmimetype.assign = ( ".html" => "text/html" )\n'
     (place.folder / "none").mkdir(exist_ok=True)
     conf = place.folder / "lighttpd.conf"
     conf.write_text(head + text.replace('== ":443"', f'== "127.0.0.1:{port}"'))
@@ -286,7 +295,7 @@ def lighttpd(place: Place, text: str, path: str = "") -> Iterator[Web]:
 @contextlib.contextmanager
 def lighttpd_files(stage: Stage) -> Iterator[Web]:
     """lighttpd over www/, with the desk."""
-    with lighttpd(stage.place, Docs(stage).text("lighttpd", "lighttpd-cgi")) as web:
+    with lighttpd(stage.place, Docs(stage).text("lighttpd", "lighttpd-files.conf", "lighttpd-cgi")) as web:
         yield web
 
 
@@ -355,7 +364,7 @@ def stage(place: Place) -> Iterator[Stage]:
 def nginx_proxy(stage: Stage) -> Iterator[Web]:
     """nginx with a password."""
     port = free_port()
-    content, plain = Docs(stage).nginx("nginx-proxy", port)
+    content, plain = Docs(stage).nginx(port)
     with booking_servers.nginx(stage.place, content, port):
         yield Web("nginx", stage.place, port, "", plain)
 
@@ -364,9 +373,8 @@ def nginx_proxy(stage: Stage) -> Iterator[Web]:
 def nginx_login(stage: Stage) -> Iterator[Web]:
     """nginx at /gpus/ with the login of an organisation."""
     port = free_port()
-    content, plain = Docs(stage).nginx("nginx-proxy", port, "nginx-login")
-    own = re.sub(r" *location / \{.*?\}\n", "", content, count=1, flags=re.DOTALL)
-    with booking_servers.nginx(stage.place, re.sub(r" *auth_basic.*\n", "", own), port):
+    content, plain = Docs(stage).nginx(port, location="nginx-login")
+    with booking_servers.nginx(stage.place, re.sub(r" *auth_basic.*\n", "", content), port):
         yield Web("nginx", stage.place, port, "/gpus", plain, login=ALICE)
 
 
@@ -396,5 +404,5 @@ def caddy_login(stage: Stage) -> Iterator[Web]:
 @contextlib.contextmanager
 def lighttpd_proxy(stage: Stage) -> Iterator[Web]:
     """lighttpd at /gpus/."""
-    with lighttpd(stage.place, Docs(stage).text("lighttpd-proxy"), "/gpus") as web:
+    with lighttpd(stage.place, Docs(stage).text("lighttpd", "lighttpd-proxy"), "/gpus") as web:
         yield web
