@@ -515,8 +515,9 @@ def hosts_in_kv(lab: Lab, server: ConsulServer) -> None:
 
 
 def documented(title: str) -> list[str]:
+    """Return the ids of the list below a heading; an entry may begin with several."""
     part = text_of("docs/doctor.md").split(f"## {title}\n")[1].split("\n## ")[0]
-    return re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)
+    return [name for ids in re.findall(r"^- (.*?):", part, re.MULTILINE) for name in re.findall(r"`([a-z-]+)`", ids)]
 
 
 def test_every_check_is_documented_and_no_other() -> None:
