@@ -275,7 +275,12 @@ def load_settings_schema() -> dict[str, Setting]:
         else:
             value_type = SETTING_TYPES[row["type"]]
         settings[name] = Setting(
-            row.get("default", ""), value_type, row["purpose"], row["prevents"], row.get("flag"), "secret" in row
+            default=row.get("default", ""),
+            value_type=value_type,
+            description=row["purpose"],
+            prevented_failure=row.get("prevents", ""),
+            flag=row.get("flag"),
+            is_secret="secret" in row,
         )
     return settings
 
