@@ -389,7 +389,7 @@ def test_each_kind_has_a_severity_and_advice() -> None:
     assert {kind for _, kind in MESSAGE_KINDS} | set(EXIT_CODE_KINDS.values()) <= set(PROBLEM_KINDS)
 
 
-WORDS = {"critical": "critical", "warning": "warning", "info": "info"}
+RESET_COMMAND = format_problem_advice("{reset}", "nvidia")
 VALUES = {"link": ("4", "16"), "ecc-before": ("2 uncorrected ECC errors", ", none since the driver was loaded")}
 FIRST = {
     **dict.fromkeys(("lost", "off-bus", "power-cable", "interrupts", "recovery", "said", "power"), "…"),
@@ -403,26 +403,31 @@ FIRST = {
 }
 
 
-def row_of_docs(kind: str) -> str:
-    problem_kind = PROBLEM_KINDS[kind]
-    what = problem_kind.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
-    avoid = ", not handed out" if build_problem(kind, "", "").avoid else ""
-    advice = format_problem_advice(problem_kind.advice, "nvidia")
-    return f"| `{kind}` | {what} | {WORDS[problem_kind.severity]}{avoid} | {advice} |"
+def table_of_docs() -> str:
+    """A row for each kind, below a row for each severity, from the worst on."""
+    lines = ["| kind | what is said | what to do |", "| --- | --- | --- |"]
+    for severity in SEVERITIES:
+        lines.append(f"| **{severity}{', not handed out' if severity == 'critical' else ''}** | | |")
+        for kind, problem_kind in PROBLEM_KINDS.items():
+            if problem_kind.severity == severity:
+                what = problem_kind.what.format(*VALUES.get(kind, (FIRST.get(kind, ""),)))
+                is_exception = severity != "critical" and build_problem(kind, "", "").avoid
+                advice = format_problem_advice(problem_kind.advice, "nvidia").replace(f" ({RESET_COMMAND})", "")
+                lines.append(f"| `{kind}` | {what}{' (not handed out)' if is_exception else ''} | {advice} |")
+    return "\n".join(lines)
 
 
 def test_the_documentation_has_each_kind_in_the_words_of_the_board() -> None:
-    """With GPUBOARD_UPDATE_GOLDEN=1 the table is written anew."""
+    """With GPUBOARD_UPDATE_GOLDEN=1 the table is written anew; the page has the command for a reset above it."""
     path = Path(__file__).parents[2] / "docs/health.md"
-    before, begin, rest = path.read_text().partition(
-        "| kind | what is said | severity | what to do |\n| --- | --- | --- | --- |\n"
-    )
-    rows, end, after = rest.partition("\n\n")
-    table_rows = "\n".join(map(row_of_docs, PROBLEM_KINDS))
+    before, begin, rest = path.read_text().partition("| kind |")
+    table, end, after = rest.partition("\n\n")
     if os.environ.get("GPUBOARD_UPDATE_GOLDEN"):
-        path.write_text(f"{before}{begin}{table_rows}{end}{after}")
-        rows = table_rows
-    assert rows == table_rows
+        path.write_text(f"{before}{table_of_docs()}{end}{after}")
+        begin, table = "", table_of_docs()
+    assert begin + table == table_of_docs()
+    for vendor in ("nvidia", "amd"):
+        assert f"`{format_problem_advice('{reset}', vendor).partition(': ')[2]}`" in before
 
 
 anything = st.one_of(
