@@ -20,7 +20,7 @@ from site_builder.alerts.rules import (
     parse_rules,
 )
 from site_builder.core.formatting import format_duration
-from tests.support.docs import blocks, rows
+from tests.support.docs import blocks, inline, rows
 from tests.support.samples import ROOT
 
 EXAMPLE = ROOT / "alerts.conf.example"
@@ -63,7 +63,7 @@ def test_the_rules_and_contacts_of_the_docs_are_understood() -> None:
         assert parse_contacts(block.text.encode()).problems == ()
 
 
-def test_the_docs_list_each_rule_and_key_with_its_default() -> None:
+def test_the_docs_list_each_rule_with_its_default_and_name_each_key() -> None:
     documented_rules = {row[0].strip("`"): row for row in rows(PAGE, "rule")}
     assert tuple(documented_rules) == ALL_RULES
     for name, row in documented_rules.items():
@@ -72,7 +72,7 @@ def test_the_docs_list_each_rule_and_key_with_its_default() -> None:
         for seconds in (rule.delay, rule.before, rule.resolve_after if rule.send_resolved else 0):
             assert not seconds or format_duration(seconds) in row[3], (name, row[3])
         assert ("and: " in row[1]) == (rule.send_resolved and name not in MOMENTARY_RULES)
-    assert {row[0].strip("`") for row in rows(PAGE, "key")} == set(RULE_KEYS)
+    assert set(RULE_KEYS) <= set(inline(PAGE)), "the example explains them"
 
 
 @pytest.mark.parametrize("name", ALL_RULES)
