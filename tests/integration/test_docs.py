@@ -62,7 +62,7 @@ PAGES_FOR_USERS = [
 # As `wc -w` counts them.
 MOST_README_WORDS = 1000
 MOST_USER_WORDS = 9_500
-MOST_WORDS = 37_000  # to become 30,000
+MOST_WORDS = 30_000
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 FULL_RUN = "3.11"  # the job that runs everything has this one
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
