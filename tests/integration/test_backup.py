@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.docs import ROOT, commands
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = "docs/backup.md"
 PERSON = "alice"

@@ -95,9 +95,9 @@ def test_the_loops_of_a_host_live_and_end_with_their_service(home: Path, place: 
     with UserManager(place, home, SOMEBODY, SMI=str(smi), PATH=path) as manager:
         all_well = partial(manager.run, "sh", "-c", f"{scripts}/gpu-check.sh status >&2 && echo well", check=False)
         manager.call("enable", "--now", "gpuboard-host.service")
-        wait_for(all_well, 60)
+        wait_for(all_well)
         dies_and_comes_back(manager, "gpuboard-host.service")
-        wait_for(all_well, 60)
+        wait_for(all_well)
         assert len(list(data.iterdir())) == 1
         doctor_report = json.loads(manager.run("sh", "-c", f"{scripts}/gpu-doctor.sh --json || :"))
         check_statuses = {check["id"]: check["status"] for check in doctor_report["checks"]}
@@ -123,12 +123,12 @@ def test_builder_and_server_are_started_again_when_they_die(home: Path, place: P
 
     with UserManager(place, home) as manager:
         manager.call("enable", "--now", "gpuboard-build.service")
-        wait_for((lab.www / "index.html").exists, 60)
+        wait_for((lab.www / "index.html").exists)
         manager.call("enable", "--now", "gpuboard-serve.service", "gpuboard-report.timer")
-        wait_for(answers, 60)
+        wait_for(answers)
         for unit in ("gpuboard-build.service", "gpuboard-serve.service"):
             dies_and_comes_back(manager, unit)
-        wait_for(answers, 60)
+        wait_for(answers)
         assert "gpuboard-report.service" in manager.call("list-timers")
         manager.call("stop", "gpuboard-build.service", "gpuboard-serve.service")
         assert "site_builder" not in manager.run("ps", "-eo", "args=")

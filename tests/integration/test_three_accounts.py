@@ -19,7 +19,7 @@ import pytest
 from tests.support.board_fixture import Lab, gpu
 from tests.support.machine import Machine, Person, need_machine, wait_for
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]  # the first time, pip fetches what is kept
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # the first time, pip fetches what is kept
 HOME = "/home/gpuboard"
 DATA = f"{HOME}/gpuboard/data"
 GPUBOARD = f"{HOME}/.local/bin/gpuboard"
@@ -224,7 +224,7 @@ def test_nobody_redirects_what_the_receiver_writes(machine: Machine, said: str, 
         for connection in range(3):
             words = machine.command("gpuboard", [f"{SCRIPTS}/gpu-receive.sh", "gpu1"], HOME, {})
             sent = "".join(update(10 * connection + number) for number in range(4))
-            done = subprocess.run(words, input=sent, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(words, input=sent, capture_output=True, text=True, timeout=240, check=False)
             answers += done.stdout
             assert_untouched(machine)
     if mode == 0o2750:

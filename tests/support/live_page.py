@@ -34,7 +34,7 @@ class Live:
                 stderr=log,
             )
         try:
-            self.url = self.wait_for(lambda: READY.search(self.said()), 120)[1]
+            self.url = self.wait_for(lambda: READY.search(self.said()), 240)[1]
         except BaseException:
             self.kill()
             raise

@@ -76,7 +76,7 @@ def need_machine() -> None:
     need(find_missing_program())
 
 
-def wait_for(what: Callable[[], object], seconds: float = 60, every: float = 0.1) -> None:
+def wait_for(what: Callable[[], object], seconds: float = 120, every: float = 0.1) -> None:
     """Wait until it is true."""
     end = time.monotonic() + seconds
     while not what():
@@ -206,6 +206,7 @@ class Machine:
         self.home = home
         self.smi = folder / "srv/smi"
         self.process: subprocess.Popen[str] | None = None
+        self.first = ""
         self.shared: dict[str, Path] = {}
         self.path_variable = PATH
         self.address = address or "127.0.0.1"
@@ -307,6 +308,7 @@ class Machine:
             self.stop()
             message = "the machine did not start"
             raise OSError(message)
+        self.first = self.find_first_process()
         wait_for(self.sshd_answers)
         return self
 
@@ -326,8 +328,8 @@ class Machine:
         with socket.socket() as line:
             return line.connect_ex((self.address, self.port)) == 0
 
-    def first(self) -> str:
-        """The number of its first process, as we see it."""
+    def find_first_process(self) -> str:
+        """Return the number of its first process, as we see it."""
         assert self.process
         finished = subprocess.run(
             ["/usr/bin/ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=True
@@ -341,7 +343,7 @@ class Machine:
         variables = {"HOME": self.homes[user], "USER": user, "PATH": self.path_variable, "LANG": "C.UTF-8"}
         # without compiling all of it: little of what pip installs is used here
         variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels", "PIP_COMPILE": "0", **env}
-        inside = ["nsenter", "-t", self.first(), "-m", "-u", "-p", "--"]
+        inside = ["nsenter", "-t", self.first, "-m", "-u", "-p", "--"]
         become = ["setpriv", "--reuid", number, "--regid", number, "--init-groups"]
         there = ["env", "-i", *(f"{key}={value}" for key, value in variables.items())]
         return [*inside, *become, *there, "/bin/sh", "-c", 'cd "$0" && exec "$@"', cwd, *words]
@@ -354,7 +356,7 @@ class Machine:
         cwd: str | Path = "",
         check: bool = True,
         env: Mapping[str, str] | None = None,
-        timeout: float = 120,
+        timeout: float = 240,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a user; all that it prints is in stdout, in its order."""
         words = self.command(user, command, str(cwd or self.homes[user]), env or {})
