@@ -12,7 +12,7 @@ load_settings() {
             [ -f "$conf" ] || continue
             # shellcheck disable=SC3067 # -O: in every sh that we know
             if [ "$conf" = "$PWD/gpuboard.conf" ] && [ ! -O "$conf" ]; then # another user's file in the current folder
-                say "$conf is another user's, and left alone"
+                say "$conf belongs to another user and is ignored"
                 continue
             fi
             GPUBOARD_CONF=$conf
@@ -20,7 +20,7 @@ load_settings() {
         done
     fi
     if [ -n "${GPUBOARD_CONF:-}" ]; then
-        [ -r "$GPUBOARD_CONF" ] || die "cannot read the settings file $GPUBOARD_CONF"
+        [ -r "$GPUBOARD_CONF" ] || die "the settings file $GPUBOARD_CONF cannot be read"
         read_conf_file <"$GPUBOARD_CONF"
         export GPUBOARD_CONF
     fi

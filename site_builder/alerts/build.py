@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # it imports this package
 
 PROBLEM_WHERE = "alerts"
 HOOKS_SETTING = "GPUBOARD_HOOKS"
-INTERNAL_ERROR = "an internal error of gpuboard"
+INTERNAL_ERROR = "internal error in gpuboard"
 MAX_NAMED_HOSTS = 5
 # How long a build waits for another writer of the alert state.
 BUILD_LOCK_TIMEOUT_S = 1.0
@@ -70,7 +70,7 @@ class AlertEngine:
             is_leader = leads()
             self.last_state = self.update_state(hosts, now) if is_leader and hosts is not None else self.store.read()
         except AlertStateError as error:
-            self.failure = f"{error}: nothing is told until it can be"
+            self.failure = f"{error}: no alerts are sent until then"
         except Exception as error:
             self.failure = describe_alert_fault(error)
         try:
@@ -79,7 +79,7 @@ class AlertEngine:
             if is_leader and not is_sending and queue.has_due_queue_work(state, self.claim_prefix, int(now.epoch)):
                 self.sender_process = sender.start_sender_process(self.settings)
         except OSError as error:
-            self.failure = f"nothing can be sent: {error.strerror}"
+            self.failure = f"no notifications can be sent: {error.strerror}"
         except Exception as error:
             self.failure = describe_alert_fault(error)
 
@@ -95,7 +95,7 @@ class AlertEngine:
         failed_hosts = frozenset(name for name, host in hosts.items() if host.conditions is None)
         if failed_hosts:
             names = formatting.format_names(sorted(failed_hosts)[:MAX_NAMED_HOSTS])
-            self.failure = f"{INTERNAL_ERROR} at {names}: nothing is told of it"
+            self.failure = f"{INTERNAL_ERROR} at {names}: no alerts are sent about it"
         # only once somebody is asked for; most labs begin with a channel and know no addresses: a booking there must
         # not queue a notification to be given up
         load = lru_cache(maxsize=1)(lambda: load_contacts(self.settings))
@@ -114,7 +114,7 @@ class AlertEngine:
                 failing_hosts = frozenset(condition.host for condition, _ in failing)
                 names = formatting.format_names(sorted(filter(None, failing_hosts))[:MAX_NAMED_HOSTS])
                 where = names or "alerts about no host"
-                self.failure = f"{INTERNAL_ERROR} at {where} ({failing[0][1]}): nothing is told of it"
+                self.failure = f"{INTERNAL_ERROR} at {where} ({failing[0][1]}): no alerts are sent about it"
                 conditions = [condition for condition in conditions if condition.host not in failing_hosts]
                 context = context._replace(failed_hosts=failed_hosts | failing_hosts)
             after = apply_alert_rules(before, conditions, rules, context, now)
@@ -197,4 +197,4 @@ class AlertEngine:
 
 def describe_alert_fault(error: Exception) -> str:
     """Describe an error of ours by its type alone: its message may contain an address."""
-    return f"{INTERNAL_ERROR} ({type(error).__name__}): nothing new is told"
+    return f"{INTERNAL_ERROR} ({type(error).__name__}): no new alerts are sent"

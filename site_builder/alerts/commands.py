@@ -106,7 +106,7 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
     if only is None:
         if not receivers:
             problem = next((hook.problem for hook in hooks if hook.problem), None)
-            message = "there is no channel and no hook to test; to test a person, use --to person:LOGIN"
+            message = "no channels or hooks to test; to test a person, use --to person:LOGIN"
             raise CommandError(f"the hooks folder {problem}" if problem else message)
         return list(receivers.values())
     if only in receivers:
@@ -115,7 +115,7 @@ def find_test_receivers(channels: NotificationChannels, only: str | None) -> lis
         return [only]
     names = ", ".join(receivers)
     raise CommandError(
-        f"unknown receiver {only[:80]!r}: there is {f'{names} and ' if names else ''}{model.PERSON_PREFIX}LOGIN"
+        f"unknown receiver {only[:80]!r}; use {f'{names} or ' if names else ''}{model.PERSON_PREFIX}LOGIN"
     )
 
 

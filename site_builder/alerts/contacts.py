@@ -147,7 +147,7 @@ def parse_contacts(data: bytes, mail_domain: str | None = None) -> Contacts:
             continue
         contact = parse_contact(address) if comma and len(text) <= MAX_CONTACT_CHARACTERS else None
         if not comma or not login or len(login) > MAX_LOGIN_CHARACTERS or SERVICE_URL.match(login):
-            problems.append(f"line {number}: not of the form login,address")
+            problems.append(f"line {number}: must be login,address")
             continue
         if contact is None:
             wanted = "a mail address, slack:MEMBER-ID, or an address of a service such as tgram://…"
@@ -156,7 +156,7 @@ def parse_contacts(data: bytes, mail_domain: str | None = None) -> Contacts:
         contacts = by_login.setdefault(fold_login(login), {})
         if len(contacts) == MAX_CONTACTS_PER_PERSON and contact not in contacts:
             limit = f"more than {MAX_CONTACTS_PER_PERSON} addresses"
-            problems.append(f"line {number}: this person has {limit}; this one is ignored")
+            problems.append(f"line {number}: this person has {limit}; this line is ignored")
         else:
             contacts[contact] = None
     contacts_by_login = {login: tuple(contacts) for login, contacts in by_login.items()}

@@ -73,7 +73,7 @@ class HookFolder:
             return "is not a folder"
         for forbidden in self.forbidden_folders:
             if (resolved := forbidden.resolve()) == folder or resolved in folder.parents:
-                return f"lies inside {forbidden}, where others write: nothing in it runs"
+                return f"is inside {forbidden}, where others can write: nothing in it runs"
         for path in dict.fromkeys(iterate_hook_path_folders(self.folder or folder)):
             if reason := find_hook_permission_problem(path.lstat()):
                 where = f"{path}, {'its parent folder' if path in folder.parents else 'on the path to it'}, "

@@ -20,13 +20,13 @@ CHUNK_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 86400
 HTTP_FUNCTIONS = frozenset({"request", "get", "options", "head", "post", "put", "patch", "delete"})
 STATUS_MEANINGS = {
-    400: "does not understand the notification",
-    401: "does not accept its token or password",
-    403: "does not accept its token, or forbids it",
-    404: "knows no such address",
+    400: "rejects the notification as invalid",
+    401: "rejects its token or password",
+    403: "rejects its token or forbids it",
+    404: "does not know this address",
     410: "no longer has this address",
-    413: "refuses the notification as too large",
-    429: "wants fewer notifications",
+    413: "rejects the notification as too large",
+    429: "has reached its rate limit",
 }
 
 
@@ -80,11 +80,11 @@ class AlertHttpClient:
         if UNSURE in last_by_status:
             return last_by_status[UNSURE]
         if has_many_receivers and SENT in last_by_status:
-            return DeliveryOutcome(UNSURE, "some of the recipients in its address accepted it, others did not")
+            return DeliveryOutcome(UNSURE, "only some of the recipients in its address accepted it")
         if FAILED in last_by_status or not self.outcomes:
             return last_by_status.get(FAILED, DeliveryOutcome(FAILED))
         # every answer looked fine to us but not to the service
-        return DeliveryOutcome(UNSURE, "got an answer that could not be understood")
+        return DeliveryOutcome(UNSURE, "sent an invalid answer")
 
 
 def derive_http_apprise_class(plugin: type, client: AlertHttpClient) -> type:
@@ -164,7 +164,7 @@ def judge_alert_http_error(error: Exception) -> DeliveryOutcome:
         (exceptions.SSLError, FAILED, "cannot be reached over TLS, or its certificate is not trusted"),
         (exceptions.ProxyError, FAILED, "cannot be reached through the proxy"),
         (exceptions.ConnectionError, UNSURE, "closed the connection without an answer"),
-        (ValueError, FAILED, "has an address that cannot be used"),  # InvalidURL and its like
+        (ValueError, FAILED, "has an invalid address"),  # InvalidURL and its like
     )
     for error_type, status, reason in meanings:
         if isinstance(error, error_type):

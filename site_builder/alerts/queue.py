@@ -34,7 +34,7 @@ MAX_HISTORY = 1000
 HISTORY_RETENTION_S = 90 * DAY
 MAX_REASON_CHARACTERS = 300
 MAX_NAMED_PEOPLE = 3
-UNKNOWN_ARRIVAL = "it is not known whether {} for {} arrived"
+UNKNOWN_ARRIVAL = "unknown whether {} for {} arrived"
 
 
 class NotificationQueueBuilder:
@@ -273,7 +273,7 @@ def write_off_lost_queue_claims(state: AlertState, claim_prefix: str | None, now
     """
     for queued in state.notifications:
         if queued.claimed_by and is_claim_over(queued, claim_prefix, now, local_timeout_s=0):
-            reason = "whoever sent it was ended in the middle: it may have arrived, and is not sent again"
+            reason = "the sender was stopped while it sent: it may have arrived and is not sent again"
             tried = queued._replace(tries=queued.tries + 1)
             state = finish_notification(state, tried, model.UNSURE, reason, now)
     return state
@@ -345,10 +345,10 @@ def describe_queue_problems(state: AlertState, now: int) -> list[str]:
     for to, group in groupby(sorted(waiting, key=lambda queued: queued.to), key=lambda queued: queued.to):
         queue = list(group)
         reason = next((queued.last_error for queued in queue if queued.last_error), "no process sends them")
-        subject = "a letter waits" if len(queue) == 1 else f"{len(queue)} letters wait"
+        subject = "a notification waits" if len(queue) == 1 else f"{len(queue)} notifications wait"
         sentences.append(f"{subject} for {to.replace(':', ' ', 1)}: {reason}")
     for status, singular, plural, sentence, last in (
-        (model.GIVEN_UP, "a letter was", "letters were", "{} given up for {}", "the last"),
+        (model.GIVEN_UP, "a notification was", "notifications were", "{} given up for {}", "the last"),
         (model.UNSURE, "a notification", "notifications", UNKNOWN_ARRIVAL, "the last of them"),
     ):
         records = [record for record in state.history if record.status == status and abs(now - record.at) < MAX_AGE_S]

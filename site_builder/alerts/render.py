@@ -19,25 +19,25 @@ ACTIVE_PHRASES = {
     "host-failed": "has failed",
     "host-new": "is new on the board",
     "gpu-lost": "is lost",
-    "gpu-hot": "is hot",
+    "gpu-hot": "is too hot",
     "gpu-error": "has an error",
     "gpu-held": "is held idle",
     "booking-begins": "has begun",
     "booking-ends": "has ended",
-    "booking-broken": "is broken",
-    "booking-unused": "stands unused",
+    "booking-broken": "is in conflict",
+    "booking-unused": "is unused",
 }
 OVER_PHRASES = {
     "host-down": "is back",
     "host-failed": "works again",
     "gpu-lost": "is back",
     "gpu-hot": "has cooled down",
-    "gpu-error": "has one error less",
+    "gpu-error": "has recovered from an error",
     "gpu-held": "is no longer held idle",
-    "booking-broken": "is no longer broken",
+    "booking-broken": "is no longer in conflict",
     "booking-unused": "is used",
 }
-PLURAL_VERBS = {"is": "are", "has": "have", "works": "work", "stands": "stand"}
+PLURAL_VERBS = {"is": "are", "has": "have", "works": "work"}
 MAX_NAMES = 5
 MAX_TITLE_CHARACTERS = 200
 ALERT_SCHEMA = 1
@@ -77,7 +77,7 @@ def format_alert_title(condition: Condition, step: str, lasted: int | None, read
         after = "" if lasted is None else f", after {formatting.format_duration(max(lasted, 1))}"
         return shorten_alert_line(f"{subject} {OVER_PHRASES.get(condition.rule, 'is over')}{after}")
     begins, ends = condition.since, condition.until
-    phrase = ACTIVE_PHRASES.get(condition.rule, "is the matter")
+    phrase = ACTIVE_PHRASES.get(condition.rule, "has a problem")
     if condition.rule == "booking-begins" and begins is not None and begins > now.epoch:
         phrase = f"begins at {format_alert_time(begins, now)}"
     if condition.rule == "booking-ends" and ends is not None and ends > now.epoch:

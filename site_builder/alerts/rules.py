@@ -110,21 +110,21 @@ def parse_rule_line(text: str, section: str, values: dict[str, Any]) -> str:
     """Add the value of a line to `values`; return what is wrong with it."""
     pair = KEY_VALUE_PATTERN.fullmatch(text)
     if not pair:
-        return "it is neither a [section] nor `key = value`"
+        return "must be a [section] or `key = value`"
     key, value = pair[1].lower(), " ".join(pair[2].split())
     allowed = tuple(RULE_KEYS) if section == ALL_SECTION else list_rule_keys(section)
     if key in RENAMED_KEYS:
-        return f"{key} is called {RENAMED_KEYS[key]} now: rename it, for this line does not count"
+        return f"{key} is now called {RENAMED_KEYS[key]}: rename it; until then this line is ignored"
     if key not in RULE_KEYS:
         return f"there is no key {quote_rule_value(key)}; {suggest_rule_word(key, allowed)}"
     if key not in allowed:
-        return f"{key} means nothing to {section}, which has {', '.join(allowed)}"
+        return f"{key} does not apply to {section}, which has {', '.join(allowed)}"
     is_repeated = key in values
     try:
         values[key] = RULE_KEYS[key].parse(value)
     except (ValueError, KeyError):
         return f"{key} is {quote_rule_value(value)}, {RULE_KEYS[key].refusal}"
-    return f"{key} stands there twice for {section}; the last one counts" if is_repeated else ""
+    return f"{key} is set twice for {section}; the last value counts" if is_repeated else ""
 
 
 def drop_unknown_channels(
@@ -160,7 +160,7 @@ def list_rule_keys(rule_name: str) -> tuple[str, ...]:
 
 def suggest_rule_word(word: str, allowed: Collection[str]) -> str:
     close = get_close_matches(word, allowed, 1)
-    return f"is it {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
 
 
 def quote_rule_value(text: str) -> str:
@@ -400,8 +400,8 @@ class AlertRuleEvaluation:
             return
         since = tracked.first_seen_at if condition.since is None else condition.since
         if condition.is_lasting:
-            lasted = describe_rule_wait(self.now_s - tracked.first_seen_at)
-            reason = f"rule {rule.name}: it lasted {lasted}, and had to last {describe_rule_wait(rule.delay)}"
+            lasted, delay = format_rule_time(self.now_s - tracked.first_seen_at), format_rule_time(rule.delay)
+            reason = f"rule {rule.name}: it has lasted {lasted} (delay {delay})"
             self.queue_builder.add_change(ConditionChange(condition, model.STEP_BEGUN, since, None, reason), rule)
             # keep the condition as reported, so that its end names the same
             self.conditions[key] = tracked._replace(condition=condition, reported_at=self.now_s)
@@ -470,10 +470,8 @@ class AlertRuleEvaluation:
             self.conditions[key] = tracked._replace(cleared_at=cleared_at)
         elif tracked.reported_at is not None and rule.send_resolved:
             since = tracked.first_seen_at if condition.since is None else condition.since
-            lasted = describe_rule_wait(self.now_s - cleared_at)
-            reason = (
-                f"rule {rule.name}: it has been over {lasted}, and had to be {describe_rule_wait(rule.resolve_after)}"
-            )
+            lasted, resolve_after = format_rule_time(self.now_s - cleared_at), format_rule_time(rule.resolve_after)
+            reason = f"rule {rule.name}: it has been over for {lasted} (resolve_after {resolve_after})"
             ended = condition._replace(what=f"until then: {condition.what}" if condition.what else "")
             change = ConditionChange(ended, model.STEP_OVER, since, cleared_at, reason, tracked.reported_at)
             self.queue_builder.add_change(change, rule)
@@ -481,8 +479,6 @@ class AlertRuleEvaluation:
             self.queue_builder.withdraw_alert(key)
 
 
-def describe_rule_wait(seconds: int) -> str:
-    """Format a duration: `at once`, `for 40 s`, `for 2 min`."""
-    if seconds <= 0:
-        return "at once"
-    return f"for {seconds} s" if seconds < MINUTE else f"for {format_duration(seconds)}"
+def format_rule_time(seconds: int) -> str:
+    """Format a duration: `0 s`, `40 s`, `2 min`."""
+    return f"{max(seconds, 0)} s" if seconds < MINUTE else format_duration(seconds)

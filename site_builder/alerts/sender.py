@@ -49,7 +49,7 @@ def send_due_notifications(settings: Settings, on_outcome: OutcomeListener | Non
 
     with try_alert_state_lock(settings.state, SENDER_LOCK, timeout_s=0) as is_held:
         if not is_held:
-            raise SenderBusyError("another process is sending right now")
+            raise SenderBusyError("another process is already sending")
         store = open_alert_store(settings.state, settings.kv)
         sender = NotificationSender(settings, store, load_channels(settings).send)
         with stop_between_notifications(sender):
@@ -111,7 +111,7 @@ class NotificationSender:
         try:
             return self.deliver(notification, message)
         except Exception as error:  # it may have been sent before
-            return DeliveryOutcome(model.UNSURE, f"an internal error of gpuboard ({type(error).__name__})")
+            return DeliveryOutcome(model.UNSURE, f"internal error in gpuboard ({type(error).__name__})")
 
     def render_message(self, notification: Notification) -> AlertMessage:
         message = render.render_notification(notification, self.settings.zone, self.settings.privacy.users)
@@ -187,6 +187,6 @@ def main() -> None:
         with suppress(SenderBusyError):
             send_due_notifications(settings)
     except Exception as error:
-        reason = f"an internal error of gpuboard ({type(error).__name__})"
+        reason = f"internal error in gpuboard ({type(error).__name__})"
         reason = str(error) if isinstance(error, AlertStateError) else reason
         append_to_build_log(settings.state, datetime.now(settings.zone), f"alerts could not be sent: {reason}")

@@ -36,18 +36,18 @@ NO_RECEIVER_CODES = frozenset(
 # What an admin can do about an error.
 ERROR_MEANINGS = {
     "invalid_auth": "Slack does not know the token: it may have been revoked, or belong to another app",
-    "not_authed": "Slack got no token",
+    "not_authed": "Slack received no token",
     "not_allowed_token_type": "wrong kind of token: Slack needs xoxb- for the bot and xapp- for its socket",
     "account_inactive": "the app was removed from this workspace",
     "token_revoked": "the token was revoked",
     "token_expired": "the token has expired: switch token rotation off in the app's settings",
     "missing_scope": "the app lacks a permission: reinstall it with the manifest of docs/slack.md",
     "not_in_channel": "the bot is not in this channel: invite it there",
-    "user_not_found": "there is no such member",
-    "channel_not_found": "there is no such member or channel",
+    "user_not_found": "unknown member",
+    "channel_not_found": "unknown member or channel",
     "user_disabled": "this member has left",
     "forbidden_team": "Slack does not allow sockets for this workspace",
-    "too_many_websockets": "this app has ten sockets open already: one bot is enough",
+    "too_many_websockets": "this app already has ten sockets open: run only one bot",
 }
 
 
@@ -144,7 +144,7 @@ def build_slack_request_error(response: Any) -> SlackRequestError:  # noqa: ANN4
         text = str(value[0] if isinstance(value, list) and value else value)
         is_number = text.isascii() and text.isdecimal() and len(text) < 9
         retry_after_s = min(int(text), MAX_RETRY_AFTER_S) if is_number else 30
-        return SlackRequestError(FAILED, "Slack asks to wait: too many messages", "ratelimited", retry_after_s)
+        return SlackRequestError(FAILED, "Slack refuses for now: too many messages", "ratelimited", retry_after_s)
     if http_status != 200:
         return SlackRequestError(FAILED, f"Slack answers {http_status}")
     if " " in code or not code:

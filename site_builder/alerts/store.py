@@ -34,7 +34,7 @@ LOCK_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 0.005
 # The longest pause before we try again after another writer was quicker.
 MAX_RETRY_PAUSE_S = 0.1
-BEGUN_ANEW = "started anew; conditions that already exist are not reported"
+BEGUN_ANEW = "starting over; conditions that already exist are not reported"
 # What is kept when there is no room for everything.
 MIN_KEPT_ENTRIES = 20
 MAX_PEOPLE_WHEN_FULL = 3
@@ -99,7 +99,7 @@ class AlertStore:
         except files.FileRefusedError as error:
             raise AlertStateError(f"{self.where} cannot be read: {error}") from None
         if signature and not data:
-            state = self.read_copy("is empty", ", and it has no good copy")
+            state = self.read_copy("is empty", ", and there is no good copy")
         else:
             state = self.parse_content(data)
         self.cached_state = signature, state
@@ -144,7 +144,7 @@ class AlertStore:
         while len(content := serialize_alert_state(state, self.is_packed)) > self.max_bytes:
             smaller = shrink_alert_state(state)
             if smaller == state:
-                message = f"{self.where} would have {len(content)} bytes, and {self.max_bytes} is the limit"
+                message = f"{self.where} would have {len(content)} bytes; the limit is {self.max_bytes}"
                 raise AlertStateError(message)
             state = smaller
         return state, content
@@ -182,7 +182,7 @@ class ConsulAlertStore(AlertStore):
         try:
             entry = self.kv_store.get(STATE_FILE)
         except ConsulUnavailableError as error:
-            raise AlertStateError(f"{self.access.where} {error}: what alerts remember is there") from None
+            raise AlertStateError(f"{self.access.where} {error}: the alert state is stored there") from None
         modify_index = entry.modify_index if entry else 0
         if modify_index != self.modify_index:
             self.last_state = self.parse_content(entry.content if entry else b"")
@@ -201,7 +201,7 @@ class ConsulAlertStore(AlertStore):
             if self.try_write(content):
                 return after
             if time.monotonic() > deadline:
-                raise AlertStateError(f"{self.where} is written by others again and again")
+                raise AlertStateError(f"{self.where} keeps being changed by others: try again")
             time.sleep(random.uniform(0, MAX_RETRY_PAUSE_S))  # noqa: S311 # so that they do not meet again
 
     def try_write(self, content: bytes) -> bool:
@@ -213,7 +213,7 @@ class ConsulAlertStore(AlertStore):
                 entry = self.kv_store.get(STATE_FILE)
                 if entry and entry.content == content:
                     return True
-            raise AlertStateError(f"{self.access.where} {error}: nobody knows whether it was written") from None
+            raise AlertStateError(f"{self.access.where} {error}: unknown whether it was written") from None
 
 
 def open_alert_store(state_folder: Path, access: ConsulAccess | None) -> AlertStore:

@@ -32,7 +32,7 @@ OUTCOME_PHRASES = {
     model.SENT: "sent",
     model.FAILED: "not sent",
     model.REFUSED: "refused",
-    model.UNSURE: "it may have arrived",
+    model.UNSURE: "may have arrived",
 }
 
 

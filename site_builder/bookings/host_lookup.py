@@ -62,7 +62,7 @@ class HostLookup:
             return name
         names_by_lower_case = self.host_names.names_by_lower_case
         similar_names = get_close_matches(text.lower(), names_by_lower_case, 1)
-        hint = f"; is it {names_by_lower_case[similar_names[0]]}?" if similar_names else ""
+        hint = f"; did you mean {names_by_lower_case[similar_names[0]]}?" if similar_names else ""
         raise BookingRefusedError(f"no host {text[:80]}{hint}")
 
     def decide_hosts(

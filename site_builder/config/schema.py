@@ -26,7 +26,7 @@ LISTEN_PATTERN = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1
 DEFAULT_CONSUL_PORT = 8500
 CHANNEL_PATTERN = re.compile(r"(?:([a-z][a-z0-9-]{0,31})=)?([a-z][a-z0-9+.-]{0,31}://[!-~]{1,2000})")
 NAME_IN_CONSUL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-FOLDER_REFUSAL = "but must be a folder, without ~ or $: nothing is expanded in a setting"
+FOLDER_REFUSAL = "but must be a folder without ~ or $, which are not expanded"
 # An unencrypted token is sent to this machine only.
 SLACK_PATTERN = re.compile(r"(?:https://[A-Za-z0-9.-]+|http://127\.0\.0\.1)(?::[0-9]{1,5})?/[A-Za-z0-9/._~-]*")
 SERVER_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
@@ -193,12 +193,12 @@ SETTING_TYPES = {
     "folder": SettingType(FOLDER_REFUSAL, parse_folder_setting),
     "optional folder": SettingType(FOLDER_REFUSAL, lambda text: parse_folder_setting(text) if text else None),
     "file": SettingType("but must be the path of a file", parse_file_setting),
-    "zone": SettingType("which is not a time zone; write one as Europe/Paris", build_text_type(ZONE_PATTERN, "").parse),
-    "sentence": build_text_type(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 letters"),
+    "zone": SettingType("but must be a time zone such as Europe/Paris", build_text_type(ZONE_PATTERN, "").parse),
+    "sentence": build_text_type(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 characters"),
     "listen address": LISTEN,
     "server names": SettingType(
-        f"but must be names such as gpus.lab.org, without a port, at most {MOST_SERVER_NAMES}, "
-        "with commas between them",
+        f"but must be at most {MOST_SERVER_NAMES} names without ports, "
+        "separated by commas, such as gpus.lab.org",
         parse_server_names_setting,
     ),
     "server path": build_text_type(
@@ -207,7 +207,7 @@ SETTING_TYPES = {
         "a path on the board's own server, such as book or /cgi-bin/book.cgi",
     ),
     "board URL": SettingType(
-        "but must be an address such as https://gpus.lab.org/; a name and a password for it belong into GPUBOARD_LOGIN",
+        "but must be an address such as https://gpus.lab.org/; a name and password for it go into GPUBOARD_LOGIN",
         lambda text: match_setting_text(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None,
     ),
     "token": build_text_type(re.compile(r"[!-~]{1,4096}"), "a token without blanks"),
@@ -215,11 +215,11 @@ SETTING_TYPES = {
         re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}"),
         "a name, a colon and a password",
     ),
-    "logins": SettingType("but must be logins with commas between them", parse_logins_setting),
+    "logins": SettingType("but must be logins separated by commas", parse_logins_setting),
     "IP address": build_text_type(re.compile(r"[0-9A-Fa-f.:]{2,45}"), "the IP address of a proxy"),
     "header name": build_text_type(re.compile(r"[A-Za-z0-9-]{1,64}"), "the name of an HTTP header"),
     "channels": SettingType(
-        "but must be addresses such as slack://…, each with a name before it where there are several: "
+        "but must be URLs such as slack://… separated by spaces, with names if there are several: "
         "lab=slack://… ops=mailto://…",
         parse_channels_setting,
     ),
@@ -243,7 +243,7 @@ SETTING_TYPES = {
     "Consul service": build_text_type(NAME_IN_CONSUL, "the name of a service: letters, digits and . _ -"),
     "Consul datacenter": build_text_type(NAME_IN_CONSUL, "the name of a datacenter: letters, digits and . _ -"),
     "Consul address": SettingType(
-        "but must be host:port, with http:// or https:// before it or not", parse_consul_address_setting
+        "but must be host:port, http://host:port or https://host:port", parse_consul_address_setting
     ),
     "KV URL": SettingType(
         "but must be an address and a prefix such as consul://127.0.0.1:8500/gpuboard", parse_kv_setting

@@ -163,7 +163,7 @@ def parse_consul_settings(values: Mapping[str, SettingValue], datacenter: str | 
         names = ("CONSUL_CLIENT_CERT", "CONSUL_CLIENT_KEY")
         present, absent = names if cert else names[::-1]
         described = describe_setting_value(values, present)
-        raise SettingsError(f"{described} is of no use without {absent}: set both, or none")
+        raise SettingsError(f"{described} has no effect without {absent}: set both, or neither")
     address, is_https = parsed["CONSUL_HTTP_ADDR"]
     return model.ConsulAccess(
         service="",
@@ -185,17 +185,17 @@ def check_setting_folders(values: Mapping[str, SettingValue], folders: Mapping[s
         try:
             places[name] = Path(os.path.realpath(folder))
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "that is not the name of a folder"
+            reason = getattr(error, "strerror", None) or "that is not a valid path"
             where = sanitize_setting_text(str(folder))
-            raise SettingsError(f"cannot tell where the folder {where} is: {reason}") from error
+            raise SettingsError(f"the folder {where} cannot be resolved: {reason}") from error
     for name, other_name in combinations(places, 2):
         if places[name] == places[other_name]:
             both = " and ".join(describe_setting_value(values, setting) for setting in (name, other_name))
-            raise SettingsError(f"{both} are one folder, but must be two")
+            raise SettingsError(f"{both} are the same folder: set two different ones")
     for name, reason in (("GPUBOARD_STATE", "it holds tokens"), ("GPUBOARD_DATA", "it names people and what they run")):
         if places["GPUBOARD_WWW"] in places[name].parents:
             inside, outside = (describe_setting_value(values, setting) for setting in (name, "GPUBOARD_WWW"))
-            raise SettingsError(f"{inside} lies inside {outside} and would be served: {reason}")
+            raise SettingsError(f"{inside} is inside {outside} and would be served: {reason}")
 
 
 def parse_setting_value(name: str, value: SettingValue) -> Any:  # noqa: ANN401 # each type has its own
@@ -269,7 +269,7 @@ def load_conf_file(
     name = environment.get("GPUBOARD_CONF") if conf is None else conf
     # a variable that resembles a setting may be meant to hide something, which would go unnoticed
     warnings = [
-        f"the environment has {sanitize_setting_text(key)}, which is no setting; is it {similar}?"
+        f"{sanitize_setting_text(key)} in the environment is not a setting; did you mean {similar}?"
         for key in sorted(environment)
         if key.startswith("GPUBOARD_") and key not in KNOWN_SETTINGS and key not in ENVIRONMENT_ONLY
         for similar in difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1, 0.85)
@@ -282,15 +282,14 @@ def load_conf_file(
         with path.open("rb") as file:
             data, mode = file.read(MAX_CONF_BYTES + 1), os.fstat(file.fileno()).st_mode
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "that is not the name of a file"
-        raise SettingsError(f"cannot read the settings file {shown_path}: {reason}") from error
+        reason = getattr(error, "strerror", None) or "that is not a valid path"
+        raise SettingsError(f"the settings file {shown_path} cannot be read: {reason}") from error
     if len(data) > MAX_CONF_BYTES:
-        size = f"more than {MAX_CONF_BYTES // 1024} KB"
-        raise SettingsError(f"the settings file {shown_path} has {size}, and is not read")
+        raise SettingsError(f"the settings file {shown_path} is larger than {MAX_CONF_BYTES // 1024} KB and is not read")
     values, file_warnings = parse_conf_file(data, str(path))
     has_secret = any(value.text for key, value in values.items() if key in SETTINGS and SETTINGS[key].is_secret)
     if has_secret and mode & stat.S_IROTH:
-        file_warnings.append(f"{shown_path} has a token or a password in it, and everybody here can read it: chmod o-r")
+        file_warnings.append(f"{shown_path} contains a token or password, and every user here can read it: chmod o-r")
     return ConfFile(path, values, (*warnings, *file_warnings))
 
 
@@ -317,7 +316,7 @@ def find_conf_file(candidates: Sequence[Path | None], warnings: list[str]) -> Pa
         if not stat.S_ISREG(status.st_mode):
             continue
         if path == candidates[0] and status.st_uid != os.geteuid():
-            warnings.append(f"{sanitize_setting_text(str(path))} is another user's, and left alone")
+            warnings.append(f"{sanitize_setting_text(str(path))} belongs to another user and is ignored")
             continue
         return path
     return None
@@ -339,30 +338,30 @@ def parse_conf_file(data: bytes, path: str) -> tuple[dict[str, SettingValue], li
         is_value_after_blank = key in KNOWN_SETTINGS and key not in values and value.startswith((" ", "\t"))
         if (key.startswith(SETTING_PREFIXES) and key.endswith((" ", "\t"))) or is_value_after_blank:
             shown_key = sanitize_setting_text(key.split(maxsplit=1)[0])
-            raise SettingsError(f"{where}: blanks around = are not allowed; write {shown_key}=value")
+            raise SettingsError(f"{where}: spaces around = are not allowed; write {shown_key}=value")
         if len(warnings) >= MAX_WARNINGS and key not in KNOWN_SETTINGS:
             continue  # nobody reads more warnings
         if key not in KNOWN_SETTINGS:
             warnings.append(f"{where}: {describe_unknown_conf_line(key, equals)}")
         elif key in values:
-            warnings.append(f"{where}: {key} stands in line {values[key].line} already, and the first one counts")
+            warnings.append(f"{where}: {key} is already set in line {values[key].line}; the first value counts")
         elif not equals:
             raise SettingsError(f"{where}: {key} has no =; write {key}=value")
         else:
             values[key] = SettingValue(value[:-1] if value.endswith("\r") else value, path, number)
             value = values[key].text
             if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
-                warnings.append(f"{where}: the quotes around {key} are part of its value; leave them out")
+                warnings.append(f"{where}: the quotes around {key} are part of its value; remove them")
             if value.endswith((" ", "\t", "\r")):
-                warnings.append(f"{where}: the blank at the end of {key} is part of its value; leave it out")
+                warnings.append(f"{where}: the space at the end of {key} is part of its value; remove it")
     return values, warnings[:MAX_WARNINGS]
 
 
 def describe_unknown_conf_line(key: str, equals: str) -> str:
     """Explain why a line is ignored."""
     if key in ENVIRONMENT_ONLY:
-        return f"{key} counts in the environment only, and is left out"
+        return f"{key} only counts in the environment; this line is ignored"
     if not equals or not key.startswith(SETTING_PREFIXES):
-        return "it is no KEY=value line of ours, and is left out"
+        return "not a KEY=value line; it is ignored"
     similar = difflib.get_close_matches(key[:64], KNOWN_SETTINGS, 1)
-    return f"there is no setting {sanitize_setting_text(key)}" + (f"; is it {similar[0]}?" if similar else "")
+    return f"there is no setting {sanitize_setting_text(key)}" + (f"; did you mean {similar[0]}?" if similar else "")

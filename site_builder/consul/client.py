@@ -189,7 +189,7 @@ def read_whole_consul_response(response: Any, request: ConsulRequest) -> object:
         for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
             body += chunk
             if len(body) > request.max_bytes:
-                raise ConsulUnavailableError(f"sends more than the {request.max_bytes >> 20} MB that are read")
+                raise ConsulUnavailableError(f"sends more than {request.max_bytes >> 20} MB")
             if status != 200 and len(body) >= CHUNK_BYTES:  # enough to say what is wrong
                 break
     finally:
@@ -241,7 +241,7 @@ def describe_consul_error(error: BaseException, has_response: bool) -> str:
             return f"does not answer ({cause.strerror.lower()})"
     if has_response:
         return "does not answer with JSON; correct CONSUL_HTTP_ADDR if that is not Consul"
-    return f"cannot be queried, or its answer not be understood ({type(error).__name__})"
+    return f"cannot be queried, or its answer cannot be parsed ({type(error).__name__})"
 
 
 def format_agent_address(text: str) -> str:

@@ -130,14 +130,14 @@ def read_response(response: Any) -> bytes:  # noqa: ANN401 # urllib has no type 
     while chunk := response.read1(CHUNK_BYTES):
         content += decompressor.decompress(chunk, MAX_RESPONSE_BYTES + 1) if decompressor else chunk
         if len(content) > MAX_RESPONSE_BYTES:
-            raise OSError(f"the answer is longer than the {MAX_RESPONSE_BYTES >> 20} MiB that are read")
+            raise OSError(f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError
     return bytes(content)
 
 
 def describe_unexpected_board_response(url: str) -> str:
-    return f"{url} did not answer as a gpuboard does: {CHECK_URL_HINT}"
+    return f"{url} did not answer like a gpuboard: {CHECK_URL_HINT}"
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def explain_board_connection_errors(url: str, redirect_note: str = "", has_body:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         flaw = getattr(cause, "verify_message", "")
         sentences: tuple[tuple[Any, str], ...] = (
-            (ssl.SSLCertVerificationError, f"the certificate of {server} cannot be trusted: {flaw}; nothing was sent"),
+            (ssl.SSLCertVerificationError, f"the certificate of {server} is not trusted: {flaw}; nothing was sent"),
             (ssl.SSLError, f"{server} does not speak TLS: should it be http://?"),
             (socket.timeout, f"{server} did not answer within {REQUEST_TIMEOUT_S} s: try again later"),
             (TimeoutError, f"{server} did not answer in time: try again later"),
@@ -164,7 +164,7 @@ def explain_board_connection_errors(url: str, redirect_note: str = "", has_body:
         )
         reason = next(sentence for error_type, sentence in sentences if isinstance(cause, error_type))
         if has_body and not isinstance(error, urllib.error.URLError):  # urllib wraps what fails before it is sent
-            raise OutcomeUnknownError(f"{reason}; `gpuboard bookings` tells whether it was done") from None
+            raise OutcomeUnknownError(f"{reason}; `gpuboard bookings` shows whether it was done") from None
         raise FleetUnavailableError(reason) from None
 
 
@@ -178,10 +178,10 @@ def build_board_response_error(error: urllib.error.HTTPError, url: str, has_logi
     asks_basic = error.headers.get("WWW-Authenticate", "").lower().startswith("basic")
     is_login_required = error.code == 401 and asks_basic
     if is_login_required and has_login:
-        sentence = f"{server} does not take the name and the password in GPUBOARD_LOGIN"
+        sentence = f"{server} rejects the name and password in GPUBOARD_LOGIN"
     elif is_login_required:
         hint = "set GPUBOARD_LOGIN=name:password, in a file that only you can read"
-        sentence = f"{server} asks for a name and a password: {hint}"
+        sentence = f"{server} asks for a name and password: {hint}"
     elif error.code == 421:
         sentence = f"the board does not answer as {server}: its admin can add that name to GPUBOARD_SERVER_NAMES"
     elif error.code == 404:

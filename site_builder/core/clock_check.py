@@ -69,8 +69,8 @@ def describe_clock_doubt(doubt: str, what: str) -> str:
     """Say in one sentence what is kept while the clock is in doubt, and how that ends."""
     hour, week = map(formatting.format_duration, (TRUST_AFTER_WITH_HOSTS_S, TRUST_AFTER_WITHOUT_HOSTS_S))
     return (
-        f"{doubt}: {what} until its hosts have agreed with it for {hour}, or without hosts, until it has run evenly "
-        f"for {week}; set the clock right if `date` shows a wrong time"
+        f"{doubt}: {what} until the hosts have confirmed this clock for {hour} or, without hosts, until it has run evenly "
+        f"for {week}; if `date` shows a wrong time, correct the clock"
     )
 
 
@@ -118,9 +118,9 @@ def describe_clock_jump(before: ClockReading | None, after: ClockReading) -> str
         seconds = after.booted - before.booted
     elif seconds >= 0:
         passed = format_clock_difference(seconds)
-        return f"the last build was {passed} ago by the clock of this machine, which may have leapt"
+        return f"the last build was {passed} ago by the clock of this machine, which may have jumped"
     direction = "back" if seconds < 0 else "ahead"
-    return f"the clock of this machine leapt by {format_clock_difference(seconds)} {direction}"
+    return f"the clock of this machine jumped by {format_clock_difference(seconds)} {direction}"
 
 
 def format_clock_difference(seconds: float) -> str:

@@ -17,7 +17,7 @@ from site_builder.core.formatting import format_local_time
 from site_builder.core.model import ParsedFile, Problem, Row
 from site_builder.core.names import BOOKINGS
 
-FIX_HINT = "call `./install.sh web` on the web host, as the user who builds the board"
+FIX_HINT = "run `./install.sh web` on the web host, as the user who builds the board"
 BOOKINGS_FILE, WATCHES_FILE = "comments.json", "watches.json"
 
 
@@ -53,16 +53,16 @@ def list_data_folder_problems(data: Path) -> list[Problem]:
     problems = []
     try:
         if writers := name_data_folder_writers(data):
-            hint = FIX_HINT if is_data_folder_ours(data) else "its owner must call `chmod go-w` for it"
-            what = f"{writers} can put links into it, and so redirect what is written there: {hint}"
+            hint = FIX_HINT if is_data_folder_ours(data) else "its owner must run `chmod go-w` on it"
+            what = f"{writers} can put links into it and so redirect what is written there: {hint}"
             problems.append(Problem("data", what))
         if find_bookings_folder_in_data(data) == data:
             if os.path.lexists(data / BOOKINGS):
-                what = "it is not used: it must be a folder of the owner of data/; give it to them, or remove it"
+                what = "it is not used: it must be a folder of the owner of data/; change its owner, or remove it"
                 problems.append(Problem(f"data/{BOOKINGS}", what))
             return problems
-        hint = f"{FIX_HINT}, which takes over what it has"
-        what = f"it is not read any more, since bookings are in data/{BOOKINGS}/: {hint}"
+        hint = f"{FIX_HINT}, which moves its content"
+        what = f"it is no longer read: bookings are in data/{BOOKINGS}/: {hint}"
         for name in (BOOKINGS_FILE, WATCHES_FILE):
             if is_unmoved_data_file(data / name):
                 problems.append(Problem(f"data/{name}", what))
@@ -165,7 +165,7 @@ class CachedDataFile(Generic[Row]):
         try:
             return self.parser(content)
         except Exception as error:
-            return ParsedFile(is_complete=False, problems=(describe_fault("it could not be understood", error),))
+            return ParsedFile(is_complete=False, problems=(describe_fault("it could not be parsed", error),))
 
     def store_content(self, content: bytes | None) -> list[Problem]:
         """Write the last good content to state/, or remove it if the file is gone."""
@@ -180,8 +180,8 @@ class CachedDataFile(Generic[Row]):
             self.stored_content = content
         except OSError as error:
             self.signature = None  # so that the next build tries again
-            return [Problem(f"state/{self.name}", f"data/{self.name} could not be kept: {error.strerror}")]
+            return [Problem(f"state/{self.name}", f"data/{self.name} could not be saved: {error.strerror}")]
         return []
 
     def describe_fallback(self, what: str) -> str:
-        return what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} serves"
+        return what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} is used"

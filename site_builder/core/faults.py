@@ -12,8 +12,8 @@ from site_builder.core.model import Problem
 
 Item = TypeVar("Item")
 PACKAGE_PATH = str(Path(__file__).parents[1]) + "/"
-FAULT_NOTE = "an internal error of gpuboard: please report it"
-NOT_RENDERED_MESSAGE = "it could not be made anew"
+FAULT_NOTE = "internal error in gpuboard, please report it"
+NOT_RENDERED_MESSAGE = "it could not be updated"
 # Begins the place of a problem with an output file.
 WWW_PREFIX = "www/"
 
@@ -89,7 +89,7 @@ def locate_exception(error: BaseException) -> str:
 
 def describe_fault(what: str, error: BaseException | str) -> str:
     """Say what failed and where; `error` is the exception or its location."""
-    return f"{what}, {FAULT_NOTE} ({error if isinstance(error, str) else locate_exception(error)})"
+    return f"{what}: {FAULT_NOTE} ({error if isinstance(error, str) else locate_exception(error)})"
 
 
 def limit_fault_reports(report: Callable[[str], None], max_count: int = 100) -> Callable[[str], None]:

@@ -22,7 +22,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MAX_STATE_FILE_BYTES = 64 * 1024 * 1024
 # What parsing a file of an unexpected form can raise.
 PARSE_ERRORS = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
-COPY_USED_MESSAGE = "the last good copy of it is used"
+COPY_USED_MESSAGE = "the last good copy is used"
 Value = TypeVar("Value")
 MAX_LOG_BYTES = 512 * 1024
 MAX_LINE_CHARACTERS = 500
@@ -66,7 +66,7 @@ def read_signature(name: str, folder: int) -> FileSignature | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FileRefusedError(error.strerror or "it cannot be looked at") from error
+        raise FileRefusedError(error.strerror or "it cannot be inspected") from error
     check_regular_file(status)
     return FileSignature.from_stat(status)
 
@@ -91,12 +91,12 @@ def read_file(
         status = os.fstat(handle)
         check(status)
         if status.st_size > limit:
-            raise FileTooLargeError(f"it has {status.st_size} bytes, more than the {limit} that are read")
+            raise FileTooLargeError(f"it has {status.st_size} bytes, and the limit is {limit}")
         data = os.read(handle, status.st_size + 1)
         while len(data) != status.st_size and (chunk := os.read(handle, 65536)):
             data += chunk
             if len(data) > limit:
-                raise FileTooLargeError(f"it grew past the {limit} bytes that are read")
+                raise FileTooLargeError(f"it grew past the limit of {limit} bytes")
     except OSError as error:
         raise FileRefusedError(error.strerror or "it cannot be read") from error
     finally:
@@ -124,7 +124,7 @@ def check_own_file(status: os.stat_result) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise FileRefusedError(f"it belongs to {find_file_owner_login(status.st_uid)}")
     if status.st_mode & OTHERS_WRITE:
-        raise FileRefusedError("others can write it: check it, then close it with chmod 600")
+        raise FileRefusedError("others can write to it: check it, then run chmod 600 on it")
 
 
 def load_file_or_copy(path: Path, parse: Callable[[bytes], Value]) -> tuple[Value | None, str]:
@@ -142,7 +142,7 @@ def load_file_or_copy(path: Path, parse: Callable[[bytes], Value]) -> tuple[Valu
     if copy_content := read_file_copy(path):
         with suppress(*PARSE_ERRORS):
             return parse(copy_content), f"{problem}: {COPY_USED_MESSAGE}"
-    return None, f"{problem}, and it has no good copy: started anew"
+    return None, f"{problem}, and there is no good copy: starting over"
 
 
 def read_file_copy(path: Path, limit: int = MAX_STATE_FILE_BYTES) -> bytes:
@@ -235,14 +235,14 @@ def refuse_foreign_folder(state: Path) -> None:
             refuse_folder_of_other_owner(next((parent for parent in path.parents if parent.is_dir()), Path("/")))
         return
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
-        raise ForeignFolderError(f"{path} is another user's link: set GPUBOARD_STATE to the folder itself")
+        raise ForeignFolderError(f"{path} is a link of another user: set GPUBOARD_STATE to the folder itself")
     if not stat.S_ISDIR(status.st_mode):
-        raise ForeignFolderError(f"{path} is not a folder: set GPUBOARD_STATE to one")
+        raise ForeignFolderError(f"{path} is not a folder: set GPUBOARD_STATE to a folder")
     refuse_folder_of_other_owner(path)
     if status.st_mode & OTHERS_WRITE:
         quoted = shlex.quote(str(path))
         raise ForeignFolderError(
-            f"others can write to {path}: check what they put there, then close it: chmod 700 {quoted}"
+            f"others can write to {path}: check what is in it, then run: chmod 700 {quoted}"
         )
 
 

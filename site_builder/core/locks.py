@@ -17,7 +17,7 @@ REPORT_WAIT_AFTER_S = 1.0
 BOT_LOCK_NAME = "slack.lock"
 LOCK_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 0.005
-OWNER_HINT = "it must be a folder of the user who runs this"
+OWNER_HINT = "its folder must belong to the user who runs this"
 
 
 class LockTimeoutError(Exception):

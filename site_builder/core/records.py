@@ -36,12 +36,12 @@ MAX_NUMBER = 1e15
 
 
 JSON_ERROR_MEANINGS = {
-    "Expecting ',' delimiter": "a comma is missing before this place, or what was begun is not closed",
-    "Expecting ':' delimiter": "a colon is missing before this place",
-    "Expecting property name enclosed in double quotes": "a name in double quotes should stand here",
-    "Expecting value": "a value should stand here",
-    "Unterminated string starting at": "the text that begins here has no closing quotation mark",
-    "Extra data": "there is more behind the end",
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing before this",
+    "Expecting ':' delimiter": "a colon is missing before this",
+    "Expecting property name enclosed in double quotes": "a name in double quotes is missing here",
+    "Expecting value": "a value is missing here",
+    "Unterminated string starting at": "this text has no closing quotation mark",
+    "Extra data": "there is more text after the end",
 }
 
 

@@ -57,7 +57,7 @@ def group_fleet_bookings_by_host(
     for host in unknown_hosts:
         # in a large fleet each search takes some ms
         similar = get_close_matches(host.lower(), lower_names, 1) if len(problems) < MAX_HINTS else []
-        hint = f"; is it {lower_names[similar[0]]}?" if similar else ""
+        hint = f"; did you mean {lower_names[similar[0]]}?" if similar else ""
         problems.append(Problem("data/comments.json", f"there is no host {host[:80]}{hint}"))
     return bookings_by_host, problems
 

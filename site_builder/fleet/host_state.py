@@ -134,7 +134,7 @@ def build_failed_host_status(
         title=host.title,
         tags=host.tags,
         state="failed",
-        reason=f"{what}, {FAULT_NOTE}",
+        reason=f"{what}: {FAULT_NOTE}",
         last_seen=last_seen,
         gpus=tuple(statuses),
         problems=(Problem(f"data/{host.name}", describe_fault(what, place)),),

@@ -235,7 +235,7 @@ class HealthEventStore(StoredEventReader):
                     except sqlite3.Error:
                         raise
                     except Exception as error:  # a fault of ours must not cost the other hosts
-                        reason = f"an internal error of gpuboard at {host} ({error!r:.200})"
+                        reason = f"internal error in gpuboard at {host} ({error!r:.200})"
                         self.history.failures[failure_key] = (reason, "the health of its GPUs is not told")
                     self.compared_at[host] = minute
                     remaining.remove(host)

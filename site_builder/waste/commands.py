@@ -49,7 +49,7 @@ def waste(loaded: LoadedSettings, hosts: Sequence[str], kinds: Sequence[str], as
             name = names.find(text)
             if name is None:
                 near = get_close_matches(text.lower(), names.names_by_lower_case, 1)
-                hint = f"; is it {names.names_by_lower_case[near[0]]}?" if near else ""
+                hint = f"; did you mean {names.names_by_lower_case[near[0]]}?" if near else ""
                 raise CommandError(f"the board has no host {text[:80]}{hint}")
             wanted.add(name)
     items = (item for item in report.items if not wanted or item.host in wanted)

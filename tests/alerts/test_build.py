@@ -190,7 +190,7 @@ def test_where_no_process_can_be_started_the_page_says_so(
     machine.minutes(2)
     assert builder.alert_engine
     (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts")
-    assert problem == "nothing can be sent: Resource temporarily unavailable"
+    assert problem == "no notifications can be sent: Resource temporarily unavailable"
 
 
 def test_a_fault_of_alerts_never_costs_the_page(
@@ -206,7 +206,7 @@ def test_a_fault_of_alerts_never_costs_the_page(
     machine.minutes(2)
     assert "atlas" in machine.lab.page()
     (problem,) = (one["what"] for one in machine.lab.status()["problems"] if one["where"] == "alerts")
-    assert problem == "an internal error of gpuboard (RuntimeError): nothing new is told"
+    assert problem == "internal error in gpuboard (RuntimeError): no new alerts are sent"
     (builder,) = machine.builders
     assert builder.alert_engine
     builder.alert_engine.process_build({}, Now(machine.now, timezone.utc), faulty)  # type: ignore[arg-type]
@@ -233,7 +233,7 @@ def test_a_full_disk_sends_nothing_that_is_not_stored(
         patch.setattr(builder.alert_engine.store, "write", full)
         machine.minutes(16)
     problems = [problem["what"] for problem in machine.lab.status()["problems"] if problem["where"] == "alerts"]
-    assert problems == ["alerts.json cannot be written: No space left on device: nothing is told until it can be"]
+    assert problems == ["alerts.json cannot be written: No space left on device: no alerts are sent until then"]
     assert said(web) == []
     machine.minutes(3)
     sender_ended(builder)
@@ -251,7 +251,7 @@ def test_a_damaged_state_is_a_first_start_and_named_on_the_page(machine: Machine
     machine.minutes(2)
     problems = [problem["what"] for problem in machine.lab.status()["problems"] if problem["where"] == "alerts"]
     assert [problem.split("/")[-1] for problem in problems] == [
-        "alerts.json is damaged: started anew; conditions that already exist are not reported"
+        "alerts.json is damaged: starting over; conditions that already exist are not reported"
     ]
     sender_ended(builder)
     assert said(web) == []

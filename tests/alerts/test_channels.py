@@ -102,9 +102,9 @@ def test_a_notification_arrives_at_a_webhook_once(settings: Settings, web: Web) 
     [
         ("500", "failed", None, "has an internal error (HTTP 500)"),
         ("503", "failed", 120, "HTTP 503"),
-        ("429", "failed", 120, "wants fewer notifications (HTTP 429)"),
-        ("401", "failed", None, "does not accept its token or password (HTTP 401)"),
-        ("404", "failed", None, "knows no such address (HTTP 404)"),
+        ("429", "failed", 120, "has reached its rate limit (HTTP 429)"),
+        ("401", "failed", None, "rejects its token or password (HTTP 401)"),
+        ("404", "failed", None, "does not know this address (HTTP 404)"),
         ("302", "failed", None, "the address redirects"),
         ("504", "unsure", None, "it may have arrived"),
         ("cut", "unsure", None, "closed the connection without an answer"),

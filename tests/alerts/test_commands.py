@@ -208,7 +208,7 @@ def test_the_list_explains_why_notifications_wait() -> None:
     [
         (DeliveryOutcome("sent", "202"), "lab: sent"),
         (DeliveryOutcome("failed", "it is full"), "lab: not sent: it is full"),
-        (DeliveryOutcome("unsure", "it did not answer"), "lab: it may have arrived: it did not answer"),
+        (DeliveryOutcome("unsure", "it did not answer"), "lab: may have arrived: it did not answer"),
     ],
 )
 def test_the_outcome_of_a_test_is_one_sentence(outcome: DeliveryOutcome, words: str) -> None:
@@ -300,7 +300,7 @@ def test_a_test_can_go_to_one(board: Board) -> None:
     assert len(board.channel.got) == 2
     code, out, err = board.run("test", "--to", "lap")
     assert (code, out) == (2, "")
-    assert err == "gpuboard: unknown receiver 'lap': there is lab, ops and person:LOGIN\n"
+    assert err == "gpuboard: unknown receiver 'lap'; use lab, ops or person:LOGIN\n"
 
 
 def test_a_test_reaches_hooks_too(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +384,7 @@ def test_a_host_is_silenced_for_a_while_and_speaks_again(board: Board) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["atlsa", "--for", "2h"], 1, "no host atlsa; is it atlas?"),
+        (["atlsa", "--for", "2h"], 1, "no host atlsa; did you mean atlas?"),
         (["atlas"], 2, "give a duration such as --for 2h, or --end"),
         (["atlas", "--for", "2h", "--end"], 2, "give a duration such as --for 2h, or --end"),
         (["atlas", "--for", "2"], 2, '"2" has no unit'),
@@ -411,7 +411,7 @@ def test_a_damaged_state_is_reported(board: Board) -> None:
     for words in ("list", "history"):
         code, _, err = board.run(words)
         assert code == 0
-        assert "alerts.json is damaged: started anew" in err
+        assert "alerts.json is damaged: starting over" in err
 
 
 # What waits, and what would
@@ -462,7 +462,7 @@ def test_a_dry_run_shows_the_next_build_and_changes_nothing(board: Board) -> Non
     assert sent.startswith("Would be sent: 1 notification\n\n  to lab, JSON (json://…), due\n")
     assert "\n  | hydra has failed\n" in sent
     assert "\n  | https://gpus.lab.org/hosts/hydra.html\n" in sent
-    assert "\n  why: rule host-failed: it lasted for 1" in sent
+    assert "\n  why: rule host-failed: it has lasted 1" in sent
     assert "host-failed  atlas\n" in unsent
     assert unsent.endswith("atlas is silenced\n")
     after = board.files()

@@ -49,10 +49,10 @@ SECRET = "s3cr3tT0ken"  # noqa: S105 # of nobody
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (f"alice {SECRET}", "not of the form login,address"),
-        (f",alice-{SECRET}@lab.org", "not of the form login,address"),
-        (f"slack://{SECRET}/x,alice", "not of the form login,address"),
-        (f"{SECRET * 10},alice@lab.org", "not of the form login,address"),
+        (f"alice {SECRET}", "must be login,address"),
+        (f",alice-{SECRET}@lab.org", "must be login,address"),
+        (f"slack://{SECRET}/x,alice", "must be login,address"),
+        (f"{SECRET * 10},alice@lab.org", "must be login,address"),
         (f"alice,{SECRET}", "the address after the comma is not a mail address"),
         (f"alice,a@b@{SECRET}", "the address after the comma is not a mail address"),
         (f"alice,-{SECRET}@lab.org", "the address after the comma is not a mail address"),

@@ -86,10 +86,10 @@ def test_both_files_are_read_and_read_again_when_they_change(desk: Desk) -> None
     assert hold(files) == 480
     assert list_addresses(read(files).contacts, "alice") == ("slack:U0A",)
     assert told(files) == [
-        "GPUBOARD_ALERTS (alerts.conf): line 4: it is neither a [section] nor `key = value`",
+        "GPUBOARD_ALERTS (alerts.conf): line 4: must be a [section] or `key = value`",
         "GPUBOARD_ALERTS (alerts.conf): host-down should go to zebra, but GPUBOARD_NOTIFY has no such channel; "
         "allowed: lab, all, hooks, none, person",
-        "GPUBOARD_CONTACTS (contacts.csv): line 2: not of the form login,address",
+        "GPUBOARD_CONTACTS (contacts.csv): line 2: must be login,address",
     ]
 
 
@@ -119,7 +119,7 @@ def refolded(path: Path) -> None:
         (linked, "it is a link, and links are not followed"),
         (piped, "it is not a plain file"),
         (refolded, "it is not a plain file"),
-        (grown, "it has 1048577 bytes, more than the "),
+        (grown, "it has 1048577 bytes, and the limit is "),
         (lambda path: path.chmod(0o646), "other users can write it; fix: chmod "),
     ],
 )

@@ -159,9 +159,9 @@ def test_only_hooks_that_nobody_else_can_write_run(folder: Path, write: Write) -
 
 def test_a_folder_that_others_can_change_runs_nothing(folder: Path, write: Write, tmp_path: Path) -> None:
     write("good", "exit 0")
-    inside = "where others write: nothing in it runs"
+    inside = "where others can write: nothing in it runs"
     assert HookFolder(folder, (tmp_path / "data", tmp_path)).check_hooks() == [
-        Hook("", f"lies inside {tmp_path}, {inside}")
+        Hook("", f"is inside {tmp_path}, {inside}")
     ]
     assert HookFolder(folder, (folder,)).list_runnable_names() == ()
     link = tmp_path / "elsewhere"

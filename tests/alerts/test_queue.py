@@ -553,7 +553,7 @@ def test_problems_of_many_people_are_one_sentence() -> None:
         DeliveryRecord(1000 + at, f"person:u{at}", "given up", (alert(1),), f"no way to u{at}") for at in range(4)
     )
     assert queue.describe_queue_problems(AlertState(history=lines), 2000) == [
-        "letters were given up for 4 people, the last for person u3: no way to u3"
+        "notifications were given up for 4 people, the last for person u3: no way to u3"
     ]
     assert len(queue.describe_queue_problems(AlertState(history=lines[1:]), 2000)) == 3
 
@@ -565,13 +565,13 @@ def test_delivery_problems_are_a_sentence_for_each_receiver() -> None:
         content, DeliveryOutcome("failed", "connection refused"), DeliveryOutcome("refused", "no way to alice is known")
     )
     assert queue.describe_queue_problems(after, 1000) == [
-        "a letter waits for channel lab: connection refused",
-        "a letter was given up for person alice: no way to alice is known",
+        "a notification waits for channel lab: connection refused",
+        "a notification was given up for person alice: no way to alice is known",
     ]
-    assert queue.describe_queue_problems(after, 1000 + DAY) == ["2 letters wait for channel lab: connection refused"]
+    assert queue.describe_queue_problems(after, 1000 + DAY) == ["2 notifications wait for channel lab: connection refused"]
     assert queue.describe_queue_problems(content, 1700) == [
-        "2 letters wait for channel lab: no process sends them",
-        "a letter waits for person alice: no process sends them",
+        "2 notifications wait for channel lab: no process sends them",
+        "a notification waits for person alice: no process sends them",
     ]
 
 

@@ -129,29 +129,29 @@ TO = "but must be names of channels separated by spaces, or all, person, hooks o
     [
         ("on = yes", f"line 1: {FIRST}"),
         ("[host-down\nx", f"line 1: {FIRST}"),
-        ("[hostdown]", "line 1: there is no rule 'hostdown'; is it host-down?"),
+        ("[hostdown]", "line 1: there is no rule 'hostdown'; did you mean host-down?"),
         ("[zebra]\non = no\nnonsense", f"line 1: there is no rule 'zebra'; allowed: all, {', '.join(ALL_RULES)}"),
-        ("[host-down]\ndelays = 5m", "line 2: there is no key 'delays'; is it delay?"),
+        ("[host-down]\ndelays = 5m", "line 2: there is no key 'delays'; did you mean delay?"),
         (
             "[host-new]\nat = Mon 08:00",
-            "line 2: at means nothing to host-new, which has on, to, quiet_hours, max_per_hour",
+            "line 2: at does not apply to host-new, which has on, to, quiet_hours, max_per_hour",
         ),
-        ("[all]\nhold = 1h", "line 2: hold is called delay now: rename it, for this line does not count"),
-        ("[all]\nmost = 3", "line 2: most is called max_per_hour now: rename it, for this line does not count"),
+        ("[all]\nhold = 1h", "line 2: hold is now called delay: rename it; until then this line is ignored"),
+        ("[all]\nmost = 3", "line 2: most is now called max_per_hour: rename it; until then this line is ignored"),
         (
             "[all]\nover = 1h",
-            "line 2: over is called resolve_after now: rename it, for this line does not count",
+            "line 2: over is now called resolve_after: rename it; until then this line is ignored",
         ),
         (
             "[all]\nquiet = none",
-            "line 2: quiet is called quiet_hours now: rename it, for this line does not count",
+            "line 2: quiet is now called quiet_hours: rename it; until then this line is ignored",
         ),
         (
             "[watch]\nrecovery = 1",
-            "line 2: recovery is called send_resolved now: rename it, for this line does not count",
+            "line 2: recovery is now called send_resolved: rename it; until then this line is ignored",
         ),
-        ("[watch]\ndelay = 1h", "line 2: delay means nothing to watch, which has on, to, quiet_hours, max_per_hour"),
-        ("[host-down]\nhold", "line 2: it is neither a [section] nor `key = value`"),
+        ("[watch]\ndelay = 1h", "line 2: delay does not apply to watch, which has on, to, quiet_hours, max_per_hour"),
+        ("[host-down]\nhold", "line 2: must be a [section] or `key = value`"),
         ("[host-down]\ndelay = 5 parsecs", f"line 2: delay is '5 parsecs', {TIME}"),
         ("[host-down]\ndelay = 8d", f"line 2: delay is '8d', {TIME}"),
         ("[host-down]\ndelay = -1", f"line 2: delay is '-1', {TIME}"),
@@ -179,7 +179,7 @@ def test_a_wrong_line_is_ignored_and_reported(text: str, problem: str) -> None:
 def test_a_repeated_key_is_reported_and_the_last_counts() -> None:
     rules, problems = parse_rules(b"[host-down]\ndelay = 1m\n[host-failed]\n[host-down]\ndelay = 3m\n")
     assert rules["host-down"].delay == 180
-    assert problems == ["line 5: delay stands there twice for host-down; the last one counts"]
+    assert problems == ["line 5: delay is set twice for host-down; the last value counts"]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_an_unknown_channel_is_reported_and_no_alert_is_lost() -> None:
     )
     checked_rules, problems = drop_unknown_channels(rules, ("lab", "ops"))
     assert problems == [
-        "host-down, host-failed and 4 more should go to opps, but GPUBOARD_NOTIFY has no such channel; is it ops?",
+        "host-down, host-failed and 4 more should go to opps, but GPUBOARD_NOTIFY has no such channel; did you mean ops?",
         "booking-ends should go to zebra, but GPUBOARD_NOTIFY has no such channel; allowed: lab, ops, all, hooks, "
         "none, person",
     ]

@@ -76,7 +76,7 @@ def test_an_error_in_a_channel_is_unsure_and_affects_no_other_notification(lab: 
     store = store_state(lab.state, build_state(build_notification(1), build_notification(2)))
     build_sender(lab, Faulty()).send_due()
     assert [(record.status, record.reason) for record in store.read().history] == [
-        ("unsure", "an internal error of gpuboard (RuntimeError)"),
+        ("unsure", "internal error in gpuboard (RuntimeError)"),
         ("sent", ""),
     ]
 
@@ -91,7 +91,7 @@ def test_a_lost_answer_to_a_claim_still_sends_once(lab: Lab, monkeypatch: pytest
     def losing(what: object, patience: float = 5) -> AlertState:
         after = change(what, patience)  # type: ignore[arg-type]
         if next(lost, False):
-            message = "nobody knows whether it was written"
+            message = "unknown whether it was written"
             raise AlertStateError(message)
         return after
 
@@ -105,7 +105,7 @@ def test_only_one_sender_runs_at_a_time(lab: Lab) -> None:
     store_state(lab.state, build_state(build_notification()))
     with try_alert_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
         assert is_held
-        with pytest.raises(SenderBusyError, match="another process is sending right now"):
+        with pytest.raises(SenderBusyError, match="another process is already sending"):
             sender.send_due_notifications(lab.settings())
     with try_alert_state_lock(lab.state, sender.SENDER_LOCK, 0) as is_held:
         assert is_held

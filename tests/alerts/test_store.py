@@ -139,7 +139,7 @@ def test_a_damaged_state_is_kept_aside_and_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b'{"gpuboard": 1, "begu')
     store = AlertStore(tmp_path)
     assert store.read() == AlertState()
-    assert store.problem == "is damaged: started anew; conditions that already exist are not reported"
+    assert store.problem == "is damaged: starting over; conditions that already exist are not reported"
     assert (tmp_path / alert_store.DAMAGED_FILE).read_bytes() == b'{"gpuboard": 1, "begu'
     store.change(lambda _: build_state(build_notification()))
     assert AlertStore(tmp_path).read() == build_state(build_notification())
@@ -191,7 +191,7 @@ def test_an_emptied_state_is_restored_from_its_copy_and_reported(tmp_path: Path)
     (tmp_path / "alerts.json").write_bytes(b"")
     again = AlertStore(tmp_path)
     assert again.read() == build_state(build_notification(1), build_notification(2))
-    assert again.problem == "is empty: the last good copy of it is used"
+    assert again.problem == "is empty: the last good copy is used"
     again.change(lambda _: build_state(build_notification(3)))
     assert (AlertStore(tmp_path).read(), AlertStore(tmp_path).problem) == (build_state(build_notification(3)), "")
 
@@ -200,7 +200,7 @@ def test_an_emptied_state_without_a_copy_is_reported(tmp_path: Path) -> None:
     (tmp_path / "alerts.json").write_bytes(b"")
     store = AlertStore(tmp_path)
     assert store.read() == AlertState()
-    assert store.problem.startswith("is empty, and it has no good copy: started anew")
+    assert store.problem.startswith("is empty, and there is no good copy: starting over")
 
 
 def test_a_damaged_state_is_restored_from_its_copy(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_damaged_state_is_restored_from_its_copy(tmp_path: Path) -> None:
     store = AlertStore(tmp_path)
     assert (store.read(), store.problem) == (
         build_state(build_notification(1)),
-        "is damaged: the last good copy of it is used",
+        "is damaged: the last good copy is used",
     )
     assert (tmp_path / "alerts.damaged.json").read_bytes() == b'{"gpuboard": 1, "known"'
 
@@ -261,7 +261,7 @@ def test_where_there_is_no_room_the_oldest_of_the_history_goes_first(tmp_path: P
     assert 20 < len(kept.history) < 100
     assert kept.notifications == (build_notification(),)
     store.max_bytes = 100
-    with pytest.raises(AlertStateError, match="and 100 is the limit"):
+    with pytest.raises(AlertStateError, match="the limit is 100"):
         store.change(lambda state: state._replace(id_counter=7))
 
 
@@ -308,6 +308,6 @@ def test_in_consul_it_is_compressed_and_a_lost_answer_is_checked(
 def test_without_consul_the_sentence_says_so(tmp_path: Path) -> None:
     lost = ConsulAlertStore(tmp_path, kv_fixtures.access("127.0.0.1:1"))
     with pytest.raises(
-        AlertStateError, match=r"Consul at 127\.0\.0\.1:1 does not answer .*: what alerts remember is there"
+        AlertStateError, match=r"Consul at 127\.0\.0\.1:1 does not answer .*: the alert state is stored there"
     ):
         lost.change(lambda _: build_state())

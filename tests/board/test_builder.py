@@ -234,8 +234,8 @@ def test_the_log_has_when_a_problem_began_and_ended(lab: Lab) -> None:
     lab.build()
     lines = (lab.state / "build.log").read_text().splitlines()
     assert [line.split(" ", 1)[1] for line in lines] == [
-        "new: data/comments.json: not read: line 1, column 2: a name in double quotes should stand here",
-        "over: data/comments.json: not read: line 1, column 2: a name in double quotes should stand here",
+        "new: data/comments.json: not read: line 1, column 2: a name in double quotes is missing here",
+        "over: data/comments.json: not read: line 1, column 2: a name in double quotes is missing here",
     ]
 
 

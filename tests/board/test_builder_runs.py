@@ -231,7 +231,7 @@ def test_a_host_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.Mo
         return real(case, snapshot, rules, now)
 
     monkeypatch.setattr(host_state, "decide_host_status", failing)
-    assert "data/hydra: its files could not be understood" in words(lab.build())
+    assert "data/hydra: its files could not be parsed" in words(lab.build())
     assert (lab.host_status("hydra")["state"], lab.states("atlas")) == ("failed", ["busy", "free"])
 
 

@@ -185,17 +185,17 @@ def book_at(folder: Path, url: str, *words: str) -> subprocess.CompletedProcess[
     ("answer", "code", "said"),
     [
         (lambda handler: send(handler, 404, b"no"), 2, "there is nothing at"),
-        (lambda handler: send(handler, 200, b"<html>"), 2, "did not answer as a gpuboard does"),
-        (lambda handler: send(handler, 200, []), 2, "did not answer as a gpuboard does"),
+        (lambda handler: send(handler, 200, b"<html>"), 2, "did not answer like a gpuboard"),
+        (lambda handler: send(handler, 200, []), 2, "did not answer like a gpuboard"),
         (lambda handler: send(handler, 200, {"hosts": []}), 2, "is not that of a gpuboard"),
         (lambda handler: send(handler, 200, {**BOARD, "book": None}), 2, "takes no bookings"),
         (lambda handler: send(handler, 200, {**BOARD, "book": "//127.0.0.2/x"}), 2, "to another server"),
-        (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), 2, "did not answer as a gpuboard does"),
+        (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), 2, "did not answer like a gpuboard"),
         (lambda handler: send(handler, 302, b"", Location="http://127.0.0.2/"), 2, "leads to http://127.0.0.2/"),
         (board(lambda handler: send(handler, 307, b"", Location="/other")), 2, "leads to"),
-        (board(lambda handler: send(handler, 200, {})), 2, "did not answer as a gpuboard does"),
-        (board(lambda handler: send(handler, 200, {"said": "x", "bookings": [{}]})), 2, "did not answer as a gpuboard"),
-        (board(lambda handler: send(handler, 200, b"no gzip", Content_Encoding="gzip")), 2, "did not answer as"),
+        (board(lambda handler: send(handler, 200, {})), 2, "did not answer like a gpuboard"),
+        (board(lambda handler: send(handler, 200, {"said": "x", "bookings": [{}]})), 2, "did not answer like a gpuboard"),
+        (board(lambda handler: send(handler, 200, b"no gzip", Content_Encoding="gzip")), 2, "did not answer like"),
         (board(lambda handler: send(handler, 401, {"error": "who?"})), 2, "who?; GPUBOARD_TOKEN is what was sent"),
         (board(lambda handler: send(handler, 400, {"error": "what?"})), 2, "gpuboard: what?"),
         (board(lambda handler: send(handler, 403, {"error": "not yours"})), 1, "gpuboard: not yours"),
@@ -249,7 +249,7 @@ def test_a_silent_booking_service_is_given_up_with_advice_how_to_check(
         ended.set()
     assert finished.returncode == 2
     assert "did not answer within 1 s" in finished.stderr
-    assert "`gpuboard bookings` tells whether it was done" in finished.stderr
+    assert "`gpuboard bookings` shows whether it was done" in finished.stderr
 
 
 def assert_waited(event: Event) -> None:
@@ -262,7 +262,7 @@ def test_an_answer_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
     with odd(lambda handler: send(handler, 200, bomb, Content_Encoding="gzip")) as there:
         finished = book_at(tmp_path, there.url)
     assert finished.returncode == 2
-    assert "longer than the 1 MiB" in finished.stderr
+    assert "larger than 1 MiB" in finished.stderr
 
 
 @pytest.mark.slow
@@ -288,4 +288,4 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sen
         assert (finished.returncode, there.heard) == (2, [])
         assert "cannot be trusted" in finished.stderr
         trusted = run_gpuboard(tmp_path, "bookings", "--url", plain, SSL_CERT_FILE=str(cert))
-        assert "did not answer as a gpuboard" in trusted.stderr
+        assert "did not answer like a gpuboard" in trusted.stderr

@@ -116,7 +116,7 @@ def test_dates_as_people_write_them(date: str, expected: datetime) -> None:
         ("2027-13-45", "is not a date"),
         ("99999999999999999999", "is not a date"),
         ("03/04/2027", "could be 4 March or 3 April: write 2027-03-04 or 2027-04-03"),
-        ("2027-03-01 18:00 QQQT", "names a time zone that is not known: QQQT"),
+        ("2027-03-01 18:00 QQQT", "names an unknown time zone: QQQT"),
         ("x" * 200, "is too long for a date"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_booking_may_repeat(rule: str, expected: str) -> None:
 def test_repeats_end_after_a_number_or_at_a_time_and_not_by_both(rule: str) -> None:
     (booking,), (problem,) = read(json.dumps({"atlas": [{**ALICE, "from": "2027-03-01 09:00", "rrule": rule}]}))
     assert booking.rrule is None
-    assert problem.endswith("has COUNT and UNTIL: only one of them may say when it ends; the booking counts once")
+    assert problem.endswith("has both COUNT and UNTIL: use only one; the booking counts once")
 
 
 def test_what_repeats_keeps_its_hour_when_the_clocks_change_whatever_its_offset() -> None:

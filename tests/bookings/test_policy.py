@@ -285,13 +285,13 @@ def after(**time: float) -> datetime:
             {"max_ahead_s": 1},
             "bookings can start 1 min ahead at most; this one would start 12:00",
         ),
-        (after(), datetime(2201, 1, 2, tzinfo=PARIS), {}, "2201-01-02 lies outside the years 1970 to 2200"),
-        (datetime(1969, 1, 2, tzinfo=PARIS), after(hours=1), {}, "1969-01-02 lies outside the years 1970 to 2200"),
+        (after(), datetime(2201, 1, 2, tzinfo=PARIS), {}, "2201-01-02 is outside the years 1970 to 2200"),
+        (datetime(1969, 1, 2, tzinfo=PARIS), after(hours=1), {}, "1969-01-02 is outside the years 1970 to 2200"),
         (
             after(),
             datetime(2200, 12, 31, 23, 30, tzinfo=timezone.utc),
             {},
-            "2200-12-31 lies outside the years 1970 to 2200",  # in Paris
+            "2200-12-31 is outside the years 1970 to 2200",  # in Paris
         ),
     ],
 )

@@ -107,7 +107,7 @@ def test_gpus_as_people_name_them(counter: Counter, target: str, keys: list[str]
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("atlass", "no host atlass; is it atlas?"),
+        ("atlass", "no host atlass; did you mean atlas?"),
         ("nowhere:0", "no host nowhere"),
         ("atlas:9", "atlas has no GPU 9, only GPUs 0 to 3"),
         ("atlas:GPU-", "atlas has no GPU GPU-, only GPUs 0 to 3"),

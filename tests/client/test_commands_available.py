@@ -466,7 +466,7 @@ def test_while_it_waits_a_failure_is_reported_and_asked_again(own: OwnGpus) -> N
 def test_a_timeout_that_is_no_time_is_refused(own: OwnGpus) -> None:
     finished = asked(own, "wait", "--timeout", "soon")
     assert (finished.returncode, finished.stdout) == (2, "")
-    assert '"soon" is not a length of time' in finished.stderr
+    assert '"soon" is not a duration' in finished.stderr
 
 
 @pytest.mark.slow

@@ -138,8 +138,8 @@ def test_each_default_is_shown_as_the_docs_write_it(setting: Setting) -> None:
         ("GPUBOARD_HELD_AFTER=2 h", "but must be a time from 0s to 30d, such as 30s, 10m, 2h or 1d"),
         ("GPUBOARD_HELD_AFTER=31d", "but must be a time from 0s to 30d, such as 30s, 10m, 2h or 1d"),
         ("GPUBOARD_CLOCK_OFF=0", "but must be a time from 1s to 1d, such as 30s, 10m, 2h or 1d"),
-        ("GPUBOARD_DATA=~/data", "but must be a folder, without ~ or $: nothing is expanded in a setting"),
-        ("GPUBOARD_DATA=$HOME/data", "but must be a folder, without ~ or $: nothing is expanded in a setting"),
+        ("GPUBOARD_DATA=~/data", "but must be a folder without ~ or $, which are not expanded"),
+        ("GPUBOARD_DATA=$HOME/data", "but must be a folder without ~ or $, which are not expanded"),
         ("GPUBOARD_CONSUL_SERVICE=a/b", "but must be the name of a service: letters, digits and . _ -"),
     ],
 )
@@ -161,7 +161,7 @@ def test_folders_must_differ(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     words = refusal(f"GPUBOARD_DATA={tmp_path}/link/a\nGPUBOARD_STATE={tmp_path}/b/../a")
     assert f"GPUBOARD_DATA={tmp_path}/link/a (gpuboard.conf, line 1) and GPUBOARD_STATE=" in words
-    assert words.endswith("are one folder, but must be two")
+    assert words.endswith("are the same folder: set two different ones")
 
 
 @pytest.mark.parametrize(("name", "why"), [("STATE", "it holds tokens"), ("DATA", "it names people and what they run")])
@@ -170,7 +170,7 @@ def test_folders_inside_www_are_refused(name: str, why: str, tmp_path: Path) -> 
     for folder in ("www/x", "www/a/../b/c", "link/x"):
         words = refusal(f"GPUBOARD_WWW={tmp_path}/www\nGPUBOARD_{name}={tmp_path}/{folder}")
         assert words.endswith(
-            f"lies inside GPUBOARD_WWW={tmp_path}/www (gpuboard.conf, line 1) and would be served: {why}"
+            f"is inside GPUBOARD_WWW={tmp_path}/www (gpuboard.conf, line 1) and would be served: {why}"
         )
 
 
@@ -228,14 +228,14 @@ def test_an_address_on_which_nothing_can_listen_is_refused(text: str) -> None:
 @pytest.mark.parametrize("address", ["consul", "consul:0", "consul:65536", "unix:///run/consul", "a b:1", "ftp://a:1"])
 def test_invalid_consul_address_is_refused(address: str) -> None:
     words = refusal(f"GPUBOARD_CONSUL_SERVICE=gpu\nCONSUL_HTTP_ADDR={address}")
-    assert words.endswith("but must be host:port, with http:// or https:// before it or not")
+    assert words.endswith("but must be host:port, http://host:port or https://host:port")
 
 
 def test_a_certificate_needs_its_key() -> None:
     words = refusal("GPUBOARD_CONSUL_SERVICE=gpu\nCONSUL_CLIENT_CERT=/c")
     assert (
         words
-        == "CONSUL_CLIENT_CERT=/c (gpuboard.conf, line 2) is of no use without CONSUL_CLIENT_KEY: set both, or none"
+        == "CONSUL_CLIENT_CERT=/c (gpuboard.conf, line 2) has no effect without CONSUL_CLIENT_KEY: set both, or neither"
     )
 
 
@@ -286,7 +286,7 @@ def test_a_zone_by_its_name() -> None:
 )
 def test_invalid_zone_is_refused_and_no_path_is_followed(name: str) -> None:
     words = refusal(GPUBOARD_ZONE=name)
-    assert words == f"GPUBOARD_ZONE is '{name}' (environment), which is not a time zone; write one as Europe/Paris"
+    assert words == f"GPUBOARD_ZONE is '{name}' (environment), but must be a time zone such as Europe/Paris"
 
 
 @pytest.mark.parametrize("name", ["Asia/Tokyo", ":Asia/Tokyo"])

@@ -140,4 +140,4 @@ def test_every_name_in_the_code_is_documented() -> None:
 def test_misspelt_variable_causes_a_warning(tmp_path: Path) -> None:
     environment = {"GPUBOARD_SHOW_COMANDS": "none", "GPUBOARD_TEST_SHELL": "dash", "GPUBOARD_CONF": ""}
     (warning,) = load_conf_file(None, environment, [tmp_path / "gpuboard.conf"]).warnings
-    assert warning == "the environment has GPUBOARD_SHOW_COMANDS, which is no setting; is it GPUBOARD_SHOW_COMMANDS?"
+    assert warning == "GPUBOARD_SHOW_COMANDS in the environment is not a setting; did you mean GPUBOARD_SHOW_COMMANDS?"

@@ -194,15 +194,15 @@ def test_no_value_raises_anything_but_the_one_error(name: str, value: str) -> No
     [
         (
             "GPUBOARD_DATA=a\nGPUBOARD_DATA=b",
-            "line 2: GPUBOARD_DATA stands in line 1 already, and the first one counts",
+            "line 2: GPUBOARD_DATA is already set in line 1; the first value counts",
         ),
-        ("GPUBOARD_HELDAFTER=1h", "line 1: there is no setting GPUBOARD_HELDAFTER; is it GPUBOARD_HELD_AFTER?"),
-        ("CONSUL_HTTP_ADRR=x:1", "line 1: there is no setting CONSUL_HTTP_ADRR; is it CONSUL_HTTP_ADDR?"),
-        ("GPUBOARD_CONF=x", "line 1: GPUBOARD_CONF counts in the environment only, and is left out"),
-        ('GPUBOARD_DATA="a"', "line 1: the quotes around GPUBOARD_DATA are part of its value; leave them out"),
-        ("GPUBOARD_DEST='a'", "line 1: the quotes around GPUBOARD_DEST are part of its value; leave them out"),
-        ("GPUBOARD_DATA=a ", "line 1: the blank at the end of GPUBOARD_DATA is part of its value; leave it out"),
-        ("\nexport GPUBOARD_DATA=a", "line 2: it is no KEY=value line of ours, and is left out"),
+        ("GPUBOARD_HELDAFTER=1h", "line 1: there is no setting GPUBOARD_HELDAFTER; did you mean GPUBOARD_HELD_AFTER?"),
+        ("CONSUL_HTTP_ADRR=x:1", "line 1: there is no setting CONSUL_HTTP_ADRR; did you mean CONSUL_HTTP_ADDR?"),
+        ("GPUBOARD_CONF=x", "line 1: GPUBOARD_CONF only counts in the environment; this line is ignored"),
+        ('GPUBOARD_DATA="a"', "line 1: the quotes around GPUBOARD_DATA are part of its value; remove them"),
+        ("GPUBOARD_DEST='a'", "line 1: the quotes around GPUBOARD_DEST are part of its value; remove them"),
+        ("GPUBOARD_DATA=a ", "line 1: the space at the end of GPUBOARD_DATA is part of its value; remove it"),
+        ("\nexport GPUBOARD_DATA=a", "line 2: not a KEY=value line; it is ignored"),
     ],
 )
 def test_suspicious_lines_cause_warnings(file: str, warning: str) -> None:
@@ -230,7 +230,7 @@ def test_token_that_everybody_can_read_causes_a_warning(tmp_path: Path) -> None:
     file.write_text("CONSUL_HTTP_TOKEN=hush\n")
     file.chmod(0o644)
     assert load_conf_file(str(file), {}).warnings == (
-        f"{file} has a token or a password in it, and everybody here can read it: chmod o-r",
+        f"{file} contains a token or password, and every user here can read it: chmod o-r",
     )
     file.chmod(0o640)
     assert load_conf_file(str(file), {}).warnings == ()
@@ -272,7 +272,7 @@ def test_the_file_of_another_user_in_this_folder_is_left_alone(
     here, home, _ = places
     owner = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
-    assert load_conf_file(None, {}, places) == ConfFile(home, {}, (f"{here} is another user's, and left alone",))
+    assert load_conf_file(None, {}, places) == ConfFile(home, {}, (f"{here} belongs to another user and is ignored",))
 
 
 def test_missing_home_is_looked_up() -> None:
@@ -281,9 +281,9 @@ def test_missing_home_is_looked_up() -> None:
 
 
 def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"^cannot read the settings file .*/none: No such file or directory$"):
+    with pytest.raises(SettingsError, match=r"^the settings file .*/none cannot be read: No such file or directory$"):
         load_conf_file(str(tmp_path / "none"), {})
-    with pytest.raises(SettingsError, match=r"^cannot read the settings file .*: Is a directory$"):
+    with pytest.raises(SettingsError, match=r"^the settings file .* cannot be read: Is a directory$"):
         load_conf_file(None, {"GPUBOARD_CONF": str(tmp_path)})
 
 
@@ -292,7 +292,7 @@ def test_a_file_that_is_too_large_or_no_text_is_an_error(tmp_path: Path) -> None
     file.write_bytes(b"#" * MAX_CONF_BYTES)
     assert load_conf_file(str(file), {}).values == {}
     file.write_bytes(b"#" * (MAX_CONF_BYTES + 1))
-    with pytest.raises(SettingsError, match=r"has more than 64 KB, and is not read$"):
+    with pytest.raises(SettingsError, match=r"is larger than 64 KB and is not read$"):
         load_conf_file(str(file), {})
     file.write_bytes(b"GPUBOARD_DATA=a\0b")
     with pytest.raises(SettingsError, match=r"is not a text file$"):

@@ -61,8 +61,8 @@ def test_one_build_with_the_clock_40_days_ahead_removes_nothing(lab: Lab, tmp_pa
     assert (lab.data / "comments.json").read_bytes() == before
     assert not (lab.state / archive.ARCHIVE_FILE).exists()
     (problem,) = problems(lab)
-    assert problem.startswith("the clock of this machine leapt by 40 d ahead: bookings that seem to be over stay in ")
-    assert "set the clock right" in problem
+    assert problem.startswith("the clock of this machine jumped by 40 d ahead: bookings that seem to be over stay in ")
+    assert "correct the clock" in problem
     done(tmp_path, "build")
     assert problems(lab) == []
     assert [booking["phase"] for booking in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["now"]

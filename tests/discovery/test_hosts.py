@@ -257,7 +257,7 @@ def test_state_folder_that_cannot_be_written_is_reported(lab: Lab, server: Consu
         hosts, problems = read(discovery)
         assert len(hosts) == 4
         assert problems == [
-            "state/hosts.txt: data/hosts.txt could not be kept: No such file or directory",
+            "state/hosts.txt: data/hosts.txt could not be saved: No such file or directory",
             "state/consul.json: Consul's list could not be saved: No such file or directory",
         ]
     lab.state.mkdir()

@@ -97,7 +97,7 @@ def break_by_link(path: Path) -> None:
     ("damage", "words"),
     [
         (break_by_link, "not read: it is a link, and links are not followed"),
-        (lambda path: path.write_bytes(b" " * 1_048_577), "not read: it has 1048577 bytes, more than the 1048576"),
+        (lambda path: path.write_bytes(b" " * 1_048_577), "not read: it has 1048577 bytes, and the limit is 1048576"),
         (lambda path: path.unlink() or path.mkdir(), "not read: it is not a plain file"),
     ],
 )
@@ -120,8 +120,8 @@ def test_a_list_that_cannot_be_read_is_answered_by_the_last_good_one(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"atlas": "atl', "line 1, column 11: the text that begins here"),
-        ("", "line 1, column 1: a value should stand here"),
+        ('{"atlas": "atl', "line 1, column 11: this text"),
+        ("", "line 1, column 1: a value is missing here"),
         ("[]", "it must be an object of names"),
         ("[" * 100_000, "it is nested too deeply to be read"),
     ],

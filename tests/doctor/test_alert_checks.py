@@ -76,7 +76,7 @@ def test_all_is_well_where_all_is_set_up(lab: Lab) -> None:
     [
         (
             "[host-down]\ndelays = 1m\nx\n",
-            r"\(alerts.conf\): line 2: there is no key 'delays'; is it delay\? \(and 1 more\)",
+            r"\(alerts.conf\): line 2: there is no key 'delays'; did you mean delay\? \(and 1 more\)",
         ),
         ("[host-down]\nto = opps\n", "host-down should go to opps, but GPUBOARD_NOTIFY has no such channel"),
         ("[all]\non = no\n", "all rules are off, so no alerts are sent"),
@@ -108,7 +108,7 @@ def test_channels_that_cannot_be_used_show_no_secret(lab: Lab, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("text", "mode", "status", "words"),
     [
-        (f"alice\nbob,{SECRET}\n", 0o600, "warn", r"line 1: not of the form login,address \(and 1 more\)"),
+        (f"alice\nbob,{SECRET}\n", 0o600, "warn", r"line 1: must be login,address \(and 1 more\)"),
         ("alice,alice@lab.org\n", 0o660, "fail", "other users can write it; fix: chmod 600 contacts.csv"),
         ("alice,alice@lab.org\n", 0o640, "warn", "other users can read .*contacts.csv, .* -> chmod 600"),
         (f"alice,nonesuch://{SECRET}\n", 0o600, "warn", "a contact of alice cannot be used: its address nonesuch://…"),
@@ -131,7 +131,7 @@ def test_people_without_an_address(lab: Lab) -> None:
 
 def test_hooks_that_may_not_be_run(lab: Lab) -> None:
     case = case_of(lab, GPUBOARD_HOOKS=str(lab.data))
-    assert_finds(case, "hooks", "fail", "lies inside .*data, where others write")
+    assert_finds(case, "hooks", "fail", "is inside .*data, where others can write")
     case = case_of(lab, GPUBOARD_HOOKS=str(lab.state / "none"))
     assert_finds(case, "hooks", "fail", "none cannot be read: No such file")
 
@@ -147,9 +147,9 @@ def test_notifications_that_wait_or_were_given_up_are_reported(lab: Lab) -> None
     letter = Notification("l", "channel:lab", (ALERT,), now - 900, now - 900, tries=3, last_error="json answered 500")
     given_up = DeliveryRecord(now - 60, "person:alice", "given up", (ALERT,), "no contact for alice")
     written(lab, AlertState(started_at=now, notifications=(letter,), history=(given_up,)))
-    assert_finds(case, "notifications", "warn", r"a letter waits for channel lab: json answered 500 \(and 1 more\)")
+    assert_finds(case, "notifications", "warn", r"a notification waits for channel lab: json answered 500 \(and 1 more\)")
     written(lab, AlertState(started_at=now, history=(given_up,)))
-    assert_finds(case, "notifications", "warn", "a letter was given up for person alice: no contact for alice")
+    assert_finds(case, "notifications", "warn", "a notification was given up for person alice: no contact for alice")
     assert (lab.state / STATE_FILE).stat().st_mode & 0o777 == 0o600
     (lab.state / STATE_FILE).chmod(0o644)
     assert_finds(

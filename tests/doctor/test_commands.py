@@ -90,7 +90,7 @@ def test_settings_that_are_wrong_are_a_finding_and_cost_only_what_needs_them(lab
     assert "GPUBOARD_STALE_AFTER is 'never'" in findings["settings"]["what"]
     assert findings["data"]["what"] == "not checked: see the check settings"
     done = command(lab, "--json", GPUBOARD_STAIL_AFTER="30")
-    assert "is it GPUBOARD_STALE_AFTER?" in json.loads(done.stdout)["checks"][2]["what"]
+    assert "did you mean GPUBOARD_STALE_AFTER?" in json.loads(done.stdout)["checks"][2]["what"]
     (lab.data.parent / "gpuboard.conf").write_text("GPUBOARD_DATTA=data\n")
     done = command(lab, "--json")
     assert "there is no setting GPUBOARD_DATTA" in json.loads(done.stdout)["checks"][2]["what"]
@@ -219,7 +219,7 @@ def test_a_board_that_something_else_builds_is_no_failure_without_cron(board: La
 def test_who_may_do_what_with_the_folders(lab: Lab) -> None:
     case = case_of(lab)
     lab.data.chmod(0o777)
-    assert_finds(case, "data", "fail", r"everybody on this machine can put links into it.* -> call `./install.sh web`")
+    assert_finds(case, "data", "fail", r"everybody on this machine can put links into it.* -> run `./install.sh web`")
     lab.data.chmod(0o1777)
     assert_finds(case, "data", "warn", "every user of this machine can write .* -> chmod o-w")
     lab.state.chmod(0o755)

@@ -57,7 +57,7 @@ def test_500_bookings_of_a_host_count_and_more_are_a_problem() -> None:
 @pytest.mark.parametrize(
     ("host", "what"),
     [
-        ("atlsa", "there is no host atlsa; is it Atlas?"),
+        ("atlsa", "there is no host atlsa; did you mean Atlas?"),
         ("quux", "there is no host quux"),
         ("x" * 90, f"there is no host {'x' * 80}"),
     ],
@@ -75,7 +75,7 @@ def test_an_old_booking_of_a_host_that_does_not_exist_is_no_problem() -> None:
 
 def test_only_the_first_twenty_problems_have_a_hint() -> None:
     _, problems = group_fleet_bookings_by_host([booking(host=f"atlas{n}") for n in range(21)], ["atlas"], now())
-    assert ["is it atlas?" in problem.what for problem in problems] == [True] * 20 + [False]
+    assert ["did you mean atlas?" in problem.what for problem in problems] == [True] * 20 + [False]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_only_the_first_twenty_problems_have_a_hint() -> None:
     ],
 )
 def test_a_booking_that_fails_is_named(failed: Booking, what: str) -> None:
-    assert build_failed_booking_problem(failed, "here") == Problem(PLACE, f"{what}, {FAULT_NOTE} (here)")
+    assert build_failed_booking_problem(failed, "here") == Problem(PLACE, f"{what}: {FAULT_NOTE} (here)")
 
 
 # What is shown

@@ -258,7 +258,7 @@ def test_the_exact_name_wins_among_hosts_that_differ_in_case() -> None:
 
 def test_an_unknown_host_is_a_problem_with_a_hint_where_there_is_one() -> None:
     assert by_host("atlass", "atlas", "hydra")[1] == [
-        Problem("data/comments.json", "there is no host atlass; is it atlas?")
+        Problem("data/comments.json", "there is no host atlass; did you mean atlas?")
     ]
     assert by_host("zebra", "atlas")[1] == [Problem("data/comments.json", "there is no host zebra")]
 

@@ -98,11 +98,11 @@ def test_a_host_whose_files_cannot_be_parsed_is_failed_and_tried_again_in_a_minu
     at = now()
     built = build(at=at, files=Files(raise_fault))
     assert (built.status.state, built.has_parse_failed, built.snapshot) == ("failed", True, None)
-    assert built.status.reason == f"its files could not be understood, {FAULT_NOTE}"
+    assert built.status.reason == f"its files could not be parsed: {FAULT_NOTE}"
     (problem,) = built.status.problems
     assert problem.where == "data/atlas"
     assert re.fullmatch(
-        re.escape(f"its files could not be understood, {FAULT_NOTE} (OverflowError in fleet/host_state.py, line ")
+        re.escape(f"its files could not be parsed: {FAULT_NOTE} (OverflowError in fleet/host_state.py, line ")
         + r"\d+\)",
         problem.what,
     )
@@ -162,7 +162,7 @@ def test_a_booking_that_fails_costs_itself_alone(monkeypatch: pytest.MonkeyPatch
     own, bad = built.status.problems
     assert own.what == "odd"
     assert bad.where == "data/comments.json"
-    assert bad.what.startswith(f"atlas, GPU 0: the booking of evil does not count, {FAULT_NOTE} (OverflowError in ")
+    assert bad.what.startswith(f"atlas, GPU 0: the booking of evil does not count: {FAULT_NOTE} (OverflowError in ")
     assert at.valid_until <= NOW + RETRY_AFTER_S
 
 
@@ -170,7 +170,7 @@ def test_a_card_that_cannot_be_rendered_leaves_the_gpus_of_its_host() -> None:
     status = host_state.build_unrendered_host_status(build(host_data()).status, "ValueError")
     assert (status.state, status.title, status.tags, status.last_seen) == ("failed", "Atlas", ("a100",), NOW)
     assert [item.state for item in status.gpus] == ["unknown"]
-    assert status.problems[0].what == f"its card could not be rendered, {FAULT_NOTE} (ValueError)"
+    assert status.problems[0].what == f"its card could not be rendered: {FAULT_NOTE} (ValueError)"
 
 
 # Away

@@ -337,7 +337,7 @@ EOF
     chown 65534 "$TMP/gpuboard.conf"
     run env -u GPUBOARD_DEST "$RUN_SH" once
     [ "$status" = 2 ]
-    [[ $output == *"$TMP/gpuboard.conf is another user's, and left alone"* ]]
+    [[ $output == *"$TMP/gpuboard.conf belongs to another user and is ignored"* ]]
 }
 
 # bats test_tags=shell

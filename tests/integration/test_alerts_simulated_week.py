@@ -114,11 +114,11 @@ Tue 17:30  person:alice  alice: your booking of delos:0,1 ends at 18:00
 Tue 21:10  person:frank  frank: you hold delos:3 idle
 Wed 07:00  channel:lab   atlas is down
 Wed 09:05  channel:lab   atlas is back, after 7 h 1 min
-Wed 10:00  person:carol  carol: your booking of delos:0 stands unused
+Wed 10:00  person:carol  carol: your booking of delos:0 is unused
 Wed 11:02  channel:lab   2 GPUs of cetus are lost: 1, 2
 Wed 12:30  person:carol  carol: your booking of delos:0 ends at 13:00
 Wed 14:00  person:alice  alice: your booking of delos:2 has begun
-Wed 14:35  person:alice  alice: your booking of delos:2 is broken
+Wed 14:35  person:alice  alice: your booking of delos:2 is in conflict
 Wed 15:05  channel:lab   2 GPUs of cetus are back: 1, 2
 Wed 15:45  person:alice  alice: your booking of delos:2 is no longer broken, after 1 h
 Wed 17:30  person:alice  alice: your booking of delos:2 ends at 18:00
@@ -149,7 +149,7 @@ NEAR_MISSES = {
     "a booking of 20 minutes does not stand unused": ("Tue 00:00", "Tue 23:59", "unused"),
     "whoever books from now on is not told that it begins": ("Wed 00:00", "Wed 23:59", "delos:0 has begun"),
     "what is released by its end is not in use again": ("Wed 10:01", "Sun 23:59", "is used"),
-    "who looks for three minutes breaks no booking": ("Wed 14:36", "Sun 23:59", "is broken"),
+    "who looks for three minutes breaks no booking": ("Wed 14:36", "Sun 23:59", "is in conflict"),
     "a GPU that is hot for six minutes is not hot": ("Thu 00:00", "Thu 15:09", "hot"),
     "a host that comes and goes is down once": ("Thu 17:12", "Thu 17:55", "boreas"),
     "a booking of the night is over before anybody may be told": ("Thu 00:00", "Sun 23:59", "frank"),

@@ -89,7 +89,7 @@ def test_a_file_of_200_mb_is_refused(lab: Lab, file: str) -> None:
     path.touch()
     os.truncate(path, 200_000_000)
     with within(3):
-        assert "200000000 bytes, more than the" in words(build(lab))
+        assert "200000000 bytes, and the limit is" in words(build(lab))
 
 
 def test_nul_bytes_invalid_utf_8_and_terminal_escapes_are_replaced(lab: Lab) -> None:
@@ -223,16 +223,16 @@ LONG = {"good": [{"name": "alice", "date": "2199-01-01", "comment": "ICML"}]}
     [
         (
             '{"good": [{"name": "alice", "da',
-            "not read: line 1, column 29: the text that begins here has no closing quotation mark",
+            "not read: line 1, column 29: this text has no closing quotation mark",
         ),
         (
             '{"good": [\n{"name": "alice"}\n',
-            "not read: line 3, column 1: a comma is missing before this place, or what was begun is not closed",
+            "not read: line 3, column 1: a comma or a closing bracket is missing before this",
         ),
         ("[]", "not read: it must be an object of hosts: {host: [ … ]}"),
         ("", "not read: it is empty; write {} where there are no bookings"),
         ('{"good": ' + "[" * 100_000, "not read: it is nested too deeply to be read"),
-        ('{"x": "' + "y" * 50_000_000 + '"}', "not read: it has 50000009 bytes, more than the 4194304 that are read"),
+        ('{"x": "' + "y" * 50_000_000 + '"}', "not read: it has 50000009 bytes, and the limit is 4194304"),
     ],
     ids=["cut in half", "cut at a line", "a list", "empty", "deep", "50 MB"],
 )
@@ -269,7 +269,7 @@ def test_a_booking_for_gpu_99_or_an_unknown_host(lab: Lab) -> None:
             "03/04/2027",
             'the date "03/04/2027" could be 4 March or 3 April: write 2027-03-04 or 2027-04-03',
         ),
-        ("2027-05-05 10:00 XYZ", 'the date "2027-05-05 10:00 XYZ" names a time zone that is not known: XYZ'),
+        ("2027-05-05 10:00 XYZ", 'the date "2027-05-05 10:00 XYZ" names an unknown time zone: XYZ'),
     ],
 )
 def test_dates_that_cannot_be_known(lab: Lab, date: str, what: str) -> None:
@@ -290,13 +290,13 @@ def test_a_date_in_cet_is_in_cet(lab: Lab) -> None:
         ("FREQ=SECONDLY", "repeats too often: once a day at most"),
         (
             "FREQ=DAILY;BYEASTER=1",
-            "has BYEASTER, but only FREQ, INTERVAL, COUNT, UNTIL, WKST, BYDAY, BYMONTHDAY are understood",
+            "has BYEASTER, but only FREQ, INTERVAL, COUNT, UNTIL, WKST, BYDAY, BYMONTHDAY are supported",
         ),
         ("FREQ=DAILY;INTERVAL=0", "has INTERVAL=0, which cannot be understood"),
         ("FREQ=MONTHLY;BYMONTHDAY=30", "has BYMONTHDAY=30, which cannot be understood"),
-        ("FREQ=DAILY;INTERVAL=7;BYDAY=TU", "would never, or hardly ever, come to its next time"),
-        ("FREQ=MONTHLY;BYDAY=4MO;BYMONTHDAY=1", "would never, or hardly ever, come to its next time"),
-        ("FREQ=DAILY;UNTIL=22010102T000000Z", "has UNTIL=22010102T000000Z, which lies outside the years 1970 to 2200"),
+        ("FREQ=DAILY;INTERVAL=7;BYDAY=TU", "would never, or hardly ever, occur again"),
+        ("FREQ=MONTHLY;BYDAY=4MO;BYMONTHDAY=1", "would never, or hardly ever, occur again"),
+        ("FREQ=DAILY;UNTIL=22010102T000000Z", "has UNTIL=22010102T000000Z, which is outside the years 1970 to 2200"),
         ("FREQ=DAILY;UNTIL=20261332", "has UNTIL=20261332T235959Z, which cannot be understood"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_made_costs_no_other(lab: Lab, monkeypatch: pytest
         kept = b"" if name in EMPTIED else before[name]
         assert (lab.www / name).read_bytes() == kept
     problem_text = words(report)
-    assert f"www/{failing[0]}: it could not be made anew, {FAULT_NOTE} (" in problem_text
+    assert f"www/{failing[0]}: it could not be updated: {FAULT_NOTE} (" in problem_text
     assert "Error in " in problem_text or "StopIteration in " in problem_text
     assert str(lab.www) not in problem_text
     assert "nobody foresaw" not in problem_text
@@ -203,7 +203,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
     builder.build(time.time())
     problem_text = words(builder.build(time.time() + 10))
     builder.close()
-    assert f"data/watches.json: watch w1 of mallory does not count, {FAULT_NOTE}" in problem_text
+    assert f"data/watches.json: watch w1 of mallory does not count: {FAULT_NOTE}" in problem_text
     assert json.loads((lab.state / "watches.json").read_text()).keys() == {"w2"}
 
 
@@ -227,7 +227,7 @@ def test_a_file_of_people_at_which_we_fail_is_kept_as_it_was(
     (lab.data / file).write_text(f"{content}\n \n")
     break_function(monkeypatch, function, lambda text, *_: is_new(text))
     report = lab.build(alerts=CHANNEL)
-    assert f"data/{file}: not read: it could not be understood, {FAULT_NOTE}" in words(report)
+    assert f"data/{file}: not read: it could not be parsed: {FAULT_NOTE}" in words(report)
     assert lab.host_status("good")["gpus"][0]["bookings"]
     assert lab.states(EVIL) == ["busy", "free"]
 
@@ -282,7 +282,7 @@ def test_a_fault_at_one_host_does_not_stop_alerts_of_another(lab: Lab, monkeypat
     builder = Builder(lab.settings(alerts=CHANNEL), 10)
     builder.build(time.time())
     assert {condition.condition.host for condition in AlertStore(lab.state).read().conditions.values()} == {"good"}
-    assert f"alerts: an internal error of gpuboard at {EVIL} (RuntimeError in " in words(builder.build(time.time() + 1))
+    assert f"alerts: internal error in gpuboard at {EVIL} (RuntimeError in " in words(builder.build(time.time() + 1))
     builder.close()
 
 
@@ -378,5 +378,5 @@ HostPipeline.build_hosts = build_hosts
     result = run(lab, "build", "--every", "1", "--for", "4", before=before)
     assert result.returncode == 0
     assert result.stderr.count("\n") == 1
-    assert f"the board could not be built, {FAULT_NOTE} (ZeroDivisionError in board/builder.py, line " in result.stderr
+    assert f"the board could not be built: {FAULT_NOTE} (ZeroDivisionError in board/builder.py, line " in result.stderr
     assert lab.states("good") == ["busy", "free"]

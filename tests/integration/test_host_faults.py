@@ -157,7 +157,7 @@ def test_files_for_programs_that_cannot_be_made_call_no_gpu_free(
     lab.build()
     fill(lab, 9000)
     break_function(monkeypatch, function, is_evil)
-    assert f"www/states/{EVIL}/index.json: it could not be made anew" in words(lab.build(70))
+    assert f"www/states/{EVIL}/index.json: it could not be updated" in words(lab.build(70))
     for name in (f"states/{EVIL}/index.json", f"nodes/{EVIL}.json"):
         assert b"free" not in (lab.www / name).read_bytes()
     assert json.loads((lab.www / "nodes/index.json").read_bytes())["Nodes"]
@@ -173,7 +173,7 @@ def test_an_available_file_that_cannot_be_made_hands_out_nothing(lab: Lab, monke
         return any(one.host == EVIL for one in gpus)
 
     break_function(monkeypatch, "board.outputs.available.render_host_available", of_evil)
-    assert f"www/available/{EVIL}.txt: it could not be made anew" in words(lab.build())
+    assert f"www/available/{EVIL}.txt: it could not be updated" in words(lab.build())
     assert (lab.www / f"available/{EVIL}.txt").read_text() == ""
     assert (lab.www / "available/good.txt").read_text() == "1\n"
 

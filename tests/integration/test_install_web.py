@@ -214,7 +214,7 @@ def test_a_port_and_passwords_that_were_set_by_hand_count_at_the_next_call(web: 
     [
         (["--listen", "web:eighty"], "must be address:port or a port"),
         (["--data", "nowhere"], "there is no such folder"),
-        (["--data", "gpuboard/www"], "are one folder, but must be two"),
+        (["--data", "gpuboard/www"], "are the same folder: set two different ones"),
         (["--folder", "a\nb"], "control characters"),
         (["--folder"], "--folder needs a value"),
     ],

@@ -285,7 +285,7 @@ def test_an_emptied_memory_is_reported_and_its_copy_is_used(lab: Lab) -> None:
     (lab.state / "memory.json").write_bytes(b"")
     lab.host("atlas", gpu(0) + gpu(1))
     lab.build()
-    assert problems_of(lab)["state/memory.json"] == "is empty: the last good copy of it is used"
+    assert problems_of(lab)["state/memory.json"] == "is empty: the last good copy is used"
     assert FleetStore(lab.state).logins == {"alice"}
     lab.build()
     assert "state/memory.json" not in problems_of(lab)
@@ -294,7 +294,7 @@ def test_an_emptied_memory_is_reported_and_its_copy_is_used(lab: Lab) -> None:
 def test_an_emptied_memory_without_a_copy_is_reported(lab: Lab) -> None:
     (lab.state / "memory.json").write_bytes(b"")
     lab.build()
-    assert problems_of(lab)["state/memory.json"] == "is empty, and it has no good copy: started anew"
+    assert problems_of(lab)["state/memory.json"] == "is empty, and there is no good copy: starting over"
 
 
 def test_emptied_tokens_stay_valid_by_their_copy_and_are_reported(lab: Lab) -> None:
@@ -303,10 +303,10 @@ def test_emptied_tokens_stay_valid_by_their_copy_and_are_reported(lab: Lab) -> N
     tokens.path.write_bytes(b"")
     assert (tokens.find_token_owner(token), tokens.find_token_owner("wrong")) == ("alice", None)
     lab.build()
-    assert problems_of(lab)["state/tokens.json"] == "is empty: the last good copy of it is used"
+    assert problems_of(lab)["state/tokens.json"] == "is empty: the last good copy is used"
     result = gpuboard(lab.data.parent, "token", "--list")
     assert result.stdout.startswith("alice ")
-    assert result.stderr == "gpuboard: state/tokens.json is empty: the last good copy of it is used\n"
+    assert result.stderr == "gpuboard: state/tokens.json is empty: the last good copy is used\n"
     tokens.create_token("bob", 1)
     assert [stored_token.name for stored_token in TokenStore(lab.state).list_tokens()] == ["alice", "bob"]
 
@@ -362,7 +362,7 @@ def test_booking_service_logs_emptied_tokens(lab: Lab) -> None:
     desk = BookingApplication(lab.settings(), log_lines.append)
     caller: WebCaller = desk.identify_caller({"HTTP_AUTHORIZATION": f"Bearer {token}"}, "192.0.2.1")
     assert caller.user.name == "alice"
-    assert log_lines == [f"{lab.state / 'tokens.json'} is empty: the last good copy of it is used"]
+    assert log_lines == [f"{lab.state / 'tokens.json'} is empty: the last good copy is used"]
 
 
 def test_an_emptied_history_is_set_aside_and_reported(lab: Lab) -> None:
@@ -378,7 +378,7 @@ def test_history_that_others_may_write_is_not_used(lab: Lab) -> None:
     lab.build()
     (lab.state / "history.db").chmod(0o666)
     lab.build(60)
-    assert "others can write it: check it, then close it with chmod 600" in problems_of(lab)["state/history.db"]
+    assert "others can write to it: check it, then run chmod 600 on it" in problems_of(lab)["state/history.db"]
     (lab.state / "history.db").chmod(0o600)
     lab.build(120)
     assert problems_of(lab) == {}
@@ -430,7 +430,7 @@ def test_notification_with_unknown_outcome_is_on_the_page_for_a_day(lab: Lab) ->
         builder.alert_engine.sender_process.wait(60)
     what = [problem["what"] for problem in lab.status()["problems"] if problem["where"] == "alerts"]
     assert what == [
-        "it is not known whether a notification for channel lab arrived: it did not answer in time",
-        "it is not known whether a notification for person alice arrived: it did not answer in time",
+        "unknown whether a notification for channel lab arrived: it did not answer in time",
+        "unknown whether a notification for person alice arrived: it did not answer in time",
     ]
     assert "secret" not in lab.page()

@@ -33,7 +33,7 @@ def test_a_state_folder_that_others_may_write_is_refused_with_the_command_that_c
     lab.state.chmod(mode)
     result = gpuboard(lab.data.parent, "build")
     assert (result.returncode, lab.www.exists(), list(lab.state.iterdir())) == (2, False, [])
-    close = f"check what they put there, then close it: chmod 700 {lab.state}"
+    close = f"check what is in it, then run: chmod 700 {lab.state}"
     assert result.stderr == f"gpuboard: others can write to {lab.state}: {close}\n"
 
 

@@ -301,10 +301,10 @@ def test_the_page_and_the_doctor_name_the_command_for_a_data_folder_that_is_open
     set_layout(machine, 0o2770)
     machine.run("gpuboard", [GPUBOARD, "build"])
     page = machine.path(f"{HOME}/gpuboard/www/index.html").read_text()
-    warning = "the group gpulab can put links into it, and so redirect what is written there: call `./install.sh web`"
+    warning = "the group gpulab can put links into it and so redirect what is written there: run `./install.sh web`"
     assert warning in page.replace("&#39;", "'")
     doctor_output = machine.run("gpuboard", [GPUBOARD, "doctor"], check=False).stdout
-    assert "call `./install.sh web` on the web host" in doctor_output
+    assert "run `./install.sh web` on the web host" in doctor_output
     again = machine.run("gpuboard", [f"{HOME}/the clone/install.sh", "web"]).stdout
     assert f"{DATA} itself: only this user can write to it.\n" in again
     assert mode_of(machine, DATA) == 0o2750

@@ -274,7 +274,7 @@ def test_old_keys_of_alerts_conf_are_refused_with_the_new_name(board: Board) -> 
     assert board.problems() == [
         (
             "GPUBOARD_ALERTS (alerts.conf)",
-            f"line {numbers[old]}: {old} is called {new} now: rename it, for this line does not count",
+            f"line {numbers[old]}: {old} is now called {new}: rename it; until then this line is ignored",
         )
         for old, new in names.items()
     ]

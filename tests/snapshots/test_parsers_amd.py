@@ -204,7 +204,7 @@ ValueError: odd
     [
         (
             '{\n "card0": {\n  "GPU use (%)": "1',
-            "its JSON cannot be read: line 3, column 18: the text that begins here",
+            "its JSON cannot be read: line 3, column 18: this text",
         ),
         ('[\n {"gpu": 0,\n', "its JSON cannot be read: line 2, column"),
         ('{"card0": {"GPU use (%)": "1"', "its JSON cannot be read: line 1, column"),

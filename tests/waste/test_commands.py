@@ -124,7 +124,7 @@ def test_no_waste_is_stated_and_exits_0(lab: Lab) -> None:
 
 
 def test_a_host_that_there_is_not_is_refused(lab: Lab) -> None:
-    assert run(lab, "atlsa") == (2, "", "gpuboard: the board has no host atlsa; is it atlas?\n")
+    assert run(lab, "atlsa") == (2, "", "gpuboard: the board has no host atlsa; did you mean atlas?\n")
 
 
 def test_a_board_elsewhere_is_asked_by_its_address(lab: Lab, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_unclear_requests_are_refused(tmp_path: Path, request_: dict[str, object
 
 def test_limits_are_refused_in_a_sentence(tmp_path: Path) -> None:
     desk = desk_of(lab_of(tmp_path))
-    with pytest.raises(BookingRefusedError, match="no host atlass; is it atlas"):
+    with pytest.raises(BookingRefusedError, match="no host atlass; did you mean atlas"):
         watch(desk, ALICE, "1 GPU on atlass")
     with pytest.raises(BookingRefusedError, match="the board looks 1 d ahead at most: ask for a shorter time"):
         watch(desk, ALICE, "1 GPU for 2d")

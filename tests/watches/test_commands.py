@@ -65,7 +65,7 @@ def test_an_admin_sees_names_and_an_unreadable_file_is_reported(lab: Lab, tmp_pa
     [
         (["me"], 2, 'gpuboard notify me --when "2 A100 free on one host" --via mail'),
         (["me", "--when", "blue car"], 2, '"blue car" is not understood at "blue": write "2 A100 free on one host"'),
-        (["me", "--when", "1 GPU on atlass"], 1, "no host atlass; is it atlas?"),
+        (["me", "--when", "1 GPU on atlass"], 1, "no host atlass; did you mean atlas?"),
         (["me", "--when", "1 GPU", "--until", "8w"], 2, "a notification can wait 30 days at most"),
         (["stop"], 2, "which notification? Give its id"),
         (["stop", "nosuch"], 1, "no notification nosuch of yours: list them with `gpuboard notify list`"),

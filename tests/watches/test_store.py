@@ -57,7 +57,7 @@ def test_a_watch_is_read_as_it_was_written() -> None:
     ("content", "why"),
     [
         (b"{}", "it must be a list of watches: [ \u2026 ]"),
-        (b"[", "line 1, column 2: a value should stand here"),
+        (b"[", "line 1, column 2: a value is missing here"),
         (b'["\xff"]', "it is no JSON in UTF-8, or nested too deeply"),
         (b"[" * 100_000, "it is no JSON in UTF-8, or nested too deeply"),
         (b"[1" + b"0" * 10_000 + b"]", "it is no JSON in UTF-8, or nested too deeply"),

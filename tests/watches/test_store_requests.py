@@ -54,8 +54,8 @@ UNCLEAR = {
     "2 A100 x2": "says twice how many",
     "1 GPU with 0 GB": "asks for no memory at all",
     "2 GPUs on one host anywhere": "asks for one host and for several",
-    "1 GPU for 0h": "is no time at all",
-    "1 GPU for 2 months": "has a unit that is not always equally long",
+    "1 GPU for 0h": "is zero",
+    "1 GPU for 2 months": "has a unit of varying length",
     "<!channel> A100": 'is not understood at "<!channel>"',
 }
 

@@ -153,8 +153,8 @@ def test_commands_on_other_machines_log_in_and_never_print_the_password(served: 
     warned = run_gpuboard(tmp_path, "config", GPUBOARD_URL="http://web.lab/", GPUBOARD_LOGIN=secret).stderr
     assert warned == "gpuboard: your password is sent unencrypted: http://web.lab/ should be https\n"
     for name, words in (
-        ("", f"127.0.0.1:{served.port} asks for a name and a password: set GPUBOARD_LOGIN=name:password"),
-        ("alice:my-wrong-one", f"127.0.0.1:{served.port} does not take the name and the password in GPUBOARD_LOGIN"),
+        ("", f"127.0.0.1:{served.port} asks for a name and password: set GPUBOARD_LOGIN=name:password"),
+        ("alice:my-wrong-one", f"127.0.0.1:{served.port} rejects the name and password in GPUBOARD_LOGIN"),
     ):
         for command in ("list", "bookings"):
             finished = run_gpuboard(tmp_path, command, "--url", url, GPUBOARD_LOGIN=name)
@@ -166,7 +166,7 @@ def test_commands_on_other_machines_log_in_and_never_print_the_password(served: 
     assert "battery" not in config_output
     finished = run_gpuboard(tmp_path, "list", "--url", url.replace("//", f"//alice:{'my-wrong-one'}@"))
     assert finished.returncode == 2
-    assert "a name and a password for it belong into GPUBOARD_LOGIN" in finished.stderr
+    assert "a name and password for it go into GPUBOARD_LOGIN" in finished.stderr
     assert "my-wrong-one" not in finished.stderr
 
 

@@ -427,7 +427,7 @@ def test_without_a_state_folder_of_ours_nothing_is_booked_and_the_reason_is_show
     web.lab.state.write_text("")
     got = web.post(**LOGIN)
     assert (got.status, web.names()) == (503, [])
-    assert got.error.endswith("it must be a folder of the user who runs this")
+    assert got.error.endswith("its folder must belong to the user who runs this")
 
 
 def test_somebody_who_holds_the_count_for_ever_is_not_waited_for(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_a_file_that_is_left_in_data_is_reported_and_does_not_count(lab: Lab) ->
     (lab.data / "bookings").mkdir()
     lab.book({"atlas": {"0": {"name": "bob", "date": "2199-01-01"}}})
     report = lab.build()
-    assert f"data/comments.json: it is not read any more, since bookings are in data/bookings/: {FIX_HINT}" in words(
+    assert f"data/comments.json: it is no longer read: bookings are in data/bookings/: {FIX_HINT}" in words(
         report
     )
     assert lab.status()["hosts"][0]["gpus"][0]["bookings"] == []
@@ -204,7 +204,7 @@ def test_who_waits_for_the_lock_while_bookings_move_books_in_the_new_place(lab: 
 def test_who_else_can_put_links_into_data(lab: Lab, mode: int, gid: int, writers: str) -> None:
     share(lab.data, 0, gid, mode)
     assert name_data_folder_writers(lab.data) == writers
-    problem = f"data: {writers} can put links into it, and so redirect what is written there: {FIX_HINT}"
+    problem = f"data: {writers} can put links into it and so redirect what is written there: {FIX_HINT}"
     assert (problem in words(lab.build())) == bool(writers)
     finding = data_check(lab)
     assert finding.status == ("fail" if writers else "warn" if mode & 0o002 else "pass")
@@ -351,7 +351,7 @@ def test_bookings_in_a_folder_that_the_admin_made_are_joined(lab: Lab) -> None:
     lab.book({"atlas": {"0": {"name": "other", "date": "2199-01-01"}}})
     with pytest.raises(BookingFolderError, match=r"has bookings that .* has not: .*add them by `gpuboard edit`"):
         move(lab)
-    assert "data/comments.json: it is not read any more" in words(lab.build())
+    assert "data/comments.json: it is no longer read" in words(lab.build())
 
 
 def test_a_torn_log_costs_no_line_of_the_next_one(lab: Lab) -> None:

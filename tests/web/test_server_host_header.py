@@ -215,7 +215,7 @@ def test_the_password_is_not_asked_for_under_another_name(tmp_path: Path) -> Non
 def test_a_setting_that_is_no_name_is_one_sentence(tmp_path: Path, text: str) -> None:
     result = run_gpuboard(tmp_path, "config", GPUBOARD_SERVER_NAMES=text)
     assert result.returncode == 2
-    assert "but must be names such as gpus.lab.org, without a port" in result.stderr
+    assert "names without ports, separated by commas, such as gpus.lab.org" in result.stderr
 
 
 def test_more_than_50_names_are_refused(tmp_path: Path) -> None:

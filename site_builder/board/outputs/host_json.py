@@ -249,7 +249,7 @@ def render_host_json_files(host_status: HostStatus, gpus_taken_at: float | None,
 
 def render_failed_host_json_files(name: str) -> dict[str, bytes]:
     """Render the same files by hand, without GPUs, for a host at which the renderers fail."""
-    failed = {"state": "failed", "reason": f"its files for programs could not be made, {FAULT_NOTE}"}
+    failed = {"state": "failed", "reason": f"its files for programs could not be rendered: {FAULT_NOTE}"}
     state: dict[str, object] = {"data": [], "ip_address": None, **failed}
     node: dict[str, object] = {"hostname": name, "last_update": None, "ips": [], "gpus": [], "status": False}
     node |= {**failed, "seen": None}

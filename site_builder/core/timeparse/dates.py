@@ -13,8 +13,8 @@ FIRST_YEAR, LAST_YEAR = 1970, 2200
 # A time in iCalendar.
 ICALENDAR_FORMAT = "%Y%m%dT%H%M%SZ"
 MIN_UTC_OFFSET, MAX_UTC_OFFSET = timedelta(hours=-12), timedelta(hours=14)
-OUT_OF_RANGE = f"lies outside the years {FIRST_YEAR} to {LAST_YEAR}"
-BAD_OFFSET = "has an offset from UTC that no time zone has: they go from -12:00 to +14:00"
+OUT_OF_RANGE = f"is outside the years {FIRST_YEAR} to {LAST_YEAR}"
+BAD_OFFSET = "has an offset from UTC that no time zone has: offsets go from -12:00 to +14:00"
 
 
 def parse_date(text: str, zone: tzinfo) -> tuple[datetime | None, str]:
@@ -66,7 +66,7 @@ def parse_free_date(text: str) -> tuple[datetime | None, str]:
     # first, because a date with an invalid offset cannot even be compared
     reason = find_date_fault(moment)
     if reason or unknown_zones:
-        return None, reason or f"names a time zone that is not known: {unknown_zones[0]}"
+        return None, reason or f"names an unknown time zone: {unknown_zones[0]}"
     if moment != second_moment:
         return None, "is not a full date: write year, month and day"
     if moment != day_first:

@@ -65,7 +65,7 @@ class Duration(NamedTuple):
         """Return the end; a day that would end at a time which the clock skips ends at the jump."""
         end = self.shift(start, zone, 1)
         if dates.find_date_fault(end, zone):
-            raise UnclearTimeError("leads too far into the future", "2h", "1d")
+            raise UnclearTimeError("is too far in the future", "2h", "1d")
         return end
 
     def shift(self, start: datetime, zone: tzinfo, sign: int) -> datetime:
@@ -92,7 +92,7 @@ class ClockTime(NamedTuple):
         try:
             return datetime.combine(day, time()) + timedelta(hours=self.hour, minutes=self.minute, seconds=self.second)
         except OverflowError:
-            raise UnclearTimeError("lies too far away", *CLOCK_EXAMPLES) from None
+            raise UnclearTimeError("is too far in the future", *CLOCK_EXAMPLES) from None
 
     def check_dot(self) -> None:
         """Refuse `3.12` without a day beside it: it could be a date."""
@@ -138,7 +138,7 @@ def parse_duration(text: str) -> Duration:
         return duration
     if BARE_NUMBER.fullmatch(text) and int(text):
         raise UnclearTimeError("has no unit", f"{int(text)}h", f"{int(text)}d")
-    raise UnclearTimeError("is not a length of time", "2h", "1d 12h")
+    raise UnclearTimeError("is not a duration", "2h", "1d 12h")
 
 
 def parse_moment(text: str, now: datetime, *, start: datetime | None = None, end: bool = False) -> datetime:
@@ -216,10 +216,10 @@ def normalize_time_text(text: str, *examples: str) -> str:
     if len(text) > 100:
         raise UnclearTimeError("is too long for a time", *examples)
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
-        raise UnclearTimeError("has control characters in it", *examples)
+        raise UnclearTimeError("contains control characters", *examples)
     text = " ".join(text.replace(", ", " ").rstrip(",").split())  # blanks of any kind, as in pasted text
     if not text.isascii() or not text:
-        raise UnclearTimeError("has letters in it that no time has", *examples)
+        raise UnclearTimeError("contains characters that no time has", *examples)
     return text
 
 
@@ -229,12 +229,12 @@ def try_parse_duration(text: str) -> Duration | None:
     if not match:
         return None
     if text.startswith("-"):
-        raise UnclearTimeError("leads into the past", "2h", "1d")
+        raise UnclearTimeError("is in the past", "2h", "1d")
     amounts: Counter[str] = Counter()  # in thousandths of the unit: exact, unlike floats
     for whole, fraction, word in DURATION_PARTS.findall(match[1].lower()):
         unit = word[0]
         if unit == "y" or word.startswith("mo"):
-            raise UnclearTimeError("has a unit that is not always equally long", "4w", "30d")
+            raise UnclearTimeError("has a unit of varying length", "4w", "30d")
         if unit in amounts:
             raise UnclearTimeError("names a unit twice", "2h", "1d 12h")
         amounts[unit] = int(whole + fraction.ljust(3, "0"))
@@ -245,7 +245,7 @@ def try_parse_duration(text: str) -> Duration | None:
     days, day_fraction = divmod(amounts["w"] * 7 + amounts["d"], 1000)
     seconds = (day_fraction * DAY + amounts["h"] * HOUR + amounts["m"] * MINUTE) // 1000
     if not days and not seconds:
-        raise UnclearTimeError("is no time at all", "2h", "1d")
+        raise UnclearTimeError("is zero", "2h", "1d")
     if days + seconds // DAY > MAX_DAYS:
         raise UnclearTimeError("is more than ten years", "2h", "1d")
     return Duration(days, seconds)
@@ -266,7 +266,7 @@ def split_clock_time(text: str) -> tuple[str, ClockTime | None]:
         is_valid = is_valid and 1 <= hour <= 12
         hour = hour % 12 + (12 if am_or_pm[0] == "p" else 0)
     if not is_valid:
-        raise UnclearTimeError("is not a time of the day", *CLOCK_EXAMPLES)
+        raise UnclearTimeError("is not a time of day", *CLOCK_EXAMPLES)
     return day, ClockTime(hour, minute, second, has_dot=match["dot"] == "." and not am_or_pm)
 
 
@@ -279,7 +279,7 @@ def parse_moment_on_near_day(day: str, clock: ClockTime | None, context: TimeCon
         return resolve_moment_day(today, clock, context, name)
     if name == "tonight":
         if not clock:
-            raise UnclearTimeError("does not say at which hour", "today 20:00", "today 24:00")
+            raise UnclearTimeError("has no time of day", "today 20:00", "today 24:00")
         if not clock.is_midnight and clock.hour < 17:
             raise UnclearTimeError("could be today or tomorrow", f"today {clock}", f"tomorrow {clock}")
         return resolve_moment_day(today, ClockTime(24) if clock.is_midnight else clock, context)
@@ -324,9 +324,9 @@ def parse_moment_on_yearly_day(text: str, clock: ClockTime | None, context: Time
             for day in list_yearly_moment_days(number, month, context.base_day())[:1]
         ]
         if not days:
-            raise UnclearTimeError("is not a day of any year", *context.examples())
+            raise UnclearTimeError("is not a date of any year", *context.examples())
         either = "could be " + " or ".join(map(format_weekday_date, days))
-        reason = either if len(days) > 1 else "has no name of a month"
+        reason = either if len(days) > 1 else "has no month name"
         raise UnclearTimeError(reason, *(f"{day} {context.example_clock(clock)}" for day in days))
     match = DAY_MONTH.fullmatch(date_text) or MONTH_DAY.fullmatch(date_text)
     month = MONTH_NUMBERS.get(match["name"].lower()) if match else None
@@ -337,7 +337,7 @@ def parse_moment_on_yearly_day(text: str, clock: ClockTime | None, context: Time
     if clock and not clock.is_midnight:
         days = [day for day in days if is_moment_ahead(day, clock, context)]
     if not days:
-        raise UnclearTimeError("is not a day of any year", *context.examples())
+        raise UnclearTimeError("is not a date of any year", *context.examples())
     check_moment_weekday(days[0], weekday, clock, context)
     if (today.month, today.day) == (month, number) and (days[0] != today or not (clock or context.is_end)):
         later_day = days[0] if days[0] != today else days[1]
@@ -465,7 +465,7 @@ def resolve_moment_clock(wall_clock: datetime, zone: tzinfo) -> datetime:
         raise UnclearTimeError(f"does not exist, because the clocks jump {hours} on that day", f"{jump:%Y-%m-%d %H:%M}")
     if len(moments) > 1:
         exact = (moment.isoformat(timespec="seconds" if wall_clock.second else "minutes") for moment in moments)
-        raise UnclearTimeError("comes twice, because the clocks are set back on that day", *exact)
+        raise UnclearTimeError("occurs twice, because the clocks are set back on that day", *exact)
     return moments[0]
 
 

@@ -30,7 +30,7 @@ FREQUENCIES = {"day": "DAILY", "week": "WEEKLY", "month": "MONTHLY", "year": "YE
 FREQUENCIES |= {"daily": "DAILY", "weekly": "WEEKLY", "monthly": "MONTHLY", "yearly": "YEARLY"}
 DAY_GROUPS = {"weekday": "mon-fri", "workday": "mon-fri", "weekend": "sat-sun"}
 DAY_RANGE = re.compile(r"([a-z]+)-([a-z]+)")
-NOT_RECURRING, RECURRENCE_EXAMPLES = "is no way to repeat", ("daily", "mon,wed")
+NOT_RECURRING, RECURRENCE_EXAMPLES = "is not a valid repetition", ("daily", "mon,wed")
 NUMBERED_DAY_CODE = re.compile(r"([+-]?\d)?([A-Z]{2})")
 FREQUENCY_UNITS = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year"}
 # How many repeats of a rule are examined to find those of some days.
@@ -50,7 +50,7 @@ def parse_recurrence(text: str, last: datetime | None = None, zone: tzinfo = tim
     if last is None:
         return rule
     if re.search(r"\b(?:UNTIL|COUNT)=", rule):
-        raise UnclearTimeError("says itself how long it repeats", text.partition(";")[0])
+        raise UnclearTimeError("already says how long it repeats", text.partition(";")[0])
     return f"{rule};UNTIL={last.astimezone(timezone.utc):{dates.ICALENDAR_FORMAT}}"
 
 
@@ -103,14 +103,14 @@ def find_recurrence_fault(parts: dict[str, str], zone: tzinfo) -> str:
         return "cannot be understood: write FREQ=DAILY, WEEKLY, MONTHLY or YEARLY first"
     for key, value in parts.items():
         if key not in RRULE_PARTS:
-            return f"has {key[:20]}, but only {', '.join(RRULE_PARTS)} are understood"
+            return f"has {key[:20]}, but only {', '.join(RRULE_PARTS)} are supported"
         fault = "" if RRULE_PARTS[key].fullmatch(value) else "cannot be understood"
         if key == "UNTIL" and not fault:
             fault = dates.parse_icalendar_time(value, zone)[1]
         if fault:
             return f"has {key}={value[:40]}, which {fault}"
     if "COUNT" in parts and "UNTIL" in parts:  # iCalendar forbids it, and programs that read our feeds refuse it
-        return "has COUNT and UNTIL: only one of them may say when it ends"
+        return "has both COUNT and UNTIL: use only one"
     # parts that exclude each other: the search for the next time would go on to the year 9999
     days, month_days = parts.get("BYDAY", ""), parts.get("BYMONTHDAY", "")
     if frequency in {"MONTHLY", "YEARLY"}:
@@ -118,7 +118,7 @@ def find_recurrence_fault(parts: dict[str, str], zone: tzinfo) -> str:
     else:
         has_numbered_day = any(digit in days for digit in "1234")
         is_unsatisfiable = bool(month_days or has_numbered_day or (days and frequency == "DAILY"))
-    return "would never, or hardly ever, come to its next time" if is_unsatisfiable else ""
+    return "would never, or hardly ever, occur again" if is_unsatisfiable else ""
 
 
 def extend_recurrence_to_day_end(moment: datetime, zone: tzinfo) -> datetime:
