@@ -17,7 +17,7 @@ refuse_request() {
         *) dd bs=1 count="$CONTENT_LENGTH" >/dev/null 2>&1 || : ;; # Apache expects the body to be read
     esac
     printf 'Status: 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n\r\n'
-    printf '{"error":"the booking service is not set up right; the admin can read in the server'\''s log what is wrong"}\n'
+    printf '{"error":"the booking service has wrong settings: the server'\''s log has the reason for the admin"}\n'
     exit 0
 }
 

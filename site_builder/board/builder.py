@@ -144,7 +144,7 @@ class Builder:
         self.faults.start_build()
         self.pipeline.decided_hosts.clear()
         forgotten: list[Path] = []
-        with self.faults.catch("state/forget", "no host could be forgotten"):
+        with self.faults.catch("state/forget", "hosts could not be forgotten"):
             forgotten = self.forget_hosts()
         self.discovery.start_consul_request()
         if self.consul_mirror:
@@ -158,7 +158,7 @@ class Builder:
         hosts = [self.pipeline.drop_files_while_paused(host, now) for host in hosts]
         self.built_hosts = built_hosts
         problems += [problem for built_host in built_hosts.values() for problem in built_host.summary.problems]
-        with self.faults.catch("data", "GPUs that two hosts tell could not be looked for"):
+        with self.faults.catch("data", "the check for GPUs reported by two hosts failed"):
             uuids = {host: built_host.summary.uuids for host, built_host in built_hosts.items()}
             problems += summary.find_duplicate_uuids_in_summaries(uuids)
         with self.faults.catch("state/history.db", "this minute is missing"):
@@ -210,7 +210,7 @@ class Builder:
     def read_inputs(self, now: Now) -> tuple[list[HostStatusSources], StateRules, list[Problem]]:
         """Read the snapshots, names, bookings and lists of hosts; return also what is wrong with them."""
         problems: list[Problem] = []
-        with self.faults.catch("Consul", "what it has could not be copied"):
+        with self.faults.catch("Consul", "its data could not be copied"):
             problems += self.consul_mirror.copy_changes() if self.consul_mirror else []
             problems += self.leadership.list_problems() if self.leadership else []
         try:
@@ -249,7 +249,7 @@ class Builder:
         state = self.builder_state
         login_count = len(state.logins)
         for host, built_host in built_hosts.items():
-            with self.faults.catch(host, "what it tells could not be remembered"):
+            with self.faults.catch(host, "its logins and idle times could not be saved"):
                 state.add_logins(built_host.summary.logins)
                 idle_times = built_host.summary.idle_times
                 if idle_times and idle_times.idle_since:
@@ -299,7 +299,7 @@ class Builder:
         has_led = self.is_leader
         self.is_leader = self.leadership.is_leader(0.0 if self.snapshots_saved_at else LEADERSHIP_TIMEOUT_S)
         if self.is_leader and not has_led and self.leadership.status and self.leadership.status.taken_from:
-            sentence = f"this builder leads now: {self.leadership.status.taken_from} has been silent"
+            sentence = f"this builder is now the leader: {self.leadership.status.taken_from} was silent"
             append_to_build_log(self.settings.state, now.local, sentence)
         writer = published_files.find_published_files_writer(self.settings.www, now.epoch)
         if not self.is_leader and writer not in (None, self.leadership.name):
@@ -363,9 +363,10 @@ class Builder:
                 save()
             except OSError as error:
                 where = error.filename or self.settings.state
-                yield f"{where} could not be written: {error.strerror}; the site is, but not what it remembers"
+                what = "the site was written, but not the builder's state"
+                yield f"{where} could not be written: {error.strerror}; {what}"
             except Exception as error:
-                yield describe_fault("what the builder remembers could not be written", error)
+                yield describe_fault("the builder's state could not be written", error)
 
     def close(self) -> None:
         """Save what was read and built, so that the next builder need not do both again."""

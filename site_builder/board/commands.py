@@ -76,7 +76,7 @@ def build(loaded: LoadedSettings, every: int | None, duration: int | None) -> No
         raise CommandError(f"{error}; nothing was built") from None
     except OSError as error:
         where = error.filename or settings.state
-        raise CommandError(f"{where} cannot be written: {error.strerror}; the page stays as it is") from None
+        raise CommandError(f"{where} cannot be written: {error.strerror}; the site was not updated") from None
     gc.freeze()  # saves the search for cycles when Python ends
     if not succeeded:
         sys.exit(2)
@@ -107,7 +107,7 @@ def run_build_command_loop(builder: Builder, every: int | None, began: float, en
             if every is None and sys.stderr.isatty():  # cron would mail it
                 print_build_summary(report, time.monotonic() - build_began)
         except BuildError as error:
-            succeeded, sentences = False, [f"{error}; the page stays as it is"]
+            succeeded, sentences = False, [f"{error}; the site was not updated"]
         for sentence in sentences:
             if sentence not in printed:
                 print_command_message(sentence)
@@ -158,26 +158,28 @@ def forget(settings: Settings, host: str) -> None:
         lists = " and ".join(listed[host].listed_by) if host in listed else ""
         if host not in host_files:
             if lists:
-                print_command_message(f"{host} never pushed; {lists} list it: take it off there")
+                print_command_message(f"{host} has never pushed, but is listed in {lists}: remove it there")
             else:
-                print_command_message(f"there is no host {host} in {settings.data}, nor remembered in {settings.state}")
+                print_command_message(f"no host {host} in {settings.data} or {settings.state}")
             sys.exit(1)
         if settings.kv:  # first, or the next build would copy it again
             try:
                 KvStore(settings.kv).delete(f"data/{host}")
             except ConsulUnavailableError as error:
-                message = f"{settings.kv.where} {error}; {host} is still there, and nothing was removed"
+                message = f"{settings.kv.where} {error}; nothing was removed"
                 raise CommandError(message) from None
         settings.state.joinpath("forget").mkdir(parents=True, exist_ok=True)
         left = remove_stored_snapshots(settings.data, host)
         settings.state.joinpath("forget", host).touch()
     except OSError as error:
         raise CommandError(f"{error.filename or settings.data} could not be removed: {error.strerror}") from None
-    print_command_message(f"{host} is gone from the page at the next build")
+    print_command_message(f"{host} disappears from the page with the next build")
     if left:
-        print_command_message(f"{settings.data / host} stays, since there are other files in it: {', '.join(left[:5])}")
+        print_command_message(f"{settings.data / host} is kept: it contains other files: {', '.join(left[:5])}")
     last_push = max((file.arrived_at for file in host_files[host].files.values()), default=0)
     if last_push > time.time() - RECENT_PUSH_S:
-        print_command_message(f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or it comes back")
+        print_command_message(
+            f"{host} pushed within the last 10 minutes: stop gpu-check.sh there, or the host reappears"
+        )
     if lists:
-        print_command_message(f"{lists} still list it: take it off there, or it is shown as unseen")
+        print_command_message(f"it is still listed in {lists}: remove it there, or it is shown as unseen")

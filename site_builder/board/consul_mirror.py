@@ -90,11 +90,7 @@ class ConsulMirror:
 
     def build_problem(self, what: str) -> Problem:
         """Say why the store cannot be read, and how old the copy is."""
-        serves = (
-            f"what it had at {format_local_time(self.checked_at)} serves, and grows old"
-            if self.checked_at
-            else "data/ serves"
-        )
+        serves = f"its data of {format_local_time(self.checked_at)} is used" if self.checked_at else "data/ is used"
         return Problem(self.access.where, f"{what}; {serves}")
 
     def copy_entries(self, entries: tuple[KvEntry, ...], request: ConsulRequest) -> list[Problem]:
@@ -104,7 +100,7 @@ class ConsulMirror:
         results = map_parallel(lambda entry: self.try_copy_entry(entry, request.received_at), changed)
         for entry, result in zip(changed, results):
             if isinstance(result, OSError):
-                reason = result.strerror or "for no reason that is told"
+                reason = result.strerror or "unknown reason"
                 failures.append(f"data/{entry.name} cannot be written: {reason}")
                 continue
             self.copied_indexes[entry.name] = entry.modify_index
@@ -139,10 +135,10 @@ class ConsulMirror:
         if entry.name in COPIED_FILES:
             return None  # files that people edit: ConsulStoreCopies copies them
         if not is_host_name(entry.name) or entry.name in RESERVED_NAMES:
-            raise MirrorEntryRefusedError("its name is neither that of a host nor that of a file that we know")
+            raise MirrorEntryRefusedError("its name is neither a valid host name nor a known file")
         content = entry.decode_value()
         if content is None:
-            raise MirrorEntryRefusedError("its value is not what Consul writes")
+            raise MirrorEntryRefusedError("its value is not valid base64")
         bundle = envelope.parse_bundle(content, entry.name)
         if bundle.problem:
             raise MirrorEntryRefusedError(bundle.problem)
@@ -173,7 +169,7 @@ class ConsulMirror:
         if host_time > now + MAX_CLOCK_AHEAD_S:
             if not since:
                 ahead_s = host_time - now
-                message = f"its clock is {ahead_s:.0f} s ahead, so that nobody knows how old it is until it moves"
+                message = f"its clock is {ahead_s:.0f} s ahead: its age is unknown until its next push"
                 raise MirrorEntryRefusedError(message)
             return since
         return max(since, min(host_time, now))
@@ -214,7 +210,7 @@ class ConsulMirror:
             stored = {"of": self.source, "looked": self.checked_at, "seen": self.seen_indexes, "wrong": self.refusals}
             files.write_atomically(self.store_path, orjson.dumps(stored), 0o600)
         except OSError as error:
-            return [Problem("state/kv.json", f"what was seen in Consul could not be kept: {error.strerror}")]
+            return [Problem("state/kv.json", f"the state of the copy could not be saved: {error.strerror}")]
         return []
 
 
@@ -222,4 +218,4 @@ def truncate_mirror_sentences(sentences: list[str]) -> list[str]:
     omitted_count = len(sentences) - MAX_PROBLEMS
     if omitted_count <= 0:
         return sentences
-    return [*sentences[:MAX_PROBLEMS], f"{omitted_count} more entries are not copied either"]
+    return [*sentences[:MAX_PROBLEMS], f"{omitted_count} more entries are not copied"]

@@ -52,7 +52,7 @@ OLD_STORE_NAME = "cards.pickle"
 # The first host of a process may take longer: templates are compiled, and modules imported.
 MAX_HOST_CPU_S, MAX_FIRST_HOST_CPU_S, PAUSE_S = 2.0, 10.0, 600
 PAUSED_REASON = (
-    f"its files take more than {MAX_HOST_CPU_S:.0f} s to read, and so are read only every {PAUSE_S // 60} minutes"
+    f"its files take more than {MAX_HOST_CPU_S:.0f} s to parse and are parsed only every {PAUSE_S // 60} minutes"
 )
 # Stands for no limit in time: JSON has no infinity.
 FOREVER = 1e12

@@ -61,7 +61,7 @@ STATE_TITLES = {
     "unknown": "Unknown",
 }
 ALWAYS_SHOWN_STATES = frozenset({"free", "busy"})
-TROUBLE_NOTE = "in trouble"
+TROUBLE_NOTE = "faulty"
 MAX_FREE_HOSTS = 60
 # With more hosts their details are collapsed; with still more, they are only on the page of each host.
 MAX_EXPANDED_HOSTS, MAX_DETAILED_HOSTS = 30, 200
@@ -79,13 +79,13 @@ NO_HOSTS_HTML = (
 # The bits of clocks_event_reasons.active, in nvidia-smi's order.
 CLOCK_REASONS = (
     (0x1, "idle"),
-    (0x2, "clocks set by an application"),
+    (0x2, "application clock setting"),
     (0x4, "power limit"),
     (0x8, "hardware slowdown"),
-    (0x10, "in step with other GPUs"),
-    (0x20, "too warm"),
-    (0x40, "too warm, by the hardware"),
-    (0x80, "power brake, by the hardware"),
+    (0x10, "synchronised with other GPUs"),
+    (0x20, "thermal slowdown by the driver"),
+    (0x40, "thermal slowdown by the hardware"),
+    (0x80, "hardware power brake"),
     (0x100, "display clocks"),
 )
 # The card has these already.
@@ -423,9 +423,9 @@ class HostPageBuilder:
             )
             charts_html, health = b"", None
             place = f"{WWW_PREFIX}{page_name}"
-            with self.faults.catch(place, "its charts could not be drawn"):
+            with self.faults.catch(place, "its charts could not be rendered"):
                 charts_html = self.chart_cache.render_host(chart_request, now)
-            with self.faults.catch(place, "the health of its GPUs could not be told"):
+            with self.faults.catch(place, "the health of its GPUs could not be rendered"):
                 limit = health_page.compute_health_page_event_limit(host_status)
                 timelines = self.event_reader.read_timelines(
                     name, gpu_health.list_gpu_health_keys(host_status), now.epoch, limit
@@ -487,4 +487,4 @@ def hide_page_problem_details(problems: Sequence[Problem], settings: Settings) -
     ]
     if settings.privacy == PrivacySettings():
         return hidden
-    return [Problem(where, "told in state/build.log") for where in dict.fromkeys(problem.where for problem in hidden)]
+    return [Problem(where, "logged in state/build.log") for where in dict.fromkeys(problem.where for problem in hidden)]

@@ -37,7 +37,7 @@ TAIL_BYTES = 8 * 1024 * 1024
 
 def archive_ended_bookings(settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str) -> list[Problem]:
     """Move bookings that ended longer ago than the retention; return what prevents it, such as doubts of the clock."""
-    fault = "bookings that are long over could not be moved away"
+    fault = "old bookings could not be moved to the archive"
     try:
         if not settings.booking_policy.retention_s or not list_bookings_to_archive(settings, bookings, epoch):
             return []
@@ -68,7 +68,7 @@ class ArchiveOperation:
         append_archive_lines(self.settings.state / ARCHIVE_FILE, moved)
         for stored in moved:
             transaction.remove_booking(stored)
-        return f"{len(moved)} that are over"
+        return f"{len(moved)} ended"
 
 
 def list_bookings_to_archive(settings: Settings, bookings: Iterable[Booking], epoch: float) -> list[Booking]:
@@ -144,8 +144,8 @@ class ArchiveRestoreOperation:
         chosen = [archived for archived in self.archive if is_wanted(archived.booking)]
         chosen = [archived for archived in chosen if archived.to_logged_entry() not in present]
         if not chosen:
-            what = "booking that is not over" if wanted == ALL_BOOKINGS else f"booking {wanted[:80]}"
-            raise BookingRefusedError(f"there is no {what} in the archive: `gpuboard bookings --past` lists it")
+            what = "booking that has not ended" if wanted == ALL_BOOKINGS else f"booking {wanted[:80]}"
+            raise BookingRefusedError(f"no {what} in the archive: `gpuboard bookings --past` lists it")
         for archived in chosen:
             transaction.check_may_change(archived.booking)
             transaction.add_entries(archived.booking.host, (archived.booking.gpu, archived.entry.content))

@@ -87,7 +87,7 @@ class RemoteBookingBackend:
             for booking in response["bookings"][:1]:
                 moment = datetime.fromisoformat(booking["date"])
                 if moment.utcoffset() != moment.astimezone(self.settings.zone).utcoffset():
-                    print_command_message(f"the board's clock is at {moment:%z}, and so are the times that it says")
+                    print_command_message(f"the board's time zone is {moment:%z}; its times are in that zone")
         return response
 
     def list_bookings(self) -> BookingResponse:
@@ -108,7 +108,7 @@ class RemoteBookingBackend:
         if self.cached_status is None:
             status = self.request_json(urljoin(self.url, STATUS_FILE), None, with_token=False)
             if "schema" not in status or not isinstance(status.get("hosts"), list):
-                raise FleetUnavailableError(f"{self.url}{STATUS_FILE} is not that of a gpuboard: {CHECK_URL_HINT}")
+                raise FleetUnavailableError(f"{self.url}{STATUS_FILE} is not from a gpuboard: {CHECK_URL_HINT}")
             self.cached_status = status
         return self.cached_status
 
@@ -126,7 +126,7 @@ class RemoteBookingBackend:
             raise FleetUnavailableError(message)
         url = urljoin(self.url, book)
         if parse_board_origin(url) != parse_board_origin(self.url):
-            message = f"the board at {self.url} sends bookings to another server, and nothing was sent there"
+            message = f"the board at {self.url} sends bookings to another server; nothing was sent there"
             raise FleetUnavailableError(message)
         return url
 
@@ -150,14 +150,14 @@ class RemoteBookingBackend:
     def translate_error(self, error: board_client.BoardResponseError, url: str) -> Exception:
         if error.status == 401 and not error.is_login_required:
             message = error.message or "the board does not know who you are: ask its admin for a token"
-            hint = "GPUBOARD_TOKEN is what was sent" if self.token else "GPUBOARD_TOKEN is where it belongs"
+            hint = "GPUBOARD_TOKEN was sent" if self.token else "set GPUBOARD_TOKEN to it"
             return FleetUnavailableError(f"{message}; {hint}")
         if error.status == 403:
             return BookingForbiddenError(error.message or f"{url} does not let you do that")
         if error.status == 409:
             return BookingRefusedError(error.message or f"{url} refused it")
         if error.status == 429:
-            message = f"{url} has had too many requests: wait a minute, and try again"
+            message = f"{url} received too many requests: wait a minute, and try again"
             return FleetUnavailableError(error.message or message)
         return error
 
@@ -169,7 +169,7 @@ def find_backend_login() -> str:
     """Return the login of the real user, since $USER may be anything."""
     login = find_local_login_by_uid(os.getuid())
     if login is None:
-        message = f"this machine has no login for user {os.getuid()}, and a booking needs a name"
+        message = f"this machine has no login for user {os.getuid()}, but a booking needs a name"
         raise CommandError(f"{message}: book through GPUBOARD_URL with a token")
     return login
 
@@ -200,7 +200,7 @@ def open_booking_backend(
         return RemoteBookingBackend(settings, settings.url)
     if not settings.data.is_dir():
         folder = settings.data.absolute()
-        message = f"there is no board here ({folder}), and none is named"
+        message = f"there is no board here ({folder}), and none is set"
         if is_data_set:
             message = f"there is no folder {folder}"
         raise CommandError(f"{message}: set GPUBOARD_DATA to its data folder, or GPUBOARD_URL to its address")

@@ -191,7 +191,7 @@ def book(place: BookingBackend, gpus: tuple[str, ...], yes: bool, as_json: bool,
         # `mon`, for a booking that repeats on Tuesdays, means the Tuesday after
         since = find_first_booking_time(request["rrule"], since)
         if since is None:
-            raise UnclearRequestError(f"by {request['rrule']} it does not happen within a year")
+            raise UnclearRequestError(f"by {request['rrule']} it does not occur within a year")
     request |= parse_booking_time_options(options, since, now.local.replace(second=0, microsecond=0), now)
     request |= {key: options[key] for key in ("model", "name", "comment") if options[key]}
     response = confirm_booking_command(place, request, "Book it?", yes)

@@ -39,8 +39,8 @@ class ConsulStoreCopies:
             if version and version != self.known_versions.get(name) and not failed:
                 failed = self.renew_copy(name)  # the others are then not asked for either: each would wait as long
             if (find_consul_store_folder(self.data_folder, name) / f"{name}{BY_HAND_SUFFIX}").exists():
-                fault = f"was changed by hand, but lives in Consul: what you wrote is in data/{name}{BY_HAND_SUFFIX}"
-                hint = f"put it with `consul kv put {self.kv_store.data_prefix}{name}`"
+                fault = f"was edited by hand, but is stored in Consul: your version is in data/{name}{BY_HAND_SUFFIX}"
+                hint = f"store it with `consul kv put {self.kv_store.data_prefix}{name}`"
                 if name == BOOKINGS_FILE:
                     hint = "use `gpuboard edit`"
                 problems.append(Problem(f"data/{name}", f"{fault}; {hint}, and remove that file"))
@@ -66,7 +66,7 @@ class ConsulStoreCopies:
             return []  # who has it renews the copy
         except (ConsulUnavailableError, locks.LockedFileError, files.FileRefusedError, OSError) as error:
             reason = f"Consul {error}" if isinstance(error, ConsulUnavailableError) else error
-            return [Problem(f"data/{name}", f"the copy of what Consul has is not renewed: {reason}")]
+            return [Problem(f"data/{name}", f"the copy of the data in Consul could not be updated: {reason}")]
         return []
 
 
@@ -115,7 +115,7 @@ class ConsulBookingStore(store.BookingStore):
         try:
             value = self.kv_store.get(BOOKINGS_KEY)
         except ConsulUnavailableError as error:
-            message = f"{self.access.where} {error}: bookings live there, and nothing is written until it answers"
+            message = f"{self.access.where} {error}: bookings are stored there, and nothing is written until it answers"
             raise locks.LockedFileError(message) from None
         if value is None:
             self.modify_index = 0
@@ -124,7 +124,7 @@ class ConsulBookingStore(store.BookingStore):
         if not value.content.strip() and store.has_any_bookings(self.folder / store.LAST_GOOD_FILE):
             key, last_good = f"{self.kv_store.data_prefix}{BOOKINGS_FILE}", self.folder / store.LAST_GOOD_FILE
             message = f"{key} is empty in Consul, though {last_good} has bookings"
-            raise locks.LockedFileError(f"{message}: put that there with `consul kv put`, or write {{}}")
+            raise locks.LockedFileError(f"{message}: store that with `consul kv put`, or write {{}}")
         return value.content if value.content.strip() else b"{}\n"
 
     def read_unlocked(self) -> bytes:
@@ -139,7 +139,7 @@ class ConsulBookingStore(store.BookingStore):
         with store.open_booking_store_folder(self.folder) as folder:
             self.check_owner(folder)  # who may not write the copy may not book either
         if len(content) > self.max_bytes:
-            message = f"comments.json would have {len(content)} bytes, and Consul takes no more than {self.max_bytes}"
+            message = f"comments.json would have {len(content)} bytes; Consul's limit is {self.max_bytes}"
             raise locks.LockedFileError(message)
         try:
             if not self.kv_store.put(BOOKINGS_KEY, content, cas=self.modify_index):
@@ -150,10 +150,10 @@ class ConsulBookingStore(store.BookingStore):
                 value = self.kv_store.get(BOOKINGS_KEY)
             if value is None or value.content != content:
                 # another may have written since then what has ours in it
-                certainty = "so it is not sure that it was written"
+                certainty = "so the change may be missing"
                 if value and value.modify_index == self.modify_index:
-                    certainty = "and nothing was written so far"
-                raise locks.LockedFileError(f"{self.access.where} {error}, {certainty}: check again") from None
+                    certainty = "and nothing has been written"
+                raise locks.LockedFileError(f"{self.access.where} {error}, {certainty}: check the bookings") from None
         # it is booked; the next build renews the copy, or tells why
         with suppress(OSError, files.FileRefusedError, locks.LockedFileError):
             write_consul_store_copy(self.data_folder, BOOKINGS_FILE, content)

@@ -100,7 +100,7 @@ def hold_edit_copy(original: bytes) -> Iterator[tuple[Path, int]]:
         if not is_open and not has_edited_copy(copy, original):
             shutil.rmtree(copy.parent, ignore_errors=True)
             raise
-        where = f"nothing was written, and what you edited is in {copy}"
+        where = f"nothing was written; your version is in {copy}"
         if isinstance(error, CommandError):
             raise type(error)(f"{error.message}; {where}") from None
         with suppress(OSError):  # the terminal may be gone
@@ -151,7 +151,7 @@ def remove_left_edit_copies() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             elif not is_named:
                 named_path.touch(0o600)
-                left = f"what you edited before and never put in place is in {copy}"
+                left = f"an earlier version of yours that was not saved is in {copy}"
                 print_command_message(f"{left}; it is removed after a day")
 
 
@@ -193,7 +193,7 @@ def edit_until_valid(copy: Path, original: bytes, zone: tzinfo, lock: int) -> by
             return edited
         commands.print_booking_problems(problems, MAX_PROBLEMS, "more problems")
         if not commands.is_interactive_booking() or not commands.ask_booking_confirmation("Edit again?"):
-            raise CommandError("a file with new problems does not count")
+            raise CommandError("a file with new problems is not saved")
 
 
 def run_editor(copy: Path, lock: int) -> None:
@@ -226,5 +226,5 @@ def run_editor(copy: Path, lock: int) -> None:
         signal.signal(signal.SIGINT, old_handler)
     if code:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
-        hint = ": set EDITOR to one that is here" if code in (126, 127) else ""
+        hint = ": set EDITOR to an installed editor" if code in (126, 127) else ""
         raise CommandError(f"the editor ({clean_text(editor)}) {how}{hint}")

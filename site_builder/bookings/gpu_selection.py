@@ -47,12 +47,12 @@ def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str
             f"{booking.id} (until {format_booking_moment(booking.until.timestamp(), transaction.now)})"
             for booking in bookings.values()
         )
-        raise BookingRefusedError(f"that could be {choices}: name its id")
+        raise BookingRefusedError(f"more than one booking matches: give the id {choices}")
     for stored in matches:
         if stored.booking.gpu == "*" and (stored.booking.host, "*") not in places:
             booking = stored.booking
             raise BookingRefusedError(
-                f"booking {booking.id} is of all GPUs of {booking.host}: release the whole booking"
+                f"booking {booking.id} covers all GPUs of {booking.host}: release the whole booking"
             )
     return matches
 

@@ -130,7 +130,7 @@ def add_json_entries(document: JsonDocument, host: str, entries: Sequence[tuple[
     elif not isinstance(host_member.content, dict):
         if host_member.content:
             line = find_json_line_number(document.plain_json, host_member.start)
-            raise EntryPlacementError(f"line {line}: what stands under {host} is no booking")
+            raise EntryPlacementError(f"line {line}: the entry of {host} is not a booking")
         document = document.splice((host_member.value_start, host_member.end, "{}"))
     host_member = document.index_hosts()[host]
     new_gpus: dict[str, list[str]] = {}
@@ -271,7 +271,7 @@ def text_to_plain_json(text: str, problems: list[str]) -> str:
             seen: set[str] = set()
             for key, _ in pairs:
                 if key in seen:
-                    problems.append(f'the key "{clean_text(key)[:80]}" stands there twice; the last one counts')
+                    problems.append(f'the key "{clean_text(key)[:80]}" occurs twice; the last one counts')
                 seen.add(key)
         return members
 
@@ -299,7 +299,7 @@ def iterate_json_entries(text: str, problems: list[str]) -> Iterator[JsonEntry]:
         if not host.content:
             continue
         if not isinstance(host.content, (dict, list)):
-            problems.append(f"{name}: a host has a list of bookings, or an object by GPU")
+            problems.append(f"{name}: must be a list of bookings, or an object with a key per GPU")
             continue
         for gpu in index_json_members(text, host.value_start).values():
             key = clean_text(gpu.key).strip()[:MAX_NAME_CHARACTERS]
@@ -308,7 +308,7 @@ def iterate_json_entries(text: str, problems: list[str]) -> Iterator[JsonEntry]:
                     yield JsonEntry(name, key, member.content, member.value_start, member.end)
                 elif member.content:
                     location = f"line {find_json_line_number(text, member.value_start)}, {name}, GPU {key}"
-                    problems.append(f"{location}: a booking is an object with name, date and comment")
+                    problems.append(f"{location}: a booking must be an object with name, date and comment")
 
 
 def index_json_members(text: str, position: int) -> dict[str, JsonMember]:

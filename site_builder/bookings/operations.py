@@ -184,7 +184,7 @@ class ReleaseOperation:
         what = format_booking_places((booking.host, booking.gpu) for booking in transaction.affected)
         what += f" of {booking.name}" if transaction.can_see(booking) else ""
         if booking.rrule:
-            return f"{what} will not repeat any more; a repeat that has started runs to its end"
+            return f"{what} will no longer repeat; a repeat that has started runs to its end"
         since = ""
         if booking.since is not None and times.booking_time_to_epoch(booking.since) > now.epoch:
             since = f"from {times.format_booking_moment(booking.since, now, in_full=True)} "
@@ -217,7 +217,7 @@ class UndoOperation:
         present = transaction.list_logged_entries()
         for host, gpu, content in line["before"]:
             if [host, gpu, content] in present:
-                raise BookingRefusedError(f"{host}:{gpu} is already booked like that")
+                raise BookingRefusedError(f"{host}:{gpu} already has this booking")
             transaction.add_entries(host, (gpu, content))
         restored, current, others = find_undone_bookings(transaction)
         changed = [*restored, *removed]

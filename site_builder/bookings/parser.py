@@ -67,7 +67,7 @@ def iterate_parsed_bookings(text: str, zone: tzinfo, problems: list[str]) -> Ite
                     booking_id = f"x{blake2b(content, digest_size=4).hexdigest()}"
                 booking = replace(booking, id=booking_id)
         except Exception as error:  # a fault of ours costs the entry alone
-            booking, problem = None, describe_fault("the booking does not count", error)
+            booking, problem = None, describe_fault("the booking is ignored", error)
         if booking:
             yield entry, booking
         if problem:
@@ -88,7 +88,7 @@ def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:
     if not (name or end or text("comment")):
         return None, ""
     if not end:
-        return None, f"the booking of {name or 'nobody'} has no date, and does not count"
+        return None, f"the booking of {name or 'nobody'} has no date and is ignored"
     until, fault = dates.parse_date(end, zone)
     if until is None:
         return None, f'the date "{end}" {fault}'
@@ -96,7 +96,7 @@ def parse_booking(entry: JsonEntry, zone: tzinfo) -> tuple[Booking | None, str]:
     if fault:
         return None, f'the start "{start}" {fault}'
     if since and since >= until:
-        return None, f"the booking of {name or 'nobody'} ends before it begins, and does not count"
+        return None, f"the booking of {name or 'nobody'} ends before it begins and is ignored"
     rule_text, rrule, problem = text("rrule"), "", "" if name else "a booking has no name"
     if rule_text:
         rrule, fault = recurrence.parse_recurrence_rule(rule_text, zone) if since else ("", "needs a `from`")

@@ -67,7 +67,7 @@ class BookingService:
                 if transaction.commit(operation.kind):
                     return transaction
         path = find_bookings_file_in_data(self.settings.data)
-        raise LockedFileError(f"{path} was changed by others {MAX_ATTEMPTS} times meanwhile: try again")
+        raise LockedFileError(f"{path} keeps being changed by others: try again")
 
 
 def find_service_warnings(transaction: BookingTransaction) -> list[str]:
@@ -101,7 +101,7 @@ def find_unusual_values(operation: Operation, transaction: BookingTransaction) -
         end = format_booking_moment(booking.until, transaction.now, in_full=True)
         unusual.append(f"it ends more than a year from now, {end}")
     if (changes is None or changes.name) and not transaction.is_known_person(booking.name):
-        unusual.append(f"nobody called {booking.name} has been seen here")
+        unusual.append(f"{booking.name} is not a known user of these hosts")
     return unusual
 
 

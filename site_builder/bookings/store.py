@@ -62,7 +62,7 @@ class BookingStore:
                 break
             time.sleep(LOCK_POLL_INTERVAL_S)
         if has_any_bookings(self.folder / LAST_GOOD_FILE):  # then it was not meant to be empty or gone
-            fault = "is not there" if self.signature is None else "is empty"
+            fault = "is missing" if self.signature is None else "is empty"
             message = f"{self.folder / BOOKINGS_FILE} {fault}, though {LAST_GOOD_FILE} beside it has bookings"
             raise LockedFileError(f"{message}: copy that back, or write {{}}")
         return b"{}\n"
@@ -232,7 +232,7 @@ def replace_booking_store_file(
                 file.flush()
                 if not copy_booking_store_ownership(handle, owner):
                     message = f"{path} belongs to {files.find_file_owner_login(owner.st_uid)}"
-                    raise LockedFileError(f"{message}, who could not write it any more after you: {SHARED_GROUP_HINT}")
+                    raise LockedFileError(f"{message}, who could no longer write it after you: {SHARED_GROUP_HINT}")
                 # access lists and the like, as far as the new file can have them
                 with suppress(OSError, AttributeError):
                     for name in os.listxattr(path, follow_symlinks=False):

@@ -51,13 +51,15 @@ class TokenStore:
         if not content.strip() and self.path.exists():
             content = files.read_file_copy(self.path, MAX_TOKENS_BYTES)
             if not content:
-                message = f"{self.path} is empty: put your copy of it back, or remove it and make all tokens anew"
+                message = f"{self.path} is empty: restore your copy, or remove it and create all tokens again"
                 raise LockedFileError(message)
             self.problem = f"is empty: {files.COPY_USED_MESSAGE}"
         try:
             return parse_booking_tokens(content) if content else []
         except files.PARSE_ERRORS:
-            raise LockedFileError(f"{self.path} is damaged: mend it, or remove it and make all tokens anew") from None
+            raise LockedFileError(
+                f"{self.path} is damaged: repair it, or remove it and create all tokens again"
+            ) from None
 
     def create_token(self, name: str, now: float) -> str:
         """Create a token, and return it; it is stored only as a hash."""

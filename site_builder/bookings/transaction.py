@@ -95,7 +95,7 @@ class BookingTransaction:
         """Return an id that no booking has; a run chooses its own, to release a booking whose response was lost."""
         taken = {stored.booking.id for stored in self.list_bookings()}
         if run_id and run_id in taken:
-            raise BookingRefusedError(f"there is a booking {run_id} already")
+            raise BookingRefusedError(f"booking {run_id} already exists")
         while not run_id or run_id in taken:
             run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
         return run_id
@@ -131,7 +131,7 @@ class BookingTransaction:
         content = self.document.content
         limit = min(self.store.max_bytes, store.MAX_BOOKED_BYTES if kind == "book" else store.MAX_BOOKINGS_BYTES)
         if len(content) > limit:
-            message = f"comments.json is full: the limit is {limit} bytes, and it would have {len(content)}"
+            message = f"comments.json is full: the limit is {limit} bytes, but it would have {len(content)}"
             raise BookingRefusedError(message)
         entries = self.list_logged_entries()
         if not all(entry in entries for entry in self.entries_after):

@@ -169,7 +169,9 @@ class SparklineCache:
             if time.monotonic() > end if patient else count >= SPARKLINE_HOSTS_PER_BUILD:
                 break
             lines: dict[str, str] = {}
-            with self.faults.catch(f"{WWW_PREFIX}cards/{host}.html", "the lines of its GPUs could not be drawn"):
+            with self.faults.catch(
+                f"{WWW_PREFIX}cards/{host}.html", "the sparklines of its GPUs could not be rendered"
+            ):
                 lines = self.render_host(host, epoch)
             self.cached[host] = epoch, lines
             self.is_changed = True

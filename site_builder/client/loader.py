@@ -168,7 +168,7 @@ def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
             return bookings
         faults += [problem.what for problem in problems]
     path = find_bookings_file_in_data(settings.data)
-    raise FleetUnavailableError(f"{path} was {faults[0]}; so it is not known what is booked")
+    raise FleetUnavailableError(f"{path} was {faults[0]}; so the bookings are unknown")
 
 
 def load_machine_fleet(settings: Settings) -> Fleet:

@@ -101,7 +101,7 @@ def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuReq
     if gpu.state not in {"free", "booked"}:
         return gpu.state
     if gpu.is_avoided:
-        return "in trouble"
+        return "faulty"
     if gpu.identifier in requester.taken_keys:
         return "taken by another run"
     current = [booking for booking in gpu.bookings if booking.is_current(requester.now)]
@@ -190,7 +190,7 @@ def explain_no_gpu_to_pick(hosts: Iterable[FleetHost], request: GpuRequest, requ
     matching_gpus = [gpu for gpu in gpus if is_matching_vendor_and_model(gpu, request)]
     if not matching_gpus:
         property_name = "model" if any(request.vendor in {None, gpu.vendor} for gpu in gpus) else "maker"
-        return f"none of its {len(gpus)} GPUs is of that {property_name}" if gpus else "there is no GPU"
+        return f"none of its {len(gpus)} GPUs is of this {property_name}" if gpus else "no GPU"
     counts = Counter(explain_unpickable_gpu(gpu, request, requester) or "free" for gpu in matching_gpus)
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 

@@ -20,8 +20,8 @@ STATE_MARKS = {"free": "[ ]", "busy": "[~]", "held": "[-]", "booked": "[B]"}
 TROUBLE_MARK = "[!]"
 # The state of a GPU with instances, which have states of their own.
 MIG_STATE = "mig"
-# The state of a GPU that should be avoided, though it is not in use.
-TROUBLE_STATE = "in trouble"
+# The state of a GPU that has a critical problem, though it is not in use.
+TROUBLE_STATE = "faulty"
 RED_CODE = "31"
 STATE_COLOURS = {
     "free": "32",

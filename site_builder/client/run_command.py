@@ -328,7 +328,7 @@ def start_supervisor(
     try:
         code, message, booked_gpus = json.loads(content)
     except ValueError:
-        code, message, booked_gpus = 2, "the supervisor of the run has ended before it began", ()
+        code, message, booked_gpus = 2, "the supervisor of the run ended before the run began", ()
     return SupervisedRunOutcome(code, message, tuple(booked_gpus)), SupervisorConnection(end_run, messages)
 
 

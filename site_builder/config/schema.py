@@ -197,8 +197,7 @@ SETTING_TYPES = {
     "sentence": build_text_type(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "one line of at most 500 characters"),
     "listen address": LISTEN,
     "server names": SettingType(
-        f"but must be at most {MOST_SERVER_NAMES} names without ports, "
-        "separated by commas, such as gpus.lab.org",
+        f"but must be at most {MOST_SERVER_NAMES} names without ports, separated by commas, such as gpus.lab.org",
         parse_server_names_setting,
     ),
     "server path": build_text_type(

@@ -285,7 +285,9 @@ def load_conf_file(
         reason = getattr(error, "strerror", None) or "that is not a valid path"
         raise SettingsError(f"the settings file {shown_path} cannot be read: {reason}") from error
     if len(data) > MAX_CONF_BYTES:
-        raise SettingsError(f"the settings file {shown_path} is larger than {MAX_CONF_BYTES // 1024} KB and is not read")
+        raise SettingsError(
+            f"the settings file {shown_path} is larger than {MAX_CONF_BYTES // 1024} KB and is not read"
+        )
     values, file_warnings = parse_conf_file(data, str(path))
     has_secret = any(value.text for key, value in values.items() if key in SETTINGS and SETTINGS[key].is_secret)
     if has_secret and mode & stat.S_IROTH:

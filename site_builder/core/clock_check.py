@@ -69,8 +69,8 @@ def describe_clock_doubt(doubt: str, what: str) -> str:
     """Say in one sentence what is kept while the clock is in doubt, and how that ends."""
     hour, week = map(formatting.format_duration, (TRUST_AFTER_WITH_HOSTS_S, TRUST_AFTER_WITHOUT_HOSTS_S))
     return (
-        f"{doubt}: {what} until the hosts have confirmed this clock for {hour} or, without hosts, until it has run evenly "
-        f"for {week}; if `date` shows a wrong time, correct the clock"
+        f"{doubt}: {what} until the hosts have confirmed this clock for {hour} or, without hosts, until it has run "
+        f"evenly for {week}; if `date` shows a wrong time, correct the clock"
     )
 
 

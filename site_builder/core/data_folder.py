@@ -184,4 +184,6 @@ class CachedDataFile(Generic[Row]):
         return []
 
     def describe_fallback(self, what: str) -> str:
-        return what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} is used"
+        return (
+            what if self.content is None else f"{what}; its content of {format_local_time(self.content_time)} is used"
+        )

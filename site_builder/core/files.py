@@ -241,9 +241,7 @@ def refuse_foreign_folder(state: Path) -> None:
     refuse_folder_of_other_owner(path)
     if status.st_mode & OTHERS_WRITE:
         quoted = shlex.quote(str(path))
-        raise ForeignFolderError(
-            f"others can write to {path}: check what is in it, then run: chmod 700 {quoted}"
-        )
+        raise ForeignFolderError(f"others can write to {path}: check what is in it, then run: chmod 700 {quoted}")
 
 
 def refuse_folder_of_other_owner(folder: Path) -> None:

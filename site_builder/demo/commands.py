@@ -118,7 +118,7 @@ def prepare_demo_folder(folder: str | None, hidden: Path) -> Iterator[Path]:
         return
     place = Path(folder).absolute()
     if place.exists() and not (place / DEMO_MARK_FILE).exists() and (not place.is_dir() or any(place.iterdir())):
-        raise CommandError(f"{place} is in use for something else: name a folder that is new or empty")
+        raise CommandError(f"{place} is not a lab of `gpuboard demo`: choose a new or empty folder")
     place.mkdir(parents=True, exist_ok=True)
     (place / DEMO_MARK_FILE).touch()
     for name in ("data", "www", "state"):

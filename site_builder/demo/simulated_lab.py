@@ -221,7 +221,7 @@ class SimulatedLab:
 
     def build_settings(self) -> dict[str, str]:
         speed = self.speed
-        pace = "" if speed == 1 else f", {speed:g} times as fast, and so are its limits"
+        pace = "" if speed == 1 else f" at {speed:g} times normal speed, including its time limits"
         stale = max(1, round(30 / speed), math.ceil(self.round_s))  # on a slow machine the first of a round is old
         return {
             "GPUBOARD_NOTICE": f"Simulated{pace}: these hosts, people and jobs do not exist.",

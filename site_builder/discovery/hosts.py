@@ -146,7 +146,7 @@ def parse_hosts_json(data: bytes) -> ParsedFile[DiscoveredHost]:
         if not is_host_name(name):
             problems.append(f"'{shown_name}' is not a host name")
         elif full_name is not None and not isinstance(full_name, str):
-            problems.append(f"the full name of {shown_name} is not a text")
+            problems.append(f"the full name of {shown_name} is not text")
         else:
             hosts.append(DiscoveredHost(name, title=clean_host_text(full_name or "")[:MAX_TITLE_CHARACTERS] or None))
     if len(hosts) > MAX_HOSTS:
@@ -217,7 +217,7 @@ class ConsulHostList:
     def build_problem(self, what: str) -> Problem:
         if self.nodes is None:
             return Problem(self.where, f"{what}; there is no earlier list to use")
-        return Problem(self.where, f"{what}; the list of {format_local_time(self.nodes_time)} serves")
+        return Problem(self.where, f"{what}; the list of {format_local_time(self.nodes_time)} is used")
 
     def store_nodes(self, nodes: tuple[DiscoveredNode, ...]) -> None:
         """Store a good list; the file's time is when Consul last sent it."""
@@ -365,10 +365,10 @@ def match_discovered_nodes_to_hosts(
             if holder.node == node.node:
                 hosts[name] = node if holder is node else merge_discovered_nodes(holder, node)
                 break
-            problems.append(f"the nodes {holder.node} and {node.node} are both the host {name}: {holder.node} counts")
+            problems.append(f"the nodes {holder.node} and {node.node} are both the host {name}: {holder.node} is used")
         else:
             if not candidates:
-                problems.append(f"the node '{node.node[:80]}' is not shown: that cannot be the name of a host")
+                problems.append(f"the node '{node.node[:80]}' is ignored: not a valid host name")
     return hosts, problems
 
 

@@ -58,7 +58,7 @@ def group_fleet_bookings_by_host(
         # in a large fleet each search takes some ms
         similar = get_close_matches(host.lower(), lower_names, 1) if len(problems) < MAX_HINTS else []
         hint = f"; did you mean {lower_names[similar[0]]}?" if similar else ""
-        problems.append(Problem("data/comments.json", f"there is no host {host[:80]}{hint}"))
+        problems.append(Problem("data/comments.json", f"no host {host[:80]}{hint}"))
     return bookings_by_host, problems
 
 
@@ -68,9 +68,9 @@ def is_fleet_booking_expired(booking: Booking, now: Now) -> bool:
 
 
 def build_failed_booking_problem(booking: Booking, place: str) -> Problem:
-    """Build the problem of a booking that does not count because of a fault of ours."""
+    """Build the problem of a booking that is ignored because of a fault of ours."""
     gpu = "all GPUs" if booking.gpu == "*" else f"GPU {booking.gpu[:80]}"
-    what = f"{booking.host[:80]}, {gpu}: the booking of {booking.name[:80] or 'nobody'} does not count"
+    what = f"{booking.host[:80]}, {gpu}: the booking of {booking.name[:80] or 'nobody'} is ignored"
     return Problem("data/comments.json", describe_fault(what, place))
 
 

@@ -78,7 +78,7 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
         if idle_since is not None and now.has_passed(idle_since + limits.held_after):
             since = format_moment(datetime.fromtimestamp(idle_since, now.zone), now)
             memory = explain_state_process_memory(gpu_input) or explain_state_memory(gpu)
-            return "held", f"{memory} taken{explain_state_users(gpu_input)}, hardly used since {since}"
+            return "held", f"{memory} taken{explain_state_users(gpu_input)}, idle since {since}"
         return "busy", explain_busy_state(gpu_input, limits)
     if not gpu_input.has_process_list:
         return "unknown", explain_unreported_state(gpu_input)
@@ -93,11 +93,11 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
     if current:
         until = format_moment(max(booking.until for booking in current), now)
         names = format_names(list(dict.fromkeys(booking.name for booking in current if booking.name)))
-        return "booked", f"promised{f' to {names}' if names else ''} until {until}, and not used"
+        return "booked", f"booked{f' by {names}' if names else ''} until {until}, not in use"
     soon = find_soon_booking(gpu_input.bookings, limits, now)
     if soon and soon.since:
-        name = f" to {soon.name}" if soon.name else ""
-        return "free", f"until {format_moment(soon.since, now)}, then promised{name}"
+        name = f" by {soon.name}" if soon.name else ""
+        return "free", f"until {format_moment(soon.since, now)}, then booked{name}"
     if gpu.memory_used is None:
         return "free", "no process; the driver does not report its memory"
     return "free", f"no process, {format_size(gpu.memory_used)} in use"

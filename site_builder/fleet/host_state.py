@@ -52,7 +52,7 @@ EXIT_CODE_MEANINGS = {
 # The files that a state is decided from.
 STATE_FILES = ("host.txt", "gpus.csv", "processes.csv")
 NO_IDLE_TIMES = IdleTimes(0, {})
-NOT_UNDERSTOOD_REASON = "its files could not be understood"
+NOT_UNDERSTOOD_REASON = "its files could not be parsed"
 # Seconds after which a host with a fault of ours is tried again, though its files are the same.
 RETRY_AFTER_S = 60
 ToolFile = Union[ParsedFile[Gpu], ParsedFile[GpuProcessRow]]
@@ -125,7 +125,7 @@ def build_failed_host_status(
             gpu=drop_outdated_host_readings(gpu),
             model=(gpu.name or "GPU")[:MAX_MODEL_CHARACTERS],
             state="unknown",
-            reason="its host is failed",
+            reason="its host has failed",
         )
         for gpu in gpus
     )
@@ -194,7 +194,7 @@ def decide_host_state(
         return "maintenance", discovered.maintenance
     if snapshot.last_seen is None:
         if snapshot.gpus or snapshot.facts or snapshot.problems:
-            file = "its file of GPUs has not" if snapshot.is_legacy else "no complete host.txt has"
+            file = "its GPU file has not" if snapshot.is_legacy else "no complete host.txt has"
             return "unseen", f"{file} arrived yet"
         sources = formatting.format_names(discovered.listed_by)
         return "unseen", f"listed by {sources}, but it has never pushed" if sources else "it has never pushed"
@@ -203,7 +203,7 @@ def decide_host_state(
         consul = format_host_consul_note(discovered)
         return state, f"{reason}. {consul}" if consul else reason
     if not snapshot.gpus:
-        return "failed", "it pushes, but gpus.csv never arrived"
+        return "failed", "it pushes, but gpus.csv has never arrived"
     if not snapshot.gpus.rows:
         tools = formatting.format_names([result.tool for result in list_host_tool_results(snapshot.gpus)])
         return "failed", describe_host_tool_failures(snapshot.gpus) or f"{tools} reported no GPU"
@@ -225,7 +225,7 @@ def decide_host_state_by_age(
     if not now.has_passed(last_seen - limits.clock_off):
         return "stale", "its files are from the future: the clock of the machine with data/ is ahead of this one's"
     are_gone = snapshot.taken_at.keys() <= set(snapshot.missing_files)
-    gone = ", and its files are gone from data/" if are_gone else ""
+    gone = ", and its files are missing from data/" if are_gone else ""
     if now.has_passed(last_seen + limits.down_after):
         since = formatting.format_moment(datetime.fromtimestamp(last_seen, now.zone), now)
         return "down", f"no snapshot since {since}{gone}"
@@ -239,7 +239,7 @@ def decide_host_state_by_age(
             since = formatting.format_moment(datetime.fromtimestamp(max(0, taken_at), now.zone), now)
             if file == "host.txt" or snapshot.is_legacy:
                 return "stale", f"no snapshot since {since}{gone}"
-            return "stale", f"it pushes, but {file} is of {since}"
+            return "stale", f"it pushes, but {file} is from {since}"
     return "fresh", "its snapshots arrive"
 
 
@@ -258,7 +258,7 @@ def describe_host_tool_failures(file: ToolFile) -> str:
         if result.rc in EXIT_CODE_MEANINGS:
             ending = EXIT_CODE_MEANINGS[result.rc].format(result.tool)
         elif not result.rc:
-            ending = f"{result.tool} said" if messages else ""
+            ending = f"{result.tool} printed" if messages else ""
         advice = problems.advise_on_exit_code_problem(result) if result.rc not in EXIT_CODE_MEANINGS else ""
         sentences += filter(None, (f"{ending}: {messages}" if messages else ending, advice))
     return "; ".join(sentences)
@@ -275,7 +275,7 @@ def find_host_state_problems(
         yield Problem(name, f"the clock of this host is {offset} {direction}")
     if snapshot.missing_files:
         files = ", ".join(snapshot.missing_files)
-        yield Problem(f"data/{name}", f"gone: {files}; `gpuboard forget {name}` removes the host from the board")
+        yield Problem(f"data/{name}", f"missing: {files}; `gpuboard forget {name}` removes the host from the board")
     gpus, processes = snapshot.gpus, snapshot.processes
     if state == "fresh" and gpus and (failure := describe_host_tool_failures(gpus)):
         yield Problem(f"data/{name}/gpus.csv", failure)

@@ -256,7 +256,7 @@ def find_duplicate_uuids_in_summaries(uuids_by_host: Mapping[str, Iterable[str]]
         for uuid in uuids:
             owner = owners.setdefault(uuid, host)
             if owner != host:
-                problems.append(Problem(f"data/{host}/gpus.csv", f"{owner} reports the GPU {uuid} too"))
+                problems.append(Problem(f"data/{host}/gpus.csv", f"{owner} also reports the GPU {uuid}"))
     return problems
 
 

@@ -88,9 +88,9 @@ class ProblemFinder:
             if health.power_error:
                 problems.append(build_problem("power", health.power_error))
             if gpu.temperature is not None and health.fan_error:
-                problems.append(build_problem("fan", "its fan does not answer"))
+                problems.append(build_problem("fan", "its fan does not respond"))
             elif gpu.temperature is not None and gpu.fan_speed == 0 and gpu.temperature >= WARM_CELSIUS:
-                problems.append(build_problem("fan", "its fan stands still although the GPU is warm"))
+                problems.append(build_problem("fan", "its fan does not turn although the GPU is warm"))
         if overheating:
             problems.append(build_problem("hot", overheating[1]))
         for vendor, message in self.messages:

@@ -191,7 +191,7 @@ class HealthEventStore(StoredEventReader):
         minute = int(now) // MINUTE * MINUTE
         if minute == self.recorded_minute or self.history.recorded_at != minute:
             return
-        with self.history.catch_failure("events", now, "what it tells of the health of GPUs comes later"):
+        with self.history.catch_failure("events", now, "GPU health events will be recorded later"):
             if self.write_changes(metrics_by_host, minute, time.monotonic() + time_limit):
                 self.recorded_minute, self.last_good_minute = minute, None
             return
@@ -236,7 +236,7 @@ class HealthEventStore(StoredEventReader):
                         raise
                     except Exception as error:  # a fault of ours must not cost the other hosts
                         reason = f"internal error in gpuboard at {host} ({error!r:.200})"
-                        self.history.failures[failure_key] = (reason, "the health of its GPUs is not told")
+                        self.history.failures[failure_key] = (reason, "its GPU health events are not recorded")
                     self.compared_at[host] = minute
                     remaining.remove(host)
                     if time.monotonic() > deadline:

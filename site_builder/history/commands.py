@@ -77,7 +77,7 @@ def export(
     gpuboard export --since 2026-10-01 --until '2026-10-31 24:00' --json
     """
     if as_csv == as_json:
-        message = "say --csv or --json"
+        message = "use either --csv or --json"
         raise click.UsageError(message)
     settings = loaded.settings
     period = parse_export_period(since, until, step, datetime.now(settings.zone))

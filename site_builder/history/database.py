@@ -176,7 +176,7 @@ def describe_broken_databases(state: Path) -> list[Problem]:
     joined_names = " and ".join(names)
     is_emptied = all(is_emptied_file(state / name) for name in names)
     what = "was emptied" if is_emptied else "was damaged"
-    what += ", and a new one was started" if len(names) < MAX_BROKEN_FILES else " again and again"
+    what += ", and a new one was started" if len(names) < MAX_BROKEN_FILES else " repeatedly"
     return [Problem(DATABASE_WHERE, f"{what}: {joined_names} is the old one; delete it when you no longer need it")]
 
 

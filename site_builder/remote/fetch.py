@@ -117,12 +117,12 @@ def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> 
 
 def find_pulled_file_fault(content: bytes, name: str, file: str) -> str | None:
     if len(content) > MAX_SNAPSHOT_BYTES:
-        return f"has more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read"
+        return f"is larger than {MAX_SNAPSHOT_BYTES >> 20} MiB"
     header, _ = envelope.parse_snapshot_header(content, TASKS_BY_FILE[file])
     if header and header.host != name:
         return f"says host={terminal_text.clean_text(header.host)[:80]}: pull it by that name"
     problem = find_snapshot_fault(content, name, file)
-    return f"does not count: {problem}" if problem else None
+    return f"is ignored: {problem}" if problem else None
 
 
 def build_fetch_fallback_files(name: str, every: int, numbers: list[int], texts: list[bytes]) -> dict[str, bytes]:
@@ -206,7 +206,7 @@ class SshFetcher:
             if not code_count or len(numbers) != len(words):
                 raise UnexpectedFetchReplyError(" ".join([kind, *words]))
             if max(numbers[code_count:]) > MAX_SNAPSHOT_BYTES:
-                raise PullError(f"{name} has files of more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read")
+                raise PullError(f"{name} has files larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
             texts = [self.read_bytes(channel, size, deadline) for size in numbers[code_count:]]
             if kind == "plain":
                 return build_fetch_fallback_files(name, self.interval_s, numbers[:code_count], texts)
@@ -405,8 +405,8 @@ class HttpFetcher:
             place = f"{self.server}{self.url.path}{file}"
             if 300 <= response.status < 400:
                 location = terminal_text.clean_excerpt(response.headers.get("Location") or "elsewhere")
-                raise PullError(f"{place} leads to {location}, and nothing was fetched: use the final address")
-            reason = f"is answered with {response.status} {terminal_text.clean_excerpt(response.reason or '', 80)}"
+                raise PullError(f"{place} redirects to {location}, which is not followed: use that address")
+            reason = f"was answered with {response.status} {terminal_text.clean_excerpt(response.reason or '', 80)}"
             raise PullError(f"{place} {STATUS_MEANINGS.get(response.status, reason)}")
         if file == "host.txt":  # refused if it is old by the clock of the server, which is most often that of the host
             header = envelope.parse_snapshot_header(content, TASKS_BY_FILE[file])[0] if content else None
@@ -419,7 +419,7 @@ class HttpFetcher:
             taken_at, interval_s = self.last_snapshot or (now, 0)
             if now - taken_at > 3 * interval_s + 30:
                 age = format_duration(now - taken_at)
-                raise PullError(f"what {self.server} serves is {age} old: do the loops of gpu-check.sh run there?")
+                raise PullError(f"the files on {self.server} are {age} old: do the loops of gpu-check.sh run there?")
         return content
 
     def describe_error(self, error: Exception) -> str:
@@ -443,12 +443,12 @@ class HttpFetcher:
 
 def read_snapshot_body(response: http.client.HTTPResponse, deadline: float) -> bytes:
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise ValueError("it sends compressed files, although it was asked not to")
+        raise ValueError("it sends compressed files although it was asked not to")
     content = bytearray()
     while chunk := response.read1(CHUNK_BYTES):
         content += chunk
         if len(content) > MAX_SNAPSHOT_BYTES:
-            raise ValueError(f"it sends more than the {MAX_SNAPSHOT_BYTES >> 20} MiB that are read of a file")
+            raise ValueError(f"it sends a file larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError
     response.read()  # nothing is left; but only this frees the connection for the next question, or tells of a torn one

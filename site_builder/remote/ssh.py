@@ -91,7 +91,7 @@ class SshConnection(AbstractContextManager["SshConnection"]):
                     if channel.recv_ready():
                         out += channel.recv(CHUNK_BYTES)
                         if len(out) > max_bytes:
-                            raise SshError(f"{self.host.name} says more than the {max_bytes} bytes that are read")
+                            raise SshError(f"{self.host.name} printed more than {max_bytes} bytes")
                     elif channel.recv_stderr_ready():
                         chunk = channel.recv_stderr(CHUNK_BYTES)
                         err += chunk[: MAX_STDERR_BYTES - len(err)]

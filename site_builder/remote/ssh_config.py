@@ -71,7 +71,7 @@ def resolve_ssh_host(host: str, config: Path | None = None) -> SshHostConfig:
     options = ["-F", str(config)] if config else []
     result = run_openssh_program("ssh", *options, "-G", "--", host)
     if result.returncode:
-        raise SshError(f"ssh does not understand {host!r} or its own configuration: {extract_last_line(result.stderr)}")
+        raise SshError(f"ssh rejects {host!r} or its own configuration: {extract_last_line(result.stderr)}")
     values: dict[str, list[str]] = {}
     for line in result.stdout.splitlines():
         key, _, value = line.partition(" ")

@@ -127,7 +127,7 @@ def read_consul_targets(
     # whoever registers a service chooses its words: here they are no URL, no other user, no other port
     for name in [name for name, node in nodes_by_host.items() if not MACHINE_NAME.fullmatch(node.node)]:
         node = nodes_by_host.pop(name).node
-        unclear.append(f"the node '{node[:80]}' is left out: that is not a valid machine name")
+        unclear.append(f"the node '{node[:80]}' is ignored: not a valid machine name")
     messages = [f"{host_list.where} {problem.what}" for problem in problems]
     messages += [f"{host_list.where}: {what}" for what in unclear]
     is_new = host_list.nodes_time != previous_time

@@ -123,7 +123,7 @@ def load_report_for_command(settings: Settings, first: date, now: float) -> Coll
         weekly_report = collect.collect_report(settings, history, first, now)
         if weekly_report is None:
             first_day = read_first_history_day(history)
-            since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
+            since = "nothing is in it yet" if first_day is None else f"it begins on {first_day}"
             raise NegativeResultError(f"there is no history of {collect.format_report_week(first)} in {path}: {since}")
     except (OSError, collect.ReportCollectionError) as error:
         raise CommandError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
@@ -145,7 +145,7 @@ def choose_report_command_receivers(settings: Settings, names: Sequence[str]) ->
         config_files = ContactsAndRules(settings.alerts, settings.data, settings.www, settings.state)
         receivers = alert_report.list_report_receivers(config_files.read_rules()[0][WEEKLY_REPORT_RULE], channels)
         if not receivers:
-            hint = "set GPUBOARD_NOTIFY (docs/alerts.md), or say --to person:LOGIN"
+            hint = "set GPUBOARD_NOTIFY (docs/alerts.md), or use --to person:LOGIN"
             raise CommandError(f"no channel to send it to: {hint}")
         return receivers
     for name in names:

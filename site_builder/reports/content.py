@@ -181,14 +181,14 @@ def list_report_notes(report: CollectedReport) -> list[str]:
             "and not compared with other weeks."
         )
     if seen is not None and seen < 100:
-        notes.append(f"Coverage: {seen} % of GPU time was monitored; all other figures are of that time.")
+        notes.append(f"Coverage: {seen} % of GPU time was monitored; all other figures are for that time.")
     if report.usage.history_start:
         start = format_weekday_date(report.usage.history_start)
-        notes.append(f"History begins on {start}; nothing is known of the days before.")
+        notes.append(f"History begins on {start}; earlier days are missing.")
     if until:
         return notes
     if before is None:
-        notes.append("There is no data of the previous week.")
+        notes.append("There is no data for the previous week.")
     elif before.history_start:
         start = format_weekday_date(before.history_start)
         notes.append(f"History begins on {start}: the previous week is not complete.")

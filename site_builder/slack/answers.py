@@ -125,7 +125,7 @@ def answer_all(context: AnswerContext) -> SlackAnswer:
             if gpu.state == "busy":
                 use = users or "busy"
             elif gpu.is_avoided and gpu.state in {"free", "booked"}:
-                use = f"{gpu.state} (in trouble)"
+                use = f"{gpu.state} (faulty)"
             elif users and gpu.state in {"held", "conflict"}:
                 use = f"{users} ({gpu.state})"
             numbers_by_use.setdefault(use, []).append(gpu.place or gpu.index)

@@ -175,10 +175,10 @@ class SlackBot:
         try:
             return self.run_command(parse_bot_command(question.text), question)
         except FleetUnavailableError as error:
-            return SlackAnswer("I cannot tell", (str(error),), link=self.settings.url)
+            return SlackAnswer("I cannot read the board", (str(error),), link=self.settings.url)
         except SlackRequestError as error:
             self.report_once(str(error))
-            return SlackAnswer("Slack does not tell me who you are", (str(error),))
+            return SlackAnswer("I could not find out who you are", (str(error),))
         except Exception as error:
             self.report_once(f"a question failed: {type(error).__name__}: {error}; this is a bug")
             return SlackAnswer("something went wrong; the bot's log has the details for the admin")

@@ -107,7 +107,7 @@ def parse_envelope_header_line(line: bytes, task: str) -> tuple[SnapshotHeader |
         return None, "the first line is not a gpuboard snapshot header"
     version, reported_task, host, *numbers = match.groups()
     if version != "1":
-        return None, f"it is of version {version} of the snapshot format, which this gpuboard does not support"
+        return None, f"its snapshot format has version {version}, which this gpuboard does not support"
     if reported_task != task:
         return None, f"it is a snapshot of {reported_task}, not of {task}"
     time, every, took_ms, rc = map(int, numbers)
@@ -196,15 +196,15 @@ def parse_bundle(value: bytes, host: str) -> Bundle:
     try:
         content = decompressor.decompress(value, MAX_BUNDLE_BYTES + 1)
     except zlib.error:
-        return Bundle({}, problem="it is not in gzip" if value[:2] != b"\x1f\x8b" else "its gzip is damaged")
+        return Bundle({}, problem="it is not gzip data" if value[:2] != b"\x1f\x8b" else "its gzip data is damaged")
     if len(content) > MAX_BUNDLE_BYTES:
-        return Bundle({}, problem=f"it has more than the {MAX_BUNDLE_BYTES >> 20} MB that are read")
+        return Bundle({}, problem=f"it is larger than {MAX_BUNDLE_BYTES >> 20} MB")
     if not value:
         return Bundle({}, problem="it is empty")
     if not decompressor.eof:
         return Bundle({}, problem="its gzip data is cut off")
     if decompressor.unused_data:
-        return Bundle({}, problem="there is data after the end of its gzip")
+        return Bundle({}, problem="it has data after the end of its gzip data")
     texts = content.split(END_LINE)
     if texts.pop():
         return Bundle({}, problem=TORN_MESSAGE)

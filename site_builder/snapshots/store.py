@@ -203,7 +203,7 @@ class SnapshotStore:
                 continue
             newest = max(file.arrived_at for file in legacy.values())
             if native and max(file.arrived_at for file in native.values()) >= newest:
-                what = f"files of the original scripts that are older than data/{name}/, and not used; remove them"
+                what = f"files of the original scripts, older than data/{name}/ and not used: remove them"
                 hosts.append(HostFiles(name, native, problems=(Problem(f"data/{name}_*", what),)))
             else:
                 hosts.append(HostFiles(name, legacy, is_legacy=True))

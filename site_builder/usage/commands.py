@@ -142,7 +142,7 @@ def read_usage_stats(history: HistoryReader, settings: Settings, days: StatsDays
     usage = check_history_command_query(history, lambda: history.read_daily_usage(first, last, now))
     first_day = check_history_command_query(history, lambda: read_first_history_day(history))
     if not usage.seen:
-        since = "nothing is in it yet" if first_day is None else f"it begins with {first_day}"
+        since = "nothing is in it yet" if first_day is None else f"it begins on {first_day}"
         raise NegativeResultError(f"there is no history of {label} in {history.path.absolute()}: {since}")
     changes = check_history_command_query(history, lambda: read_history_gpu_set_changes(history))
     people = PeopleDirectory(NameFiles(settings.data, None).read_names()[0], {row.person for row in usage.shares})

@@ -271,9 +271,9 @@ def render_waste_table(items: Sequence[WasteItem], now: Now, width: int | None =
         if item.command:  # it is never cut, so that it can be copied
             lines.append(" " * (indent + 2) + flatten_terminal_text(item.command))
     total, unknown = sum_waste_hours(items)
-    lines += ["", align_waste_cells((format_waste_hours(total), "together"), [widths[0], len("together")], width)]
+    lines += ["", align_waste_cells((format_waste_hours(total), "total"), [widths[0], len("total")], width)]
     if unknown:
-        note = f"for {unknown} more nobody can know"
+        note = f"{unknown} more of unknown length"
         lines.append(align_waste_cells((UNKNOWN, note), [widths[0], measure_width(note)], width))
     return lines
 

@@ -352,6 +352,6 @@ def decide_waste_advice(candidate: WasteCandidate, people: Sequence[str]) -> tup
         return what, f"Find its owner on {host}:", command
     if candidate.kind == "unexplained":
         device = "/dev/nvidia" + ("*" if candidate.index is None else str(candidate.index).partition(":")[0])
-        return f"{memory} held, but by no process", f"Find its holder as root on {host}:", f"fuser -v {device}"
+        return f"{memory} held, but by no process", f"Find the process as root on {host}:", f"fuser -v {device}"
     owner = format_names(people) if people else "its owner"
     return f"{memory} held, idle", f"Ask {owner} whether it is still needed.", ""

@@ -36,7 +36,7 @@ WATCH_REQUEST_KEYS: dict[str, set[str]] = {"watch": {"when", "via", "until", "ch
 
 NO_CHANNELS_MESSAGE = "this board cannot send notifications: the admin must set GPUBOARD_MAIL or GPUBOARD_NOTIFY"
 RULE_OFF_MESSAGE = "the admin has turned these notifications off (rule `watch`)"
-NOT_CONFIGURED_MESSAGE = "not sure that this board sends notifications: the settings here do not say so"
+NOT_CONFIGURED_MESSAGE = "this board may not send notifications: the settings on this machine do not show it"
 
 
 def handle_board_request(service: BookingService, request: JsonRequest, user: BookingUser) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def handle_create_watch_request(transaction: BookingTransaction, request: JsonRe
     if requested_end := parse_request_time_field(request, "until", now):
         until = int(requested_end.timestamp())
         if requested_end.timestamp() <= now.epoch:
-            raise UnclearRequestError(f'"{request["until"]}" is over already')
+            raise UnclearRequestError(f'"{request["until"]}" has already passed')
         if requested_end.timestamp() > latest:
             raise UnclearRequestError(f"a notification can wait {store.MAX_DAYS} days at most: choose an earlier end")
     via = parse_request_text_field(request, "via", 20).lower()
@@ -106,14 +106,14 @@ def parse_board_request_gpus(transaction: BookingTransaction, request: JsonReque
         raise UnclearRequestError(message) from None
     ahead = transaction.hosts.settings.limits.soon
     if wanted_gpus.duration_s > ahead:
-        limit = f"the board looks {format_duration(ahead)} ahead at most"
+        limit = f"the board looks at most {format_duration(ahead)} ahead"
         raise BookingRefusedError(f"{limit}: ask for a shorter time")
     hosts = dict.fromkeys(transaction.hosts.find_host(host).lower() for host in wanted_gpus.hosts)
     wanted_gpus = wanted_gpus._replace(hosts=tuple(hosts))
     try:
         return store.parse_watched_gpus(store.format_watched_gpus(wanted_gpus))
     except moments.UnclearTimeError:  # a host has a name that no text can contain
-        raise UnclearRequestError(f"the host {', '.join(hosts)[:80]} cannot be named here: leave it out") from None
+        raise UnclearRequestError(f"the host {', '.join(hosts)[:80]} cannot be used here: omit it") from None
 
 
 def find_watch_availability_warning(wanted_gpus: WatchedGpus, transaction: BookingTransaction) -> str | None:
@@ -143,7 +143,7 @@ def check_watch_delivery(watch: Watch, transaction: BookingTransaction) -> str |
     contacts = load_contacts(settings)
     person_contacts = contacts.find_contacts(watch.name, watch.via)
     if not person_contacts and not contacts.is_complete:
-        return f"not sure that {watch.name} has a contact: the contacts cannot be read here"
+        return f"{watch.name} may have no contact: the contacts cannot be read here"
     alerts = settings.alerts
     can_send = {MAIL_KIND: bool(alerts.mail_url), SLACK_KIND: bool(alerts.slack.bot_token)}
     kinds = {contact.kind for contact in person_contacts if contact.is_url or can_send[contact.kind]}

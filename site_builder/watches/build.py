@@ -91,7 +91,7 @@ class WatchConditions:
         try:
             return free_gpus.find_gpus(watch.request)
         except Exception as error:
-            self.add_problem(describe_fault(f"watch {watch.id} of {watch.name} does not count", error))
+            self.add_problem(describe_fault(f"watch {watch.id} of {watch.name} is ignored", error))
             return []
 
     def add_problem(self, problem: str) -> None:
@@ -119,7 +119,7 @@ class WatchConditions:
         except LockedFileBusyError:
             return  # the next build does it
         except (LockedFileError, OSError) as error:  # the alert state remembers them: they are not reported again
-            self.add_problem(f"watches that are over stay there: {error}")
+            self.add_problem(f"ended watches could not be removed: {error}")
 
 
 class WatchFreeGpuIndex:

@@ -132,7 +132,7 @@ def parse_watched_gpus_text(text: str) -> WatchedGpus:
     rest, anywhere = extract_watch_pattern(ANYWHERE_PHRASE, rest)
     rest, one_host = extract_watch_pattern(ONE_HOST_PHRASE, rest)
     if anywhere and one_host:
-        raise UnclearTimeError("asks for one host and for several", *REQUEST_EXAMPLES)
+        raise UnclearTimeError("asks for one host and for several hosts", *REQUEST_EXAMPLES)
     rest, host_list = extract_watch_pattern(HOSTS_PHRASE, rest)
     hosts = tuple(dict.fromkeys(map(str.lower, HOST_SEPARATOR.split(host_list[1])))) if host_list else ()
     if len(hosts) > MAX_HOSTS:
@@ -150,7 +150,7 @@ def parse_watched_gpus_text(text: str) -> WatchedGpus:
     model = " ".join(word.upper() if word.islower() else word for word in model_words)
     memory_gb = int(memory[1]) if memory else 0
     if memory and not memory_gb:
-        raise UnclearTimeError("asks for no memory at all", *REQUEST_EXAMPLES)
+        raise UnclearTimeError("asks for 0 GB of memory", *REQUEST_EXAMPLES)
     is_on_one_host = not anywhere or count == 1 or bool(hosts)
     return WatchedGpus(count, model, memory_gb, hosts, duration_s, is_on_one_host)
 
@@ -190,10 +190,10 @@ def extract_watched_count(words: list[str]) -> tuple[int, list[str]]:
     if rest and COUNT_PATTERN.fullmatch(rest[0]) and int(rest[0]) <= MAX_GPUS:
         count = int(rest.pop(0))
         if not count:
-            raise UnclearTimeError("asks for no GPU at all", *REQUEST_EXAMPLES)
+            raise UnclearTimeError("asks for 0 GPUs", *REQUEST_EXAMPLES)
     behind = COUNT_AFTER_X.fullmatch(" ".join(rest))
     if behind and (count or not int(behind[2])):
-        raise UnclearTimeError("says twice how many" if count else "asks for no GPU at all", *REQUEST_EXAMPLES)
+        raise UnclearTimeError("gives the number twice" if count else "asks for 0 GPUs", *REQUEST_EXAMPLES)
     if behind:
         count, rest = int(behind[2]), behind[1].split()
     return count or spelled_count, rest
@@ -224,11 +224,11 @@ def parse_watches(data: bytes) -> ParsedFile[Watch]:
     for number, entry in enumerate(entries[:MAX_WATCHES], 1):
         watch, problem = parse_watch(entry)
         if watch and watches.setdefault(watch.id, watch) is not watch:
-            problem = f'there are two with the id "{watch.id}"; the first counts'
+            problem = f'two watches have the id "{watch.id}"; the first is used'
         if problem:
             problems.append(f"watch {number}: {problem}")
     if len(entries) > MAX_WATCHES:
-        problems.append(f"there are more than {MAX_WATCHES} watches; the rest does not count")
+        problems.append(f"there are more than {MAX_WATCHES} watches; the rest is ignored")
     return ParsedFile(tuple(watches.values()), problems=limit_problems(problems))
 
 
@@ -240,7 +240,7 @@ def parse_watch_entries(data: bytes) -> list[object]:
     except json.JSONDecodeError as error:
         raise WatchFileError(describe_json_error(error)) from None
     except (ValueError, RecursionError):
-        raise WatchFileError("it is no JSON in UTF-8, or nested too deeply") from None
+        raise WatchFileError("it is not JSON in UTF-8, or nested too deeply") from None
     if not isinstance(content, list):
         raise WatchFileError("it must be a list of watches: [ … ]")
     return content
@@ -249,23 +249,23 @@ def parse_watch_entries(data: bytes) -> list[object]:
 def parse_watch(entry: object) -> tuple[Watch | None, str]:
     """Return a watch, or why the entry does not count."""
     if not isinstance(entry, dict):
-        return None, "it is no object with id, name and when"
+        return None, "it is not an object with id, name and when"
     try:
         watch_id, name, text, via = (entry.get(key) for key in ("id", "name", "when", "via"))
         if not isinstance(watch_id, str) or not WATCH_ID.fullmatch(watch_id):
             return None, "it has no id of letters and digits"
         if not is_watch_person_name(name):
-            return None, "it names nobody"
+            return None, "it has no valid name"
         if via not in (None, "") and not (isinstance(via, str) and VIA_PATTERN.fullmatch(via)):
-            return None, "its way is no word such as mail"
+            return None, "its `via` is not a word such as mail"
         created_at, until = (
             dates.parse_date_with_offset(entry.get("made")),
             dates.parse_date_with_offset(entry.get("until")),
         )
         if created_at is None or until is None:
-            return None, "it does not say since when and until when"
+            return None, "it has no valid `made` and `until`"
         if not isinstance(text, str):
-            return None, "it does not say what for"
+            return None, "it has no valid `when`"
         try:
             request = parse_watched_gpus(text)
         except UnclearTimeError as error:
@@ -274,7 +274,7 @@ def parse_watch(entry: object) -> tuple[Watch | None, str]:
         end = min(int(until.timestamp()), made + MAX_LIFETIME_S)
         return Watch(watch_id, str(name), request, made, end, via or ""), ""
     except Exception as error:  # an error of ours affects this entry alone
-        return None, describe_fault("it does not count", error)
+        return None, describe_fault("it is ignored", error)
 
 
 def is_watch_person_name(name: object) -> bool:
@@ -325,7 +325,7 @@ class WatchStore:
                 after = change_entries(list(entries))
                 if after == entries or self.write(serialize_watches(after)):
                     return
-        message = f"{self.folder / WATCHES_FILE} was changed by others {MAX_ATTEMPTS} times meanwhile: try again"
+        message = f"{self.folder / WATCHES_FILE} keeps being changed by others: try again"
         raise LockedFileError(message)
 
     def read(self) -> bytes:
@@ -358,7 +358,7 @@ class WatchStore:
         try:
             is_written = self.kv_store.put(WATCHES_KEY, content, cas=self.modify_index)
         except ConsulUnavailableError as error:
-            message = f"{self.access.where} {error}, so it is not sure that it was written: check again"
+            message = f"{self.access.where} {error}, so the change may be missing: check your notifications"
             raise LockedFileError(message) from None
         if is_written:  # the next build updates the copy of this machine, or reports why not
             with suppress(OSError, files.FileRefusedError, LockedFileError):
@@ -374,7 +374,7 @@ class WatchStore:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if not os.access(name, os.W_OK, dir_fd=folder):
-                    reason = f"belongs to {files.find_file_owner_login(status.st_uid)}, and you may not write it"
+                    reason = f"belongs to {files.find_file_owner_login(status.st_uid)}, and you cannot write it"
                     raise LockedFileError(f"{self.folder / name} {reason}: {booking_store.ASK_ADMIN_HINT}")
                 return status
         return os.fstat(folder)

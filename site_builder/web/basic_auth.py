@@ -36,7 +36,7 @@ HASH_PATTERN = re.compile(
     r"|\{SHA\}[+/0-9A-Za-z]{27}="
 )
 NAME_PATTERN = re.compile(r"[^:\x00-\x20\x7f](?:[^:\x00-\x1f\x7f]{0,98}[^:\x00-\x20\x7f])?")
-RENEW_HINT = "make it anew with `htpasswd -B`"
+RENEW_HINT = "create it again with `htpasswd -B`"
 MAX_HTPASSWD_BYTES = 4 * 1024 * 1024
 HASH_SCHEMES = ("bcrypt", "sha512_crypt", "sha256_crypt", "apr_md5_crypt", "ldap_sha1")
 # bcrypt takes only so many bytes of a password, as htpasswd does.
@@ -50,9 +50,9 @@ WRONG_PASSWORD_COST = 6
 # Of the server's 64 threads, how many verify a new password, and how many more may wait for them.
 MAX_ACTIVE, MAX_WAITING = 2, 30
 MAX_LOGIN_BYTES = 1024  # bytes of a name and a password
-LOGIN_MESSAGE = "This board asks for a name and a password."
-WRONG_PASSWORD_MESSAGE = "This name and this password do not belong together here."  # noqa: S105
-OVERLOADED_MESSAGE = "Too many log in just now: try again in a moment."
+LOGIN_MESSAGE = "This board asks for a name and password."
+WRONG_PASSWORD_MESSAGE = "Wrong name or password."  # noqa: S105
+OVERLOADED_MESSAGE = "Too many people are logging in: try again in a moment."
 
 
 class PasswordFileError(Exception):
@@ -71,24 +71,23 @@ def parse_htpasswd(content: bytes) -> Mapping[str, str]:
         text = content.decode()
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
-        raise PasswordFileError(f"line {number} is no UTF-8: write the names in it anew") from None
+        raise PasswordFileError(f"line {number} is not UTF-8: write its name again") from None
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, rest = line.rstrip("\r").partition(":")
         if not colon or not NAME_PATTERN.fullmatch(name):
-            raise PasswordFileError(f"line {number} has no name, a colon and a hash: {RENEW_HINT}")
+            raise PasswordFileError(f"line {number} is not NAME:HASH: {RENEW_HINT}")
         hashed = rest.partition(":")[0]  # nginx allows a comment after another colon
         if not HASH_PATTERN.fullmatch(hashed):
             raise PasswordFileError(
-                f"line {number}: the password of {name} stands there in plain text, or as a hash that is not taken: "
-                f"{RENEW_HINT}"
+                f"line {number}: the password of {name} is in plain text or has an unsupported hash: {RENEW_HINT}"
             )
         if name in hashes:
-            raise PasswordFileError(f"line {number}: {name} stands in line {lines[name]} already: remove one of them")
+            raise PasswordFileError(f"line {number}: {name} is also in line {lines[name]}: remove one of them")
         hashes[name], lines[name] = hashed, number
     if not hashes:
-        raise PasswordFileError("nobody stands in it: `htpasswd -B` adds a person")
+        raise PasswordFileError("it is empty: `htpasswd -B` adds a person")
     return hashes
 
 
@@ -168,7 +167,7 @@ class PasswordFile:
                     self.signature = signature
                 if self.last_message != str(error):
                     self.last_message = str(error)
-                    self.report(f"{error}; until then the passwords of before count")
+                    self.report(f"{error}; until then the previous passwords are used")
             return self.verifier
 
     def read_passwords(self) -> tuple[files.FileSignature | None, PasswordVerifier]:
@@ -189,7 +188,7 @@ class PasswordFile:
             for name, hashed in hashes.items():
                 if hashed.startswith("$2") and int(hashed.split("$")[2]) not in BCRYPT_COSTS:
                     costs = f"from {BCRYPT_COSTS[0]} to {BCRYPT_COSTS[-1]}"
-                    raise PasswordFileError(f"the cost in the hash of {name} is not one {costs}: {RENEW_HINT}")
+                    raise PasswordFileError(f"the cost in the hash of {name} is not {costs}: {RENEW_HINT}")
                 try:
                     self.hash_context.needs_update(hashed)
                 except ValueError:

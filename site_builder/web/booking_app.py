@@ -54,8 +54,8 @@ UNKNOWN_CALLER_MESSAGE = (
     "you are not signed in: log in to the board, or use a token, which the admin creates with `gpuboard token NAME`"
 )
 WRONG_TOKEN_MESSAGE = "unknown or revoked token: ask the admin for a new one"  # noqa: S105 # a sentence
-TOO_MANY_FIELDS_MESSAGE = "too many fields in the address: only ?host=NAME and ?person=NAME are understood"
-BAD_SETTINGS_MESSAGE = "the booking service has wrong settings: the admin finds the reason in the server's log"
+TOO_MANY_FIELDS_MESSAGE = "too many fields in the address: only ?host=NAME and ?person=NAME are allowed"
+BAD_SETTINGS_MESSAGE = "the booking service has wrong settings: the server's log has the reason for the admin"
 # Of the server's 64 threads, the number that handle bookings at once, and that wait (a class that books at the same
 # moment); the others are left for the board.
 MAX_ACTIVE, MAX_WAITING = 4, 44
@@ -157,7 +157,7 @@ class BookingApplication:
             return send_booking_json(environ, start_response, error.status, {"error": str(error)}, *error.headers)
         except Exception as error:  # the caller never sees where it happened
             self.report_once(f"a booking failed: {type(error).__name__}: {error}; this is a bug")
-            message = "internal error: the admin finds the reason in the server's log"
+            message = "internal error: the server's log has the reason for the admin"
             return send_booking_json(environ, start_response, 500, {"error": message})
 
     def build_response(self, environ: WSGIEnvironment) -> dict[str, Any]:

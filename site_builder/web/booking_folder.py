@@ -57,11 +57,11 @@ def separate_booking_folder(settings: Settings, report: Callable[[str], None]) -
     begun = os.path.lexists(data / NEW_FOLDER)
     if writers and not data_folder.is_data_folder_ours(data):
         problem = f"{writers} can put links into {data}, which is not this user's"
-        raise BookingFolderError(f"{problem}: its owner must call chmod go-w {data}")
+        raise BookingFolderError(f"{problem}: its owner must run chmod go-w {data}")
     if (writers or begun) and data_folder.find_bookings_folder_in_data(data) == data:
         if os.path.lexists(data / BOOKINGS):
             problem = f"{data / BOOKINGS} must be a folder of the owner of {data}"
-            raise BookingFolderError(f"{problem}: remove it, or give it to them")
+            raise BookingFolderError(f"{problem}: remove it, or change its owner")
         make_booking_folder(data)
         close_data_folder(data)
         with (
@@ -80,7 +80,7 @@ def separate_booking_folder(settings: Settings, report: Callable[[str], None]) -
             os.fsync(folder)
             os.rename(NEW_FOLDER, BOOKINGS, src_dir_fd=top, dst_dir_fd=top)
             os.fsync(top)
-        report(f"Bookings are in {data / BOOKINGS} now, which {writers or 'the group'} can write to.")
+        report(f"Bookings are now in {data / BOOKINGS}, which {writers or 'the group'} can write to.")
     if data_folder.find_bookings_folder_in_data(data) != data and data_folder.is_data_folder_ours(data):
         take_over_into_booking_folder(settings)
     if writers:
@@ -174,8 +174,8 @@ def take_over_bookings(settings: Settings, left: bytes, base: bytes | None) -> N
     try:
         BookingService(settings).execute(INSTALLER_USER, EditOperation(base or b"{}\n", left))
     except (BookingRefusedError, BookingsUnreadableError, LockedFileError) as why:
-        what = f"{data / BOOKINGS_FILE} has bookings that {book.folder / BOOKINGS_FILE} has not"
-        raise BookingFolderError(f"{what}: {why}; add them by `gpuboard edit`, and remove it") from None
+        what = f"{data / BOOKINGS_FILE} has bookings that are missing in {book.folder / BOOKINGS_FILE}"
+        raise BookingFolderError(f"{what}: {why}; add them with `gpuboard edit`, then remove it") from None
 
 
 def take_over_watches(settings: Settings, left: bytes, base: bytes | None) -> None:
@@ -269,7 +269,7 @@ def hold_folder_lock(folder: int, path: Path) -> Iterator[None]:
 def read_booking_folder_file(folder: int, path: Path, name: str) -> bytes | None:
     """Read a plain file in an open folder; None if it is not there."""
     if data_folder.is_moved_data_file_link(path / name):
-        problem = f"{path / BOOKINGS} is not there, though {name} leads to it"
+        problem = f"{path / BOOKINGS} is missing, though {name} links to it"
         raise BookingFolderError(f"{problem}: put it back, or remove {path / name}")
     try:
         return files.read_file(name, folder, MAX_FILE_BYTES)[1] if files.read_signature(name, folder) else None

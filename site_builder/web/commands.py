@@ -122,7 +122,7 @@ def serve_live_board(
                 thread.join()
         finally:
             end_process(process, 10)
-    raise CommandError("the builder has ended, so the board stops")
+    raise CommandError("the builder has ended, so the board is no longer served")
 
 
 def check_htpasswd_option(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:

@@ -51,7 +51,7 @@ def resolve_compat_path(path: str, path_parts: list[str], query: str) -> list[st
         return [text_file] if text_file else path_parts
     numbers = iterate_compat_query_values(query, "fetch_num")
     if path_parts[0] == STATES_FOLDER and not all(map(FETCH_NUM_PATTERN.fullmatch, numbers)):
-        raise CompatQueryError("fetch_num must be a whole number from 1 on.")
+        raise CompatQueryError("fetch_num must be a whole number of at least 1.")
     return [*path_parts[:-1], find_compat_index_file(path_parts)] if path.endswith("/") else path_parts
 
 
@@ -93,7 +93,7 @@ class CompatHistory:
     def __call__(self, content: bytes, entry_count: int) -> bytes:
         """Return the file with up to `entry_count` entries; raise OSError if too many clients ask at once."""
         if not self.active.acquire(blocking=False):
-            raise BlockingIOError(errno.EAGAIN, "too many ask for the past of hosts at once")
+            raise BlockingIOError(errno.EAGAIN, "too many requests for the history of hosts at once")
         try:
             with suppress(ValueError, LookupError, TypeError, AttributeError):  # a file that is not ours stays as it is
                 ((host, body),) = orjson.loads(content).items()

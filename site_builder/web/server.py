@@ -44,8 +44,7 @@ UNKNOWN_NAME_MESSAGE = (
 )
 
 CLEARTEXT_WARNING = (
-    "passwords cross the network in the clear: let it listen on 127.0.0.1, and put a web server with TLS before it "
-    "(docs/webservers.md)"
+    "passwords are sent unencrypted: listen on 127.0.0.1, behind a web server with TLS (docs/webservers.md)"
 )
 CHOOSE_ADDRESS_HINT = "choose another with --listen or GPUBOARD_LISTEN"
 MAX_CONNECTIONS = 1000
@@ -196,7 +195,7 @@ class ServerRequestParser(HTTPRequestParser):
             raise ParsingError("both Content-Length and Transfer-Encoding")
         super().parse_header(header_plus)
         if "TRANSFER_ENCODING" in self.headers:  # left there by waitress in a request that is not HTTP/1.1
-            raise ParsingError("Transfer-Encoding is of HTTP/1.1")
+            raise ParsingError("Transfer-Encoding needs HTTP/1.1")
 
 
 class ServerChannel(HTTPChannel):
@@ -376,7 +375,7 @@ def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.soc
                 raise CommandError(describe_server_listen_error(error, address, port)) from None
         else:
             if port != first:
-                print_command_message(f"port {first} is taken, so it is {port}")
+                print_command_message(f"port {first} is taken: using {port}")
             return sock
     raise CommandError(f"no port from {first} to {port} is free on {address}: choose another with --listen")
 
@@ -406,7 +405,9 @@ def list_server_start_messages(sock: socket.socket, settings: Settings, is_termi
 def list_server_booking_warnings(sock: socket.socket, settings: Settings) -> list[str]:
     policy = settings.booking_policy
     is_open = policy.url is not None and policy.is_open and not settings.htpasswd and not is_server_local_only(sock)
-    return ["anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"] if is_open else []
+    return (
+        ["anybody who can reach it can book under any name; to prevent that: GPUBOARD_BOOK_OPEN=no"] if is_open else []
+    )
 
 
 def describe_server_listen_error(error: OSError, address: str, port: int) -> str:

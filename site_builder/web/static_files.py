@@ -75,21 +75,21 @@ SAFE_QUERY_CHARACTERS = "!$%&'()*+,-./:;=?@_~"  # what may stand in a query as i
 QUALITY_PATTERN = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
 
 STATUS_MESSAGES = {
-    400: "This request cannot be understood.",
-    403: "The server has no right to read this file.",
-    404: "There is no such page here.",
-    405: "Only GET and HEAD are answered here.",
-    406: "This file cannot be sent in a form that was asked for.",
-    413: "A request with a body, or with so long a one, is not answered here.",
-    431: "The header of this request is too long.",
-    501: "This form of request is not known here.",
-    503: "This file cannot be read just now; try again in a moment.",
+    400: "This request is invalid.",
+    403: "The server is not allowed to read this file.",
+    404: "There is no such page.",
+    405: "Only GET and HEAD are allowed.",
+    406: "This file is not available in an accepted encoding.",
+    413: "The request has a body, or one that is too large.",
+    431: "The request header is too long.",
+    501: "This kind of request is not supported.",
+    503: "This file cannot be read right now; try again in a moment.",
 }
 NOT_BUILT_MESSAGE = (
     "The board has not been built yet: run <code>gpuboard build</code> on the web host. "
-    "This page looks again every 10 seconds."
+    "This page tries again every 10 seconds."
 )
-UNKNOWN_STATUS_MESSAGE = "Something went wrong here; the admin can read what on the server."
+UNKNOWN_STATUS_MESSAGE = "Something went wrong; the server's log has the reason for the admin."
 REFRESH_TAG = f"<meta http-equiv=refresh content={RETRY_AFTER_S}>"
 
 
@@ -246,7 +246,7 @@ class StaticSite:
                 if error.errno in NOT_FOUND_ERRNOS:
                     return build_static_error_response(404)
                 where = self.www.joinpath(*path_parts)
-                self.report_once(f"{where} cannot be read: {error.strerror}; whoever asks for it gets an error")
+                self.report_once(f"{where} cannot be read: {error.strerror}; requests for it fail")
                 if error.errno in (errno.EACCES, errno.EPERM):
                     return build_static_error_response(403)
                 return build_static_error_response(503, retry_header)
@@ -278,7 +278,7 @@ class StaticSite:
             location = f"./{quote(path_parts[-1])}/"
             if query:
                 location += f"?{quote(query, safe=SAFE_QUERY_CHARACTERS, encoding='latin-1')}"
-            sentence = "This page stands in a folder: a slash is missing."
+            sentence = "This address is a folder: add a slash."
             return build_static_error_response(308, ("Location", location), sentence=sentence)
         finally:
             os.close(handle)

@@ -568,7 +568,9 @@ def test_delivery_problems_are_a_sentence_for_each_receiver() -> None:
         "a notification waits for channel lab: connection refused",
         "a notification was given up for person alice: no way to alice is known",
     ]
-    assert queue.describe_queue_problems(after, 1000 + DAY) == ["2 notifications wait for channel lab: connection refused"]
+    assert queue.describe_queue_problems(after, 1000 + DAY) == [
+        "2 notifications wait for channel lab: connection refused"
+    ]
     assert queue.describe_queue_problems(content, 1700) == [
         "2 notifications wait for channel lab: no process sends them",
         "a notification waits for person alice: no process sends them",

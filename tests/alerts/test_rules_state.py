@@ -189,7 +189,9 @@ def test_a_booking_that_was_made_longer_is_still_no_longer_broken() -> None:
     simulator = AlertSimulator()
     assert len(simulator.titles(broken)) == 1
     assert simulator.titles(broken._replace(until=START + 4 * HOUR)) == []
-    assert simulator.titles(after=2 * HOUR) == ["alice: your booking of atlas:0 is no longer in conflict, after 2 h 2 min"]
+    assert simulator.titles(after=2 * HOUR) == [
+        "alice: your booking of atlas:0 is no longer in conflict, after 2 h 2 min"
+    ]
 
 
 def test_a_host_that_is_no_longer_shown_is_not_back() -> None:

@@ -146,7 +146,7 @@ def test_files_of_the_original_scripts_make_a_board(lab: Lab) -> None:
 def test_the_same_gpu_on_two_hosts_is_reported(lab: Lab) -> None:
     lab.host("atlas")
     lab.host("hydra")
-    assert words(lab.build()) == "data/hydra/gpus.csv: atlas reports the GPU GPU-0 too"
+    assert words(lab.build()) == "data/hydra/gpus.csv: atlas also reports the GPU GPU-0"
 
 
 def test_bookings_show_the_time_left_and_grey_for_two_days(lab: Lab) -> None:

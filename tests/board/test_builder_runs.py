@@ -79,7 +79,7 @@ def test_out_of_disk_the_old_page_stays_whole_and_one_sentence_says_why(lab: Lab
         lab.host("hydra", "".join(gpu(n, uuid=f"GPU-{n}-{'x' * 60}") for n in range(60)))
         result = gpuboard(lab, "build")
         assert (result.returncode, lab.page()) == (2, before)
-        assert "could not be written: No space left on device; the page stays as it is" in result.stderr
+        assert "could not be written: No space left on device; the site was not updated" in result.stderr
         assert len(result.stderr.splitlines()) == 1
         (lab.www / "filler").unlink()
         assert gpuboard(lab, "build").returncode == 0
@@ -137,7 +137,7 @@ def test_an_empty_share_keeps_the_hosts_on_the_board(lab: Lab) -> None:
     lab.data.mkdir()
     lab.build(after=700)
     assert lab.host_status("atlas")["state"] == "down"
-    assert "its files are gone from data/" in lab.host_status("atlas")["reason"]
+    assert "its files are missing from data/" in lab.host_status("atlas")["reason"]
 
 
 # Again and again

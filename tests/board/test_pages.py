@@ -336,7 +336,7 @@ def test_a_hostile_name_of_a_gpu_is_shown_as_text(attacked: Page, name: str) -> 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_in_an_attribute_stays_there(attacked: Page, name: str) -> None:
     title = attacked.locator(f"[id='{name}'] tr.free td:nth-child(2)").get_attribute("title") or ""
-    assert is_shown(title.partition("then promised to ")[2], HOSTILE[name])
+    assert is_shown(title.partition("then booked by ")[2], HOSTILE[name])
 
 
 def test_hostile_text_makes_no_element_and_runs_nothing(attacked: Page) -> None:

@@ -86,7 +86,7 @@ def test_a_builder_that_may_not_write_data_says_so_on_the_page(lab: Lab) -> None
     path = lab.data / "comments.json"
     (lab.data / "bookings.log").mkdir()
     (problem,) = move(lab, ENDED + 40 * DAY)
-    assert problem.startswith("bookings that are long over could not be moved away: ")
+    assert problem.startswith("old bookings could not be moved to the archive: ")
     assert "atlas" in path.read_text()
 
 

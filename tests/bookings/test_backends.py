@@ -102,7 +102,7 @@ def test_times_are_those_of_whoever_books_and_another_clock_is_reported(lab: Lab
         words = ("book", "atlas:0", "--from", "2040-07-02 9:00", "--for", "1h")
         finished = done(tmp_path / "away", *words, **me)
     assert entries(lab)["atlas"]["0"]["from"] == "2040-07-02 16:00+09:00"
-    assert "the board's clock is at +0900" in finished.stderr
+    assert "the board's time zone is +0900" in finished.stderr
 
 
 def test_a_named_folder_comes_before_the_address_of_the_settings(lab: Lab, tmp_path: Path) -> None:
@@ -187,16 +187,20 @@ def book_at(folder: Path, url: str, *words: str) -> subprocess.CompletedProcess[
         (lambda handler: send(handler, 404, b"no"), 2, "there is nothing at"),
         (lambda handler: send(handler, 200, b"<html>"), 2, "did not answer like a gpuboard"),
         (lambda handler: send(handler, 200, []), 2, "did not answer like a gpuboard"),
-        (lambda handler: send(handler, 200, {"hosts": []}), 2, "is not that of a gpuboard"),
+        (lambda handler: send(handler, 200, {"hosts": []}), 2, "is not from a gpuboard"),
         (lambda handler: send(handler, 200, {**BOARD, "book": None}), 2, "takes no bookings"),
         (lambda handler: send(handler, 200, {**BOARD, "book": "//127.0.0.2/x"}), 2, "to another server"),
         (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), 2, "did not answer like a gpuboard"),
         (lambda handler: send(handler, 302, b"", Location="http://127.0.0.2/"), 2, "leads to http://127.0.0.2/"),
         (board(lambda handler: send(handler, 307, b"", Location="/other")), 2, "leads to"),
         (board(lambda handler: send(handler, 200, {})), 2, "did not answer like a gpuboard"),
-        (board(lambda handler: send(handler, 200, {"said": "x", "bookings": [{}]})), 2, "did not answer like a gpuboard"),
+        (
+            board(lambda handler: send(handler, 200, {"said": "x", "bookings": [{}]})),
+            2,
+            "did not answer like a gpuboard",
+        ),
         (board(lambda handler: send(handler, 200, b"no gzip", Content_Encoding="gzip")), 2, "did not answer like"),
-        (board(lambda handler: send(handler, 401, {"error": "who?"})), 2, "who?; GPUBOARD_TOKEN is what was sent"),
+        (board(lambda handler: send(handler, 401, {"error": "who?"})), 2, "who?; GPUBOARD_TOKEN was sent"),
         (board(lambda handler: send(handler, 400, {"error": "what?"})), 2, "gpuboard: what?"),
         (board(lambda handler: send(handler, 403, {"error": "not yours"})), 1, "gpuboard: not yours"),
         (board(lambda handler: send(handler, 409, {"error": "taken \x1b[2J"})), 1, "gpuboard: taken ?[2J"),
@@ -286,6 +290,6 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sen
         there.server.socket = context.wrap_socket(there.server.socket, server_side=True)
         finished = book_at(tmp_path, plain)
         assert (finished.returncode, there.heard) == (2, [])
-        assert "cannot be trusted" in finished.stderr
+        assert "is not trusted" in finished.stderr
         trusted = run_gpuboard(tmp_path, "bookings", "--url", plain, SSL_CERT_FILE=str(cert))
         assert "did not answer like a gpuboard" in trusted.stderr

@@ -90,7 +90,11 @@ def test_json_has_what_was_booked(lab: Lab, tmp_path: Path) -> None:
         (("book", "atlas:0", "--for", "2"), 2, '"2" has no unit: write "2h" or "2d"'),
         (("book", "atlas:0", "--for", "2h", "--model", "H100"), 2, "--model needs --any"),
         (("book", "atlas:0", "--for", "2h", "--repeat", "tue"), 2, '--repeat needs the first time: --from "tue 9:00"'),
-        (("book", "atlas:0", "--for", "2h", "--from", "9:00", "--repeat", "often"), 2, '"often" is not a valid repetition'),
+        (
+            ("book", "atlas:0", "--for", "2h", "--from", "9:00", "--repeat", "often"),
+            2,
+            '"often" is not a valid repetition',
+        ),
         (("book", "atlsa", "--for", "2h"), 1, "did you mean atlas?"),
         (("book", "atlas:9", "--for", "2h"), 1, "atlas has no GPU 9, only GPUs 0 to 3"),
         (("book", "atlas:0", "--until", "2001-01-01 10:00"), 1, "is before the start"),

@@ -137,7 +137,7 @@ def test_the_first_booking_puts_those_of_data_into_consul(
     report = build(second_host, access)
     assert names((second_host.data / "comments.json").read_bytes()) == ["alice", "carol"]
     assert names((second_host.data / "comments.json.by-hand").read_bytes()) == ["dave"]
-    assert "data/comments.json: was changed by hand, but lives in Consul" in report
+    assert "data/comments.json: was edited by hand, but is stored in Consul" in report
 
 
 def build(lab: Lab, access: ConsulAccess) -> str:
@@ -169,7 +169,7 @@ def test_the_commands_book_change_release_and_edit_there(
         first_folder, "book", "atlas:0", "--for", "1h", GPUBOARD_KV=f"consul://127.0.0.1:{free_port()}/x"
     )
     assert away.returncode == 2
-    assert "bookings live there, and nothing is written until it answers" in away.stderr
+    assert "bookings are stored there, and nothing is written until it answers" in away.stderr
     assert done(first_folder, "bookings", GPUBOARD_KV=f"consul://127.0.0.1:{free_port()}/x").stdout is not None
 
 
@@ -191,7 +191,7 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
 
     monkeypatch.setattr(KvStore, "put", never)
     with pytest.raises(
-        LockedFileError, match="does not answer within 3 s, and nothing was written so far: check again"
+        LockedFileError, match="does not answer within 3 s, and nothing has been written: check the bookings"
     ):
         book(two[0], access, ALICE, "atlas:1")
     assert names(store.get("data/comments.json")) == ["alice"]
@@ -203,7 +203,7 @@ def test_where_the_answer_to_a_write_is_lost_it_is_looked_for(
         raise ConsulUnavailableError("does not answer within 3 s")
 
     monkeypatch.setattr(KvStore, "put", overtaken)
-    with pytest.raises(LockedFileError, match="so it is not sure that it was written: check again"):
+    with pytest.raises(LockedFileError, match="so the change may be missing: check the bookings"):
         book(two[0], access, ALICE, "atlas:1")
 
 
@@ -214,7 +214,7 @@ def test_a_value_that_somebody_emptied_is_not_taken_for_no_bookings(
     book(two[0], access, ALICE, "atlas:0")
     build(two[0], access)
     store.put("data/comments.json", b"")
-    with pytest.raises(LockedFileError, match=r"is empty in Consul, though .* has bookings: put that there"):
+    with pytest.raises(LockedFileError, match=r"is empty in Consul, though .* has bookings: store that"):
         book(two[0], access, BOB, "atlas:0")
     store.put("data/comments.json", b"{}")
     book(two[0], access, BOB, "atlas:0")
@@ -231,7 +231,7 @@ def test_where_others_always_come_first_it_ends(
     store: Hosts, access: ConsulAccess, two: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KvStore, "put", lambda *_, **__: False)
-    with pytest.raises(LockedFileError, match="was changed by others 5 times meanwhile: try again"):
+    with pytest.raises(LockedFileError, match="keeps being changed by others: try again"):
         book(two[0], access, ALICE, "atlas:0")
     assert store.get("data/comments.json") is None
 

@@ -227,7 +227,7 @@ def test_an_edit_that_is_ended_keeps_what_was_edited(lab: Lab, tmp_path: Path) -
     terminal, copy = edit_until(tmp_path, CHANGES, **temporary(tmp_path))
     terminal.process.send_signal(signal.SIGTERM)
     _, output = terminal.end()
-    assert f"nothing was written, and what you edited is in {copy}" in output
+    assert f"nothing was written; your version is in {copy}" in output
     assert ("zoe" in copy.read_text(), text(lab)) == (True, TEXT)
 
 

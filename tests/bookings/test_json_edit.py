@@ -112,7 +112,7 @@ def test_half_a_letter_stays_as_it_was_written() -> None:
 
 
 def test_what_is_no_booking_is_not_written_over() -> None:
-    with pytest.raises(json_edit.EntryPlacementError, match="line 2: what stands under atlas is no booking"):
+    with pytest.raises(json_edit.EntryPlacementError, match="line 2: the entry of atlas is not a booking"):
         add_entry(text('{\n"atlas": 7}'), "atlas", "0", BOB)
 
 

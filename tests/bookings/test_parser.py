@@ -129,11 +129,11 @@ def test_a_date_that_could_mean_two_or_none_is_a_problem(date: str, why: str) ->
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        ({"name": "alice", "date": "", "comment": "x"}, "the booking of alice has no date, and does not count"),
-        ({**ALICE, "from": "2028-01-01"}, "the booking of alice ends before it begins, and does not count"),
+        ({"name": "alice", "date": "", "comment": "x"}, "the booking of alice has no date and is ignored"),
+        ({**ALICE, "from": "2028-01-01"}, "the booking of alice ends before it begins and is ignored"),
         ({**ALICE, "from": "tomorrow-ish"}, 'the start "tomorrow-ish" is not a date'),
-        (7, "a booking is an object with name, date and comment"),
-        (["x"], "a booking is an object with name, date and comment"),
+        (7, "a booking must be an object with name, date and comment"),
+        (["x"], "a booking must be an object with name, date and comment"),
     ],
 )
 def test_an_entry_that_cannot_count_is_reported(entry: object, problem: str) -> None:
@@ -144,7 +144,7 @@ def test_a_doubled_key_is_reported_and_the_last_one_counts() -> None:
     text = f'{{"atlas": {{"0": {json.dumps(ALICE)}, "0": {json.dumps({**ALICE, "name": "bob"})}}}}}'
     bookings, problems = read(text)
     assert [booking.name for booking in bookings] == ["bob"]
-    assert problems == ['the key "0" stands there twice; the last one counts']
+    assert problems == ['the key "0" occurs twice; the last one counts']
 
 
 @pytest.mark.parametrize(

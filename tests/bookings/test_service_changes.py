@@ -62,13 +62,13 @@ def test_the_gpus_of_a_booking_change_together_and_one_of_them_can_be_released(c
 
 def test_release_asks_which_of_two_bookings_is_meant(counter: Counter) -> None:
     first, second = (counter.book("atlas:0", since=at)["bookings"][0]["id"] for at in ("11:00", "15:00"))
-    why = f"that could be {first} (until 13:00) or {second} (until 17:00): name its id"
+    why = f"more than one booking matches: give the id {first} (until 13:00) or {second} (until 17:00)"
     assert refusal(lambda: counter.do(do="release", gpus=["atlas:0"])) == why
 
 
 def test_a_whole_host_is_released_whole(counter: Counter) -> None:
     booking_id = counter.book("atlas")["bookings"][0]["id"]
-    why = f"booking {booking_id} is of all GPUs of atlas: release the whole booking"
+    why = f"booking {booking_id} covers all GPUs of atlas: release the whole booking"
     assert refusal(lambda: counter.do(do="release", gpus=["atlas:1"])) == why
     assert counter.do(do="release", gpus=["atlas"])
 

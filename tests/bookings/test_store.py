@@ -103,7 +103,7 @@ def test_nobody_is_locked_out_by_whoever_books(lab: Lab) -> None:
     share(lab.data, 0, LAB_GROUP, 0o2775)
     share(lab.data / "comments.json", daemon.pw_uid, LAB_GROUP, 0o664)  # and is not in that group
     outcome = as_user(ALICE, [LAB_GROUP], lambda: book(lab))
-    assert "belongs to daemon, who could not write it any more after you" in outcome
+    assert "belongs to daemon, who could no longer write it after you" in outcome
     (lab.data / "comments.json").chmod(0o666)
     assert as_user(ALICE, [LAB_GROUP], lambda: book(lab)).startswith("booked")
 

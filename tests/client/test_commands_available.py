@@ -249,7 +249,7 @@ def test_a_host_that_is_stale_has_nothing_to_offer(lab: Lab) -> None:
 def test_a_folder_in_which_nothing_is_of_now_is_refused(lab: Lab) -> None:
     for host in ("atlas", "zeus"):
         lab.write(host, "gpus.csv", GPU_COLUMNS + "\n" + gpu(0), time=int(time.time()) - 300)
-    assert "atlas is stale: it pushes, but gpus.csv is of " in said(of(lab, "available", "--all"), 2)
+    assert "atlas is stale: it pushes, but gpus.csv is from " in said(of(lab, "available", "--all"), 2)
     assert "zeus is stale" in said(of(lab, "available", "--host", "zeus"), 2)
 
 
@@ -261,7 +261,7 @@ def test_bookings_that_cannot_be_read_are_those_of_the_last_good_file(lab: Lab) 
     (lab.data / "comments.last-good.json").unlink()
     message = said(of(lab, "available", "--host", "atlas"), 2)
     assert "comments.json was not read: line 1" in message
-    assert "it is not known what is booked" in message
+    assert "the bookings are unknown" in message
 
 
 def test_what_is_not_to_be_published_is_known_to_who_may_read_the_folder(lab: Lab) -> None:

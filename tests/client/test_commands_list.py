@@ -152,9 +152,7 @@ def test_a_free_gpu_says_until_when_if_it_is_booked_within_a_day() -> None:
 
 def test_held_says_so_before_what_runs() -> None:
     assert row(card("held", "71 GiB taken by bob", job(command="jupyter-lab"))).endswith("held; jupyter-lab")
-    assert row(card("held", "71 GiB taken, hardly used since Fri 10:00")).endswith(
-        "held: 71 GiB taken, hardly used since Fri 10:00"
-    )
+    assert row(card("held", "71 GiB taken, idle since Fri 10:00")).endswith("held: 71 GiB taken, idle since Fri 10:00")
 
 
 @pytest.mark.parametrize(

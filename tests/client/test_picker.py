@@ -159,9 +159,9 @@ def test_an_unmet_request_has_its_reason() -> None:
         == "2 busy, 1 booked, 1 taken by another run"
     )
     assert (
-        picker.explain_no_gpu_to_pick(there, picker.GpuRequest("B200"), ASKER) == "none of its 4 GPUs is of that model"
+        picker.explain_no_gpu_to_pick(there, picker.GpuRequest("B200"), ASKER) == "none of its 4 GPUs is of this model"
     )
-    assert picker.explain_no_gpu_to_pick([host()], picker.GpuRequest(), ASKER) == "there is no GPU"
+    assert picker.explain_no_gpu_to_pick([host()], picker.GpuRequest(), ASKER) == "no GPU"
     full = [host(gpu(0, memory_used=900.0, memory_total=1000.0))]
     assert picker.explain_no_gpu_to_pick(full, picker.GpuRequest("", 500), ASKER) == "1 with too little memory"
 

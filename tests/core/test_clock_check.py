@@ -261,7 +261,7 @@ def test_all_bookings_removed_by_a_wrong_clock_are_restored_at_once(lab: Lab, tm
     assert entries(lab) == {"atlas": {"1": live, "2": live}}
     completed = run_gpuboard(tmp_path, "bookings", "--restore", "all")
     assert (completed.returncode, completed.stderr.count("\n")) == (1, 1)
-    assert "there is no booking that is not over in the archive" in completed.stderr
+    assert "no booking that has not ended in the archive" in completed.stderr
 
 
 def test_nothing_is_restored_over_a_booking_that_was_made_since(lab: Lab, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_a_folder_that_is_used_for_something_else_is_left_alone(tmp_path: Path) 
     (tmp_path / "lab/data/comments.json").write_text("{}")
     result = run_gpuboard(tmp_path, "demo", "--once", "--folder", "lab")
     assert result.returncode == 2
-    assert "in use for something else" in result.stderr
+    assert "is not a lab of `gpuboard demo`" in result.stderr
     assert (tmp_path / "lab/data/comments.json").read_text() == "{}"
 
 

@@ -67,8 +67,8 @@ def test_two_nodes_with_one_host_name_are_reported_and_both_shown() -> None:
     matched, problems = hosts.match_discovered_nodes_to_hosts(nodes("b.x", "b.y", "B"), ["b"])
     assert {host: node.node for host, node in matched.items()} == {"b": "B", "b.x": "b.x", "b.y": "b.y"}
     assert problems == [
-        "the nodes B and b.x are both the host b: B counts",
-        "the nodes B and b.y are both the host b: B counts",
+        "the nodes B and b.x are both the host b: B is used",
+        "the nodes B and b.y are both the host b: B is used",
     ]
 
 
@@ -82,7 +82,7 @@ def test_meta_host_counts_before_the_node_name_and_must_be_valid() -> None:
     matched, problems = hosts.match_discovered_nodes_to_hosts(listed_nodes, ["atlas"])
     assert {host: node.node for host, node in matched.items()} == {"atlas": "x", "y": "y", "new": "ü"}
     assert problems == [
-        "the nodes x and atlas are both the host atlas: x counts",
+        "the nodes x and atlas are both the host atlas: x is used",
         "the node y has '../z' as its meta host, which is not a host name",
     ]
 
@@ -90,7 +90,7 @@ def test_meta_host_counts_before_the_node_name_and_must_be_valid() -> None:
 def test_node_with_an_invalid_host_name_is_reported() -> None:
     assert hosts.match_discovered_nodes_to_hosts(nodes("ü", "a b"), []) == (
         {},
-        [f"the node '{name}' is not shown: that cannot be the name of a host" for name in ("ü", "a b")],
+        [f"the node '{name}' is ignored: not a valid host name" for name in ("ü", "a b")],
     )
 
 

@@ -168,4 +168,4 @@ def test_lists_that_did_not_change_are_not_parsed_again(lab: Lab) -> None:
 def test_hosts_json_reports_what_does_not_count() -> None:
     dump = hosts.parse_hosts_json(b'\xef\xbb\xbf{"atlas": "a.x", "../x": "y", "hydra": 7, "titan": null}')
     assert dump.rows == (DiscoveredHost("atlas", "a.x"), DiscoveredHost("titan"))
-    assert dump.problems == ("'../x' is not a host name", "the full name of hydra is not a text")
+    assert dump.problems == ("'../x' is not a host name", "the full name of hydra is not text")

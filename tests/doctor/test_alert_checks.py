@@ -147,7 +147,9 @@ def test_notifications_that_wait_or_were_given_up_are_reported(lab: Lab) -> None
     letter = Notification("l", "channel:lab", (ALERT,), now - 900, now - 900, tries=3, last_error="json answered 500")
     given_up = DeliveryRecord(now - 60, "person:alice", "given up", (ALERT,), "no contact for alice")
     written(lab, AlertState(started_at=now, notifications=(letter,), history=(given_up,)))
-    assert_finds(case, "notifications", "warn", r"a notification waits for channel lab: json answered 500 \(and 1 more\)")
+    assert_finds(
+        case, "notifications", "warn", r"a notification waits for channel lab: json answered 500 \(and 1 more\)"
+    )
     written(lab, AlertState(started_at=now, history=(given_up,)))
     assert_finds(case, "notifications", "warn", "a notification was given up for person alice: no contact for alice")
     assert (lab.state / STATE_FILE).stat().st_mode & 0o777 == 0o600

@@ -80,7 +80,7 @@ def test_a_booking_until_the_end_of_all_time_is_of_now(end: str) -> None:
     gpu_status = only_gpu(host_data(), booking("alice", until=datetime.fromisoformat(end)))
     assert (gpu_status.state, gpu_status.reason) == (
         "booked",
-        "promised to alice until 31 Dec 9999 23:59, and not used",
+        "booked by alice until 31 Dec 9999 23:59, not in use",
     )
 
 
@@ -258,9 +258,9 @@ def test_the_exact_name_wins_among_hosts_that_differ_in_case() -> None:
 
 def test_an_unknown_host_is_a_problem_with_a_hint_where_there_is_one() -> None:
     assert by_host("atlass", "atlas", "hydra")[1] == [
-        Problem("data/comments.json", "there is no host atlass; did you mean atlas?")
+        Problem("data/comments.json", "no host atlass; did you mean atlas?")
     ]
-    assert by_host("zebra", "atlas")[1] == [Problem("data/comments.json", "there is no host zebra")]
+    assert by_host("zebra", "atlas")[1] == [Problem("data/comments.json", "no host zebra")]
 
 
 def test_an_unknown_host_is_reported_once() -> None:

@@ -123,15 +123,15 @@ def test_what_nobody_is_on_and_nobody_booked_is_free() -> None:
         (host_data(ages={"host.txt": 300}), {}, "unknown: its host is stale"),
         (host_data([gpu(lost=LOST)]), {}, "lost: the driver cannot reach it: GPU is lost"),
         (used_by("bob"), {"bookings": [booking("alice")]}, "conflict: booked by alice, used by bob"),
-        (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken by bob, hardly used since 09:30"),
+        (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken by bob, idle since 09:30"),
         (used_by("bob", "carol", "bob"), {}, "busy: in use by bob and carol"),
-        (host_data(), {"bookings": [booking("alice")]}, "booked: promised to alice until 14:00, and not used"),
-        (host_data(), {"bookings": [booking("")]}, "booked: promised until 14:00, and not used"),
+        (host_data(), {"bookings": [booking("alice")]}, "booked: booked by alice until 14:00, not in use"),
+        (host_data(), {"bookings": [booking("")]}, "booked: booked until 14:00, not in use"),
         (host_data(), {}, "free: no process, 4 MiB in use"),
         (
             host_data(),
             {"bookings": [booking("alice", begins=3, ends=9)]},
-            "free: until 15:00, then promised to alice",
+            "free: until 15:00, then booked by alice",
         ),
     ],
 )
@@ -394,10 +394,10 @@ def test_a_user_is_shown_by_the_name_that_aliases_give() -> None:
     ("data", "options", "expected"),
     [
         (used_by("bob"), {"bookings": [booking("alice")]}, "conflict: booked by one person, used by another"),
-        (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken, hardly used since 09:30"),
+        (held_by("bob"), {"idle": idle_for(9000)}, "held: 6.8 GiB taken, idle since 09:30"),
         (used_by("bob"), {}, "busy: in use"),
-        (host_data(), {"bookings": [booking("alice")]}, "booked: promised until 14:00, and not used"),
-        (host_data(), {"bookings": [booking("alice", begins=3, ends=9)]}, "free: until 15:00, then promised"),
+        (host_data(), {"bookings": [booking("alice")]}, "booked: booked until 14:00, not in use"),
+        (host_data(), {"bookings": [booking("alice", begins=3, ends=9)]}, "free: until 15:00, then booked"),
     ],
 )
 def test_where_users_are_not_shown_no_reason_names_one(

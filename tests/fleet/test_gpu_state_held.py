@@ -45,7 +45,7 @@ def test_the_limits_of_idling_are_settings() -> None:
 
 def test_memory_that_no_process_explains_can_be_held() -> None:
     state_reason = reason(host_data([gpu(used=7000)]), idle=idle_for(9000))
-    assert state_reason == "held: 6.8 GiB taken, hardly used since 09:30"
+    assert state_reason == "held: 6.8 GiB taken, idle since 09:30"
 
 
 def test_idling_begins_when_it_was_first_seen() -> None:
@@ -192,7 +192,7 @@ def test_an_unknown_second_booker_gives_no_conflict() -> None:
 def test_who_booked_twice_is_named_once() -> None:
     twice = booking("alice"), booking("alice", gpu="*", ends=3)
     assert reason(used_by("bob"), *twice) == "conflict: booked by alice, used by bob"
-    assert reason(host_data(), *twice) == "booked: promised to alice until 15:00, and not used"
+    assert reason(host_data(), *twice) == "booked: booked by alice until 15:00, not in use"
 
 
 @pytest.mark.parametrize("key", ["*", "0", "GPU-0", "gpu-0"])
@@ -211,4 +211,4 @@ def test_a_held_gpu_whose_memory_nobody_reports_has_memory_taken() -> None:
         gpus=[gpu(used=None, use=0, memory_total=None)],
         processes=[GpuProcessRow("GPU-0", 42, None, "python")],
     )
-    assert reason(data, idle=idle_for(9000)) == "held: memory taken by alice, hardly used since 09:30"
+    assert reason(data, idle=idle_for(9000)) == "held: memory taken by alice, idle since 09:30"

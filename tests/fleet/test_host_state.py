@@ -73,7 +73,7 @@ def test_a_stale_host_says_since_when() -> None:
 
 @pytest.mark.parametrize("file", ["gpus.csv", "processes.csv"])
 def test_a_host_that_pushes_an_old_file_says_which(file: str) -> None:
-    assert verdict(decide(host_data(ages={file: 3 * 3600}))) == ("stale", f"it pushes, but {file} is of 09:00")
+    assert verdict(decide(host_data(ages={file: 3 * 3600}))) == ("stale", f"it pushes, but {file} is from 09:00")
 
 
 def test_ten_minutes_after_its_last_word_a_host_is_down() -> None:
@@ -100,7 +100,7 @@ def test_the_limits_of_age_are_settings() -> None:
 
 def test_a_file_that_claims_to_be_from_before_all_time_is_stale_and_breaks_nothing() -> None:
     reason = decide(host_data(ages={"gpus.csv": 998_000_000_000})).reason
-    assert reason == "it pushes, but gpus.csv is of 1 Jan 1970 01:00"
+    assert reason == "it pushes, but gpus.csv is from 1 Jan 1970 01:00"
 
 
 @pytest.mark.parametrize(("age", "expected"), [(89, "fresh"), (90, "stale"), (600, "down")])
@@ -124,7 +124,7 @@ def test_a_stale_host_of_the_original_scripts_is_not_said_to_push() -> None:
         (200, "an earlier nvidia-smi still hangs, so it was not started again: words"),
         (74, "the output of nvidia-smi could not be saved on the host: words"),
         (18, "nvidia-smi ended with exit code 18: words"),
-        (0, "nvidia-smi said: words"),
+        (0, "nvidia-smi printed: words"),
     ],
 )
 def test_a_host_without_a_gpu_row_has_failed_and_says_why_in_the_words_of_stderr(rc: int, expected: str) -> None:
@@ -149,7 +149,7 @@ def test_only_the_first_messages_are_the_reason() -> None:
 
 
 def test_a_host_whose_gpus_never_came_has_failed() -> None:
-    assert verdict(decide(host_data(gpus=None))) == ("failed", "it pushes, but gpus.csv never arrived")
+    assert verdict(decide(host_data(gpus=None))) == ("failed", "it pushes, but gpus.csv has never arrived")
 
 
 def test_a_failed_host_shows_its_bookings_on_the_host() -> None:
@@ -207,7 +207,7 @@ def test_a_host_without_a_whole_host_file_is_unseen_and_says_so() -> None:
 
 def test_a_host_of_the_original_scripts_without_gpus_is_unseen() -> None:
     data = HostSnapshot("atlas", facts=ParsedFile((HostFacts(),)), is_legacy=True)
-    assert verdict(decide(data)) == ("unseen", "its file of GPUs has not arrived yet")
+    assert verdict(decide(data)) == ("unseen", "its GPU file has not arrived yet")
 
 
 @pytest.mark.parametrize("data", [None, host_data(), host_data(ages={"host.txt": 7000})])
@@ -302,13 +302,13 @@ def test_an_impossible_start_time_is_not_available(elapsed: int, time: int) -> N
 def test_missing_files_are_a_problem_with_the_command_that_solves_it() -> None:
     host = decide(host_data(missing_files=("gpus.csv", "ps.txt")))
     assert host.problems == (
-        Problem("data/atlas", "gone: gpus.csv, ps.txt; `gpuboard forget atlas` removes the host from the board"),
+        Problem("data/atlas", "missing: gpus.csv, ps.txt; `gpuboard forget atlas` removes the host from the board"),
     )
 
 
 def test_a_host_all_of_whose_files_are_gone_says_so() -> None:
     host = decide(host_data(ages={"host.txt": 700}, missing_files=tuple(EVERY)))
-    assert host.reason == "no snapshot since 11:48, and its files are gone from data/"
+    assert host.reason == "no snapshot since 11:48, and its files are missing from data/"
 
 
 def test_a_host_some_of_whose_files_are_gone_is_not_said_to_have_none() -> None:

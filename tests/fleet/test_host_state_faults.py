@@ -131,8 +131,8 @@ def test_a_host_that_cannot_be_decided_shows_its_gpus_without_readings(bookings:
     status = built.status
     assert (status.name, status.state, status.last_seen, built.snapshot) == ("atlas", "failed", NOW, snapshot)
     assert [(item.model, item.state, item.reason) for item in status.gpus] == [
-        ("NVIDIA A100-SXM4-80GB", "unknown", "its host is failed"),
-        ("GPU", "unknown", "its host is failed"),
+        ("NVIDIA A100-SXM4-80GB", "unknown", "its host has failed"),
+        ("GPU", "unknown", "its host has failed"),
     ]
     assert status.gpus[0].gpu.memory_used is None
     assert "OverflowError in fleet/host_state.py" in status.problems[0].what
@@ -162,7 +162,7 @@ def test_a_booking_that_fails_costs_itself_alone(monkeypatch: pytest.MonkeyPatch
     own, bad = built.status.problems
     assert own.what == "odd"
     assert bad.where == "data/comments.json"
-    assert bad.what.startswith(f"atlas, GPU 0: the booking of evil does not count: {FAULT_NOTE} (OverflowError in ")
+    assert bad.what.startswith(f"atlas, GPU 0: the booking of evil is ignored: {FAULT_NOTE} (OverflowError in ")
     assert at.valid_until <= NOW + RETRY_AFTER_S
 
 

@@ -397,7 +397,7 @@ FIRST = {
     "ecc-uncorrected": "2 uncorrected ECC errors",
     "heat": "",
     "hot": "90",
-    "fan": "its fan does not answer, or stands still although the GPU is warm",
+    "fan": "its fan does not respond, or does not turn although the GPU is warm",
     "ecc-corrected": "1,000",
     "persistence": ", which takes 1.5 s",
 }

@@ -293,8 +293,8 @@ def test_times_have_the_offset_of_the_zone(lab: Path) -> None:
     [
         (["--since", "1h", "--csv"], 1, ",".join(ExportRow._fields) + "\n", "nothing was recorded in that time"),
         (["--since", "1h", "--json"], 1, "[]\n", "nothing was recorded in that time"),
-        (["--since", "3h"], 2, "", "say --csv or --json"),
-        (["--since", "3h", "--csv", "--json"], 2, "", "say --csv or --json"),
+        (["--since", "3h"], 2, "", "use either --csv or --json"),
+        (["--since", "3h", "--csv", "--json"], 2, "", "use either --csv or --json"),
         (["--csv"], 2, "", "--since"),
         (["--since", "3h", "--csv", "--host", "atlsa"], 2, "", "history has no host 'atlsa': it has atlas, hydra2"),
         (["--since", "3h", "--csv", "--state", "elsewhere"], 2, "", "there is no history yet"),

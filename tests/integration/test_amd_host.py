@@ -147,7 +147,7 @@ def test_numbers_of_two_makers_are_never_mixed(tmp_path: Path) -> None:
 def test_a_missing_gpu_of_a_maker_is_reported(tmp_path: Path) -> None:
     finished = AmdMachine(tmp_path)("available", "--vendor", "nvidia")
     assert (finished.returncode, finished.stdout) == (1, "")
-    assert "none of its 2 GPUs is of that maker" in finished.stderr
+    assert "none of its 2 GPUs is of this maker" in finished.stderr
 
 
 @pytest.mark.parametrize(

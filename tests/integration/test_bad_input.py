@@ -168,7 +168,7 @@ def test_xml_with_markup_and_xml_that_declares_entities(lab: Lab) -> None:
     told_as_xml(lab, "cut", f'<x><gpu id="0000:01:00.0">{empty}</gpu><gpu id="0000:02:00.0">')
     problem_text = words(build(lab))
     assert "data/bomb/gpus.csv: it declares entities, which nvidia-smi never does: the file is ignored" in problem_text
-    assert "data/cut/gpus.csv: a row has no end, and is left out: the GPU 0000:02:00.0" in problem_text
+    assert "data/cut/gpus.csv: a row has no end and is ignored: the GPU 0000:02:00.0" in problem_text
     assert (lab.states("odd"), lab.states("cut"), lab.host_status("bomb")["state"]) == (["busy"], ["unknown"], "failed")
     assert lab.host_status("odd")["gpus"][0]["name"] == SCRIPT
     assert lab.page().count("<script") == lab.page().count('<script src="assets/')
@@ -182,7 +182,7 @@ def test_the_busier_row_of_a_gpu_listed_twice_counts(lab: Lab) -> None:
 
 def test_the_same_uuid_on_two_hosts_is_a_problem(lab: Lab) -> None:
     lab.host("thief", gpu(0, uuid="GPU-good"))
-    assert words(build(lab)) == "data/thief/gpus.csv: good reports the GPU GPU-good too"
+    assert words(build(lab)) == "data/thief/gpus.csv: good also reports the GPU GPU-good"
     assert lab.states("thief") == ["free"]
 
 
@@ -242,13 +242,13 @@ def test_a_file_that_cannot_be_read_leaves_the_last_good_bookings(lab: Lab, cont
     lab.book(content)
     problem_text = words(build(lab))
     assert problem_text.startswith(f"data/comments.json: {what}; its content of ")
-    assert "serves" in problem_text
+    assert "is used" in problem_text
     assert "ICML" in lab.page()
 
 
 def test_doubled_keys_are_reported(lab: Lab) -> None:
     lab.book('{"good": {"0": {"name": "a", "date": "2199-01-01"}, "0": {"name": "b", "date": "2199-01-01"}}}')
-    assert words(build(lab)) == 'data/comments.json: the key "0" stands there twice; the last one counts'
+    assert words(build(lab)) == 'data/comments.json: the key "0" occurs twice; the last one counts'
     assert "<b>b</b> until" in lab.page()
 
 
@@ -374,7 +374,7 @@ def test_thousands_of_bookings_of_one_host(lab: Lab) -> None:
 
 def test_rows_of_processes_that_cannot_be_understood(lab: Lab) -> None:
     lab.host("odd", gpu(0), "[Unknown Error], 123, 400, python\n")
-    assert "data/odd/processes.csv: a row that cannot be understood: [Unknown Error], 123" in words(build(lab))
+    assert "data/odd/processes.csv: a row that cannot be parsed: [Unknown Error], 123" in words(build(lab))
     assert lab.states("odd") == ["unknown"]
 
 

@@ -308,7 +308,7 @@ def test_a_cgi_without_a_python_says_so_to_the_admin_and_answers(place: Place) -
         (bare / name).symlink_to(str(shutil.which(name)))
     response = answer(cgi(place, BOOK, copy, PATH=str(bare)))
     assert response.startswith("Status: 503 Service Unavailable\r\nContent-Type: application/json\r\n")
-    assert json.loads(response.partition("\r\n\r\n")[2])["error"].startswith("the booking service is not set up right")
+    assert json.loads(response.partition("\r\n\r\n")[2])["error"].startswith("the booking service has wrong settings")
     assert f"{copy} finds no Python with gpuboard" in place.words()
 
 

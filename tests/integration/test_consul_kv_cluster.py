@@ -174,7 +174,7 @@ def test_when_the_machine_of_the_leading_builder_dies_another_leads_within_15_se
     world.kill(lost)
     world.cut.add("gpu3")  # meanwhile, since both take ten seconds
     check(world.wait_until(lambda: world.leader() == next_leader), 15, wall)
-    world.wait_until(lambda: "this builder leads now: " in world.log(next_leader))
+    world.wait_until(lambda: "this builder is now the leader: " in world.log(next_leader))
     world.wait_until(lambda: world.states(next_leader)["gpu3"] == "stale")
     connected_hosts = [host for host in NAMES if host != "gpu3"]
     world.wait_until(
@@ -205,7 +205,7 @@ def test_without_a_leading_server_all_grows_old_the_page_says_why_and_it_comes_b
     (problem_text,) = (
         problem["what"] for problem in world.labs["one"].status()["problems"] if problem["where"].startswith("Consul")
     )
-    assert "serves, and grows old" in problem_text
+    assert "is used" in problem_text
     for server in lost:
         server.start()
     world.cluster.wait_for_leader()

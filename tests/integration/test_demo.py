@@ -248,7 +248,7 @@ def test_everybody_may_try_booking(shared_demo: Live) -> None:
     assert (status, answer["bookings"][0]["name"]) == (200, "zoe"), answer
     assert shared_demo.book(**request, name="bob")[0] == 409
     shared_demo.wait_for(lambda: "zoe" in shared_demo.get("status.json"), 60)
-    assert "anybody who reaches it may book" not in shared_demo.said()
+    assert "anybody who can reach it can book" not in shared_demo.said()
 
 
 def test_bookings_in_it_can_be_edited(shared_demo: Live) -> None:
@@ -334,7 +334,7 @@ def test_where_the_port_is_taken_the_next_one_serves_and_that_is_reported(tmp_pa
             port = int(demo.url.rstrip("/").rpartition(":")[2])
             assert 8080 < port < 8130
             assert demo.stop() == 0
-    assert f"port 8080 is taken, so it is {port}" in demo.said()
+    assert f"port 8080 is taken: using {port}" in demo.said()
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_reported(tmp_path: Path) -> None:

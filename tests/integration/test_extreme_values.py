@@ -164,14 +164,14 @@ def test_an_original_file_with_an_odd_time_is_a_host_like_another(tmp_path: Path
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("uptime=99999999999", "uptime is 99999999999, which is impossible: it is not used"),
-        ("uptime=9999999999999", "uptime is 9999999999999, which is impossible: it is not used"),
-        ("memory_total=1e400", "memory_total is 1e400, which is impossible: it is not used"),
-        ("cpus=5000000", "cpus is 5000000, which is impossible: it is not used"),
-        ("memory_available=nan", "memory_available is nan, which is impossible: it is not used"),
-        ("load=1 1 1e9", "not three numbers of load: 1 1 1e9"),
+        ("uptime=99999999999", "uptime is 99999999999, which is impossible: it is ignored"),
+        ("uptime=9999999999999", "uptime is 9999999999999, which is impossible: it is ignored"),
+        ("memory_total=1e400", "memory_total is 1e400, which is impossible: it is ignored"),
+        ("cpus=5000000", "cpus is 5000000, which is impossible: it is ignored"),
+        ("memory_available=nan", "memory_available is nan, which is impossible: it is ignored"),
+        ("load=1 1 1e9", "not three load numbers: 1 1 1e9"),
         ("disk=1e14 1 /data", "a disk with an impossible size: 1e14 1 /data"),
-        (f"disk_use={'9' * 400} /home/a", f"a line of du with an impossible size: {'9' * 80}"),
+        (f"disk_use={'9' * 400} /home/a", f"a du line with an impossible size: {'9' * 80}"),
     ],
 )
 def test_an_impossible_value_is_ignored_and_reported(line: str, why: str) -> None:

@@ -126,7 +126,7 @@ def test_the_same_fault_again_and_again_is_logged_once(
             builder.close()
         assert "www/users.html" in words(report)
         assert f"data/{EVIL}: its card could not be rendered" in words(report)
-        assert "www/hosts/good.html: its charts could not be drawn" in words(report)
+        assert "www/hosts/good.html: its charts could not be rendered" in words(report)
     lines = log_of(lab).splitlines()
     assert len(lines) == 3, lines
     assert all("RuntimeError in " in line for line in lines)
@@ -203,7 +203,7 @@ def test_a_watch_at_which_we_fail_costs_no_other(lab: Lab, monkeypatch: pytest.M
     builder.build(time.time())
     problem_text = words(builder.build(time.time() + 10))
     builder.close()
-    assert f"data/watches.json: watch w1 of mallory does not count: {FAULT_NOTE}" in problem_text
+    assert f"data/watches.json: watch w1 of mallory is ignored: {FAULT_NOTE}" in problem_text
     assert json.loads((lab.state / "watches.json").read_text()).keys() == {"w2"}
 
 
@@ -345,7 +345,7 @@ def test_a_host_that_claims_to_run_for_3000_years_stops_no_build(lab: Lab) -> No
     result = run(lab, "build")
     assert (result.returncode, result.stderr) == (0, "")
     (problem,) = (issue for issue in lab.status()["problems"] if issue["where"] == f"data/{EVIL}/host.txt")
-    assert problem["what"] == "uptime is 99999999999, which is impossible: it is not used"
+    assert problem["what"] == "uptime is 99999999999, which is impossible: it is ignored"
     assert all((lab.www / f"hosts/{name}.html").exists() for name in ("good", EVIL, "third"))
     assert {issue.condition.host for issue in AlertStore(lab.state).read().conditions.values()} >= {"third"}
 

@@ -260,9 +260,7 @@ def test_nobody_is_given_a_gpu_that_is_in_trouble(lab: Lab, fleet: Fleet) -> Non
 def test_a_refused_gpu_has_its_reason(fleet: Fleet) -> None:
     atlas = fleet.find_host("atlas")
     assert atlas
-    assert (
-        picker.explain_no_gpu_to_pick([atlas], picker.GpuRequest(), asker()) == "3 free, 2 in trouble, 2 busy, 1 lost"
-    )
+    assert picker.explain_no_gpu_to_pick([atlas], picker.GpuRequest(), asker()) == "3 free, 2 faulty, 2 busy, 1 lost"
 
 
 def test_those_who_wait_for_a_gpu_are_not_sent_to_one_in_trouble() -> None:
@@ -284,7 +282,7 @@ def test_a_booking_of_any_free_gpu_passes_it_by() -> None:
 def test_the_board_says_of_one_that_is_free_that_it_is_in_trouble(lab: Lab) -> None:
     top = lab.page().partition("Free now")[2].partition("</section>")[0]
     assert re.search(r'<a href="#atlas" data-gpus="atlas:0,6,7">atlas:0,6,7</a>', top)
-    assert re.search(r'<a href="#atlas">atlas:1,5 <small>in trouble</small></a>', top)
+    assert re.search(r'<a href="#atlas">atlas:1,5 <small>faulty</small></a>', top)
 
 
 @pytest.mark.parametrize(

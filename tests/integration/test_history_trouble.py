@@ -189,7 +189,7 @@ def test_a_disk_that_breaks_each_file_is_not_filled_with_them(state: Path, histo
         text(state / "history.db")
         history.record(HERE, NOON + 60 * number)
     assert len(database.list_broken_databases(state)) == 3
-    assert any("again and again" in problem.what for problem in history.problems)
+    assert any("repeatedly" in problem.what for problem in history.problems)
     assert len(history.problems) == 2
 
 

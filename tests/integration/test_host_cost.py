@@ -157,8 +157,7 @@ def test_the_last_good_file_replaces_one_that_is_too_large_and_the_setting_is_na
     size = path.stat().st_size
     message = words(lab.build())
     assert message == (
-        f"data/large/gpus.csv: not read: it has {size} bytes, and the limit is {MIB}; "
-        "GPUBOARD_SNAPSHOT_KIB allows more"
+        f"data/large/gpus.csv: not read: it has {size} bytes, and the limit is {MIB}; GPUBOARD_SNAPSHOT_KIB allows more"
     )
     assert lab.states("large") == ["free"]  # which it was when that file came
     assert words(lab.build(snapshot_bytes=2 * MIB)) == ""

@@ -182,7 +182,7 @@ def test_lines_that_cannot_be_drawn_cost_the_lines(lab: Lab, monkeypatch: pytest
     lab.build()
     break_function(monkeypatch, "charts.cache.SparklineCache.render_host", is_evil)
     problem_text = words(lab.build(70))
-    assert f"www/cards/{EVIL}.html: the lines of its GPUs could not be drawn" in problem_text
+    assert f"www/cards/{EVIL}.html: the sparklines of its GPUs could not be rendered" in problem_text
     assert lab.states(EVIL) == ["busy", "free"]
 
 

@@ -172,7 +172,7 @@ def test_a_number_of_entries_that_is_none_is_refused(web: Web, number: str) -> N
     assert got.status == 400
     assert web.ask(f"/states/gpu01/?FETCH_NUM=1&fetch_num={number}&fetch_num=2").status == 400
     if web.kind == "serve":
-        assert b"<p>fetch_num must be a whole number from 1 on.</p>" in got.body
+        assert b"<p>fetch_num must be a whole number of at least 1.</p>" in got.body
 
 
 @pytest.mark.parametrize("body", [b'{"passwd": "8888"}', b""])

@@ -135,7 +135,7 @@ def bookings(machine: Machine) -> dict[str, str]:
 
 
 def test_install_web_corrects_a_board_in_whose_data_a_group_may_write(machine: Machine, said: str) -> None:
-    assert f"Bookings are in {DATA}/bookings now, which the group gpulab can write to.\n" in said
+    assert f"Bookings are now in {DATA}/bookings, which the group gpulab can write to.\n" in said
     assert f"{DATA} itself: only this user can write to it.\n" in said
     assert (mode_of(machine, DATA), mode_of(machine, f"{DATA}/bookings")) == (0o2750, 0o2770)
     assert bookings(machine) == {"7": "lab"}

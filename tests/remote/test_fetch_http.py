@@ -148,7 +148,7 @@ def test_what_was_served_long_ago_never_looks_fresh(served: Served, data: Path) 
     done = run_gpuboard(data.parent, "pull", served.address("atlas"))
     assert done.returncode == 1
     assert done.stderr == (
-        f"gpuboard: atlas: what 127.0.0.1:{served.port} serves is 3 d old: do the loops of gpu-check.sh run there?\n"
+        f"gpuboard: atlas: the files on 127.0.0.1:{served.port} are 3 d old: do the loops of gpu-check.sh run there?\n"
     )
     assert not (data / "atlas").exists()
 
@@ -179,17 +179,17 @@ def test_servers_that_misbehave_cost_their_own_host_only_and_no_more_time_than_a
     here = f"127.0.0.1:{served.port}"
     errors_by_host = dict(line.removeprefix("gpuboard: ").split(": ", 1) for line in done.stderr.splitlines())
     assert {name: words[:400] for name, words in errors_by_host.items()} == {
-        "away": f"{here}/away/gpus.csv leads to http://127.0.0.1:{second_server.port}/away/gpus.csv, "
-        "and nothing was fetched: use the final address",
-        "forged": f"{here}/forged/gpus.csv leads to / gpuboard: all is well, "
-        "and nothing was fetched: use the final address",
-        "huge": f"{here}: it sends more than the 8 MiB that are read of a file",
-        "packed": f"{here}: it sends compressed files, although it was asked not to",
+        "away": f"{here}/away/gpus.csv redirects to http://127.0.0.1:{second_server.port}/away/gpus.csv, "
+        "which is not followed: use that address",
+        "forged": f"{here}/forged/gpus.csv redirects to / gpuboard: all is well, "
+        "which is not followed: use that address",
+        "huge": f"{here}: it sends a file larger than 8 MiB",
+        "packed": f"{here}: it sends compressed files although it was asked not to",
         "broken": f"{here} did not answer like a web server",
         "drip": errors_by_host["drip"],
         "heads": errors_by_host["heads"],
         "nothing": f"{here}/nothing/gpus.csv does not exist: is this the folder that the loops of that host push to?",
-        "torn": "gpus.csv does not count: the file is incomplete: its end is missing",
+        "torn": "gpus.csv is ignored: the file is incomplete: its end is missing",
         "liar": "; ".join(f"{file} says host=well: pull it by that name" for file in FILES),
         "locked": f"{here}/secret/gpus.csv asks for a password: "
         "use name=https://user:password@host/path/ in a file that only you can read",

@@ -69,7 +69,7 @@ HOSTILE = {
     ),
     "huge": (
         "echo gpuboard-pull ready; echo gpuboard-pull files 0 999999999 1 1 1 1; yes",
-        "huge has files of more than the 8 MiB that are read",
+        "huge has files larger than 8 MiB",
     ),
     "minus": (
         "echo gpuboard-pull ready; echo gpuboard-pull files 0 1 -1 1 1 1; yes",
@@ -85,7 +85,7 @@ HOSTILE = {
     ),
     "odd": (
         "echo gpuboard-pull ready; echo gpuboard-pull files 0 2 2 2 2 0; printf abababab; sleep 20",
-        "odd: gpus.csv does not count: the first line is not a gpuboard snapshot header; processes.csv does not count",
+        "odd: gpus.csv is ignored: the first line is not a gpuboard snapshot header; processes.csv is ignored",
     ),
     "slow": ("while :; do printf x; sleep 0.5; done", "slow sent no complete snapshot within 8 s; if it is very bu"),
     "silent": ("exec sleep 60", "silent sent no complete snapshot within 8 s; if it is very bu"),

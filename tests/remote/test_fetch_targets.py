@@ -118,6 +118,6 @@ def test_hosts_that_consul_lists_are_pulled_by_their_names_on_the_board(tmp_path
     assert done.returncode == 1
     first, second, *rest = sorted(done.stderr.splitlines())
     assert "the list of" in first
-    assert second.endswith(": the node 'http://127.0.0.1:9/latest?' is left out: that is not a valid machine name")
+    assert second.endswith(": the node 'http://127.0.0.1:9/latest?' is ignored: not a valid machine name")
     assert [line.split()[1] for line in rest] == ["gpu2.lab.org", "one:"]
     assert all("refused" in line for line in rest)

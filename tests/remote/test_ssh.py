@@ -209,7 +209,7 @@ def test_a_command_that_hangs_ends_at_its_limit_and_one_that_talks_too_much_at_i
     with connect_ssh("box", config=box.config) as host:
         with pytest.raises(SshError, match="box did not finish within 1 s"):
             host.run("sleep 60", timeout_s=1)
-        with pytest.raises(SshError, match="says more than the 1000 bytes"):
+        with pytest.raises(SshError, match="printed more than 1000 bytes"):
             host.run("yes", max_bytes=1000)
         loud = host.run("yes | head -c 300000 >&2; echo done")
         assert (loud.stdout, len(loud.stderr)) == (b"done\n", ssh.MAX_STDERR_BYTES)

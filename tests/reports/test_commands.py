@@ -121,7 +121,7 @@ def test_a_week_with_gaps_says_how_much_was_seen(lab: Lab, run: Report) -> None:
 
 def test_where_the_week_before_is_not_whole_it_says_so(lab: Lab, run: Report) -> None:
     html = run(lab, "--week", "2026-W45", "--out", "-", now=MORNING).out
-    assert "There is no data of the previous week." in html
+    assert "There is no data for the previous week." in html
     assert "of GPU time was in use." in html
 
 
@@ -230,7 +230,7 @@ def test_a_week_without_history_exits_1(lab: Lab, run: Report, word: str) -> Non
     finished = run(lab, "--week", word)
     assert (finished.code, finished.out) == (1, "")
     assert re.fullmatch(
-        rf"gpuboard: there is no history of {word} in .*history.db: it begins with 2026-11-02\n", finished.err
+        rf"gpuboard: there is no history of {word} in .*history.db: it begins on 2026-11-02\n", finished.err
     )
 
 

@@ -237,7 +237,7 @@ def test_a_gpu_in_trouble_is_not_offered() -> None:
     broken = (GpuProblem("repair-failed", "critical", "a repair failed", "have it replaced", avoid=True),)
     atlas = host("atlas", free(0, problems=broken), free(1))
     assert [row[:2] for row in rows(answers.answer_free(scene(atlas)))] == [("atlas", "1")]
-    assert rows(answers.answer_all(scene(atlas))) == [("atlas", "0 free (in trouble) · 1 free")]
+    assert rows(answers.answer_all(scene(atlas))) == [("atlas", "0 free (faulty) · 1 free")]
 
 
 def test_free_lists_mig_instances_after_whole_gpus_and_several_only_by_profile() -> None:

@@ -216,7 +216,7 @@ def test_book_and_release_act_as_the_person_in_the_contacts(slack: Slack, lab: L
     assert slack.ask(ALICE, f"release {booking}")["text"] == "released"
     assert "I do not know who you are" in words(slack.ask(EVE, "book atlas:0 for 1h"))
     stranger = words(slack.ask("UNEW00001", "release atlas:0"))
-    assert "LOGIN,slack:UNEW00001" in stranger or "Slack does not tell me who you are" in stranger
+    assert "LOGIN,slack:UNEW00001" in stranger or "I could not find out who you are" in stranger
 
 
 # What it never does

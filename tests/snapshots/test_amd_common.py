@@ -82,7 +82,7 @@ def test_json_that_ends_early_is_a_problem_and_no_text() -> None:
             ["{", ' "card0": {', '  "a": "1" "b": "2",', '  "c":', "  [1]", " }", "}"],
             "its JSON cannot be read: line 3, ",
         ),
-        (["[" * 200_000], "its JSON cannot be read: it is too deep"),
+        (["[" * 200_000], "its JSON cannot be read: it is nested too deeply"),
     ],
 )
 def test_nothing_counts_after_a_fault_within_json(lines: list[str], problem: str) -> None:

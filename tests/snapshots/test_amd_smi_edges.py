@@ -179,7 +179,7 @@ def test_an_entry_that_is_no_process_hides_none_after_it(entry: object) -> None:
 def test_words_instead_of_processes_are_quoted_shortened() -> None:
     output = parse_processes(["x" * 200])
     assert output.unreported == {"amd 0": "x" * 80}
-    assert output.problems == [f"amd-smi reports a process of GPU 0 that cannot be understood: {'x' * 80}"]
+    assert output.problems == [f"amd-smi reports a process of GPU 0 that cannot be parsed: {'x' * 80}"]
 
 
 TOO_MANY = "more than 2 processes are reported; only the first 2 are used"

@@ -102,11 +102,11 @@ def test_what_a_host_does_not_report_is_not_available() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("load=1 2", "not three numbers of load: 1 2"),
+        ("load=1 2", "not three load numbers: 1 2"),
         ("disk=x 1 /", "not a disk: x 1 /"),
         ("disk=1 1 data", "not a disk: 1 1 data"),
-        ("disk_use=many /local/x", "not a line of du: many /local/x"),
-        ("nonsense", "not a line of key=value: nonsense"),
+        ("disk_use=many /local/x", "not a du line: many /local/x"),
+        ("nonsense", "not a key=value line: nonsense"),
     ],
 )
 def test_a_bad_line_is_a_problem_and_costs_itself_alone(line: str, problem: str) -> None:

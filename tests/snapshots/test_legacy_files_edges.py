@@ -359,7 +359,7 @@ def test_disk_use_has_a_tab_behind_its_size() -> None:
     dump = parse_legacy_facts(b"", b"", b" 12M \t /local/alice \n12M /local/bob\nmany\t/local/carol\n5M\t/d\te\n")
     (facts,) = dump.rows
     assert [(use.path, use.used) for use in facts.disk_use] == [("/local/alice", 12), ("/d\te", 5)]
-    assert dump.problems == ("not a line of du: many /local/carol",)
+    assert dump.problems == ("not a du line: many /local/carol",)
     assert len(parse_legacy_facts(b"", b"", b"x\t/y\n" * (MAX_MESSAGES + 1)).problems) == MAX_MESSAGES
 
 

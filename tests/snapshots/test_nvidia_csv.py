@@ -195,7 +195,7 @@ def test_a_torn_file_is_known_as_such() -> None:
         (b"", "the first line is not a gpuboard snapshot header"),
         (b"\xff\xfe\x00", "the first line is not a gpuboard snapshot header"),
         (snapshot("ps", b""), "it is a snapshot of ps, not of gpus"),
-        (snapshot("gpus", b"").replace(b"gpuboard 1", b"gpuboard 2"), "it is of version 2 of the snapshot format"),
+        (snapshot("gpus", b"").replace(b"gpuboard 1", b"gpuboard 2"), "its snapshot format has version 2"),
     ],
 )
 def test_a_file_that_is_not_ours_is_a_problem(data: bytes, problem: str) -> None:
@@ -306,7 +306,7 @@ def test_a_process_row_that_is_cut_is_no_list_without_that_process(row: str) -> 
         snapshot("processes", PROCESS_HEADER + f"GPU-1, 42, 512, python\n{row}\n".encode())
     )
     assert ([process.pid for process in dump.rows], dump.tool_results[0].is_complete) == ([42], False)
-    assert dump.problems == (f"a row that cannot be understood: {row}",)
+    assert dump.problems == (f"a row that cannot be parsed: {row}",)
 
 
 def test_ten_thousand_processes_are_parsed_and_more_are_a_problem() -> None:

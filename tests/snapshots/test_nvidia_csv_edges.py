@@ -251,7 +251,7 @@ def test_a_row_of_a_process_that_cannot_be_understood_is_a_problem(line: str, is
     output = parsed_processes(line, "GPU-1, 42, 512, python")
     assert [process.pid for process in output.rows] == [42]
     assert output.messages == [line]
-    assert output.problems == ([f"a row that cannot be understood: {line[:80]}"] if is_problem else [])
+    assert output.problems == ([f"a row that cannot be parsed: {line[:80]}"] if is_problem else [])
     assert output.is_complete is not is_problem
 
 

@@ -252,10 +252,10 @@ def test_nothing_of_a_gpu_without_its_end_is_a_message_or_another_gpu(cut: str) 
     output = parsed_gpus(document(whole[0] + cut + whole[1]))
     assert [gpu.uuid for gpu in output.rows] == ["GPU-1", "GPU-3"]
     assert output.messages == []
-    assert output.problems == ["a row has no end, and is left out: the GPU 00000000:02:00.0"]
+    assert output.problems == ["a row has no end and is ignored: the GPU 00000000:02:00.0"]
     output = parsed_gpus(device(LIVE) + cut + '<gpu id="00000000:03:00.0"/>')
     assert [gpu.bus_id for gpu in output.rows] == ["00000000:01:00.0", "00000000:03:00.0"]
-    assert output.problems == ["a row has no end, and is left out: the GPU 00000000:02:00.0"]
+    assert output.problems == ["a row has no end and is ignored: the GPU 00000000:02:00.0"]
 
 
 def test_of_more_gpus_than_any_host_has_the_first_count() -> None:
@@ -271,19 +271,19 @@ def test_a_gpu_of_half_a_megabyte_is_used() -> None:
     length = nvidia_xml.MAX_GPU_CHARACTERS - len(device("<x></x>").strip())
     assert [gpu.uuid for gpu in parsed_gpus(device(f"<x>{'y' * length}</x>")).rows] == ["GPU-1"]
     (problem,) = parsed_gpus(device(f"<x>{'y' * (length + 1)}</x>")).problems
-    assert "512 KiB of XML, which is too much" in problem
+    assert "512 KiB of XML, which is too large" in problem
 
 
 def test_a_gpu_of_more_than_half_a_megabyte_is_left_out() -> None:
     output = parsed_gpus(device(f"<x>{'y' * 600 * 1024}</x>") + device(LIVE, number=2))
     assert [gpu.uuid for gpu in output.rows] == ["GPU-2"]
-    assert output.problems == ["a row has 600 KiB of XML, which is too much, and is left out: the GPU 00000000:01:00.0"]
+    assert output.problems == ["a row has 600 KiB of XML, which is too large and is ignored: the GPU 00000000:01:00.0"]
 
 
 def test_a_broken_gpu_without_an_address_is_named_so() -> None:
     (problem,) = parsed_gpus("<gpu><x></gpu>" + device(LIVE)).problems
     assert problem == (
-        "a row has XML that cannot be read (mismatched tag), and is left out: the GPU with an unknown bus id"
+        "a row has XML that cannot be read (mismatched tag) and is ignored: the GPU with an unknown bus id"
     )
 
 

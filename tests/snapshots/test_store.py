@@ -223,7 +223,7 @@ def test_a_file_of_200_mb_is_not_read(lab: Lab) -> None:
     with lab.write("hydra", "gpus.csv", GPU).open("r+b") as file:
         file.truncate(200_000_000)
     hosts, (problem,) = lab.read()
-    limit = "more than the 1048576 that are read; GPUBOARD_SNAPSHOT_KIB allows more"
+    limit = "and the limit is 1048576; GPUBOARD_SNAPSHOT_KIB allows more"
     assert problem.what == f"not read: it has 200000000 bytes, {limit}"
     assert hosts["atlas"].gpus
 

@@ -36,7 +36,7 @@ def render_manpage(group: click.Group) -> str:
     ctx = click.Context(group, info_name="gpuboard", **group.context_settings)
     lines = [
         f'.TH GPUBOARD 1 "{PAGE_DATE}" "gpuboard {__version__}" "User Commands"',
-        *(".SH NAME", r"gpuboard \- a board of shared GPUs: free, used, promised"),
+        *(".SH NAME", r"gpuboard \- a board of shared GPUs: free, in use, booked"),
         *(".SH SYNOPSIS", ".B gpuboard", escape_manpage_text(" ".join(group.collect_usage_pieces(ctx)))),
         *(".SH DESCRIPTION", *render_manpage_help(group, ctx)),
         ".SH COMMANDS",

@@ -28,7 +28,7 @@ FOUND = [
     ("basement", {"tiber": ""}),
     ('"power supply"', {"rhine": "0"}),
     ("couldn't", {"volga": ""}),
-    ("hardly", {"hydra": "0"}),
+    ("taken", {"hydra": "0"}),
     ('"held idle"', {"hydra": "0"}),
     ("without a process", {"nile": "2"}),
     ("neither", {"nile": "4"}),

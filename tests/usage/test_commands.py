@@ -246,7 +246,7 @@ def test_days_that_have_not_come_are_refused(lab: Path) -> None:
 def test_a_month_of_which_nothing_is_kept_is_one_sentence(lab: Path) -> None:
     code, _, complaint = stats(lab, "--month", "2020-01")
     where = lab / "state/history.db"
-    assert (code, complaint) == (1, f"gpuboard: there is no history of 2020-01 in {where}: it begins with 2026-03-31\n")
+    assert (code, complaint) == (1, f"gpuboard: there is no history of 2020-01 in {where}: it begins on 2026-03-31\n")
 
 
 @pytest.mark.parametrize("words", [["--since", "1970-01-01"], ["--since", "1970-01-01", "--until", "2200-12-31"]])

@@ -49,8 +49,8 @@ def test_the_table_says_how_much_where_who_since_when_and_what_to_do() -> None:
         "           A100 80 GB: 31 GiB held, idle. On atlas:",
         "             kill 7 8",
         "",
-        "      278  together",
-        "        ?  for 1 more nobody can know",
+        "      278  total",
+        "        ?  1 more of unknown length",
     ]
 
 

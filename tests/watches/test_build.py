@@ -186,12 +186,12 @@ def test_a_failed_removal_and_a_broken_file_are_problems(board: Watched, monkeyp
     )
     assert len(board.look(HOLD_S)) == 1
     assert [(problem.where, problem.what) for problem in board.watches.problems] == [
-        ("data/watches.json", "watches that are over stay there: no room")
+        ("data/watches.json", "ended watches could not be removed: no room")
     ]
     monkeypatch.undo()
     (board.lab.data / "watches.json").write_text("[")
     board.look(10, alert_state=AlertState())
-    assert [problem.what[:40] for problem in board.watches.problems] == ["not read: line 1, column 2: a value shou"]
+    assert [problem.what[:40] for problem in board.watches.problems] == ["not read: line 1, column 2: a value is m"]
 
 
 def test_a_build_does_not_wait_for_another_writer(board: Watched) -> None:

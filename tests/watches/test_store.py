@@ -58,9 +58,9 @@ def test_a_watch_is_read_as_it_was_written() -> None:
     [
         (b"{}", "it must be a list of watches: [ \u2026 ]"),
         (b"[", "line 1, column 2: a value is missing here"),
-        (b'["\xff"]', "it is no JSON in UTF-8, or nested too deeply"),
-        (b"[" * 100_000, "it is no JSON in UTF-8, or nested too deeply"),
-        (b"[1" + b"0" * 10_000 + b"]", "it is no JSON in UTF-8, or nested too deeply"),
+        (b'["\xff"]', "it is not JSON in UTF-8, or nested too deeply"),
+        (b"[" * 100_000, "it is not JSON in UTF-8, or nested too deeply"),
+        (b"[1" + b"0" * 10_000 + b"]", "it is not JSON in UTF-8, or nested too deeply"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(content: bytes, why: str) -> None:
@@ -76,17 +76,17 @@ def test_a_file_that_cannot_be_read_says_why(content: bytes, why: str) -> None:
     [
         ({"id": "../x"}, "it has no id of letters and digits"),
         ({"id": 7}, "it has no id of letters and digits"),
-        ({"name": ""}, "it names nobody"),
-        ({"name": "al\nice"}, "it names nobody"),
-        ({"name": " alice"}, "it names nobody"),
-        ({"name": "a" * 81}, "it names nobody"),
-        ({"name": ["alice"]}, "it names nobody"),
-        ({"via": "mailto://x:y@evil.example"}, "its way is no word such as mail"),
-        ({"via": {"a": 1}}, "its way is no word such as mail"),
-        ({"until": "tomorrow"}, "it does not say since when and until when"),
-        ({"until": "2026-11-20 18:00"}, "it does not say since when and until when"),
-        ({"made": None}, "it does not say since when and until when"),
-        ({"when": None}, "it does not say what for"),
+        ({"name": ""}, "it has no valid name"),
+        ({"name": "al\nice"}, "it has no valid name"),
+        ({"name": " alice"}, "it has no valid name"),
+        ({"name": "a" * 81}, "it has no valid name"),
+        ({"name": ["alice"]}, "it has no valid name"),
+        ({"via": "mailto://x:y@evil.example"}, "its `via` is not a word such as mail"),
+        ({"via": {"a": 1}}, "its `via` is not a word such as mail"),
+        ({"until": "tomorrow"}, "it has no valid `made` and `until`"),
+        ({"until": "2026-11-20 18:00"}, "it has no valid `made` and `until`"),
+        ({"made": None}, "it has no valid `made` and `until`"),
+        ({"when": None}, "it has no valid `when`"),
         ({"when": "\x1b[31mred"}, '"?[31mred" is not understood at "[31mred": write "2 A100 free on one host"'),
     ],
 )
@@ -100,11 +100,11 @@ def test_a_watch_lasts_a_month_at_most_and_an_id_counts_once() -> None:
     parsed_watches = watch_store.parse_watches(written({**ENTRY, "until": "2200-12-31T00:00:00+00:00"}, ENTRY, 7))
     assert [watch_row.until - watch_row.created_at for watch_row in parsed_watches.rows] == [30 * 86400]
     assert parsed_watches.problems == (
-        'watch 2: there are two with the id "k7m2xp"; the first counts',
-        "watch 3: it is no object with id, name and when",
+        'watch 2: two watches have the id "k7m2xp"; the first is used',
+        "watch 3: it is not an object with id, name and when",
     )
     many = watch_store.parse_watches(written(*({**ENTRY, "id": f"x{number}"} for number in range(1001))))
-    assert (len(many.rows), many.problems) == (1000, ("there are more than 1000 watches; the rest does not count",))
+    assert (len(many.rows), many.problems) == (1000, ("there are more than 1000 watches; the rest is ignored",))
 
 
 VALUES = st.recursive(

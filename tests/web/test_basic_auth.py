@@ -208,9 +208,7 @@ def test_a_changed_file_counts_at_once_and_a_bad_one_never(served: Served, lines
     write(lines["dave"])
     assert statuses() == [401, 200]
     log_text = served.place.words()
-    plain = (
-        f"gpuboard: the passwords in {file} cannot be used: line 1: the password of alice stands there in plain text"
-    )
+    plain = f"gpuboard: the passwords in {file} cannot be used: line 1: the password of alice is in plain text"
     assert log_text.count(plain) == 1
     assert log_text.count("No such file or directory; make the file with `htpasswd -B -c FILE NAME`; until then") == 1
     assert "plain\n" not in log_text
@@ -226,7 +224,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(desk: Desk, monk
         patched.setattr(files, "read_file", Mock(side_effect=files.FileRefusedError(os.strerror(errno.EMFILE))))
         assert [desk.ask("alice", "pw").status for _ in range(3)] == [200] * 3
     assert [log_line.partition(": ")[2] for log_line in log_lines] == [
-        "Too many open files; make the file with `htpasswd -B -c FILE NAME`; until then the passwords of before count"
+        "Too many open files; make the file with `htpasswd -B -c FILE NAME`; until then the previous passwords are used"
     ]
     assert desk.ask("alice", "pw").status == 401  # the file is the same as when it could not be read
 
@@ -238,21 +236,21 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(desk: Desk, monk
     ("content", "words"),
     [
         (None, "cannot be read: No such file or directory; make the file with `htpasswd -B -c FILE NAME`"),
-        ("", "nobody stands in it: `htpasswd -B` adds a person"),
-        ("# alice\n\n", "nobody stands in it"),
-        ("alice:secret\n", "line 1: the password of alice stands there in plain text, or as a hash that is not taken"),
-        ("# x\nalice:.ryZ9gQCYXY8Y\n", "line 2: the password of alice stands there in plain text, or as a hash that"),
+        ("", "it is empty: `htpasswd -B` adds a person"),
+        ("# alice\n\n", "it is empty"),
+        ("alice:secret\n", "line 1: the password of alice is in plain text or has an unsupported hash"),
+        ("# x\nalice:.ryZ9gQCYXY8Y\n", "line 2: the password of alice is in plain text or has an unsupported hash"),
         ("alice:$1$salt$qJH7.N4xYta3aEG/dfqo/0\n", "line 1: the password of alice"),
         (
             f"a:$2y$31${'.' * 53}\n",
-            "the cost in the hash of a is not one from 4 to 17: make it anew with `htpasswd -B`",
+            "the cost in the hash of a is not from 4 to 17: create it again with `htpasswd -B`",
         ),
-        (f"a:$2y$03${'.' * 53}\n", "the cost in the hash of a is not one from 4 to 17"),
-        (f"a:$6$rounds=10$a${'.' * 86}\n", "the hash of a is damaged: make it anew with `htpasswd -B`"),
-        ("alice\n", "line 1 has no name, a colon and a hash: make it anew with `htpasswd -B`"),
-        (":$apr1$a$" + "b" * 22, "line 1 has no name"),
-        (b"caf\xe9:x\n", "line 1 is no UTF-8"),
-        ("a:{SHA}GpHWL3ymc5liWkNopqtdSjuqYHM=\n" * 2, "line 2: a stands in line 1 already: remove one of them"),
+        (f"a:$2y$03${'.' * 53}\n", "the cost in the hash of a is not from 4 to 17"),
+        (f"a:$6$rounds=10$a${'.' * 86}\n", "the hash of a is damaged: create it again with `htpasswd -B`"),
+        ("alice\n", "line 1 is not NAME:HASH: create it again with `htpasswd -B`"),
+        (":$apr1$a$" + "b" * 22, "line 1 is not NAME:HASH"),
+        (b"caf\xe9:x\n", "line 1 is not UTF-8"),
+        ("a:{SHA}GpHWL3ymc5liWkNopqtdSjuqYHM=\n" * 2, "line 2: a is also in line 1: remove one of them"),
     ],
 )
 def test_a_file_that_cannot_be_used_ends_the_start_with_a_sentence(

@@ -112,7 +112,7 @@ def test_where_users_are_hidden_who_booked_for_another_is_hidden_too(web: Web) -
 def test_a_query_of_many_fields_is_no_failure_of_ours(web: Web) -> None:
     got = web.get("&".join(["a=1"] * 21))
     assert (got.status, web.told) == (400, [])
-    assert got.error == "too many fields in the address: only ?host=NAME and ?person=NAME are understood"
+    assert got.error == "too many fields in the address: only ?host=NAME and ?person=NAME are allowed"
     assert web.get("&".join(["a=1"] * 20)).status == 200
 
 
@@ -309,8 +309,8 @@ def test_a_damaged_list_of_tokens_is_reported_and_never_written_over(web: Web) -
     path.write_text("[{]")
     got = web.get(HTTP_AUTHORIZATION="Bearer x")
     assert (got.status, got.headers["Retry-After"]) == (503, "10")
-    assert got.error == "state/tokens.json is damaged: mend it, or remove it and make all tokens anew"
-    assert web.told == [f"{path} is damaged: mend it, or remove it and make all tokens anew"]
+    assert got.error == "state/tokens.json is damaged: repair it, or remove it and create all tokens again"
+    assert web.told == [f"{path} is damaged: repair it, or remove it and create all tokens again"]
     with pytest.raises(LockedFileError):
         TokenStore(web.lab.state).create_token("alice", NOW)
     assert path.read_text() == "[{]"
@@ -417,7 +417,7 @@ def test_what_nobody_foresaw_is_reported_to_the_admin_once_and_to_nobody_else(
         got = web.post(**LOGIN)
         assert (got.status, got.error) == (
             500,
-            "internal error: the admin finds the reason in the server's log",
+            "internal error: the server's log has the reason for the admin",
         )
     assert web.told == ["a booking failed: ZeroDivisionError: secret; this is a bug"]
 

@@ -136,9 +136,7 @@ def test_a_file_that_is_left_in_data_is_reported_and_does_not_count(lab: Lab) ->
     (lab.data / "bookings").mkdir()
     lab.book({"atlas": {"0": {"name": "bob", "date": "2199-01-01"}}})
     report = lab.build()
-    assert f"data/comments.json: it is no longer read: bookings are in data/bookings/: {FIX_HINT}" in words(
-        report
-    )
+    assert f"data/comments.json: it is no longer read: bookings are in data/bookings/: {FIX_HINT}" in words(report)
     assert lab.status()["hosts"][0]["gpus"][0]["bookings"] == []
     assert data_check(lab).status == "fail"
 
@@ -230,7 +228,7 @@ def test_bookings_move_once_and_data_is_closed(lab: Lab) -> None:
     (lab.data / "atlas").chmod(0o2775)
     messages = move(lab)
     assert messages == [
-        f"Bookings are in {lab.data}/bookings now, which the group 7201 can write to.",
+        f"Bookings are now in {lab.data}/bookings, which the group 7201 can write to.",
         f"{lab.data} itself: only this user can write to it.",
     ]
     assert stat.S_IMODE(lab.data.stat().st_mode) == 0o2750
@@ -349,7 +347,7 @@ def test_bookings_in_a_folder_that_the_admin_made_are_joined(lab: Lab) -> None:
     assert booked(lab.data / "bookings") == ["0", "5"]
     (lab.data / "comments.json").unlink()
     lab.book({"atlas": {"0": {"name": "other", "date": "2199-01-01"}}})
-    with pytest.raises(BookingFolderError, match=r"has bookings that .* has not: .*add them by `gpuboard edit`"):
+    with pytest.raises(BookingFolderError, match=r"has bookings that are missing in .*add them with `gpuboard edit`"):
         move(lab)
     assert "data/comments.json: it is no longer read" in words(lab.build())
 

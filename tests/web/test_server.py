@@ -138,7 +138,7 @@ def test_an_address_that_the_network_can_reach_is_reported(tmp_path: Path) -> No
         assert not is_server_local_only(bound)
         assert list_server_start_messages(bound, plain, True)[1:] == ["everybody on the network can read it"]
         assert list_server_start_messages(bound, desk, True)[2:] == [
-            "anybody who reaches it may book, under any name: GPUBOARD_BOOK_OPEN=no ends that"
+            "anybody who can reach it can book under any name; to prevent that: GPUBOARD_BOOK_OPEN=no"
         ]
         assert build_server_url(bound) == f"http://{socket.gethostname()}:{bound.getsockname()[1]}/"
 

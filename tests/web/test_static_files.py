@@ -203,9 +203,7 @@ def test_a_file_without_the_right_to_read_it_is_403_and_reported_once_without_a_
         log = one.log.read_text().splitlines()
     assert {answer.status for answer in answers} == {403}
     assert b"closed" not in answers[0].body
-    assert log == [
-        f"gpuboard: {folder}/www/closed.txt cannot be read: Permission denied; whoever asks for it gets an error"
-    ]
+    assert log == [f"gpuboard: {folder}/www/closed.txt cannot be read: Permission denied; requests for it fail"]
 
 
 @pytest.mark.parametrize(

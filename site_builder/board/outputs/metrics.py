@@ -55,73 +55,73 @@ build_gpu_families = partial(build_metric_families, "gpuboard_gpu_", "host, gpu"
 build_host_families = partial(build_metric_families, "gpuboard_host_", "host")
 # The last three are a field of Gpu, and the factors that convert it to base units.
 READING_ROWS = (
-    ("memory_used_bytes", "Memory of the GPU that is in use.", "memory_used", BYTES_PER_MIB, 1),
+    ("memory_used_bytes", "Used memory of the GPU.", "memory_used", BYTES_PER_MIB, 1),
     ("memory_total_bytes", "Memory of the GPU.", "memory_total", BYTES_PER_MIB, 1),
-    ("utilization_ratio", "Share of time in which the GPU computed, 0 to 1.", "utilization_gpu", 1, 100),
+    ("utilization_ratio", "Utilisation of the GPU, 0 to 1.", "utilization_gpu", 1, 100),
     (
         "memory_utilization_ratio",
-        "Share of time in which its memory was accessed, 0 to 1.",
+        "Memory activity of the GPU, 0 to 1.",
         "utilization_memory",
         1,
         100,
     ),
     ("temperature_celsius", "Temperature of the GPU.", "temperature", 1, 1),
-    ("power_watts", "Power that the GPU draws.", "power_draw", 1, 1),
-    ("power_limit_watts", "Power that the GPU may draw.", "power_limit", 1, 1),
+    ("power_watts", "Power draw of the GPU.", "power_draw", 1, 1),
+    ("power_limit_watts", "Power limit of the GPU.", "power_limit", 1, 1),
     ("clock_hertz", "Clock of its streaming multiprocessors.", "clock", HERTZ_PER_MHZ, 1),
 )
 READING_FAMILIES = dict(zip(build_gpu_families(row[:2] for row in READING_ROWS), (row[2:] for row in READING_ROWS)))
 HEALTH_FAMILIES = build_gpu_families(
     (
-        ("fan_ratio", "Speed of its fan, 0 to 1."),
-        ("ecc_errors_total", "Errors in its memory since the driver was loaded, by kind.", "kind"),
-        ("repair_pending", "1 if rows or pages of its memory are replaced at the next reset, else 0."),
-        ("repair_failed", "1 if a row of its memory could not be replaced, else 0."),
-        ("recovery_needed", "1 if its driver asks for a reset or a reboot, else 0."),
-        ("throttled", "1 if the GPU runs slower for that reason, heat or power, else 0.", "reason"),
-        ("problem", "1, with the kind of each problem that the GPU has, and its severity.", "kind, severity"),
+        ("fan_ratio", "Fan speed of the GPU, 0 to 1."),
+        ("ecc_errors_total", "ECC memory errors since the driver was loaded, by kind.", "kind"),
+        ("repair_pending", "1 if a memory repair is waiting for a reset, else 0."),
+        ("repair_failed", "1 if a memory repair failed, else 0."),
+        ("recovery_needed", "1 if the driver asks for a reset or a reboot, else 0."),
+        ("throttled", "1 if the GPU is slowed for this reason, heat or power, else 0.", "reason"),
+        ("problem", "Always 1: a problem of the GPU, with its kind and severity.", "kind, severity"),
     )
 )
 GPU_STATE_FAMILIES = build_gpu_families(
     (
         ("processes", "Processes on the GPU."),
-        ("booked", "1 if the GPU is promised to somebody now, else 0."),
-        ("state", "1, with the state that the GPU is in.", "state"),
-        ("info", "1, with what names the GPU.", "uuid, name, model"),
+        ("booked", "1 if the GPU is booked now, else 0."),
+        ("state", "Always 1: the state of the GPU.", "state"),
+        ("info", "Always 1: UUID, name and model of the GPU.", "uuid, name, model"),
     )
 )
 HOST_FAMILIES = build_host_families(
     (
-        ("state", "1, with the state that the host is in.", "state"),
-        ("info", "1, with the title of the host and its tags, each between commas.", "title, tags"),
-        ("load1", "Processes that run or want to, as a mean over one minute."),
+        ("state", "Always 1: the state of the host.", "state"),
+        ("info", "Always 1: the title of the host, and its tags, each between commas.", "title, tags"),
+        ("load1", "Load average of the host over one minute."),
         ("cpus", "CPUs of the host."),
         ("memory_total_bytes", "Memory of the host."),
-        ("memory_available_bytes", "Memory of the host that a new process could have."),
+        ("memory_available_bytes", "Memory of the host that is available to new processes."),
         ("disk_total_bytes", "Size of a local disk of the host.", "mount"),
-        ("disk_used_bytes", "How much of that disk is taken.", "mount"),
+        ("disk_used_bytes", "Used space on that disk.", "mount"),
     )
 )
 # The families of render_host_metrics, in its order.
 PER_HOST_FAMILIES = (*READING_FAMILIES, *HEALTH_FAMILIES, *GPU_STATE_FAMILIES, *HOST_FAMILIES)
 AGE_FAMILIES = build_host_families(
     (
-        ("seen_timestamp_seconds", "When the last snapshot of the host arrived."),
-        ("age_seconds", "How old that snapshot was when the board was built."),
+        ("seen_timestamp_seconds", "Time at which the last snapshot of the host arrived."),
+        ("age_seconds", "Age of that snapshot when the board was built."),
     )
 )
 FLEET_FAMILIES = build_metric_families(
     "gpuboard_",
     "",
     (
-        ("bookings", "Bookings that run now, and those that are to come.", "phase"),
-        ("user_gpus", "GPUs on which the person has a process.", "user"),
-        ("user_booked_gpus", "GPUs that are promised to the person now.", "user"),
-        ("problems", "Problems that the board tells the admin."),
-        ("build_duration_seconds", "How long the build before this one took."),
-        ("build_interval_seconds", "How often the board is built."),
-        ("build_last_success_timestamp_seconds", "When the board was last built."),
-        ("build_info", "1, with the version of gpuboard.", "version"),
+        ("bookings", "Current and coming bookings.", "phase"),
+        ("user_gpus", "GPUs that the person uses now.", "user"),
+        ("user_booked_gpus", "GPUs that the person has booked now.", "user"),
+        ("problems", "Problems shown to the admin."),
+        ("build_duration_seconds", "Duration of the previous build."),
+        ("build_interval_seconds", "Interval between builds."),
+        ("build_last_success_timestamp_seconds", "Time of the last build."),
+        ("build_info", "Always 1: the version of gpuboard.", "version"),
     ),
 )
 ALL_FAMILIES = (*PER_HOST_FAMILIES, *AGE_FAMILIES, *FLEET_FAMILIES)

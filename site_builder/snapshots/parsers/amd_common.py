@@ -159,7 +159,7 @@ def extract_amd_json(lines: Sequence[str]) -> PrintedJson:
             fault = fault or describe_json_error(error)
             is_torn = "\n" in text[start.end() : error.pos] or text[error.pos :].strip() == ""
         except (RecursionError, ValueError):
-            fault, is_torn = "it is too deep", True
+            fault, is_torn = "it is nested too deeply", True
         if is_torn:
             position = len(text)
             break

@@ -166,7 +166,7 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             if pid is None:
                 excerpt = clean_excerpt(info, 80)
                 unreported.setdefault(process_key, (excerpt if isinstance(info, str) else "") or "N/A")
-                problems.append(f"amd-smi reports a process of GPU {number} that cannot be understood: {excerpt}")
+                problems.append(f"amd-smi reports a process of GPU {number} that cannot be parsed: {excerpt}")
                 continue
             sizes = [MIB_FROM_BYTES(facts.get(name)) for name in ("memory_usage.vram_mem", "vram_mem")]
             sizes.append(MIB_FROM_BYTES(facts.get("mem_usage")) or None)  # also 0 for processes that have some

@@ -50,7 +50,7 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
     for line in file.rows[:MAX_LINES]:
         key, equals, value = line[:MAX_LINE_CHARACTERS].partition("=")
         if not equals:
-            problems.append(f"not a line of key=value: {line[:80]}")
+            problems.append(f"not a key=value line: {line[:80]}")
         elif key not in REPEATED_KEYS:
             single_values[key] = value
         elif len(repeated_values[key]) < REPEATED_KEYS[key]:
@@ -60,7 +60,7 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
     loads = [load for load in map(parse_number, words) if load is not None and load <= MAX_VALUES["load"]]
     has_loads = len(loads) == len(words) == 3
     if load_text and not has_loads:
-        problems.append(f"not three numbers of load: {load_text[:MAX_QUOTED_CHARACTERS]}")
+        problems.append(f"not three load numbers: {load_text[:MAX_QUOTED_CHARACTERS]}")
     interfaces = (text.partition(" ") for text in repeated_values["interface"])
     facts = HostFacts(
         load=(loads[0], loads[1], loads[2]) if has_loads else None,
@@ -88,7 +88,7 @@ def parse_host_txt_value(
         return value
     with suppress(ValueError):
         float(text)  # a number, however large or odd
-        problems.append(f"{key} is {text[:MAX_QUOTED_CHARACTERS]}, which is impossible: it is not used")
+        problems.append(f"{key} is {text[:MAX_QUOTED_CHARACTERS]}, which is impossible: it is ignored")
     return None
 
 
@@ -111,11 +111,11 @@ def parse_host_disk_use(text: str, problems: list[str]) -> DiskUse | None:
     size, _, path = text.partition(" ")
     match = DU_SIZE.match(size)
     if not match or not path:
-        problems.append(f"not a line of du: {text[:80]}")
+        problems.append(f"not a du line: {text[:80]}")
         return None
     used = float(match[1].replace(",", ".")) * MIB_PER_UNIT[match[2]]
     if used > MAX_DISK_MIB:
-        problems.append(f"a line of du with an impossible size: {text[:80]}")
+        problems.append(f"a du line with an impossible size: {text[:80]}")
         return None
     return DiskUse(path, used)
 

@@ -203,14 +203,14 @@ def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], 
         bus_id = match[1].strip() if match else ""
         element = None
         if len(device_text) > MAX_GPU_CHARACTERS:
-            fault = f"{len(device_text) // 1024} KiB of XML, which is too much"
+            fault = f"{len(device_text) // 1024} KiB of XML, which is too large"
         elif not device_text.endswith((GPU_END, "/>")):
             fault = "no end"
         else:
             element, fault = parse_xml_element(device_text)
         if element is None:
             where = bus_id or "with an unknown bus id"
-            problems.append(f"a row has {fault}, and is left out: the GPU {where}")
+            problems.append(f"a row has {fault} and is ignored: the GPU {where}")
         devices.append(XmlDevice(bus_id, element, is_damaged=element is None))
     return devices, outside_texts
 
