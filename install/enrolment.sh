@@ -8,7 +8,7 @@ export LC_ALL
 
 # fail_missing WHAT: say that the web host is not installed.
 fail_missing() {
-    echo "$1 is not there: call ./install.sh web first, as $(id -un)" >&2
+    echo "$1 is missing: run ./install.sh web first, as $(id -un)" >&2
     exit 2
 }
 

@@ -16,7 +16,7 @@ remove_host() {
         end_loops "$name" || failed=yes
     done
     remove_keys
-    [ ! -d "$spool" ] || rmdir "$spool" 2>/dev/null || print_line "$spool contains other files and stays."
+    [ ! -d "$spool" ] || rmdir "$spool" 2>/dev/null || print_line "$spool contains other files and is kept."
 }
 
 # remove_keys: remove the keys that were made for the names of this host, and that nobody uses any more.
@@ -139,6 +139,6 @@ install_remove() {
         rm -f "$NOTE"
         print_line "Scripts, programs and settings are kept for: $(list_other_machines | tr '\n' ' ')"
     fi
-    [ "$failed" = no ] || { say "gpuboard is removed from $MACHINE for $(id -un), but for what still runs" && exit 1; }
+    [ "$failed" = no ] || { say "gpuboard is removed from $MACHINE for $(id -un)except for what is still running" && exit 1; }
     print_line "gpuboard is removed from $MACHINE for $(id -un)."
 }

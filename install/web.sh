@@ -19,7 +19,7 @@ parse_arguments() {
         esac
         shift
     done
-    [ -z "$data" ] || [ -d "$data" ] || die "--data is $data, but there is no such folder"
+    [ -z "$data" ] || [ -d "$data" ] || die "--data is $data, but that folder does not exist"
 }
 
 # check_listen: check it by the rule of the setting.
@@ -114,7 +114,7 @@ link_command() {
         gpuboard=$LINK
     elif [ -e "$LINK" ] || [ -h "$LINK" ]; then
         gpuboard=$VENV/bin/gpuboard
-        print_line "$LINK is not ours and stays; gpuboard is $gpuboard."
+        print_line "$LINK is not ours and is kept; run gpuboard as $gpuboard."
     else
         make_folder 0755 "${LINK%/*}"
         ln -s "$VENV/bin/gpuboard" "$LINK"
@@ -128,7 +128,7 @@ put_extra_link() {
     if [ "$(readlink "$1" || :)" = "$2" ]; then
         return 0
     elif [ -e "$1" ] || [ -h "$1" ]; then
-        print_line "$1 is not ours and stays."
+        print_line "$1 is not ours and is kept."
     else
         make_folder 0755 "${1%/*}"
         ln -s "$2" "$1"

@@ -90,7 +90,7 @@ run_for_hosts() {
     names=$(list_started_hosts)
     if [ $# -gt 1 ]; then
         check_host_name "$2"
-        case " $names" in *" $2 "*) ;; *) say "the loops have never been started here for $2${names:+ (but for: $names)}" && exit 1 ;; esac
+        case " $names" in *" $2 "*) ;; *) say "the loops have never been started here for $2${names:+ (only for: $names)}" && exit 1 ;; esac
         names=$2
     fi
     [ -n "$names" ] || say 'the loops have never been started here'

@@ -1,4 +1,4 @@
-"""The command `gpuboard`: the list of its commands, of which only the one called is imported."""
+"""The command `gpuboard`: the list of its commands; only the one that is called is imported."""
 
 from __future__ import annotations
 

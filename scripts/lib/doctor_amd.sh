@@ -35,6 +35,6 @@ print_amd_advice() {
     case $(cat "$out" "$err") in
         *'not initialized'* | *'not found in modules'* | *'Driver not'*) echo 'the kernel module amdgpu is not loaded: check dmesg, and install the driver for this kernel' ;;
         *ermission* | *render*) echo 'this user may not open /dev/kfd: put it into the groups render and video' ;;
-        *) echo 'its own words say why; where this host has no GPU of AMD, set GPUBOARD_AMD=no' ;;
+        *) echo 'see its message; if this host has no AMD GPU, set GPUBOARD_AMD=no' ;;
     esac
 }

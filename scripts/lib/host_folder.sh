@@ -22,7 +22,7 @@ can_others_write() {
 set_rejection() {
     rejection=$2
     # shellcheck disable=SC2046 # two words
-    ! can_others_write "$1" $(stat -c '%a %g' "$1/.") || rejection="other accounts can write to $data_label$where, and so redirect what is written: $remedy"
+    ! can_others_write "$1" $(stat -c '%a %g' "$1/.") || rejection="other accounts can write to $data_label$where and so redirect what is written: $remedy"
     return 1
 }
 
@@ -34,12 +34,12 @@ enter_host_folder() {
     CDPATH='' cd -P -- "$1" 2>/dev/null || { rejection="the folder $1 does not exist$where (not mounted?)" && return 1; }
     data_path=$PWD
     [ -d "$HOST" ] || [ -h "$HOST" ] || mkdir "$HOST" 2>/dev/null || [ -d "$HOST" ] || {
-        rejection="the folder $data_label/$HOST cannot be made$where: may $(id -un) write to $data_label, and has its disk room?"
+        rejection="the folder $data_label/$HOST cannot be created$where: check that $(id -un) may write to $data_label, and that its disk is not full"
         return 1
     }
     CDPATH='' cd -P -- "$HOST" 2>/dev/null || { set_rejection "$1" "the folder $data_label/$HOST cannot be entered$where: it must be a folder of $(id -un)" || return; }
     [ "$PWD" = "$data_path/$HOST" ] || { set_rejection "$1" "$data_label/$HOST is a link$where, and links are not followed: remove it" || return; }
-    [ -O . ] || { set_rejection "$1" "$data_label/$HOST belongs to $(stat -c %U .)$where, and not to $(id -un): remove it there, or give it to $(id -un) (chown)" || return; }
+    [ -O . ] || { set_rejection "$1" "$data_label/$HOST belongs to $(stat -c %U .)$where, not to $(id -un): remove it there, or give it to $(id -un) (chown)" || return; }
     {
         read -r top_mode top_group top_owner
         read -r mode _
@@ -48,7 +48,7 @@ enter_host_folder() {
 $(stat -c '%a %g %u' .. . .new 2>/dev/null)
 END
     if [ "$allowed_owners" != any ] && [ "$top_owner" != 0 ] && [ ! -O .. ]; then
-        rejection="the folder $data_label$where belongs to $(stat -c %U ..), and not to $(id -un): give it to $(id -un) (chown)"
+        rejection="the folder $data_label$where belongs to $(stat -c %U ..), not to $(id -un): give it to $(id -un) (chown)"
         return 1
     fi
     ! can_others_write .. "$top_mode" "$top_group" || { set_rejection .. '' || return; }
@@ -59,7 +59,7 @@ END
 # set_folder_sentences DATA: set how sentences on the web host name the data folder.
 set_folder_sentences() {
     data_label=data where=' on the web host' allowed_owners=ours
-    remedy="call ./install.sh web there as $(id -un), or: chmod go-w $1"
+    remedy="run ./install.sh web there as $(id -un), or: chmod go-w $1"
 }
 
 # is_in_host_folder DATA: whether `.` is still DATA/HOST, which may have been removed, or its share mounted again.
@@ -71,7 +71,7 @@ make_new_folder() {
     rejection=
     rm -rf .new 2>/dev/null || :
     mkdir -m 0700 .new 2>/dev/null || { # a umask has no effect with a default access list
-        rejection="$data_label/$HOST/.new cannot be made$where: remove what stands in its place, and see whether the disk is full"
+        rejection="$data_label/$HOST/.new cannot be created$where: remove whatever is in its place, and check whether the disk is full"
         return 1
     }
 }

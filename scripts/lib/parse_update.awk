@@ -11,7 +11,7 @@ BEGIN {
 error != "" { next } # read to the end, so that the next update can be parsed
 ended && /^# gpuboard / {
     if ($0 !~ /^# gpuboard 1 task=[a-z]+ host=[A-Za-z0-9._-]+ time=[0-9]+ every=[0-9]+ took_ms=[0-9]+ rc=[0-9]+$/) {
-        error = "the first line of a file is not that of a snapshot"
+        error = "the first line of a file is not a snapshot header"
         next
     }
     task = substr($4, 6)
@@ -24,7 +24,7 @@ ended && /^# gpuboard / {
     lines[task] = 0
 }
 !count {
-    error = "the first line of a file is not that of a snapshot"
+    error = "the first line of a file is not a snapshot header"
     next
 }
 {

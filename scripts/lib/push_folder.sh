@@ -10,7 +10,7 @@ case $LIB in /*) ;; *) LIB=$PWD/$LIB ;; esac
 dest=$1 HOST=$2 spool=$3
 shift 3
 # shellcheck disable=SC2034 # for the sentences of host_folder.sh
-data_label=$dest where='' allowed_owners=any remedy="call ./install.sh web on the web host, or as the owner of that folder: chmod +t $dest"
+data_label=$dest where='' allowed_owners=any remedy="run ./install.sh web on the web host, or as the owner of that folder: chmod +t $dest"
 
 # print_error_and_exit: print why the folder cannot be used.
 print_error_and_exit() {

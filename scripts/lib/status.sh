@@ -11,7 +11,7 @@ print_loop() {
     esac
     [ "$state" = running ] || code=1
     printf '%-12s %s\n' "$2" "$message"
-    [ ! -s "$RUN/$1.err" ] || printf '%-12s it says: %s\n' '' "$(tail -n 1 "$RUN/$1.err")"
+    [ ! -s "$RUN/$1.err" ] || printf '%-12s message: %s\n' '' "$(tail -n 1 "$RUN/$1.err")"
     [ ! -s "$SPOOL/$3" ] || awk '
         NR == 1 { failed = !/ rc=0$/; sub(/.* rc=/, ""); rc = $0; tool = "nvidia-smi"; in_part = 1; next }
         /^# part / {
@@ -52,7 +52,7 @@ print_registration() {
         code=1
         message="not registered: $(cat "$SPOOL/register.failed")"
     elif [ -z "$agent" ]; then
-        message='is told at the next push that arrives'
+        message='will be registered at the next push that arrives'
     else
         message="registered as $service-$HOST at $agent"
     fi

@@ -157,7 +157,7 @@ class AlertEngine:
         return self.minute_conditions
 
     def read_health_conditions(self, hosts: Mapping[str, HostConditions], now: Now) -> list[Condition]:
-        """Find conditions in GPU events; where history cannot be read, nobody knows which of them are over."""
+        """Find conditions in GPU events; if history cannot be read, it is unknown which of them are over."""
         events = self.events.read_events(now.epoch - LOOKBACK_S, now.epoch + 1)  # including those of this second
         if self.events.reader.problem:
             return []

@@ -278,7 +278,7 @@ def build_apprise_channel(url: str) -> Any:  # noqa: ANN401 # a service of appri
 
 
 def parse_channel_scheme(url: str) -> str:
-    """Return what stands before `://`, which is no secret."""
+    """Return what is before `://`, which is not secret."""
     scheme, separator, _ = url.partition("://")
     return scheme.lower() if separator else ""
 
@@ -304,7 +304,7 @@ def is_mail_channel(service: Any) -> bool:  # noqa: ANN401 # a service of appris
 
 
 def describe_channel_url(url: str) -> tuple[str, str | None]:
-    """Return an address as it may be shown, and its problem; only the service is shown, since tokens stand anywhere."""
+    """Return an address as it may be shown, and its problem; only the service is shown, as any part may be a token."""
     scheme = parse_channel_scheme(url)
     try:
         service = build_apprise_channel(url)

@@ -26,7 +26,7 @@ from site_builder.fleet.summary import HostSummary
 from site_builder.health.events import describe_event
 from site_builder.health.model import BEFORE_FIRST_CHECK, CRITICAL_KINDS, SEVERITIES, SPAN_KINDS, HealthEvent
 
-# Rules whose conditions come from history; while it cannot be read, nobody knows whether they are over.
+# Rules whose conditions come from history; while it cannot be read, it is unknown whether they are over.
 HEALTH_RULES = frozenset({"gpu-lost", "gpu-hot", "gpu-error"})
 # A silenced host does not suppress these: they do not say that anything is wrong.
 REMINDER_RULES = frozenset({WATCH_RULE, "booking-begins", "booking-ends"})
@@ -161,7 +161,7 @@ def find_booking_conditions(
                 yield condition._replace(
                     rule="booking-unused",
                     gpus=list_condition_booked_labels(unused),
-                    what="nobody is on it",
+                    what="it is not in use",
                     since=min(booked.shown_booking.unused_since or 0 for booked in unused),
                     people=condition.owners,
                 )
@@ -215,7 +215,7 @@ def resolve_condition_people(names: Iterable[str], people: PeopleDirectory) -> t
     for name in names:
         person = people.find_person(name)
         if person is None and parse_login_uid(name) is not None:
-            continue  # nobody knows who that is
+            continue  # an unknown person
         person = person or people.resolve_person(name)
         if not person or person in logins:
             continue

@@ -26,7 +26,7 @@ MAIL_ADDRESS = re.compile(
 )
 SLACK_MEMBER = re.compile(r"slack:([UW][A-Z0-9]{2,20})", re.IGNORECASE)
 SERVICE_URL = re.compile(r"([a-z][a-z0-9+.-]{0,31})://[!-~]{1,2000}", re.IGNORECASE)
-# A login that may stand before the @ of an address: anybody can write names into bookings.
+# A login that may be used as the local part of an address: anybody can write names into bookings.
 LOGIN_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 # Mailboxes of an office or a list; a line in the contacts makes such a name a person.
 ROLE_MAILBOXES = re.compile(

@@ -38,7 +38,7 @@ URL_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)\S+")
 
 
 class Hook(NamedTuple):
-    """A file in the hooks folder, and why it may not run; one without a name stands for the folder itself."""
+    """A file in the hooks folder, and why it may not run; one without a name is the folder itself."""
 
     name: str
     problem: str | None = None
@@ -116,7 +116,7 @@ class HookFolder:
         lines = output.decode("utf-8", "replace").strip().splitlines()
         # the rest of an address may be a token
         last_line = ": " + URL_PATTERN.sub(r"\1…", clean_excerpt(lines[-1])) if lines else ""
-        # one that was killed may have told somebody
+        # one that was killed may have sent something
         if code is None or code == -signal.SIGKILL:
             return DeliveryOutcome(UNSURE, f"the hook was stopped after {self.timeout_s:.0f} s, or killed{last_line}")
         if code < 0:

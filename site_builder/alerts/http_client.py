@@ -105,7 +105,7 @@ def derive_http_apprise_class(plugin: type, client: AlertHttpClient) -> type:
 
 
 def judge_alert_http_response(status: int, headers: Any, body: bytes) -> DeliveryOutcome:  # noqa: ANN401 # of requests
-    if status == 504:  # a gateway that got no answer knows no more than we do
+    if status == 504:  # a gateway that got no answer knows as little as we do
         return DeliveryOutcome(UNSURE, "answered 504: it may have arrived")
     if 200 <= status < 300:
         answer = parse_http_json_answer(body)  # Slack and others refuse with a status of 200
@@ -150,7 +150,7 @@ def parse_http_retry_after(headers: Any, body: bytes) -> int | None:  # noqa: AN
 
 
 def judge_alert_http_error(error: Exception) -> DeliveryOutcome:
-    """Judge a request without an answer: nothing was sent before the connection stood; after that, nobody knows."""
+    """Judge a request without an answer: nothing was sent before it was connected; after that, unknown."""
     from requests import exceptions  # noqa: PLC0415 # slow to import
 
     cause = type(getattr(error.args[0] if error.args else None, "reason", None)).__name__

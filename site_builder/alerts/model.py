@@ -29,7 +29,7 @@ class Condition(NamedTuple):
 
     rule: str
     host: str = ""
-    about: str = ""  # the key of a GPU, booking or watch: it tells conditions of one rule and host apart
+    about: str = ""  # the key of a GPU, booking or watch: it distinguishes conditions of one rule and host
     gpus: tuple[str, ...] = ()  # GPU numbers as people write them
     what: str = ""  # a sentence without a subject: `no snapshot since 14:02`
     since: int | None = None

@@ -13,7 +13,7 @@ from site_builder.core.formatting import DAY, HOUR
 
 MAX_ALERTS_PER_NOTIFICATION = 100
 MAX_QUEUED_PER_HOOK = 200
-# For people, whom hosts name: notifications in the queue, and people who are told of one host at a time.
+# Limits for people, whom hosts name: notifications in the queue, and people notified about one host at a time.
 MAX_QUEUED = 1000
 MAX_PEOPLE_PER_HOST = 100
 # No notification waits for longer: quiet hours are part of a day, which may have 25 hours.
@@ -73,7 +73,7 @@ class NotificationQueueBuilder:
         if "person" in rule.to:
             # whoever asked for a watch sees in the history that nobody could reach them
             can_reach = None if condition.rule == model.WATCH_RULE else self.context.can_reach
-            # a host can claim that anybody is on it: only so many people are told of one
+            # a host can claim any users: limit how many people are notified about one host
             people = self.people_by_host.setdefault(condition.host, set()) if condition.host else set()
             for person in condition.owners:
                 if not condition.host or len(people) < MAX_PEOPLE_PER_HOST:
@@ -167,7 +167,7 @@ class NotificationQueueBuilder:
     def add_or_merge(self, to: str, via: str, rule: AlertRule, alerts: list[Alert]) -> None:
         """Queue alerts in a notification that waits for quiet hours or the hourly limit, or in a new one."""
         send_at = self.find_send_time(to, rule)
-        # what will be past by then is not worth reporting
+        # what will be over by then is not reported
         ends = [alert.until if alert.step == model.STEP_HAPPENED else None for alert in alerts]
         alerts = [alert for alert, end in zip(alerts, ends) if end is None or send_at < end]
         if not alerts:

@@ -166,7 +166,7 @@ def render_notification(notification: Notification, zone: tzinfo, shows_users: b
 
 
 def render_single_alert(alert: Alert, zone: tzinfo) -> tuple[str, Html]:
-    """Render the only alert of a notification as text, whose title stands above, and for a mail."""
+    """Render the only alert of a notification as text without its title, and for a mail."""
     lines = [format_alert_sentence(alert.what)] if alert.what else []
     lines += [f"{label}: {value}" for label, value in list_alert_facts(alert, zone)]
     html_lines = [Html(f"<b>{escape_html(clean_notification_line(alert.title))}</b>"), *map(escape_html, lines)]

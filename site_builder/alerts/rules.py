@@ -271,7 +271,7 @@ MAX_TRACKED_PER_HOST = 200
 MAX_REPORTED_ONCE = 20_000
 # How long an alert waits for others of its rule: hosts behind one switch go down one after another.
 GROUPING_DELAY_S = 60
-# Without news from a host, nobody knows whether these are over.
+# Without data from a host, it is unknown whether these are over.
 FRESH_HOST_RULES = frozenset({*model.GPU_RULES, "host-failed", "booking-broken", "booking-unused"})
 
 
@@ -421,7 +421,7 @@ class AlertRuleEvaluation:
 
     def is_preexisting(self, condition: Condition, start_time: int) -> bool:
         """Return True if a condition that is new to us is not news: it existed before, or was just booked."""
-        if condition.rule == model.WATCH_RULE:  # whoever waits is told, even at first start
+        if condition.rule == model.WATCH_RULE:  # people who wait are notified, even at first start
             return False
         if condition.rule == "booking-begins":
             return self.now_s > start_time - MIN_BOOKING_NOTICE_S
@@ -459,7 +459,7 @@ class AlertRuleEvaluation:
             or condition.rule in context.unreadable_rules
             or (condition.rule in FRESH_HOST_RULES and host_state != "fresh")
             or (condition.rule == "host-down" and host_state in {"stale", "maintenance"})
-        ):  # nobody can know whether it is over
+        ):  # it is unknown whether it is over
             self.conditions[key] = self.retract_if_muted(tracked, rule)
             return
         if not condition.is_lasting or (tracked.reported_at is None and not tracked.is_suppressed):

@@ -31,7 +31,7 @@ from site_builder.core.records import build_dataclass_decoder, convert_for_json,
 from site_builder.reports import collect
 
 SENDER_LOCK = "post.lock"
-# It ends after the first, so that the next one starts with the settings of then; the kernel ends it after the second.
+# It ends after the first, so that the next one starts with the current settings; the kernel ends it after the second.
 SEND_PERIOD_S, MAX_LIFETIME_S = 120, 600
 # Writes that must succeed are repeated: the answer of Consul may have been lost.
 WRITE_ATTEMPTS, WRITE_RETRY_DELAY_S = 3, 2.0

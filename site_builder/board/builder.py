@@ -161,7 +161,7 @@ class Builder:
         with self.faults.catch("data", "the check for GPUs reported by two hosts failed"):
             uuids = {host: built_host.summary.uuids for host, built_host in built_hosts.items()}
             problems += summary.find_duplicate_uuids_in_summaries(uuids)
-        with self.faults.catch("state/history.db", "this minute is missing"):
+        with self.faults.catch("state/history.db", "history was not recorded for this minute"):
             self.record_history(built_hosts, now)
         if self.builder_state.problem:
             problems.append(Problem("state/memory.json", self.builder_state.problem))

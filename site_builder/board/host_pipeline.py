@@ -54,7 +54,7 @@ MAX_HOST_CPU_S, MAX_FIRST_HOST_CPU_S, PAUSE_S = 2.0, 10.0, 600
 PAUSED_REASON = (
     f"its files take more than {MAX_HOST_CPU_S:.0f} s to parse and are parsed only every {PAUSE_S // 60} minutes"
 )
-# Stands for no limit in time: JSON has no infinity.
+# Means no time limit: JSON has no infinity.
 FOREVER = 1e12
 
 
@@ -98,7 +98,7 @@ class BuiltHost(NamedTuple):
     packed_sample: PackedSample | None  # for history, if the host is fresh
     packed_health: PackedHealthMetrics | None
     waste_candidates: tuple[waste_rules.WasteCandidate, ...] = ()
-    conditions: tuple[Condition, ...] | None = ()  # None after a fault: nobody knows then which of them are over
+    conditions: tuple[Condition, ...] | None = ()  # None after a fault: it is unknown which of them are over
     people: tuple[str, ...] = ()  # who is on it, even if the page does not show people
     truncated_logins: tuple[tuple[str, str | None], ...] = ()  # logins that `ps` cut, and whose they were taken for
 
@@ -116,7 +116,7 @@ class HostPipeline:
         self.has_changes = False
         self.decided_hosts: dict[str, BuiltHostStatus] = {}  # what pages of hosts take over, until the next build
         self.paused_until: dict[str, int] = {}  # hosts that cost too much, and until when their files are not read
-        with suppress(records.DamagedFileError, ValueError):  # after damage all hosts are built anew
+        with suppress(records.DamagedFileError, ValueError):  # after damage all hosts are rebuilt
             self.common_fingerprint, self.built_hosts = load_pipeline_store(self.store_path)
 
     def build_hosts(
@@ -274,7 +274,7 @@ def find_pipeline_conditions(
 ) -> tuple[Condition, ...] | None:
     """Find the conditions of a host; leave out a booking at which that fails.
 
-    Return None after a fault of ours: nobody knows then which conditions are over.
+    Return None after a fault of ours: it is unknown which conditions are over.
     """
     if decided.has_parse_failed:
         return None
@@ -369,7 +369,7 @@ def dump_pipeline_store(common_fingerprint: bytes, built_hosts: BuiltHosts) -> I
     """Yield the common fingerprint, and for each host its facts as JSON with its texts behind it."""
     yield common_fingerprint.hex().encode(), []
     for name, built_host in built_hosts.items():
-        with suppress(TypeError):  # a text that JSON cannot hold: this host is built anew by the next builder
+        with suppress(TypeError):  # a text that JSON cannot hold: this host is rebuilt by the next builder
             facts = records.encode_record((name, built_host._replace(rendered=NOT_RENDERED, metric_lines=())))
             yield facts, [*built_host.rendered, *built_host.metric_lines]
 
@@ -384,7 +384,7 @@ def load_pipeline_store(store: Path) -> tuple[bytes, dict[str, BuiltHost]]:
     for facts, texts in stored:
         try:
             name, built_host = decode(orjson.loads(facts))
-        except ValueError:  # a number that JSON cannot hold: this host is built anew
+        except ValueError:  # a number that JSON cannot hold: this host is rebuilt
             continue
         if len(texts) != text_count + len(metrics.PER_HOST_FAMILIES):
             raise records.DamagedFileError(name)

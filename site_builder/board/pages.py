@@ -68,9 +68,9 @@ MAX_EXPANDED_HOSTS, MAX_DETAILED_HOSTS = 30, 200
 MAX_SOON_FREE = 5
 MAX_HOSTS_PER_STATE = 20
 MAX_PROBLEMS = 200
-# Stand for cards and charts in the templates; no text of others holds control characters.
+# Placeholders for cards and charts in the templates; no text of others holds control characters.
 CARDS_PLACEHOLDER, CHARTS_PLACEHOLDER = "\x1ccards\x1c", "\x1ccharts\x1c"
-# Stand between the rows and the cells of a table until it is escaped.
+# Separators of the rows and cells of a table until it is escaped.
 ROW_SEPARATOR, CELL_SEPARATOR = "\x1e", "\x1f"
 NO_HOSTS_HTML = (
     b"<p>No host yet. Each GPU host pushes its snapshot with <code>gpu-check.sh</code>; it appears here within a "

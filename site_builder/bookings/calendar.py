@@ -37,7 +37,7 @@ BAR_GAP_PX = 2
 MIN_BAR_WIDTH_PERCENT = 0.3
 MAX_LISTED = 1000
 CALENDAR_PAGE = "bookings.html"
-# The page is written anew after this many seconds, for its mark of now.
+# The page is rewritten after this many seconds, for its mark of now.
 MAX_PAGE_AGE_S = 1800
 
 

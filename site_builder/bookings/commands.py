@@ -37,7 +37,7 @@ from site_builder.core.timeparse import moments, recurrence
 from site_builder.snapshots.completion import complete_gpus, complete_hosts
 
 BOTH_ENDS_MESSAGE = "use either --until or --for"
-# Ids as the booking service makes them; no host that people name looks so.
+# Ids as the booking service makes them; no host has such a name.
 BOOKING_ID_SHAPE = re.compile(r"[bcdfghjkmnpqrstvwxz2-9]{6}|x[0-9a-f]{8}")
 TABLE_WIDTH = 80
 TABLE_HEAD = ("ID", "GPUS", "WHO", "WHEN", "NOTES")
@@ -61,7 +61,7 @@ def translate_booking_errors(place: object = None) -> Iterator[None]:
     except (UnclearRequestError, BookingsUnreadableError, FleetUnavailableError, LockedFileError) as error:
         raise CommandError(clean_text(str(error))) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        if not isinstance(place, RemoteBookingBackend):  # whose response may lack anything that we look for in it
+        if not isinstance(place, RemoteBookingBackend):  # whose response may lack any of the fields below
             raise
         raise CommandError(describe_unexpected_board_response(place.url)) from None
 

@@ -128,7 +128,7 @@ class ConsulBookingStore(store.BookingStore):
         return value.content if value.content.strip() else b"{}\n"
 
     def read_unlocked(self) -> bytes:
-        """Read for somebody who only looks: while Consul does not respond, from the copy."""
+        """Read without changing anything; from the copy while Consul does not respond."""
         try:
             return self.read()
         except locks.LockedFileError:
@@ -154,7 +154,7 @@ class ConsulBookingStore(store.BookingStore):
                 if value and value.modify_index == self.modify_index:
                     certainty = "and nothing has been written"
                 raise locks.LockedFileError(f"{self.access.where} {error}, {certainty}: check the bookings") from None
-        # it is booked; the next build renews the copy, or tells why
+        # it is booked; the next build renews the copy, or reports why not
         with suppress(OSError, files.FileRefusedError, locks.LockedFileError):
             write_consul_store_copy(self.data_folder, BOOKINGS_FILE, content)
         return True

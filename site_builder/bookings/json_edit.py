@@ -45,7 +45,7 @@ class JsonMember(NamedTuple):
 
 
 class JsonEntry(NamedTuple):
-    """A booking as it is written: its host and GPU, and where in the text it stands."""
+    """A booking as it is written: its host and GPU, and its position in the text."""
 
     host: str
     gpu: str

@@ -243,7 +243,7 @@ class UndoOperation:
 
 def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
     """Return the line of the log that is to be taken back."""
-    undone: list[object] = []  # what stands in the log may be of any type
+    undone: list[object] = []  # entries of the log may be of any type
     user, present = transaction.user, transaction.list_logged_entries()
     for line in transaction.store.read_log():
         undone += [line.get("undoes"), line.get("instead")]

@@ -47,7 +47,7 @@ class BookingService:
         return Now(self.clock(), self.settings.zone, user.zone if user else None)
 
     def begin_read(self, user: BookingUser) -> BookingTransaction:
-        """Read the file without the lock, for a user who only looks."""
+        """Read the file without the lock, for requests that change nothing."""
         booking_store = consul_store.open_consul_or_local_store(self.settings.data, self.settings.kv)
         return self.begin_transaction(booking_store, booking_store.read_unlocked(), user)
 

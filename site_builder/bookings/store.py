@@ -48,7 +48,7 @@ class BookingStore:
         self.signature: files.FileSignature | None = None
 
     def read_unlocked(self) -> bytes:
-        """Read the bookings for somebody who only looks."""
+        """Read the bookings without changing anything."""
         return self.read()
 
     def read(self) -> bytes:
@@ -99,7 +99,7 @@ class BookingStore:
         return owner_status
 
     def append_log(self, line: dict[str, Any]) -> None:
-        """Append a line about a coming change; a large file is renamed and begun anew."""
+        """Append a line about a coming change; a large file is first renamed."""
         path = self.folder / LOG_FILE
         try:
             text = json.dumps(line, ensure_ascii=False).encode()

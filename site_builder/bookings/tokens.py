@@ -1,4 +1,4 @@
-"""Store in state/tokens.json who may book over the web with a token, of which only the hash is kept."""
+"""Store in state/tokens.json who may book over the web with a token; only its hash is kept."""
 
 from __future__ import annotations
 

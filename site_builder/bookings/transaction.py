@@ -122,7 +122,7 @@ class BookingTransaction:
         self.entries_after.append([stored.booking.host, stored.booking.gpu, new_content])
 
     def find_entry(self, stored: ParsedBooking) -> JsonEntry:
-        """Find where an entry stands after other changes."""
+        """Find the position of an entry after other changes."""
         old_entry = stored.entry[:3]  # host, GPU and content
         return next(entry for entry in self.document.list_entries() if entry[:3] == old_entry)
 

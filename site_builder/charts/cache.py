@@ -35,10 +35,10 @@ SPARKLINE_BUCKETS = 48
 LARGE_FLEET_HOSTS = 100
 # In such a fleet the page of a host is made only so often, times the number of hosts; longer windows as much less.
 PAGE_INTERVAL_PER_HOST_S = 0.5
-# Seconds that one build of many spends on charts, and those of a build that stands alone; then pages get old charts.
+# Seconds that one build of many spends on charts, and those of a single build; then pages get old charts.
 CHARTS_TIME_LIMIT_S, CHARTS_TIME_LIMIT_ALONE_S = 0.3, 1.5
 NOT_DRAWN_YET = "These charts will appear within a few minutes."
-# Hosts whose sparklines one build of many draws, and seconds for them in a build that stands alone.
+# Hosts whose sparklines one build of many draws, and seconds for them in a single build.
 SPARKLINE_HOSTS_PER_BUILD, SPARKLINES_TIME_LIMIT_S = 2, 0.3
 
 

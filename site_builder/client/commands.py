@@ -57,7 +57,7 @@ ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\
 CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 # How soon the screen is redrawn when its size changes.
 REDRAW_INTERVAL_S = 0.1
-# How long the last fleet is shown while loading fails: after that nobody knows which GPU is free.
+# How long the last fleet is shown while loading fails: after that the free GPUs are unknown.
 MAX_AGE_S = 300
 
 

@@ -99,7 +99,7 @@ def client_gpus_to_json(host: FleetHost) -> list[dict[str, Any]]:
 
 
 class GpuTableRow(NamedTuple):
-    """The cells of a GPU, and what stands behind them: notes, commands and bookings."""
+    """The cells of a GPU, and what follows them: notes, commands and bookings."""
 
     state: str
     cells: tuple[str, ...]
@@ -162,7 +162,7 @@ def format_host_line(host: FleetHost) -> str:
 
 
 def build_client_table_host_rows(host: FleetHost, now: Now, is_short: bool) -> list[GpuTableRow]:
-    """Build the rows of a host; a GPU with instances stands above them."""
+    """Build the rows of a host; a GPU with instances is listed above them."""
     rows = []
     mig_gpus = {gpu.label.lower(): gpu for gpu in host.mig_gpus}
     for gpu in host.gpus:
@@ -172,7 +172,7 @@ def build_client_table_host_rows(host: FleetHost, now: Now, is_short: bool) -> l
             notes = TEXT_SEPARATOR.join(filter(None, (parent.reason, row.notes)))
             cells = (f"{parent.label:>2} MIG", *row.cells[1:])
             rows.append(row._replace(state=MIG_STATE, cells=cells, notes=notes))
-        # the problems of its GPU stand in the row of the GPU
+        # the problems of its GPU are in the row of the GPU
         rows.append(build_client_table_gpu_row(gpu._replace(problems=()) if gpu.parent_keys else gpu, now, is_short))
     return rows
 
@@ -188,7 +188,7 @@ def build_client_table_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTa
     state = TROUBLE_STATE if gpu.is_avoided and gpu.state in {"free", "booked"} else gpu.state
     cells = (
         f"{gpu.label:>2} {STATE_MARKS.get(state, TROUBLE_MARK)}",
-        gpu.profile or gpu.model,  # the model stands in the row above
+        gpu.profile or gpu.model,  # the model is in the row above
         format_client_table_number(gpu.utilization_gpu, " %"),
         format_memory_cell(gpu.memory_used, gpu.memory_total),
         format_client_table_number(gpu.temperature),
@@ -323,5 +323,5 @@ def format_gpu_lines(row: GpuTableRow, layout: ClientTableLayout) -> list[str]:
 
 
 def shorten_table_command(command: str) -> str:
-    """Shorten a command to begin with what tells most: no folders, no interpreter."""
+    """Shorten a command to its most informative part: no folders, no interpreter."""
     return PROGRAM_FOLDER.sub("", INTERPRETER_PATTERN.sub("", PROGRAM_FOLDER.sub("", command)))

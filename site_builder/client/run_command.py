@@ -296,7 +296,7 @@ class SupervisorConnection(NamedTuple):
 def start_supervisor(
     reservation: RunReservation | None, claims: Sequence[int]
 ) -> tuple[SupervisedRunOutcome, SupervisorConnection]:
-    """Book in a process that is no child of ours: a program that waits for all its children would wait for ever.
+    """Book in a process that is not our child: a program that waits for all its children would wait for ever.
 
     Whatever happens to us from now on, that process releases the booking.
     """

@@ -69,7 +69,7 @@ def parse_search_text(text: str) -> list[SearchTerm]:
 
 
 def find_search_hint(key: str | None, sign: str | None) -> str:
-    """Return a hint for text that looks like a field but is none."""
+    """Return a hint for text that looks like a field but is not one."""
     if key == "mem":
         return MEMORY_HINT
     if sign == ":":
@@ -103,7 +103,7 @@ def search_fleet(fleet: Fleet, arguments: Sequence[str]) -> Fleet:
     names, words = set(), []
     for word in dict.fromkeys(arguments):
         host = fleet.find_host(word)
-        # train.py is no host `train`, for a domain has dots in it
+        # train.py is not a host `train`, for a domain has dots in it
         if host and (word.count(".") != 1 or host.name.lower() == word.lower()):
             names.add(host.name)
         else:

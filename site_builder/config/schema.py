@@ -129,7 +129,7 @@ def parse_file_setting(text: str) -> str | None:
 
 
 def parse_consul_address_setting(text: str) -> tuple[str, bool]:
-    """Return `host:port`, and whether https:// stands before it."""
+    """Return `host:port`, and whether it begins with https://."""
     match = match_setting_text(ADDRESS_PATTERN, text)
     check_setting_range(int(match[3]), 1, 65535)
     return match[2], match[1] == "https"

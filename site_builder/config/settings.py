@@ -1,4 +1,4 @@
-"""Read gpuboard.conf as scripts/lib/settings.sh does; which value of each setting is in force, and what it means."""
+"""Read gpuboard.conf as scripts/lib/settings.sh does; choose the value in force of each setting, and parse it."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class KvStore:
 
 
 def parse_kv_entries(body: bytes | bytearray, prefix: str) -> ParsedFile[KvEntry]:
-    """Parse all entries except the prefix itself and folders; incomplete if the body is no such list."""
+    """Parse all entries except the prefix itself and folders; incomplete if the body is not such a list."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -148,7 +148,7 @@ def explain_board_connection_errors(url: str, redirect_note: str = "", has_body:
         yield
     except ForeignRedirectError as redirect:
         target = clean_text(str(redirect))[:200]
-        raise FleetUnavailableError(f"{url} leads to {target}{redirect_note}: {CHECK_URL_HINT}") from None
+        raise FleetUnavailableError(f"{url} redirects to {target}{redirect_note}: {CHECK_URL_HINT}") from None
     except (OSError, http.client.HTTPException, zlib.error) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         flaw = getattr(cause, "verify_message", "")

@@ -18,7 +18,7 @@ from site_builder.core.records import encode_record, make_record_decoder
 
 CLOCK_FILE = "clock.json"
 UPTIME_FILE, BOOT_ID_FILE = Path("/proc/uptime"), Path("/proc/sys/kernel/random/boot_id")
-# Seconds: a smaller correction is no jump.
+# Seconds: a smaller correction is not a jump.
 MAX_CORRECTION_S = 600
 # After a longer power-off the clock may have been set meanwhile.
 MAX_POWER_OFF_S = 3600

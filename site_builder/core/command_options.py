@@ -106,7 +106,7 @@ def print_cleartext_warning(url: str, secret: str) -> None:
     """Print a warning if others on the network could read a secret that is sent to a URL."""
     parts = urlsplit(url)
     is_safe = parts.scheme == "https" or parts.hostname == "localhost"
-    with suppress(ValueError):  # a name is no address
+    with suppress(ValueError):  # a name is not an address
         is_safe = is_safe or ipaddress.ip_address(parts.hostname or "").is_loopback
     if not is_safe:
         print_command_message(f"your {secret} is sent unencrypted: {url} should be https")

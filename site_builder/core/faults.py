@@ -93,7 +93,7 @@ def describe_fault(what: str, error: BaseException | str) -> str:
 
 
 def limit_fault_reports(report: Callable[[str], None], max_count: int = 100) -> Callable[[str], None]:
-    """Return a function that reports each sentence once, and only so many: no client can fill a log."""
+    """Return a function that reports each sentence once, up to a limit, so that no client can fill a log."""
     reported: set[str] = set()
     lock = Lock()
 

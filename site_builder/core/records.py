@@ -304,7 +304,7 @@ def as_clean_text(value: object) -> str | None:
 
 
 def as_number(value: object) -> float | None:
-    """Return a plausible number from 0 up; true and false are none."""
+    """Return a plausible number from 0 up; true and false are not numbers."""
     return value if type(value) in NUMBER_TYPES and 0 <= value < MAX_NUMBER else None  # type: ignore[operator,return-value]
 
 

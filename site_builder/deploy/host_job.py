@@ -266,7 +266,7 @@ class HostDeployJob:
             if not key:
                 raise HostDeployError("it did not create a valid public key")
         self.begin_step("enrol")
-        # what is so already is not written; its line may name the data folder of before
+        # an unchanged key is not enrolled again; its line may name the previous data folder
         web_host.enrol_host(name, key)
         self.begin_step("install")
         name_option = "" if name == inspection.own and previous_name in ("", name) else f" --name {name}"

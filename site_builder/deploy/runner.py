@@ -124,7 +124,7 @@ CHECK_COLUMN_TITLES = ("host", "version", "loops", "key", "last snapshot", "resu
 # So wide that no line of a pipe moves the next column.
 COLUMN_WIDTHS = {"step": 8, "result": 15, "seconds": 7, "version": 7, "loops": 10, "key": 8, "last snapshot": 13}
 RESULT_COLOURS = {FAILED: "red", STOPPED: "yellow"}
-EXTRA_LINES = 3  # lines of a table that are no hosts
+EXTRA_LINES = 3  # lines of a table that are not hosts
 
 
 class DeployDisplay(AbstractContextManager["DeployDisplay"]):
@@ -181,7 +181,7 @@ class LiveDeployDisplay(DeployDisplay):
         from rich.table import Table as RichTable  # noqa: PLC0415 slow to import
         from rich.text import Text  # noqa: PLC0415
 
-        counts = Counter(job.result or ("waiting" if job.step == WAITING else "at work") for job in self.jobs)
+        counts = Counter(job.result or ("waiting" if job.step == WAITING else "working") for job in self.jobs)
         caption = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
         table = RichTable(box=None, padding=(0, 2, 0, 0), caption=caption, caption_justify="left")
         for title in self.columns:

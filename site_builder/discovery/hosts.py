@@ -129,7 +129,7 @@ def parse_hosts_txt(data: bytes) -> ParsedFile[DiscoveredHost]:
 
 
 def parse_hosts_json(data: bytes) -> ParsedFile[DiscoveredHost]:
-    """Parse hosts with their full names as titles; incomplete if the file is no such object."""
+    """Parse hosts with their full names as titles; incomplete if the file is not such an object."""
     try:
         content = json.loads(decode_text(data).lstrip("\ufeff"), strict=False)
     except json.JSONDecodeError as error:
@@ -237,7 +237,7 @@ def request_discovered_nodes(access: ConsulAccess) -> ConsulRequest:
 
 
 def parse_discovered_nodes(response: object) -> ParsedFile[DiscoveredNode]:
-    """Parse every node once; incomplete if the response is no such list."""
+    """Parse every node once; incomplete if the response is not such a list."""
     if not isinstance(response, list):
         return ParsedFile(is_complete=False, problems=("it is not a list of services",))
     nodes: dict[tuple[str, str | None], DiscoveredNode] = {}

@@ -28,7 +28,7 @@ CONTENT_TYPES = {
     "live.json": ("application/json",),
     SCRIPT_PATH: ("text/javascript", "application/javascript"),
 }
-# Below this, compression is not worth it, and our own server does none.
+# Below this size, our own server does not compress.
 MIN_COMPRESSED_BYTES = 1024
 HEADERS_ADVICE = "docs/webservers.md lists what a web server must send"
 

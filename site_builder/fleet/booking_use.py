@@ -157,7 +157,7 @@ def add_booking_use(
     statuses = shown if rules.privacy.users else build_fleet_booking_statuses(bookings, PrivacySettings(), now)
     before = check.booking_uses.get(gpu_status.key)
     passed = check.snapshot_time - before.checked_at if before else 0
-    # nobody knows what happened while the host was silent
+    # it is unknown what happened while the host was silent
     last = before if before and abs(passed) <= rules.limits.down_after else None
     # other users, and since when at least each is on it: a process reports when it began
     others_since: dict[str, int] = {}
@@ -208,7 +208,7 @@ def build_booking_use_key(booking: BookingStatus) -> str:
 
 
 def find_booking_use_end(gpu_status: GpuStatus, bookings: Sequence[Booking], now: Now) -> int | None:
-    """Return when the last of the bookings ends that follow each other from now on; None where nobody can know."""
+    """Return when the last of the bookings ends that follow each other from now on; None if unknown."""
     if gpu_status.state not in IN_USE_STATES:
         return None
     end = max(booking.until.timestamp() for booking in gpu_status.bookings if booking.phase == "now")

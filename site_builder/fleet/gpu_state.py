@@ -191,7 +191,7 @@ def find_soon_booking(bookings: Sequence[BookingStatus], limits: StateLimits, no
 
 
 def mark_unclear_gpu_state(status: GpuStatus, has_unmatched: bool, unplaced: Mapping[str, object]) -> GpuStatus:
-    """Make a GPU unknown that seems to be empty, if a process may be on it of which it is not told where it is."""
+    """Make a seemingly empty GPU unknown if a process whose GPU is not reported may be on it."""
     parent = status.gpu.parent
     if status.state in EMPTY_STATES and has_unmatched:  # they may be on any GPU
         return status._replace(state="unknown", reason=UNMATCHED_PROCESSES_REASON)

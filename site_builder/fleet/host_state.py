@@ -267,7 +267,7 @@ def describe_host_tool_failures(file: ToolFile) -> str:
 def find_host_state_problems(
     sources: HostStatusSources, snapshot: HostSnapshot, state: str, limits: StateLimits, now: Now
 ) -> Iterator[Problem]:
-    """Yield what the admin should look at."""
+    """Yield problems for the admin."""
     name = sources.discovered.name
     if snapshot.clock_offset is not None and abs(snapshot.clock_offset) > limits.clock_off:
         direction = "ahead" if snapshot.clock_offset > 0 else "behind, or its snapshots arrive late"
@@ -347,7 +347,7 @@ def decide_fresh_host_gpus(
     reporting_vendors = list_host_process_vendors(snapshot)
     unreported = snapshot.processes.unreported if snapshot.processes else {}
     checked_at = snapshot.taken_at.get("gpus.csv", snapshot.last_seen or 0)
-    # nobody knows what happened while the host was silent
+    # it is unknown what happened while the host was silent
     is_continuous = checked_at - sources.idle_times.checked_at <= limits.down_after
     idle_since_by_gpu = sources.idle_times.idle_since if is_continuous else {}
     statuses: list[GpuStatus] = []

@@ -205,7 +205,7 @@ def summarize_use_by_person(host: HostStatus) -> dict[str, PersonUseSummary]:
         return {}
     sums: dict[str, list[float]] = {}  # the fields of PersonUseSummary
     groups = [(status.processes, status.state in TAKEN_STATES) for status in host.gpus]
-    # nobody knows what share of a GPU unplaced processes have
+    # the share of a GPU that unplaced processes have is unknown
     groups += [(processes, False) for processes in host.unplaced_processes.values()]
     for processes, is_taken in groups:
         users: dict[str, None] = {}

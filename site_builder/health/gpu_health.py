@@ -14,7 +14,7 @@ POWER_LIMIT_BIT, SLOWDOWN_BIT, HEAT_BIT, HARDWARE_HEAT_BIT, POWER_BRAKE_BIT = 0x
 MAX_KEY_CHARACTERS, MAX_REASON_CHARACTERS = 100, 80
 # In °C, where the driver does not report the distance to the vendor's limit.
 DEFAULT_LIMIT_CELSIUS = 90
-# Anything beyond is no temperature.
+# Anything beyond is not a temperature.
 MAX_CELSIUS = 500
 
 
@@ -59,7 +59,7 @@ def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMet
     metrics = build_host_health_metrics(host)
     if metrics is None:
         return None
-    rows = [tuple(gpu_metrics) for gpu_metrics in metrics.gpus]  # orjson would have to be told how to write their type
+    rows = [tuple(gpu_metrics) for gpu_metrics in metrics.gpus]  # orjson would need a function to write their type
     return PackedHealthMetrics(pack_stored_health_metrics(metrics.driver, rows, metrics.is_complete), taken_at)
 
 

@@ -64,7 +64,7 @@ class HealthPageEventRow(NamedTuple):
 class HealthPageSection(NamedTuple):
     """The health section of a host's page; `quiet_gpus` are those without events since `watched_since`.
 
-    A row of counts has a title, and for each GPU a text and a severity, empty if it is no problem. A time line has a
+    A row of counts has a title, and for each GPU a text and a severity, empty if it is not a problem. A time line has a
     title, the key of a GPU, its events, and how many are left out.
     """
 

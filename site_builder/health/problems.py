@@ -45,7 +45,7 @@ RECOVERY_ADVICE = (
 EXIT_CODE_KINDS = {8: "power-cable", 10: "interrupts", 14: "inforom", 15: "off-bus"}
 # Fewer corrected errors since the driver was loaded are normal.
 MIN_CORRECTED_ERRORS = 1000
-# A fan may stand still while a card is cool; those that do begin to turn at some 60 °C.
+# A fan may stop while a card is cool; such fans start at about 60 °C.
 WARM_CELSIUS = 75
 # A GPU that rests may narrow its link; from P0 to this it works.
 LOWEST_WORKING_PSTATE = 4
@@ -177,7 +177,7 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
         problems.append(build_problem("repair-failed"))
     if health.is_repair_pending:
         problems.append(build_problem("repair-pending"))
-    # idling and the power limit are no problems
+    # idling and the power limit are not problems
     mask = health.clock_reasons or 0
     if mask & (gpu_health.HEAT_BIT | gpu_health.HARDWARE_HEAT_BIT):
         problems.append(

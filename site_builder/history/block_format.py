@@ -125,7 +125,7 @@ def has_no_block_values(numbers: array[int]) -> bool:
 
 
 def pack_block(words: Mapping[str, object], columns: Sequence[array[int]], level: int) -> bytes:
-    """Pack words and columns; the bytes of a number stand apart, since the high ones hardly change."""
+    """Pack words and columns; the bytes of a number are stored apart, since the high ones hardly change."""
     head = orjson.dumps({**words, "columns": [(column.typecode, len(column)) for column in columns]})
     parts = [BLOCK_HEADER.pack(BLOCK_VERSION, len(head)), head]
     for column in columns:
@@ -278,7 +278,7 @@ def build_hour_block(gpu_set_id: int, parts: Mapping[int, MinuteBlock]) -> HourB
 
 
 def order_block_by_gpu(numbers: array[int], gpu_count: int) -> array[int]:
-    """Turn numbers that stand minute by minute into GPU by GPU."""
+    """Reorder numbers from minute by minute to GPU by GPU."""
     ordered = array(numbers.typecode)
     for number in range(gpu_count):
         ordered += numbers[number::gpu_count]

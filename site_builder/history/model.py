@@ -10,7 +10,7 @@ from site_builder.core.model import NOBODY, Gpu, GpuNumber, GpuPeople, GpuStatus
 # In the order of their codes in history.db: new ones are added at the end. Older versions called `conflict` `violated`.
 GPU_STATES = ("unknown", "lost", "conflict", "held", "busy", "booked", "free")
 TAKEN_STATES = frozenset({"conflict", "held", "busy"})
-# Nobody knows whether a GPU in one of these is used.
+# It is unknown whether a GPU in one of these is used.
 UNCLEAR_STATES = frozenset({"unknown", "lost"})
 
 

@@ -235,7 +235,7 @@ class UsageRollup:
             yield from self.add_months(connection, until)
 
     def check_database(self, connection: sqlite3.Connection, now: float) -> None:
-        """Begin anew if history.db is another file than before."""
+        """Start over if history.db is another file than before."""
         (day,) = connection.execute("SELECT min(day) FROM seen").fetchone()
         inode, first_day = self.history.path.stat().st_ino, day or 0
         identity = self.state.database_identity
@@ -323,7 +323,7 @@ class UsageRollup:
 
 
 def load_rollup_state(path: Path) -> RollupState:
-    """Load sums.json; if that is impossible, begin anew."""
+    """Load sums.json; if that is impossible, start over."""
     try:
         version, stored = orjson.loads(files.read_own_file(path, MAX_SUMS_BYTES))
         if version != SUMS_VERSION:
@@ -331,7 +331,7 @@ def load_rollup_state(path: Path) -> RollupState:
         state: RollupState = make_record_decoder(RollupState)(stored)
         for month in state.finished_months.values():
             load_rollup_month(month.packed_month)
-    except (OSError, files.FileRefusedError, ValueError, TypeError):  # anything may stand in a damaged file
+    except (OSError, files.FileRefusedError, ValueError, TypeError):  # a damaged file may contain anything
         return RollupState()
     times = [moment for window in state.windows for moment in (window.since, window.until)]
     times += [month.until for month in state.finished_months.values()]
@@ -340,7 +340,7 @@ def load_rollup_state(path: Path) -> RollupState:
 
 
 def load_rollup_month(content: bytes) -> MonthUsage:
-    """Unpack a month; raise ValueError if it is none."""
+    """Unpack a month; raise ValueError if it is not one."""
     month: MonthUsage = make_record_decoder(MonthUsage)(orjson.loads(content))
     return month
 

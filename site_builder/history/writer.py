@@ -80,7 +80,7 @@ class HistoryWriter(HistoryReader):
         minute = int(now) // MINUTE * MINUTE
         if minute == self.recorded_at:
             return
-        with self.catch_failure("record", now, "this minute is missing"):
+        with self.catch_failure("record", now, "history was not recorded for this minute"):
             self.write_minute(samples, minute, reach)
             self.recorded_at = minute
 

@@ -63,7 +63,7 @@ LEADING_NUMBER_COUNTS = {("files", 2): 1, ("files", 6): 1, ("plain", 7): 3}
 # What one question to nvidia-smi may take on the host. There are two, and where an earlier one hangs, each waits three
 # seconds longer: all that must fit into the time limit of a pull.
 MAX_QUERY_TIMEOUT_S = 10
-# After so many seconds of silence beyond a round, the host takes the connection for dead and clears up.
+# After so many seconds of silence beyond a round, the host considers the connection dead and cleans up.
 SILENCE_TIMEOUT_S = 60
 # A server may end a connection that waits for the next round: then we come again, once.
 CONNECTION_ENDED_ERRORS = (
@@ -108,7 +108,7 @@ def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> 
                 _, stored = files.read_file(file, folder, MAX_SNAPSHOT_BYTES)
             except files.FileRefusedError:
                 stored = b""
-            # this very snapshot, written again, would look fresh
+            # the same snapshot, written again, would look fresh
             is_same = stored.partition(b"\n")[0] == contents[file].partition(b"\n")[0]
             if not is_same or not envelope.has_envelope_end(stored):
                 files.write_atomically_in_folder(folder, file, contents[file])
@@ -451,7 +451,7 @@ def read_snapshot_body(response: http.client.HTTPResponse, deadline: float) -> b
             raise ValueError(f"it sends a file larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError
-    response.read()  # nothing is left; but only this frees the connection for the next question, or tells of a torn one
+    response.read()  # nothing is left; but only this frees the connection, or reveals a torn response
     return bytes(content)
 
 

@@ -118,7 +118,7 @@ class SshConnection(AbstractContextManager["SshConnection"]):
 
 
 def send_stdin(channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
-    """Send all input; a command that ends before it has read everything is no failure."""
+    """Send all input; a command that ends before it has read everything has not failed."""
     view = memoryview(stdin)
     with suppress(BrokenPipeError, ConnectionError):
         while view:

@@ -17,7 +17,7 @@ from site_builder.core.subprocesses import extract_last_line
 # Python 3.9 has two of them.
 TIMEOUT_ERRORS = (TimeoutError, socket.timeout)
 PROGRAM_TIMEOUT_S = 10
-# What may stand for a host: never an option, never two words.
+# What may be a host: never an option, never two words.
 DESTINATION_PATTERN = re.compile(r"[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]{0,254}")
 TOKEN_PATTERN = re.compile(r"%(.)")
 

@@ -14,7 +14,7 @@ from site_builder.core.terminal_text import clean_text, decode_text
 from site_builder.discovery.hosts import NUMERIC_NAME, ConsulHostList, match_discovered_nodes_to_hosts
 
 URL_PREFIXES = ("http://", "https://")
-# What stands at the place of a port and is none: a password of which a `#` or a comma has cut the rest.
+# Text in the place of a port that is not one: a password cut off at a `#` or a comma.
 URL_PASSWORD = re.compile(r"(://[^/:]*:)(?![0-9]{1,5}(?:/|$))[^/]*")
 MACHINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 MAX_FILE_BYTES = 1024 * 1024
@@ -111,7 +111,7 @@ def read_consul_targets(
 ) -> list[Target]:
     """Read the hosts that Consul lists: each by its name on the board, reached by that of its node.
 
-    With `on_stale_list` the last good list serves while there is no other, and the reason is passed on.
+    With `on_stale_list` the last good list is used while there is no other, and the reason is passed on.
     """
     if access is None:
         message = "first set GPUBOARD_CONSUL_SERVICE to the service of your GPU hosts in Consul"

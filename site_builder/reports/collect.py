@@ -32,7 +32,7 @@ from site_builder.waste.rules import WASTE_FILE, WasteItem
 
 WEEK_NAME = re.compile(r"([0-9]{4})-?[Ww]([0-9]{2})")
 WEEK = timedelta(days=7)
-# A shorter break is no waste.
+# A shorter break is not waste.
 MIN_WASTE_MINUTES = 60
 HISTORY_COLUMNS = ("busy", "held", "conflict", "booked", "owner", "booker")
 # Length of a bucket, where history is still so fine.
@@ -178,7 +178,7 @@ class ReportTally:
         seen_minutes = sum(columns["seen"])
         # time that counts as booked does not count again as never used
         unused = seen_minutes - sum(booked.values())
-        # nobody knows whether a GPU that was hardly seen was used
+        # it is unknown whether a GPU that was hardly monitored was used
         if 2 * seen_minutes >= self.week_minutes and unused >= MIN_WASTE_MINUTES and not taken_minutes:
             self.wasted.unused.append(CollectedWastedGpu(host, index, model, "", unused))
 

@@ -30,7 +30,7 @@ PERSON_COLUMNS = (
 # They would fill the report, and nobody has to act on them.
 OMITTED_EVENT_KINDS = frozenset({"power"})
 MAX_NAME_CHARACTERS, MAX_GPU_CHARACTERS, MAX_SENTENCE_CHARACTERS = 40, 68, 160
-# A name whose letters need more bytes than this on the average is cut earlier.
+# A name whose characters need more bytes than this on average is cut earlier.
 MAX_BYTES_PER_CHARACTER = 2
 
 

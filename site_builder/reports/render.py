@@ -41,7 +41,7 @@ CARD_COLOURS = ("#ffffff", "#171e26")
 TINT_PERCENTS = (2, 6, 10, 14, 18, 23, 28, 33, 38, 42, 46)
 TEXT_WIDTH = 78
 BAR_CHARACTERS = 30
-# A letter for each part of a bar of the text; free time is blank.
+# A character for each part of a bar in the text; free time is blank.
 BAR_LETTERS = {"working": "#", "held": "=", "booked": ".", "unclear": "?"}
 
 
@@ -140,7 +140,7 @@ def build_report_bar(minutes_by_part: Mapping[str, float], whole: float) -> list
     return [*pieces, ReportBarPiece("track", COLOURS["track"][0], 100 - end)] if end < 100 else pieces
 
 
-# The text: no line is longer than 78 letters
+# The text: no line is longer than 78 characters
 
 
 def render_report_text(report: CollectedReport, url: str = "") -> str:

@@ -94,7 +94,7 @@ def answer_hosts(context: AnswerContext) -> SlackAnswer:
     rows = []
     for host in order_answers_by_importance(context.fleet.hosts):
         models = format_name_counts(gpu.model for gpu in host.gpus)
-        if host.state != "fresh":  # nobody knows what is free there
+        if host.state != "fresh":  # what is free there is unknown
             rows.append((host.name, host.state, UNKNOWN_CELL, models, host.reason))
             continue
         load = UNKNOWN_CELL if host.load is None else f"{host.load[0]:.1f}"
@@ -294,7 +294,7 @@ def shorten_answer_command(command: str) -> str:
 
 
 def list_silent_answer_hosts(fleet: Fleet) -> list[str]:
-    """Name the hosts of which nothing is known."""
+    """Name the hosts in unknown state."""
     states = [f"{host.name} is {host.state}" for host in fleet.hosts if host.state != "fresh"]
     return [f"unknown: {formatting.format_names(states)}"] if states else []
 

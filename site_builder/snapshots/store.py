@@ -439,7 +439,7 @@ def parse_stored_snapshot(host: HostFiles) -> HostSnapshot:
 
 def parse_stored_legacy_snapshot(host: HostFiles) -> HostSnapshot:
     """Parse the files of the original scripts; their age is that of the GPUs' file."""
-    # a file of which no whole content was ever read is missing, which is not the same as empty
+    # a file that was never read completely is missing, which is not the same as empty
     contents = {name: file.content for name, file in host.files.items() if file.content or not file.problem}
 
     def parse(file_name: str, parser: Callable[[bytes], Any], dependencies: object = None) -> Any:  # noqa: ANN401

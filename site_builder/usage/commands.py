@@ -168,11 +168,11 @@ def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> lis
     rows = [
         (table.by, (*columns, "of all") if columns is PLACE_COLUMNS else columns),
         *((flatten_terminal_text(row.name), format_stats_cells(row.sums, columns, digits)) for row in table.rows),
-        ("together", format_stats_cells(total, columns, digits)),
+        ("total", format_stats_cells(total, columns, digits)),
     ]
     # what is added to used time, up to all that was seen; and what was not
     remainder = {f"+ {label}": getattr(total, name) for name, label in UNUSED_PARTS.items()}
-    remainder |= {"= seen": total.seen, **({"of it in conflict": total.conflict} if total.conflict else {})}
+    remainder |= {"= seen": total.seen, **({"including conflicts": total.conflict} if total.conflict else {})}
     remainder["not seen"] = total.unseen
     lines = [
         f"GPU-hours, {format_stats_day_range(stats.first, stats.last)}{coverage}",

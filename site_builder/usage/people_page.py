@@ -37,7 +37,7 @@ from site_builder.usage.totals import (
 PEOPLE_PAGE = "users.html"
 # A little less than a minute, or every other build of cron would come too early.
 WRITE_INTERVAL_S = 55
-# Seconds that one build of many spends on sums, and those of a build that stands alone.
+# Seconds that one build of many spends on sums, and those of a single build.
 ROLLUP_TIME_LIMIT_S, ROLLUP_TIME_LIMIT_ALONE_S = 0.03, 1.0
 WINDOW_HOURS = (2, 24, 168)
 MONTH_COUNT = 13

@@ -190,7 +190,7 @@ def count_unseen_usage_minutes(
 ) -> dict[tuple[str, str], int]:
     """Count the minutes in which a GPU should have been seen and was not, by host and model.
 
-    `seen` are the minutes in which it was. A host of which nothing was seen in all that time does not count.
+    `seen` are the minutes in which it was. A host that was never seen in that time is not counted.
     """
     hosts = {host for host, _ in seen}
     expected: dict[tuple[str, str], int] = defaultdict(int)
@@ -208,7 +208,7 @@ def count_unseen_usage_by_month(
     zone: tzinfo,
     now: float,
 ) -> dict[MonthHostModel, int]:
-    """Count the same for each month of which something was seen, from the first to the last of `days` and up to now."""
+    """Count the same for each month with data, from the first to the last of `days` and up to now."""
     stays = find_usage_gpu_stays(gpu_set_changes)
     minutes: dict[date, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
     for day, host, model, row in seen:

@@ -87,7 +87,7 @@ def format_waste_summary(report: WasteReport | None) -> str:
 
 
 def describe_current_waste(items: Iterable[WasteItem]) -> str:
-    """Describe current waste: `4 GPUs idle, 1 to check`; GPUs to check are those of which it is not known."""
+    """Describe current waste: `4 GPUs idle, 1 to check`; GPUs to check are those whose use is unknown."""
     idle_by_gpu: dict[str, bool] = {}
     for item in items:
         idle_by_gpu[build_fleet_gpu_key(item.host, item.gpu_key)] = item.hours is not None or item.kind == "booking"

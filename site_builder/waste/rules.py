@@ -171,7 +171,7 @@ def find_waste(
             del anomalies[name]
     for name in current:
         anomalies[name] = min(anomalies.get(name, int(now)), int(now))
-    # if two hosts report the same GPU, nobody can know whose hours these are
+    # if two hosts report the same GPU, it is unknown whose hours these are
     counts = Counter(gpu.fleet_key for gpu in candidates)
     items: list[WasteItem] = []
     for gpu in candidates:
@@ -266,7 +266,7 @@ class WasteRules:
         )
 
     def evaluate_booking(self, candidate: WasteCandidate) -> WasteItem | None:
-        """Return a running booking as wasted; None if somebody was on the GPU since it began, or nobody can know."""
+        """Return a running booking as wasted; None if the GPU was used since it began, or if that is unknown."""
         seconds = self.measure_unused_booking(candidate)
         if seconds is None or seconds < MIN_UNUSED_BOOKING_S:
             return None

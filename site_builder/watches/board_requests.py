@@ -135,7 +135,7 @@ def find_watch_availability_warning(wanted_gpus: WatchedGpus, transaction: Booki
 
 
 def check_watch_delivery(watch: Watch, transaction: BookingTransaction) -> str | None:
-    """Refuse a notification that cannot be delivered; warn of one of which that is not sure, or of another kind."""
+    """Refuse a notification that cannot be delivered; warn if delivery is uncertain or of another kind."""
     settings = transaction.hosts.settings
     rules, _ = ContactsAndRules(settings.alerts, settings.data, settings.www).read_rules()
     if not (rules[WATCH_RULE].on and rules[WATCH_RULE].to):

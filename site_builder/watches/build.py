@@ -156,7 +156,7 @@ class WatchFreeGpuIndex:
         is_one_of_several = request.gpu_count > 1 and isinstance(gpu.index, str) and ":" in gpu.index
         if is_one_of_several and not is_matching_model_profile(request.model, gpu.model.rpartition(" ")[2]):
             return False
-        # bookings are known as far as the board looks ahead
+        # bookings are known only as far as the board looks ahead
         is_long_enough = gpu.free_until is None or gpu.free_until - self.now >= request.duration_s
         return gpu.memory_total >= request.memory_gb * MIB_PER_GB and is_long_enough
 

@@ -204,7 +204,7 @@ class WatchFileError(Exception):
 
 
 class Watch(NamedTuple):
-    """What somebody waits for; `via` is the kind of contact by which they want to be told."""
+    """What somebody waits for; `via` is the kind of contact to use."""
 
     id: str
     name: str

@@ -39,7 +39,7 @@ NAME_PATTERN = re.compile(r"[^:\x00-\x20\x7f](?:[^:\x00-\x1f\x7f]{0,98}[^:\x00-\
 RENEW_HINT = "create it again with `htpasswd -B`"
 MAX_HTPASSWD_BYTES = 4 * 1024 * 1024
 HASH_SCHEMES = ("bcrypt", "sha512_crypt", "sha256_crypt", "apr_md5_crypt", "ldap_sha1")
-# bcrypt takes only so many bytes of a password, as htpasswd does.
+# bcrypt uses only this many bytes of a password, as htpasswd does.
 MAX_BCRYPT_BYTES = 72
 # As htpasswd allows: bcrypt refuses lower costs, and with much higher ones a login would take hours.
 BCRYPT_COSTS = range(4, 18)
@@ -148,7 +148,7 @@ class PasswordFile:
         self.signature, self.verifier = self.read_passwords()
 
     def refresh(self) -> PasswordVerifier:
-        """Return the verifier of the file as it is now, or report once why it is still the one of before."""
+        """Return the verifier of the file as it is now, or report once why the previous one is still used."""
         try:
             signature = files.FileSignature.from_stat(self.path.stat())  # of the file that a link leads to
         except OSError:

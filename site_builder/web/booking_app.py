@@ -47,7 +47,7 @@ RETRY_AFTER_HEADER = ("Retry-After", "10")
 MAX_DISCARDED_BYTES = 1 << 20
 # Costs, of the 60 that an address has in a minute: 30 bookings, 60 checks, or 10 wrong tokens.
 BOOKING_COST, CHECK_COST, WRONG_TOKEN_COST = 2, 1, 6
-# Lists are counted separately: who has booked too often may look, and the other way round.
+# Lists are counted separately: a caller who has booked too often may still list, and vice versa.
 LIST_COST = 0.25
 MAX_QUERY_FIELDS = 20
 UNKNOWN_CALLER_MESSAGE = (

@@ -129,7 +129,7 @@ def close_data_folder(data: Path) -> None:
 
 
 def take_over_into_booking_folder(settings: Settings) -> None:
-    """Take over what stands in data/ and not in data/bookings/, and leave links there."""
+    """Move what is in data/ but not in data/bookings/, and leave links there."""
     data, place = settings.data, data_folder.find_bookings_folder_in_data(settings.data)
     with (
         booking_store.open_booking_store_folder(data) as top,

@@ -23,7 +23,7 @@ NAME_SEPARATOR = ","
 
 
 class WebCaller(NamedTuple):
-    """Who makes a request, and how we know: server, proxy, token, open, or None for somebody who may only look."""
+    """Who makes a request, and how we know: server, proxy, token, open, or None for a caller who may only read."""
 
     user: BookingUser
     auth_method: str | None
@@ -33,7 +33,7 @@ ANONYMOUS_CALLER = WebCaller(BookingUser("", via="web"), None)
 
 
 def identify_caller(environ: WSGIEnvironment, policy: BookingPolicy, tokens: TokenStore) -> WebCaller:
-    """Identify a caller by web server, proxy or token; ANONYMOUS_CALLER if nothing tells."""
+    """Identify a caller by web server, proxy or token; ANONYMOUS_CALLER if none does."""
     login = read_server_login(environ)
     if login:
         return build_web_caller(login, "server", policy)
@@ -106,8 +106,8 @@ def identify_open_user(request: Mapping[str, Any]) -> BookingUser:
 
 
 def decode_identity_text(environ: WSGIEnvironment, key: str) -> str:
-    """Decode a value of the WSGI environment, which has a letter for each byte."""
-    text = str(environ.get(key, "")).strip(" \t")  # other blanks may be the last byte of a letter, as in à
+    """Decode a value of the WSGI environment, which has a character for each byte."""
+    text = str(environ.get(key, "")).strip(" \t")  # other blanks may be the last byte of a character, as in à
     try:
         return text.encode("latin-1").decode()
     except UnicodeError:

@@ -54,7 +54,7 @@ class RateLimiter:
             wait_s = compute_rate_limit_wait_s(level)
             if always or not wait_s:
                 levels[key] = min(level, BUCKET_CAPACITY), now
-            # the clock may have been set back: the bucket would not leak before it is that late again
+            # the clock may have been set back: the bucket would not leak before that time comes again
             if always or not wait_s or at > now:
                 # keep the buckets that are not empty, the fullest if there are too many; times in the future become now
                 full = {key: (level, min(at, now)) for key, (level, at) in levels.items() if level > now - at}
@@ -66,7 +66,7 @@ class RateLimiter:
         return locks.hold_file_lock(self.path)
 
     def read_levels(self) -> BucketLevels:
-        """Read all buckets; a damaged file starts anew."""
+        """Read all buckets; a damaged file starts over."""
         try:
             levels = orjson.loads(locks.read_locked_file(self.path, MAX_FILE_BYTES) or b"{}")
             return {str(key): (min(BUCKET_CAPACITY, float(level)), float(at)) for key, (level, at) in levels.items()}

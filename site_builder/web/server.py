@@ -365,7 +365,7 @@ def open_listening_socket(address: str, port: int) -> socket.socket:
 
 
 def open_free_server_port(listen: tuple[str, int], tries: int = 1) -> socket.socket:
-    """Listen on that port or on one of the next, up to so many tries."""
+    """Listen on that port or on one of the next, up to a number of tries."""
     address, first = listen
     for port in range(first, min(first + tries, 65536)):
         try:

@@ -61,7 +61,7 @@ TEXT_TYPES = {
 IMAGE_TYPES = {"png": "image/png", "ico": "image/x-icon"}
 
 MAX_PATH_CHARACTERS = 2000
-MIN_COMPRESSED_BYTES = 1024  # a text below this many bytes is not worth compressing
+MIN_COMPRESSED_BYTES = 1024  # a text below this many bytes is not compressed
 MAX_BUFFERED_BYTES = 16 << 20  # a file up to this size is read at once, a larger one is streamed
 MAX_CACHED_BYTES = 32 << 20  # bytes of bodies that are kept for the next request
 RETRY_AFTER_S = "10"  # seconds
@@ -71,7 +71,7 @@ FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CL
 NOT_FOUND_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.EINVAL}
 ABSOLUTE_URL_START = re.compile(r"\Ahttps?://[^/?#]*", re.IGNORECASE)
 ETAG_PATTERN = re.compile(r'"([^"]*)"')
-SAFE_QUERY_CHARACTERS = "!$%&'()*+,-./:;=?@_~"  # what may stand in a query as it is
+SAFE_QUERY_CHARACTERS = "!$%&'()*+,-./:;=?@_~"  # what may be in a query without escapes
 QUALITY_PATTERN = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
 
 STATUS_MESSAGES = {

@@ -191,8 +191,8 @@ def book_at(folder: Path, url: str, *words: str) -> subprocess.CompletedProcess[
         (lambda handler: send(handler, 200, {**BOARD, "book": None}), 2, "takes no bookings"),
         (lambda handler: send(handler, 200, {**BOARD, "book": "//127.0.0.2/x"}), 2, "to another server"),
         (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), 2, "did not answer like a gpuboard"),
-        (lambda handler: send(handler, 302, b"", Location="http://127.0.0.2/"), 2, "leads to http://127.0.0.2/"),
-        (board(lambda handler: send(handler, 307, b"", Location="/other")), 2, "leads to"),
+        (lambda handler: send(handler, 302, b"", Location="http://127.0.0.2/"), 2, "redirects to http://127.0.0.2/"),
+        (board(lambda handler: send(handler, 307, b"", Location="/other")), 2, "redirects to"),
         (board(lambda handler: send(handler, 200, {})), 2, "did not answer like a gpuboard"),
         (
             board(lambda handler: send(handler, 200, {"said": "x", "bookings": [{}]})),

@@ -176,7 +176,7 @@ def test_a_host_with_more_gpus_than_a_page_can_hold_says_how_many_are_left_out(l
 
 def test_a_host_that_was_not_seen_says_so(lab: Lab) -> None:
     charts = small(lab, 5, gpu(), before=2 * 24 * 60).draw(NOW)
-    assert charts.count("No data of this host in this period.") == 1
+    assert charts.count("No data for this host in this period.") == 1
 
 
 def test_without_history_there_is_no_chart(lab: Lab) -> None:

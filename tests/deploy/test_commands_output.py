@@ -57,7 +57,7 @@ def run(*words: str) -> tuple[int, str]:
         (("--hosts-file", "/nowhere"), "/nowhere cannot be read: No such file"),
         (("--consul",), "first set GPUBOARD_CONSUL_SERVICE"),
         (("a", "--dest", "web:/data", "--data", "."), "'web:/data' is not a valid destination"),
-        (("a", "--data", "/nowhere/at/all"), "the data folder /nowhere/at/all is not there: call ./install.sh web"),
+        (("a", "--data", "/nowhere/at/all"), "the data folder /nowhere/at/all is missing: run ./install.sh web"),
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_2(words: tuple[str, ...], why: str) -> None:
@@ -315,5 +315,5 @@ def test_the_table_fits_80_columns_and_shows_the_busy_ones_first() -> None:
     table.console.print(table.build_table())
     lines = table.console.file.getvalue().split("\n")  # type: ignore[attr-defined] # a StringIO
     assert len(lines) <= 24
-    assert "9 at work, 1 failed, 30 installed" in "".join(lines)
+    assert "1 failed, 30 installed, 9 working" in "".join(lines)
     assert format_deploy_job_json(jobs[3])["why"] == "no"

@@ -400,7 +400,7 @@ def test_a_row_of_the_original_scripts_that_errors_follow_is_not_free() -> None:
     """A loop that lost its GPU prints rows of errors without a UUID from then on."""
     error = ", ".join([*["[Unknown Error]"] * 8, "2026/11/16 12:10:00.000"])
     (gpu_status,) = old_board(LEGACY, error).gpus
-    assert (gpu_status.state, gpu_status.reason) == ("unknown", "the newest rows of its host have none of it")
+    assert (gpu_status.state, gpu_status.reason) == ("unknown", "missing from the newest rows of its host")
 
 
 @pytest.mark.parametrize("form", ["nvidia-smi xml", "amd-smi json", "rocm-smi json"])

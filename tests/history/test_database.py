@@ -132,7 +132,7 @@ def test_a_read_only_state_folder_costs_its_minutes_and_one_sentence(machine: Ma
         machine.minutes(3)
         (what,) = machine.problems()
         assert "could not be written" in what
-        assert "this minute is missing" in what
+        assert "history was not recorded for this minute" in what
         assert what in machine.lab.page()
     finally:
         unmounted(state)
@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_for_a_while_costs_its_minutes_and_one_sentence(mach
         machine.minutes(63)
         (what,) = machine.problems()
         assert "could not be written" in what
-        assert "this minute is missing" in what
+        assert "history was not recorded for this minute" in what
         (state / "large").unlink()
         machine.minutes(3)
         assert machine.problems() == []
@@ -197,5 +197,6 @@ def test_one_cause_is_one_sentence_whatever_it_prevents(machine: Machine, monkey
     machine.minutes(2)
     (what,) = machine.problems()
     assert what == (
-        "it could not be written (database or disk is full): this minute is missing, and older data was not changed"
+        "it could not be written (database or disk is full): history was not recorded for this minute, "
+        "and older data was not changed"
     )

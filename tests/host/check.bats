@@ -130,7 +130,7 @@ start() {
     export GPUBOARD_LIMIT=1 # so that it hangs after three seconds
     start
     mv "$TMP/scripts/lib/sanitize.awk" "$TMP/hidden.awk"
-    hangs() { "$CHECK" status gpu1 | grep -A1 '1 GPUs       hangs' | grep -q 'it says: .*sanitize.awk'; }
+    hangs() { "$CHECK" status gpu1 | grep -A1 '1 GPUs       hangs' | grep -q 'message: .*sanitize.awk'; }
     wait_until hangs
     mv "$TMP/hidden.awk" "$TMP/scripts/lib/sanitize.awk"
     wait_until up_and_fresh
@@ -145,7 +145,7 @@ start() {
     for verb in status kill; do
         run "$CHECK" "$verb" gpu7
         [ "$status" = 1 ]
-        [[ $output == *'the loops have never been started here for gpu7 (but for: gpu1'* ]]
+        [[ $output == *'the loops have never been started here for gpu7 (only for: gpu1'* ]]
         [ ! -e "$TMP/spool/gpu7" ]
     done
     run "$CHECK" status gpu1 extra

@@ -80,13 +80,13 @@ load helper
     chgrp nogroup "$TMP/data" && chmod 0770 "$TMP/data"
     run "$RUN_SH" once
     [ "$status" = 1 ]
-    [[ $output == *"other accounts can write to $TMP/data, and so redirect what is written: call ./install.sh web on the web host, or as the owner of that folder: chmod +t $TMP/data" ]]
+    [[ $output == *"other accounts can write to $TMP/data and so redirect what is written: run ./install.sh web on the web host, or as the owner of that folder: chmod +t $TMP/data" ]]
     [ ! -e "$DATA/gpus.csv" ]
     chmod +t "$TMP/data"
     "$RUN_SH" once
     chown -R daemon "$DATA"
     run "$RUN_SH" once
-    [[ $output == *"$DATA belongs to daemon, and not to root: remove it there, or give it to root (chown)" ]]
+    [[ $output == *"$DATA belongs to daemon, not to root: remove it there, or give it to root (chown)" ]]
 }
 
 @test "a folder whose group has no other member than its owner can be pushed to" {

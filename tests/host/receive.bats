@@ -56,7 +56,7 @@ refused() {
 @test "what is not a snapshot of this host is refused with a sentence, also in the log, and the old files stay" {
     hurry
     all_four old | update | receive
-    first='the first line of a file is not that of a snapshot'
+    first='the first line of a file is not a snapshot header'
     snapshot gpus gpu2 | update | refused 'this key is for gpu1, and the snapshot of gpu2'
     { snapshot gpus && snapshot ps gpu11; } | update | refused 'this key is for gpu1, and the snapshot of gpu11'
     { snapshot gpus && snapshot host | head -n 2; } | update | refused 'the last line of a file is not # end'
@@ -187,7 +187,7 @@ hang() {
         chgrp nogroup "$FOLDER"
         run bash -c "$(declare -f all_four snapshot update); TMP='$TMP'; all_four new | update | timeout 20 '$RECEIVE' --data '$FOLDER' gpu1"
         [ "$status" = 1 ]
-        [ "$output" = "refused other accounts can write to data on the web host, and so redirect what is written: call ./install.sh web there as $(id -un), or: chmod go-w $FOLDER" ]
+        [ "$output" = "refused other accounts can write to data on the web host and so redirect what is written: run ./install.sh web there as $(id -un), or: chmod go-w $FOLDER" ]
         [ ! -e "$FOLDER/gpu1/gpus.csv" ]
     done
     has "$LOG" 'gpu1 (here): refused: other accounts can write to data on the web host'
@@ -202,10 +202,10 @@ hang() {
     need_root
     hurry
     chown daemon "$FOLDER"
-    all_four new | update | receive | grep '^refused the folder data on the web host belongs to daemon, and not to root: give it to root (chown)$'
+    all_four new | update | receive | grep '^refused the folder data on the web host belongs to daemon, not to root: give it to root (chown)$'
     chown root "$FOLDER" && rm -r "$FOLDER/gpu1"
     mkdir "$FOLDER/gpu1" && chown daemon "$FOLDER/gpu1"
-    all_four new | update | receive | grep '^refused data/gpu1 belongs to daemon on the web host, and not to root: remove it there, or give it to root (chown)$'
+    all_four new | update | receive | grep '^refused data/gpu1 belongs to daemon on the web host, not to root: remove it there, or give it to root (chown)$'
     [ -z "$(ls -A "$FOLDER/gpu1")" ]
 }
 

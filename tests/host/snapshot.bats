@@ -190,7 +190,7 @@ EOF
     "$RUN_SH" once
     [ "$(du -sk "$TMP/spool" | cut -f1)" -lt 40000 ]
     grep -qE '^# gpuboard .* rc=[1-9]' "$DATA/gpus.csv"
-    has "$DATA/gpus.csv" '# err more than 4 MiB was told; the rest is left out'
+    has "$DATA/gpus.csv" '# err output larger than 4 MiB; the rest is omitted'
     [ "$(tail -n 1 "$DATA/processes.csv")" = '# end' ]
 }
 

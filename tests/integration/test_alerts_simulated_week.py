@@ -120,10 +120,10 @@ Wed 12:30  person:carol  carol: your booking of delos:0 ends at 13:00
 Wed 14:00  person:alice  alice: your booking of delos:2 has begun
 Wed 14:35  person:alice  alice: your booking of delos:2 is in conflict
 Wed 15:05  channel:lab   2 GPUs of cetus are back: 1, 2
-Wed 15:45  person:alice  alice: your booking of delos:2 is no longer broken, after 1 h
+Wed 15:45  person:alice  alice: your booking of delos:2 is no longer in conflict, after 1 h
 Wed 17:30  person:alice  alice: your booking of delos:2 ends at 18:00
 Thu 10:41  channel:lab   old is down
-Thu 15:10  channel:lab   GPU 0 of cetus is hot
+Thu 15:10  channel:lab   GPU 0 of cetus is too hot
 Thu 16:15  channel:lab   GPU 0 of cetus has cooled down, after 1 h
 Thu 17:11  channel:lab   boreas is down
 Thu 17:56  channel:lab   boreas is back, after 52 min

@@ -53,7 +53,7 @@ def test_a_host_in_a_list_or_a_booking_that_would_lead_elsewhere(lab: Lab) -> No
     lab.book({"../../etc": [{"name": "x", "date": soon(900)}]})
     problem_text = words(build(lab))
     assert "data/hosts.txt: line 1: '../../etc' is not a host name" in problem_text
-    assert "data/comments.json: there is no host ../../etc" in problem_text
+    assert "data/comments.json: no host ../../etc" in problem_text
     assert len(lab.status()["hosts"]) == 1
 
 
@@ -256,7 +256,7 @@ def test_a_booking_for_gpu_99_or_an_unknown_host(lab: Lab) -> None:
     lab.book({"good": {"99": {"name": "a", "date": soon(900)}}, "goood": [{"name": "a", "date": soon(900)}]})
     assert words(build(lab)).splitlines() == [
         "data/comments.json: good has no GPU 99, only GPU 0",
-        "data/comments.json: there is no host goood; is it good?",
+        "data/comments.json: no host goood; did you mean good?",
     ]
 
 

@@ -119,7 +119,7 @@ def test_a_full_disk_costs_the_minute_and_not_the_file(state: Path, history: His
                 break
         (problem,) = history.problems
         assert "could not be written" in problem.what
-        assert "this minute is missing" in problem.what
+        assert "history was not recorded for this minute" in problem.what
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     history.record(HERE, NOON + 6000)

@@ -132,7 +132,7 @@ def test_remove_leaves_what_others_keep_in_the_folder_of_the_spool(lab: Person) 
     words = lab.install("remove").stdout
     assert all(path.exists() for path in theirs)
     assert sorted(path.name for path in lab.path(".local/scratch/gpu1").iterdir()) == ["mine"]
-    assert "/home/lab/.local/scratch/gpu1 contains other files and stays.\n" in words
+    assert "/home/lab/.local/scratch/gpu1 contains other files and is kept.\n" in words
     assert lab.machine.processes() == []
 
 
@@ -170,4 +170,4 @@ def test_remove_reports_a_builder_that_it_cannot_end_and_exits_1(lab: Person) ->
     lab.sh(f"kill {pid}")
     assert done.returncode == 1
     assert f"/home/lab/.local/state/lock is still held, by pid {pid}" in done.stdout
-    assert "but for what still runs" in done.stdout
+    assert "except for what is still running" in done.stdout

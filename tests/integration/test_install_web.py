@@ -133,7 +133,7 @@ def test_man_finds_the_manual_and_bash_and_fish_what_tab_offers(web: Person) -> 
 def test_a_completion_of_somebody_else_keeps_its_place(web: Person) -> None:
     place = ".config/fish/completions/gpuboard.fish"
     web.sh(f"rm {place} && echo mine > {place}")
-    assert f"/home/gpuboard/{place} is not ours and stays.\n" in web.install("web").stdout
+    assert f"/home/gpuboard/{place} is not ours and is kept.\n" in web.install("web").stdout
     assert web.sh(f"cat {place} && rm {place}") == "mine\n"
     web.install("web")
 
@@ -213,7 +213,7 @@ def test_a_port_and_passwords_that_were_set_by_hand_count_at_the_next_call(web: 
     ("words", "expected_refusal"),
     [
         (["--listen", "web:eighty"], "must be address:port or a port"),
-        (["--data", "nowhere"], "there is no such folder"),
+        (["--data", "nowhere"], "that folder does not exist"),
         (["--data", "gpuboard/www"], "are the same folder: set two different ones"),
         (["--folder", "a\nb"], "control characters"),
         (["--folder"], "--folder needs a value"),
@@ -230,7 +230,7 @@ def test_what_cannot_work_is_refused_and_nothing_changed(web: Person, words: lis
 def test_a_program_of_somebody_else_keeps_its_place(web: Person) -> None:
     web.sh("rm .local/bin/gpuboard && echo theirs >.local/bin/gpuboard")
     done = web.install("web")
-    assert ".local/bin/gpuboard is not ours and stays" in done.stdout
+    assert ".local/bin/gpuboard is not ours and is kept" in done.stdout
     assert web.path(".local/bin/gpuboard").read_text() == "theirs\n"
     web.sh("rm .local/bin/gpuboard")
     web.install("web")

@@ -82,11 +82,11 @@ def test_a_bad_live_json_leaves_the_page_as_it_is_and_is_reported(board: Board, 
 BAD_CARDS: dict[str, tuple[Callable[[str], str | None], str]] = {
     "missing": (lambda _: None, "could not be fetched"),
     "empty": (lambda _: "", "is older than live.json"),
-    "cut": (cut, "is cut, or not of juno"),
-    "cut behind an element": (lambda text: text[: text.index("</thead>") + 8], "is cut, or not of juno"),
-    "nothing but its revision": (lambda text: text.partition("\n")[0] + "\n", "is cut, or not of juno"),
+    "cut": (cut, "is incomplete, or not for juno"),
+    "cut behind an element": (lambda text: text[: text.index("</thead>") + 8], "is incomplete, or not for juno"),
+    "nothing but its revision": (lambda text: text.partition("\n")[0] + "\n", "is incomplete, or not for juno"),
     "older": (lambda text: "1" + text[text.index("\n") :], "is older than live.json"),
-    "of another host": (lambda text: text.replace("juno", "mars"), "is cut, or not of juno"),
+    "of another host": (lambda text: text.replace("juno", "mars"), "is incomplete, or not for juno"),
     "a page": (lambda _: "<!doctype html><h1>Log in</h1>", "is older than live.json"),
 }
 

@@ -37,7 +37,7 @@ KIND = "text/plain; version=0.0.4; charset=utf-8"
 ODD_NAME = 'NVIDIA "A\\B" {中文} \\n# 1'
 NAMES = {family.name for family in metrics.ALL_FAMILIES}
 # Panels that are empty where all is well.
-EMPTY_WHERE_ALL_IS_WELL = {"Errors in the memory of GPUs"}
+EMPTY_WHERE_ALL_IS_WELL = {"Uncorrected GPU memory errors"}
 
 
 def block(kind: str) -> str:
@@ -227,7 +227,7 @@ def test_a_board_with_no_hosts_has_none_in_any_state(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab")
     lab.build()
     panel_outputs = shown(tmp_path, scrapes((lab.www / "metrics").read_bytes()), 1)
-    titles = {"Free GPUs", "In use", "Booked, unused", "In trouble", "Hosts not fresh"}
+    titles = {"Free GPUs", "In use", "Booked, unused", "Lost or unknown", "Hosts not fresh"}
     assert {title: panel_outputs.get(title) for title in titles} == dict.fromkeys(titles, "{} 0E+00")
 
 

@@ -263,7 +263,7 @@ def test_a_link_or_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> N
     path.write_bytes(b"{}")
     assert files.read_own_file(path) == b"{}"
     path.chmod(0o620)
-    with pytest.raises(files.FileRefusedError, match="others can write it"):
+    with pytest.raises(files.FileRefusedError, match="others can write to it"):
         files.read_own_file(path)
     path.chmod(0o600)
     (tmp_path / "link").symlink_to(path)
@@ -313,12 +313,12 @@ def test_emptied_tokens_stay_valid_by_their_copy_and_are_reported(lab: Lab) -> N
 
 def test_emptied_tokens_without_a_copy_let_nobody_in(lab: Lab) -> None:
     (lab.state / "tokens.json").write_bytes(b"")
-    with pytest.raises(LockedFileError, match="is empty: put your copy of it back, or remove it"):
+    with pytest.raises(LockedFileError, match="is empty: restore your copy, or remove it"):
         TokenStore(lab.state).find_token_owner("any")
     with pytest.raises(LockedFileError, match="is empty"):
         TokenStore(lab.state).create_token("alice", 1)
     lab.build()
-    assert problems_of(lab)["state/tokens.json"].startswith("is empty: put your copy of it back")
+    assert problems_of(lab)["state/tokens.json"].startswith("is empty: restore your copy")
     (lab.state / "tokens.json").unlink()
     assert TokenStore(lab.state).create_token("alice", 1)
 

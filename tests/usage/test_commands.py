@@ -80,9 +80,9 @@ def test_by_host_each_line_says_how_much_of_its_time_was_seen(lab: Path) -> None
     assert lines[:5] == [
         "GPU-hours, 1 to 30 Apr 2026; monitored 0 % of the time",
         "",
-        "host      used  held  booked  unused  free  seen  of all",
-        "atlas      4.0   2.0     2.0     2.0   2.0   6.0     0 %",
-        "together   4.0   2.0     2.0     2.0   2.0   6.0     0 %",
+        "host   used  held  booked  unused  free  seen  of all",
+        "atlas   4.0   2.0     2.0     2.0   2.0   6.0     0 %",
+        "total   4.0   2.0     2.0     2.0   2.0   6.0     0 %",
     ]
 
 

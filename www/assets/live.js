@@ -191,7 +191,7 @@ async function readPart(name, revision) {
   const fresh = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
   const isComplete = fresh ? fresh.id === toElementId(name) && html.endsWith(`</${fresh.localName}>`) : (name === "_problems" || name === "_waste") && !html;
   if (!(partRevision >= revision)) throw new Error(`${path} is older than live.json`);
-  if (!isComplete) throw new Error(`${path} is cut, or not of ${name}`);
+  if (!isComplete) throw new Error(`${path} is incomplete, or not for ${name}`);
   return [name, partRevision, fresh];
 }
 

@@ -31,7 +31,7 @@ function parseTerms(text) {
   }).filter(({ word }) => word !== ""); // a term that is still being typed
 }
 
-// Return a hint for text that looks like a field but is none.
+// Return a hint for text that looks like a field but is not one.
 function findHint(key, sign) {
   if (key === "mem") return MEMORY_HINT;
   if (sign === ":") return `${key}: is not a search field. The fields are ${FIELDS.map((field) => `${field}:`).join(", ")} and mem>40.`;

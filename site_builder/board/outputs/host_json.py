@@ -35,7 +35,7 @@ def compute_host_json_available_memory(gpu_status: GpuStatus) -> float | None:
 
 
 def list_host_json_processes(gpu_status: GpuStatus) -> tuple[ProcessStatus, ...] | None:
-    """Return the processes on a GPU; None if nobody knows whether there are any."""
+    """Return the processes on a GPU; None if they are unknown."""
     return gpu_status.processes or (() if gpu_status.state in EMPTY_STATES else None)
 
 

@@ -162,7 +162,7 @@ def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
 
 
 def render_failed_host_metrics(name: str) -> tuple[bytes, ...]:
-    """Render the lines of a host of which only its name is known."""
+    """Render the lines of a host if only its name is known."""
     state = f'{HOST_FAMILIES[0].name}{{host="{escape_metric_label(name)}",state="failed"}} 1\n'.encode()
     return tuple(state if family is HOST_FAMILIES[0] else b"" for family in PER_HOST_FAMILIES)
 

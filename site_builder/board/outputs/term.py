@@ -25,7 +25,7 @@ COLUMN_TITLES = ("host", "gpu", "memory usage", "volat.", "temp.")
 EMPTY_READINGS = f"|{' ' * MEMORY_WIDTH}|{' ' * USE_WIDTH}|{' ' * TEMPERATURE_WIDTH}"
 UNKNOWN_CELL = "?"
 NVIDIA_PREFIX = "NVIDIA "
-# Before a MIG instance, which stands below its GPU.
+# Before a MIG instance, which is listed below its GPU.
 INSTANCE_INDENT = "   "
 GREEN, YELLOW, RED, CYAN, RESET = (f"\x1b[{code}m" for code in (32, 33, 31, 36, 0))
 # States with a colour are also listed below the table: nobody needs to see colours.

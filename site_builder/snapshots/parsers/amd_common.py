@@ -24,7 +24,7 @@ MAX_JSON_STARTS = 8
 MAX_LINE_CHARACTERS = 300
 # A tool that has no JSON prints some hundred lines a GPU.
 MAX_JSON_LINES = 50_000
-# Longer integers are no readings, and take long to convert.
+# Longer integers are not readings, and take long to convert.
 MAX_INTEGER_DIGITS = 25
 MAX_FLAT_KEYS = 2000
 MAX_JSON_DEPTH = 6
@@ -261,7 +261,7 @@ def build_amd_gpu(
             cells[column] = next((text for name in names if (text := parse_amd_text(facts.get(name)))), None)
     cells.update((column, f"{value:g}" if value < 1e5 else f"{value:.0f}") for column, value in readings.items())
     errors: dict[str, str] = {}
-    for column in ("fan.speed", "power.draw"):  # their errors are warnings, and stand in the cell
+    for column in ("fan.speed", "power.draw"):  # their errors are warnings in the cell
         if column not in readings:
             error_words = map(parse_amd_error_words, map(facts.get, field_names.readings[column][1]))
             errors.update((column, words) for words in islice(filter(None, error_words), 1))

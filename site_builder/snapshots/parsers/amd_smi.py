@@ -88,7 +88,7 @@ class AmdSmiOutput:
 
 
 def parse_amd_smi_text(lines: Iterable[str]) -> tuple[list[dict[str, object]], list[str]]:
-    """Return the GPUs with all that stands indented below them, and the other lines."""
+    """Return the GPUs with all lines indented below them, and the other lines."""
     gpus: list[dict[str, object]] = []
     messages: list[str] = []
     stack: list[tuple[int, dict[str, object]]] = []

@@ -27,7 +27,7 @@ HEALTH_COLUMNS = (*COUNT_COLUMNS, *STATE_COLUMNS)
 MAX_CELL_CHARACTERS, MAX_ROW_CHARACTERS = 80, 400
 MAX_MASK_CHARACTERS = 18
 MAX_LANES = 64
-# Anything beyond is no temperature.
+# Anything beyond is not a temperature.
 MAX_CELSIUS = 500
 TRUE_WORDS = frozenset({"yes", "1", "active", "enabled", "true"})
 FALSE_WORDS = frozenset({"no", "0", "not active", "disabled", "false"})
@@ -35,7 +35,7 @@ DEPRECATED_WORDS, PERMISSION_WORDS = "requested functionality", "insufficient pe
 
 
 def parse_health_columns(cells: tuple[str, ...], unread_fan: str, unread_power: str) -> GpuHealth:
-    """Parse the cells of HEALTH_COLUMNS, and those of fan speed and power draw where they are no numbers."""
+    """Parse the cells of HEALTH_COLUMNS, and those of fan speed and power draw where they are not numbers."""
     if len("".join(cells)) > MAX_ROW_CHARACTERS:
         cells = tuple([cell[:MAX_CELL_CHARACTERS] for cell in cells])
     return parse_health_cells(cells, unread_fan[:MAX_CELL_CHARACTERS], unread_power[:MAX_CELL_CHARACTERS])
@@ -93,7 +93,7 @@ def parse_health_lane_count(cell: str) -> int | None:
 
 
 def parse_health_reading_failure(cell: str) -> str | None:
-    """Return the words of a reading that fails; missing permissions are no fault of the GPU."""
+    """Return the words of a reading that fails; missing permissions are not a fault of the GPU."""
     words = values.parse_error_value(cell) if cell else None
     return None if words is None or words.lower() == PERMISSION_WORDS else words
 

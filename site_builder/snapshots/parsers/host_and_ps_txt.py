@@ -20,7 +20,7 @@ Value = TypeVar("Value", int, float)
 DU_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)([KMGTPE]?)i?B?$")
 MIB_PER_UNIT = {"": 1 / 1024, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4}
 MAX_LINES = 2000
-# The keys that may stand in more than one line, and how many of them are read.
+# The keys that may occur in more than one line, and how many of them are read.
 REPEATED_KEYS = {"disk": 500, "interface": 500, "disk_use": 2000}
 MAX_LINE_CHARACTERS = 1000
 # The other keys, and more than any machine has. Memory in MiB, times in seconds: dates can be calculated with these.

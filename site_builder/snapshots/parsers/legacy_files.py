@@ -26,7 +26,7 @@ PS_LINE = re.compile(r"\s*(\d{1,9})\s+(\S(?:.{0,200}\S)?)\s+\w{3} (\w{3} +\d{1,2
 LOAD_AVERAGES = re.compile(r"load averages?: *([\d.,]+?),? +([\d.,]+?),? +([\d.,]+)$")
 PSTATE_CELL = re.compile(r"P\d{1,2}$")
 MIN_GPU_CELLS = 9
-# Lines that are read of a file, the last ones where old rows stand before new ones; GPUs that are kept.
+# Lines that are read of a file, the last ones if old rows come before new ones; GPUs that are kept.
 MAX_LINES, MAX_GPUS = 20_000, 1024
 # The interval of the scripts' loops in seconds, which the files do not contain.
 INTERVAL_S = 20
@@ -34,7 +34,7 @@ INTERVAL_S = 20
 MAX_SAMPLE_SPREAD = timedelta(seconds=5)
 MAX_SAMPLE_AGE = timedelta(seconds=90)
 NOT_REPORTED_WORDS = "N/A"
-OLD_ROW_ERROR = "the newest rows of its host have none of it"
+OLD_ROW_ERROR = "missing from the newest rows of its host"
 
 
 @lru_cache(maxsize=4096)
@@ -51,7 +51,7 @@ def parse_legacy_timestamp(cell: str) -> datetime | None:
 
 
 def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
-    """Return the last row of each GPU and the newest time. There is no header, and errors stand between the rows."""
+    """Return the last row of each GPU and the newest time. There is no header, and errors are between the rows."""
     rows_by_uuid: dict[str, list[str]] = {}
     unreachable: dict[str, Gpu] = {}
     messages: list[str] = []

@@ -177,7 +177,7 @@ def parse_nvidia_csv_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             processes.append(process)
         else:
             messages.append(line.strip())
-            # a row that is cut is no message either: its GPU must not be called free
+            # a row that is cut is not a message either: its GPU must not be called free
             if columns and (line.count(",") >= len(columns) - 1 or line.startswith(UUID_PREFIXES)):
                 envelope.note_envelope_problem(problems, f"a row that cannot be parsed: {line[:80]}")
     return ToolOutput(tuple(processes), messages, problems, bool(columns) and not problems, unreported)

@@ -131,7 +131,7 @@ def parse_nvidia_xml_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
 
 
 def parse_nvidia_xml_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
-    """Parse every process that computes, each on its instance where the GPU has any; one that only draws is none."""
+    """Parse every process that computes, each on its instance where the GPU has any; not one that only draws."""
     log = parse_xml_log(parts)
     processes: list[GpuProcessRow] = []
     unreported: dict[str, str] = {}
@@ -160,7 +160,7 @@ def parse_xml_log(parts: ToolParts) -> XmlLog:
         return log
     devices, outside_texts = split_xml_devices(text, log.problems)
     has_missing_gpu = any(device.is_damaged for device in devices)  # also a second copy, which is dropped below
-    # the values of the head, and the lines that are no XML: what nvidia-smi prints when something is wrong
+    # the values of the head, and the lines that are not XML: what nvidia-smi prints when something is wrong
     outside = "\n".join(outside_texts)[:MAX_OUTSIDE_CHARACTERS]
     outside = remove_xml_sections(remove_xml_sections(outside, "<!--", "-->"), "<!DOCTYPE", ">", ("[", "]>"))
     for match in HEAD_ELEMENT.finditer(outside):
@@ -183,7 +183,7 @@ def parse_xml_log(parts: ToolParts) -> XmlLog:
 
 
 def split_xml_devices(text: str, problems: list[str]) -> tuple[list[XmlDevice], list[str]]:
-    """Return the GPUs, and the texts that stand around them."""
+    """Return the GPUs, and the text around them."""
     starts = [match.start() for match in islice(GPU_START.finditer(text), MAX_GPUS + 1)]
     if len(starts) > MAX_GPUS:
         problems.append(f"more than {MAX_GPUS} GPUs are reported; only the first {MAX_GPUS} are used")
@@ -283,7 +283,7 @@ def assign_distinct_xml_numbers(reported: list[int | None]) -> list[int]:
 
 
 def xml_bus_sort_key(bus_id: str) -> tuple[int, ...]:
-    """Return a key that is the same however many zeros a bus id is written with; empty where it is no bus id."""
+    """Return a key that is the same however many zeros a bus id is written with; empty if it is not a bus id."""
     match = BUS_ID.match(bus_id)
     return tuple(int(digits, 16) for digits in match.groups()) if match else ()
 
@@ -299,7 +299,7 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     if values.parse_cell(cells[BUS_ID_POSITION]) is None:
         cells[BUS_ID_POSITION] = device.bus_id or NOT_AVAILABLE_CELL
     gpu = nvidia_csv.build_gpu_from_nvidia_csv(GPU_COLUMNS, tuple(cells))
-    # errors may stand in elements that are no column of ours
+    # errors may be in elements that are not columns of ours
     error = values.find_reading_error(
         (reading, text) for tag, reading in WATCHED_ELEMENTS.items() for text in list_xml_texts(element.iterfind(tag))
     )
@@ -413,7 +413,7 @@ def parse_xml_device_processes(
 ) -> list[GpuProcessRow]:
     """Return the processes on one GPU, identical ones once; adds to `unreported` and to the problems of the log.
 
-    Where a word stands in the place of the processes, there may be some.
+    A word in the place of the processes means that there may be some.
     """
     instances = build_xml_mig_instances(gpu, element, log)
     processes: list[GpuProcessRow] = []

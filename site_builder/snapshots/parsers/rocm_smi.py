@@ -78,7 +78,7 @@ class RocmSmiOutput:
             is_list = text.has_process_list or any("No JSON data to report" in message for message in text.messages)
             has_answer = bool(printed.values or is_list or text.facts.keys() - {SYSTEM})
             self.is_understood = self.is_understood and has_answer and not printed.problems
-            # processes stand under `system`; where there is none, the JSON is empty
+            # processes are under `system`; without processes, the JSON is empty
             dicts = (value for value in printed.values if isinstance(value, dict))
             is_list = is_list or any(not value or isinstance(value.get(SYSTEM), dict) for value in dicts)
             if is_list and name not in amd_common.IDENTITY_QUERIES:
@@ -142,7 +142,7 @@ class RocmSmiText:
                 self.messages.append(line)
 
     def parse_table_line(self, line: str) -> bool:
-        """Parse a line of the table of all cards, or return False; the name of a card stands below its readings."""
+        """Parse a line of the table of all cards, or return False; the name of a card is below its readings."""
         cells = CELL_SEPARATOR.split(re.sub(r",\s+", ",", line.strip()))
         if "GPU%" in cells and cells[0] in {"GPU", "Device"}:
             self.table_header = [cell.split(" ")[0] for cell in cells]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from site_builder.core.formatting import format_names
 from site_builder.core.terminal_text import clean_excerpt
 
-# nvidia-smi puts brackets around words that stand for a missing value; some drivers print the same words without them.
+# nvidia-smi puts brackets around words that mean a missing value; some drivers print the same words without them.
 BRACKETED_CELL = re.compile(r"\[[A-Z][A-Za-z/ ]*\]$")
 NOT_AVAILABLE = frozenset(
     {"N/A", "", "ERR!", "-", "Not Supported", "Not Found"}
@@ -37,7 +37,7 @@ MAX_ERROR_CHARACTERS = 80
 MAX_CACHED_CHARACTERS = 300
 MAX_CACHED_HEADER_CHARACTERS = 4000
 NUMBER_LIMIT = 1e15
-# Smaller numbers are no readings, and a division by one is infinite.
+# Smaller numbers are not readings, and dividing by one gives infinity.
 MIN_NUMBER = 1e-6
 
 QUANTITY_PATTERN = re.compile(r"\(?\s*([0-9]{1,25}(?:\.[0-9]{1,25})?)\s*([A-Za-z%°/]{0,10})\)?")
