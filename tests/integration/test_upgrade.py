@@ -251,7 +251,10 @@ def test_nothing_is_notified_twice_and_what_was_queued_or_waited_arrives_once(bo
     for minute in range(1, 4):
         board.build(quiet_hours_end + 60 * minute)
         board.run(quiet_hours_end + 60 * minute + 30, "alerts", "run")
-    assert [body["title"] for _, body in board.receiver.came] == ["GPU 0 of nile is too hot", "bob: you hold atlas:1 idle"]
+    assert [body["title"] for _, body in board.receiver.came] == [
+        "GPU 0 of nile is too hot",
+        "bob: you hold atlas:1 idle",
+    ]
 
 
 def test_the_health_timeline_is_the_same(board: Board) -> None:
