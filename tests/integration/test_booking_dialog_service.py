@@ -24,6 +24,7 @@ from tests.support.booking_dialog import (
     context_of,
     dialog,
     in_field,
+    keep_name,
     later,
     press,
     said,
@@ -213,6 +214,63 @@ def test_two_clicks_book_two_gpus_for_six_hours(browser: Browser, free_for_all: 
         press(form, "Undo")
         expect(said(form)).to_contain_text("atlas:1,3 no longer booked")
         assert free_for_all.booked() == []
+
+
+def test_a_gpu_that_is_booked_soon_is_booked_until_then_with_two_clicks(
+    browser: Browser, free_for_all: BookingSite
+) -> None:
+    next_start = later(3 / 24)
+    bookings = {"2": {"name": "carol", "from": next_start.isoformat(), "date": soon(DAY)}}
+    free_for_all.lab.book({"atlas": bookings})
+    free_for_all.builder.build(time.time())
+    with context_of(browser) as context:
+        keep_name(context, "bob")
+        page = visit(context, free_for_all.url)
+        page.locator(".free-now a[data-gpus='atlas:2']").click()
+        form = page.get_by_role("dialog")
+        expect(form.get_by_label("End time")).to_have_value(in_field(next_start))
+        expect(form.get_by_label("End time")).to_have_accessible_description(re.compile(r"^Already booked from .+\.$"))
+        expect(said(form)).to_contain_text("atlas:2 for bob from now until ")
+        press(form, "Book")
+        expect(said(form)).to_contain_text("Booked: atlas:2 for bob ")
+        booked = [booking for booking in free_for_all.booked() if booking[2] == "bob"]
+        assert booked == [("atlas", "2", "bob", next_start, "")]
+
+
+def test_an_end_that_somebody_chose_stays_whatever_gpus_are_chosen(browser: Browser, free_for_all: BookingSite) -> None:
+    """Until then it follows the chosen GPUs, and the whole host is booked as soon as one of its GPUs is."""
+    next_start, end = later(3 / 24), later(5 / 24)
+    free_for_all.lab.book({"atlas": {"2": {"name": "carol", "from": next_start.isoformat(), "date": soon(DAY)}}})
+    free_for_all.builder.build(time.time())
+    with context_of(browser) as context:
+        form = dialog(visit(context, free_for_all.url))
+        end_field, note = form.get_by_label("End time"), form.get_by_text("Already booked from")
+        checkbox = form.get_by_role("checkbox", name=re.compile("^2 "))
+        checkbox.check()
+        expect(end_field).to_have_value(in_field(next_start))
+        checkbox.uncheck()
+        form.get_by_role("checkbox", name=re.compile("^3 ")).check()
+        expect(end_field).not_to_have_value(in_field(next_start))
+        expect(note).to_be_hidden()
+        form.get_by_role("checkbox", name="All GPUs of atlas").check()
+        expect(end_field).to_have_value(in_field(next_start))
+        end_field.fill(in_field(end))
+        checkbox.uncheck()
+        checkbox.check()
+        expect(end_field).to_have_value(in_field(end))
+        expect(note).to_be_visible()
+        form.get_by_label("Start time").fill(in_field(later(2)))
+        expect(note).to_be_hidden()
+
+
+def test_a_gpu_that_is_booked_in_some_minutes_is_said_to_be(browser: Browser, free_for_all: BookingSite) -> None:
+    next_start = later(5 / 24 / 60)
+    free_for_all.lab.book({"zeus": {"*": {"name": "carol", "from": next_start.isoformat(), "date": soon(DAY)}}})
+    free_for_all.builder.build(time.time())
+    with context_of(browser) as context:
+        form = dialog(visit(context, free_for_all.url), "zeus")
+        expect(form.get_by_text("Already booked from")).to_be_visible()
+        expect(form.get_by_label("End time")).not_to_have_value(in_field(next_start))
 
 
 def test_an_unusual_end_and_an_unknown_name_are_asked_about(browser: Browser, free_for_all: BookingSite) -> None:

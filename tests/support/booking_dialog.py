@@ -119,6 +119,11 @@ def keep_token(context: BrowserContext, token: str) -> None:
     context.add_init_script(f"if (location.host) localStorage.setItem('gpuboard.token', '{token}')")
 
 
+def keep_name(context: BrowserContext, name: str) -> None:
+    """As if somebody had booked here before."""
+    context.add_init_script(f"if (location.host) localStorage.setItem('gpuboard.me', '{name}')")
+
+
 def command(form: Locator) -> list[str]:
     """The words of the command, as a shell would split them."""
     return shlex.split(form.get_by_label("the command", exact=True).inner_text())

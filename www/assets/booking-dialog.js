@@ -2,10 +2,11 @@
 
 const { // of the same version as the page
   HOUR_MS, buildCaller, buildCommand, buildFileEntry, createButton, createDialog, createElement, createGpuChoices, createLabel, createListItem, createTokenFields,
-  describeTimes, describeZones, formatFieldTime, formatIsoTime, listEnds, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
+  describeTimes, describeZones, findNextStart, formatFieldTime, formatIsoTime, listEnds, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
 } = await import(`./dialog-parts.js${version}`);
 
 const CHECK_DELAY_MS = 400; // without a key press, until the request is checked
+const MIN_BOOKING_MS = 15 * 60_000; // until a booking this soon, no end is suggested
 const REPEAT_DELAY_MS = 600; // a click this soon after a question is the second of a double click, and no answer
 const serviceUrl = page.book ? new URL(page.book, location.href) : null;
 const ui = {}; // the dialog's elements, created when it is first opened
@@ -19,6 +20,7 @@ let token = "";
 let changing = null; // the booking that is to be changed
 let checked = { key: "", confirm: [] }; // the last request that was checked, and what is unusual about it
 let asked = { key: "", at: 0 }; // the request about which a question is shown, and since when
+let wantedHours = 6; // how long a new booking lasts unless somebody chooses another end
 let offered = new Map(); // suggested ends by their text
 let checkNumber = 0; // counts checks; the response to an older one is ignored
 let openNumber = 0; // counts openings; the response to a request of an earlier one does not change the form
@@ -28,6 +30,16 @@ let timer = 0;
 // Return the start in the form; "" for now.
 function readStart() {
   return ui.later.checked ? ui.from.value : "";
+}
+
+// Let a booking that starts now end when the next one of its GPUs starts, until somebody chooses another end.
+function suggestEnd() {
+  const now = serverNow() * 1000;
+  const wanted = now + wantedHours * HOUR_MS;
+  const next = changing || ui.later.checked ? Infinity : findNextStart(findCard(host), listChosenGpus());
+  const isSoon = next < now + MIN_BOOKING_MS;
+  ui.limit.textContent = next < wanted ? `Already booked from ${formatClock(next / 1000)}.` : "";
+  if (!changing && ui.until.value === ui.until.defaultValue) ui.until.value = ui.until.defaultValue = formatFieldTime(isSoon ? wanted : Math.min(next, wanted));
 }
 
 // Show buttons for common ends.
@@ -349,7 +361,7 @@ function changeToken(newToken) {
 
 // Fill in the form for a new booking of some hours, or to change one.
 function fillForm(booking, gpus = [], hours = 6) {
-  changing = booking;
+  [changing, wantedHours] = [booking, hours];
   asked.key = "";
   const hasBegun = Boolean(booking) && (!booking.from || booking.phase === "now" || Boolean(booking.rrule));
   const setField = (input, value) => { input.value = input.defaultValue = value; };
@@ -363,13 +375,14 @@ function fillForm(booking, gpus = [], hours = 6) {
   ui.now.checked = !booking || hasBegun;
   ui.later.checked = !ui.now.checked;
   setField(ui.from, booking && !hasBegun ? formatFieldTime(Date.parse(booking.from)) : "");
-  setField(ui.until, booking ? formatFieldTime(Date.parse(booking.date)) : formatFieldTime(serverNow() * 1000 + hours * HOUR_MS));
+  setField(ui.until, booking ? formatFieldTime(Date.parse(booking.date)) : "");
   setField(ui.comment, booking?.comment ?? "");
   setField(ui.name, booking?.name ?? caller.who ?? readStored("me"));
   if (!booking) {
     for (const box of ui.gpus.querySelectorAll("input")) box.checked = gpus.includes(box.value);
     updateWholeHost(ui.gpus, ui.all);
   }
+  suggestEnd();
 }
 
 // Show a booking in the form, to be changed.
@@ -400,7 +413,8 @@ function buildDialog() {
     createElement("label", {}, input("now", "radio", { name: "start" }), "Now"),
     createElement("label", {}, input("later", "radio", { name: "start" }), "At"), input("from", "datetime-local", { "aria-label": "Start time" }));
   ui.ends = createElement("span", { className: "ends" });
-  ui.end = createElement("fieldset", {}, createElement("legend", { textContent: "End" }), input("until", "datetime-local", { "aria-label": "End time" }), ui.ends);
+  ui.limit = createElement("p", { id: "_book-limit", className: "soft" });
+  ui.end = createElement("fieldset", {}, createElement("legend", { textContent: "End" }), input("until", "datetime-local", { "aria-label": "End time", "aria-describedby": ui.limit.id }), ui.ends, ui.limit);
   ui.said = createElement("p", { role: "status" });
   ui.submit = createElement("button", { type: "submit", className: "main" });
   ui.submit.setAttribute("form", "_book-form");
@@ -427,6 +441,7 @@ function buildDialog() {
       showCaller();
       showBookings();
     }
+    if (target.type === "checkbox" || target.type === "radio" || target === ui.from) suggestEnd();
     checkRequest();
   });
   ui.dialog = createDialog(ui.title, () => {

@@ -231,6 +231,14 @@ export function readCardBookings(card) {
   return [...gpusByText];
 }
 
+// Find when the next booking of one of these GPUs starts, by the card of their host; infinity if none does.
+export function findNextStart(card, keys) {
+  const isMeant = (label) => keys.some((key) => key === "*" || key === label || key.startsWith(`${label}:`) || label.startsWith(`${key}:`)); // an instance is in its GPU
+  const rowLabel = (booking) => booking.closest("tr")?.cells[0].textContent;
+  const bookings = [...(card?.querySelectorAll(".booking.coming") ?? [])].filter((booking) => !rowLabel(booking) || isMeant(rowLabel(booking)));
+  return Math.min(...bookings.map((booking) => parseSeconds(booking.querySelector("time").dateTime) * 1000));
+}
+
 // Requests to the booking service
 
 // Describe why there is no usable response.
