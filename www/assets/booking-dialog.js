@@ -2,7 +2,7 @@
 
 const { // of the same version as the page
   HOUR_MS, buildCaller, buildCommand, buildFileEntry, createButton, createDialog, createElement, createGpuChoices, createLabel, createListItem, createTokenFields,
-  describeTimes, describeZones, findNextStart, formatFieldTime, formatIsoTime, listEnds, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
+  describeAnswer, describeTimes, describeZones, findNextStart, formatFieldTime, formatIsoTime, isOwnEntry, listEnds, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
 } = await import(`./dialog-parts.js${version}`);
 
 const CHECK_DELAY_MS = 400; // without a key press, until the request is checked
@@ -178,8 +178,7 @@ function showZones() {
 
 // Return whether a booking is the caller's own.
 function isOwn(booking) {
-  const name = ui.name.value.trim().toLowerCase();
-  return booking.mine || (caller.how === "open" && name && [booking.name, booking.by].some((person) => person?.toLowerCase() === name));
+  return isOwnEntry(booking, caller, ui.name.value);
 }
 
 // Return whether the caller may change a booking.
@@ -324,7 +323,7 @@ function showResult(request, word, { said, warnings, change }) {
     await callerRequest; // the request before it ends with that
     setTimeout(() => sendRequest({ do: "undo", undoes: change, ...(request.as ? { as: request.as } : {}) }, "Undone"));
   });
-  showMessage(isForm ? `${word}: ${said}.` : `${said.replace(/^undo of /, "Undone: ")}.`, "good", isForm ? warnings : [], request.do === "undo" ? null : undo);
+  showMessage(isForm ? `${word}: ${said}.` : describeAnswer({ said }), "good", isForm ? warnings : [], request.do === "undo" ? null : undo);
   if (!isForm) ui.heading.focus();
   return loadCaller();
 }

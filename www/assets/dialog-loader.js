@@ -59,6 +59,20 @@ try {
   // without storage it stays as it is
 }
 
+// Show one's own bookings above the board, where this browser knows whose they are.
+function showOwnBookings() {
+  if (!document.querySelector(".own-bookings") || isWall) return;
+  try {
+    if (!page.own && !["me", "token"].some((key) => localStorage.getItem(`gpuboard.${key}`))) return;
+  } catch {
+    return; // without storage nobody is known
+  }
+  import(`./own-bookings.js${version}`).then(({ start }) => start()).catch(() => delete page.own);
+}
+
+document.addEventListener("close", showOwnBookings, { capture: true }); // of a dialog: what is one's own may have changed
+showOwnBookings();
+
 // Open the dialog that the address asks for: index.html?book=atlas:0,1.
 const wantedPlace = new URLSearchParams(location.search).get("book") ?? "";
 if (findCard(wantedPlace.split(":")[0])?.matches(".host")) openBookingDialog(wantedPlace);

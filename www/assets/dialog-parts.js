@@ -284,6 +284,17 @@ export function showStatus(status, text, kind = "", warnings = [], ...buttons) {
   status.replaceChildren(...(text ? [text] : []), ...buttons.filter(Boolean), ...warnings.map((warning) => createElement("span", { textContent: warning })));
 }
 
+// Describe what a request did.
+export function describeAnswer({ said }) {
+  return `${said.replace(/^undo of /, "Undone: ")}.`;
+}
+
+// Return whether a booking or notification is the caller's own; an open booking service takes people's word for their name.
+export function isOwnEntry({ mine, name, by }, { how }, callerName) {
+  const me = callerName.trim().toLowerCase();
+  return mine || (how === "open" && me !== "" && [name, by].some((person) => person?.toLowerCase() === me));
+}
+
 // Build the part of a request that says who asks: an open booking service takes people's word for it.
 export function buildCaller(caller, nameField) {
   return caller.how === "open" ? { as: nameField.value.trim() } : {};

@@ -1,7 +1,7 @@
 // What is one's own: bookings to release, notifications to cancel, and signing in and out.
 
 const { // of the same version as the page
-  buildCaller, createButton, createDialog, createElement, createLabel, createListItem, createTokenFields, describeTimes, formatBookingTime, readStored,
+  buildCaller, createButton, createDialog, createElement, createLabel, createListItem, createTokenFields, describeAnswer, describeTimes, formatBookingTime, isOwnEntry, readStored,
   requestCaller, requestService, showStatus, storeValue,
 } = await import(`./dialog-parts.js${version}`);
 
@@ -30,12 +30,6 @@ async function loadCaller() {
   if (error) showMessage(error.message, "bad");
 }
 
-// Return whether a booking or notification is the caller's own.
-function isOwn({ mine, name, by }) {
-  const me = ui.name.value.trim().toLowerCase();
-  return mine || (caller.how === "open" && me && [name, by].some((person) => person?.toLowerCase() === me));
-}
-
 // Show who the caller is, and what is theirs.
 function show() {
   ui.login.hidden = caller.how !== null || !caller.known;
@@ -49,7 +43,7 @@ function show() {
 // Show a list of what is the caller's; `describe` gives a place, its times, and the word and request of the button.
 function showList(name, describe) {
   const { list, none } = ui[name];
-  list.replaceChildren(...caller[name].filter(isOwn).map((item) => {
+  list.replaceChildren(...caller[name].filter((item) => isOwnEntry(item, caller, ui.name.value)).map((item) => {
     const [what, times, word, request] = describe(item);
     const line = createListItem(what, times);
     line.append(createButton(word, () => sendRequest({ ...request, ...buildCaller(caller, ui.name) }), `${word} ${what}${times}`));
@@ -76,7 +70,7 @@ async function sendRequest(request) {
   try {
     const answer = await requestService(serviceUrl, token, { request });
     const undo = findUndo(request, answer);
-    showMessage(`${answer.said.replace(/^undo of /, "Undone: ")}.`, "good", [], undo && createButton("Undo", () => sendRequest(undo)));
+    showMessage(describeAnswer(answer), "good", [], undo && createButton("Undo", () => sendRequest(undo)));
     ui.title.focus();
     if (ui.dialog.open) await loadCaller();
     refresh(); // shows it on the board too
