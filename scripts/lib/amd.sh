@@ -6,7 +6,7 @@ AMD_NAMES_EVERY=300
 # What changes; an amd-smi that does not know one of these options is called without any.
 AMD_METRICS='--usage --mem-usage --temperature --power --clock --ecc --pcie --fan'
 ROCM_NAMES='--showid --showuniqueid --showproductname --showbus --showserial --showvbios --showdriverversion --showmaxpower'
-ROCM_METRICS='--showuse --showmemuse --showmeminfo vram --showtemp --showpower --showclocks --showfan'
+ROCM_METRICS='--showuse --showmemuse --showmeminfo vram gtt --showtemp --showpower --showclocks --showfan'
 
 # detect_amd: set amd_tools to the tools that are here, the better one first. ROCm installs into a folder that is not in the PATH of cron.
 detect_amd() {

@@ -82,6 +82,7 @@ class CardGpuRow(NamedTuple):
     row_attributes: Html = EMPTY_HTML
     profile: Html = EMPTY_HTML
     problems: Html = EMPTY_HTML
+    is_memory_shared: bool = False
 
 
 class HostCard(NamedTuple):
@@ -359,6 +360,7 @@ def build_card_row(gpu_status: GpuStatus, host: HostStatus, now: Now) -> CardGpu
         booking_note=describe_card_free_again(gpu_status, now) if gpu_status.free_again is not None else EMPTY_HTML,
         row_attributes=EMPTY_HTML if gpu.vendor == "nvidia" or state != "free" else render_visibility_attribute(gpu),
         problems=render_problems(gpu_status.problems) if gpu_status.problems and state != "lost" else EMPTY_HTML,
+        is_memory_shared=gpu.is_memory_shared,
     )
 
 

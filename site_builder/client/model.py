@@ -61,6 +61,7 @@ class FleetGpu(NamedTuple):
     parent_keys: tuple[str, ...] = ()
     problems: tuple[GpuProblem, ...] = ()
     vendor: str = "nvidia"
+    is_memory_shared: bool = False  # with its host: then what others use there is used too
 
     @property
     def identifier(self) -> str:

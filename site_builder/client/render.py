@@ -190,7 +190,7 @@ def build_client_table_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTa
         f"{gpu.label:>2} {STATE_MARKS.get(state, TROUBLE_MARK)}",
         gpu.profile or gpu.model,  # the model is in the row above
         format_client_table_number(gpu.utilization_gpu, " %"),
-        format_memory_cell(gpu.memory_used, gpu.memory_total),
+        format_memory_cell(gpu),
         format_client_table_number(gpu.temperature),
         format_client_table_number(gpu.clock),
         users,
@@ -205,12 +205,13 @@ def format_client_table_number(value: float | None, unit: str = "") -> str:
     return UNKNOWN_CELL if value is None else f"{value:.0f}{unit}"
 
 
-def format_memory_cell(used: float | None, total: float | None) -> str:
-    """Format memory: `71/80 GiB`."""
+def format_memory_cell(gpu: FleetGpu) -> str:
+    """Format memory: `71/80 GiB`, `12/120 GiB shared`."""
+    used, total = gpu.memory_used, gpu.memory_total
     if used is None and total is None:
         return UNKNOWN_CELL
     values = (UNKNOWN_CELL if value is None else formatting.format_gib(value) for value in (used, total))
-    return f"{'/'.join(values)} GiB"
+    return f"{'/'.join(values)} GiB{' shared' if gpu.is_memory_shared else ''}"
 
 
 def format_client_table_age(seconds: float, is_short: bool) -> str:

@@ -172,7 +172,12 @@ def is_gpu_search_match(host: FleetHost, gpu: FleetGpu, model: str, term: Search
     if term.key in COMPARISONS:
         if gpu.memory_total is None or gpu.state == "lost":  # a GPU whose memory is not known fits nothing
             return False
-        return COMPARISONS[term.key](float(formatting.format_gib(gpu.memory_total)), term.number)  # as it is shown
+        size = float(formatting.format_gib(gpu.memory_total))  # as it is shown
+        if gpu.is_memory_shared:  # what can be allocated now
+            if gpu.memory_used is None:
+                return False
+            size -= float(formatting.format_gib(gpu.memory_used))
+        return COMPARISONS[term.key](size, term.number)
     if term.word in model and term.key in {"model", "any"}:
         return True
     return term.word in build_gpu_search_text(gpu, term.key, now).lower() or (

@@ -95,6 +95,14 @@ class GpuHealth(NamedTuple):
 NO_HEALTH = GpuHealth()
 
 
+class SharedMemory(NamedTuple):
+    """Memory of its host that a GPU can use beside its own, in MiB, as its tool reports it; all, where `is_all`."""
+
+    is_all: bool = False
+    total: float | None = None
+    used: float | None = None
+
+
 # Rows of a snapshot are tuples: a thousand hosts have 40,000 of them, and a frozen dataclass takes four times as long
 # to create.
 class Gpu(NamedTuple):
@@ -123,6 +131,11 @@ class Gpu(NamedTuple):
     profile: str | None = None
     parent: Gpu | None = None  # the physical GPU of a MIG instance
     error: str | None = None  # the driver's error message for its memory, use or temperature
+    shared_memory: SharedMemory | None = None  # with its host; None for a GPU that has all of its memory for itself
+
+    @property
+    def is_memory_shared(self) -> bool:
+        return self.shared_memory is not None
 
     @property
     def label(self) -> str:

@@ -37,6 +37,7 @@ from site_builder.fleet import booking_use, gpu_state, mig, processes
 from site_builder.fleet.gpu_models import MAX_MODEL_CHARACTERS, build_model_names, format_gpu_labels, format_gpu_model
 from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu_state
 from site_builder.fleet.processes import find_process_people
+from site_builder.fleet.shared_memory import add_host_memory
 from site_builder.health import problems
 from site_builder.snapshots.store import HostFiles
 
@@ -296,6 +297,7 @@ def build_outdated_host_gpus(
     """Build the GPUs of a host that is not fresh; one that was lost when it was last reported is lost."""
     if not snapshot.gpus:
         return []
+    facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
     host_reason = f"its host is {'under maintenance' if state == 'maintenance' else state}"
     models = build_model_names(snapshot, rules.gpu_names)
     problem_finder = problems.ProblemFinder(snapshot.gpus, list_host_tool_results(snapshot.gpus))
@@ -304,7 +306,7 @@ def build_outdated_host_gpus(
         lost = gpu_state.explain_lost_state(gpu, problem_finder.find_problems(gpu))
         gpu_bookings = booking_use.find_gpu_bookings(sources.bookings, gpu)
         status = GpuStatus(
-            gpu=drop_outdated_host_readings(gpu),
+            gpu=drop_outdated_host_readings(add_host_memory(gpu, facts)),
             model=format_gpu_model(gpu, models, rules.gpu_names),
             state="lost" if lost else "unknown",
             reason=f"{lost}; {host_reason}" if lost else host_reason,
@@ -327,6 +329,7 @@ def drop_outdated_host_readings(gpu: Gpu) -> Gpu:
         place=gpu.place,
         profile=gpu.profile if gpu.parent else None,
         parent=drop_outdated_host_readings(gpu.parent) if gpu.parent else None,
+        shared_memory=gpu.shared_memory,
     )
 
 
@@ -354,6 +357,7 @@ def decide_fresh_host_gpus(
     booked_gpus: dict[int, GpuInput] = {}
     models = build_model_names(snapshot, rules.gpu_names)
     problem_finder = problems.ProblemFinder(gpu_file, list_host_tool_results(gpu_file))
+    facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
     for gpu in gpu_file.rows:
         gpu_processes = processes_by_gpu.pop(gpu.process_key, [])
         unreported_words = unreported.get(gpu.process_key, "") if unreported else ""
@@ -383,7 +387,7 @@ def decide_fresh_host_gpus(
             booked_gpus[len(statuses)] = gpu_input
         has_no_process = not gpu_processes and gpu_input.has_process_list
         status = GpuStatus(
-            gpu=gpu,
+            gpu=add_host_memory(gpu, facts) if gpu.shared_memory else gpu,
             model=format_gpu_model(gpu, models, rules.gpu_names),
             state=state,
             reason=reason,

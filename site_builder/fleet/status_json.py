@@ -57,6 +57,7 @@ def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401
         "reason": status.reason,
         "memory.used": gpu.memory_used,
         "memory.total": gpu.memory_total,
+        "memory.shared": gpu.is_memory_shared,
         "utilization.gpu": gpu.utilization_gpu,
         "utilization.memory": gpu.utilization_memory,
         "temperature.gpu": gpu.temperature,

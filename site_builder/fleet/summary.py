@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from site_builder.core.model import FreeGpu, GpuBookingUse, GpuIdentity, HostStatus, IdleTimes, Problem, SoonFreeGpu
 from site_builder.fleet import gpu_models
 from site_builder.fleet.mig import has_mig_gpu
+from site_builder.fleet.shared_memory import compute_free_memory
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
 from site_builder.history.usage_sums import split_usage_evenly
 
@@ -159,7 +160,7 @@ def summarize_free_gpus(host: HostStatus) -> tuple[FreeGpu, ...]:
     return tuple(
         FreeGpu(
             status.model,
-            status.gpu.memory_total or 0,
+            (compute_free_memory(status.gpu) if status.gpu.is_memory_shared else status.gpu.memory_total) or 0,
             host.name,
             status.gpu.number,
             status.free_until,
@@ -185,10 +186,7 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
             continue
         if is_instance and not gpu.uuid:
             continue
-        free_memory = None
-        if gpu.memory_used is not None and gpu.memory_total is not None:
-            free_memory = max(0, gpu.memory_total - gpu.memory_used)
-        rank = (int(is_instance), *gpu_models.rank_gpu_model(gpu.name, free_memory, load))
+        rank = (int(is_instance), *gpu_models.rank_gpu_model(gpu.name, compute_free_memory(gpu), load))
         uuid = gpu.uuid if has_mig and gpu.vendor == gpu_models.DEFAULT_VENDOR else None
         starts = [
             booking.since.timestamp() for booking in status.bookings if booking.phase == "coming" and booking.since

@@ -153,7 +153,7 @@ def answer_detail(context: AnswerContext) -> SlackAnswer:
             state = "" if gpu.state == "busy" and programs else client_render.describe_gpu_notes(gpu) or gpu.state
             parts = (state, *dict.fromkeys(programs), client_render.describe_gpu_booking(gpu, context.now))
             use = client_render.format_client_table_number(gpu.utilization_gpu, " %")
-            memory = client_render.format_memory_cell(gpu.memory_used, gpu.memory_total)
+            memory = client_render.format_memory_cell(gpu)
             who_and_what = client_render.TEXT_SEPARATOR.join(filter(None, parts))
             rows.append((f"{host.name}:{gpu.label}", gpu.model, use, memory, who_and_what))
     titles = ("GPU", "model", "use", "memory", "who and what")

@@ -53,7 +53,7 @@ AMD_SMI_QUERIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "processes": (("process", "--json"),),
 }
 ROCM_METRIC_OPTIONS = (
-    *("--showuse", "--showmemuse", "--showmeminfo", "vram"),
+    *("--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt"),
     *("--showtemp", "--showpower", "--showclocks"),
 )
 ROCM_SMI_QUERIES: dict[str, tuple[tuple[str, ...], ...]] = {

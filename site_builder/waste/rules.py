@@ -129,11 +129,20 @@ def find_waste_candidates(host: HostStatus) -> tuple[WasteCandidate, ...]:
                     model=gpu.model,
                     people=gpu.people.users,
                     since=None if gpu.idle_since is None else int(gpu.idle_since),
-                    memory_text="memory" if gpu.gpu.memory_used is None else format_size(gpu.gpu.memory_used),
+                    memory_text=describe_waste_memory(gpu),
                     pids=tuple(sorted(set(pids))[:MAX_PIDS]),
                 )
             )
     return tuple(candidates)
+
+
+def describe_waste_memory(gpu: GpuStatus) -> str:
+    """Return how much memory is held; where it is shared with the host, by the processes on the GPU alone."""
+    used = gpu.gpu.memory_used
+    if gpu.gpu.is_memory_shared:
+        sizes = [process.used_memory for process in gpu.processes if process.used_memory is not None]
+        used = sum(sizes) if sizes else None
+    return "memory" if used is None else format_size(used)
 
 
 def find_waste_kind(gpu: GpuStatus, has_unmatched: bool) -> str | None:

@@ -80,6 +80,7 @@ parts() { sed -n 's/^# part \([^ ]*\) .*/\1/p' "$1" | tr '\n' ' '; }
     [ "$(parts "$DATA/gpus.csv")" = 'rocm-smi/names rocm-smi/metric ' ]
     [ "$(parts "$DATA/processes.csv")" = 'rocm-smi/names rocm-smi/processes ' ]
     has "$DATA/gpus.csv" '"GPU use (%)": "0"'
+    [ "$(calls '--showmeminfo vram gtt')" = 1 ] # an APU uses both
     has "$DATA/processes.csv" 'PID 4242 is using 1 DRM device(s):'
     amd amd-smi
     echo 'ModuleNotFoundError: no module named amdsmi' >"$SMI/amd/say"

@@ -47,11 +47,14 @@ def parse_gpu(*outputs: object) -> Gpu:
 def test_each_tool_has_names_for_every_reading_and_its_own_unit_of_memory(tool: str, unit: str, mib: float) -> None:
     field_names = amd_common.load_amd_field_names(tool, unit, amd_smi.WATCHED_FIELDS)
     parsers = {column: parse for column, (parse, _) in field_names.readings.items()}
-    assert [parsers.pop(column)(7) for column in ("memory.used", "memory.total")] == [mib, mib]
+    memory_columns = ("memory.used", "memory.total", "gtt.used", "gtt.total")
+    assert [parsers.pop(column)(7) for column in memory_columns] == [mib] * 4
     assert all(parse is ALL_READINGS[column] for column, parse in parsers.items())
     assert ALL_READINGS.keys() - parsers.keys() <= {column for column in ALL_READINGS if column.startswith("ecc.")}
     assert all(names for _, names in field_names.readings.values())
-    assert sorted(field_names.texts) == ["device", "name", "pci.bus_id", "serial", "sku", "vbios_version"]
+    assert sorted(field_names.texts) == [
+        *("architecture", "device", "memory_type", "name", "pci.bus_id", "serial", "sku", "vbios_version")
+    ]
     assert field_names.watched is amd_smi.WATCHED_FIELDS
 
 

@@ -147,3 +147,12 @@ def test_a_row_that_has_words_in_the_place_of_a_process_is_none() -> None:
     assert (dict(dump.unreported), dump.tool_results) == ({"GPU-1": "N/A"}, ())
     dump = legacy_files.parse_legacy_processes(f"{moment}, [N/A], {words}\n".encode(), None)
     assert (dump.rows, [voice.is_complete for voice in dump.tool_results]) == ((), [False])
+
+
+def test_the_memory_of_a_gpu_on_the_chip_of_the_cpu_is_that_of_its_host() -> None:
+    rows = [
+        f"{n}, GPU-{n}, {name}, [N/A], [N/A], 5, 1, 40, {AT.format(1)}\n"
+        for n, name in enumerate(("NVIDIA GB10", "T4"))
+    ]
+    dump, _ = legacy_files.parse_legacy_gpus("".join(rows).encode())
+    assert [gpu.is_memory_shared for gpu in dump.rows] == [True, False]

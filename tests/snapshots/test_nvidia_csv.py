@@ -320,3 +320,33 @@ def test_ten_thousand_processes_are_parsed_and_more_are_a_problem() -> None:
 def test_nothing_makes_the_reader_fail_of_processes(body: bytes) -> None:
     gpu_tools.parse_processes_of_tools(body)
     gpu_tools.parse_processes_of_tools(snapshot("processes", PROCESS_HEADER + body))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_shared"),
+    [
+        ("NVIDIA GB10", True),
+        ("Orin (nvgpu)", True),
+        ("NVIDIA Thor", True),
+        ("NVIDIA Tegra Xavier", True),
+        ("GRID A100-10C", False),
+        ("NVIDIA GB100", False),
+        ("NVIDIA GH200 480GB", False),
+        ("[N/A]", False),
+    ],
+)
+def test_gpus_on_the_chip_of_the_cpu_share_its_memory(name: str, is_shared: bool) -> None:
+    (gpu,) = gpu_tools.parse_gpus_of_tools(
+        snapshot("gpus", HEADER + f"0, GPU-1, {name}, [N/A], [N/A], 0, 41\n".encode())
+    ).rows
+    assert (gpu.memory_used, gpu.memory_total, gpu.is_memory_shared) == (None, None, is_shared)
+
+
+@pytest.mark.parametrize(
+    ("memory", "is_shared"),
+    [("[Not Supported]", True), ("131072", False), ("[Unknown Error]", False), ("[Insufficient Permissions]", False)],
+)
+def test_memory_that_is_reported_or_an_error_is_not_taken_for_that_of_the_host(memory: str, is_shared: bool) -> None:
+    row = f"0, GPU-1, NVIDIA GB10, {memory}, {memory}, 0, 41\n".encode()
+    (gpu,) = gpu_tools.parse_gpus_of_tools(snapshot("gpus", HEADER + row)).rows
+    assert gpu.is_memory_shared is is_shared

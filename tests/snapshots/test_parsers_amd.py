@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile
+from site_builder.core.model import Gpu, GpuProcessRow, ParsedFile, SharedMemory
 from site_builder.snapshots import gpu_tools
 from tests.support.amd_fixtures import CARD, card, listed, metric, part, running, static, value
 from tests.support.samples import snapshot
@@ -397,3 +397,93 @@ def test_gpus_of_two_makers_stand_side_by_side() -> None:
     rows = told(csv, part("amd-smi", [metric()])).rows
     assert [(gpu.label, gpu.vendor, gpu.index) for gpu in rows] == [("0", "nvidia", 0), ("amd0", "amd", 0)]
     assert [gpu.label for gpu in told(part("amd-smi", [metric()])).rows] == ["0"]
+
+
+# Memory that is shared with the host
+
+GTT_OF_ROCM_SMI = {"GTT Total Memory (B)": str(32 * 2**30), "GTT Total Used Memory (B)": str(2**30)}
+VRAM_AND_GTT = {
+    "total_vram": value(512, "MB"),
+    "used_vram": value(100, "MB"),
+    "total_gtt": value(60_000, "MB"),
+    "used_gtt": value(2000, "MB"),
+}
+
+
+def apu(asic: dict[str, object], memory_type: str = "UNKNOWN", **memory: object) -> Gpu:
+    """What amd-smi tells of a GPU, on the chip of the CPU or not."""
+    return one(
+        part("amd-smi/static", [static(asic=asic, board={}, vram={"type": memory_type})]),
+        part("amd-smi/metric", [metric(mem_usage={**VRAM_AND_GTT, **memory})]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("asic", "memory_type"),
+    [
+        ({"target_graphics_version": "gfx1151"}, "GDDR7"),  # as amd-smi calls LPDDR5
+        ({"target_graphics_version": "gfx90c:xnack-"}, "N/A"),
+        ({"device_id": "0x15BF"}, "UNKNOWN"),
+        ({}, "LPDDR5"),
+        ({}, "DDR4"),
+    ],
+)
+def test_an_apu_has_vram_and_gtt_together(asic: dict[str, object], memory_type: str) -> None:
+    gpu = apu(asic, memory_type)
+    assert (gpu.memory_used, gpu.memory_total) == (2100, 60_512)
+    assert gpu.shared_memory == SharedMemory(total=60_000, used=2000)
+    # each is in the fields of the driver
+    assert [gpu.raw_fields[name] for name in ("memory.used", "memory.total", "gtt.used", "gtt.total")] == [
+        *("100", "512", "2000", "60000")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asic", "memory_type"),
+    [
+        ({"target_graphics_version": "gfx1100", "device_id": "0x744c"}, "GDDR6"),
+        ({"market_name": "AMD Radeon Graphics"}, "UNKNOWN"),  # also of cards that a driver does not know
+        ({"target_graphics_version": "gfx942", "market_name": "AMD Instinct MI300X"}, "HBM"),
+        ({"market_name": "AMD Radeon R7 240"}, "DDR3"),
+        ({}, "GDDR7"),
+    ],
+)
+def test_what_is_not_certainly_an_apu_has_its_vram_alone(asic: dict[str, object], memory_type: str) -> None:
+    gpu = apu(asic, memory_type)
+    assert (gpu.memory_used, gpu.memory_total, gpu.shared_memory) == (100, 512, None)
+    assert "gtt.total" not in gpu.raw_fields
+
+
+@pytest.mark.parametrize("asic", [{"device_id": "0x74a0"}, {"market_name": "AMD Instinct MI300A"}])
+def test_the_memory_of_an_mi300a_is_one_and_gtt_a_part_of_it(asic: dict[str, object]) -> None:
+    gpu = apu(asic, "HBM", total_vram=value(131_072, "MB"))
+    assert (gpu.memory_used, gpu.memory_total, gpu.is_memory_shared) == (100, 131_072, True)
+
+
+@pytest.mark.parametrize("missing", ["N/A", None])
+def test_an_apu_without_its_gtt_has_unknown_memory(missing: object) -> None:
+    gpu = apu({"target_graphics_version": "gfx1151"}, total_gtt=missing)
+    assert (gpu.memory_used, gpu.memory_total, gpu.shared_memory) == (None, None, SharedMemory())
+    used_missing = apu({"target_graphics_version": "gfx1151"}, used_gtt=missing)
+    assert (used_missing.memory_used, used_missing.memory_total) == (None, 60_512)
+
+
+def test_an_apu_of_rocm_smi() -> None:
+    shared = {"card0": card(GPU_ID="0x1586") | GTT_OF_ROCM_SMI, "card1": card(1) | GTT_OF_ROCM_SMI}
+    integrated, discrete = told(part("rocm-smi", shared)).rows
+    assert (integrated.memory_used, integrated.memory_total) == (9 * 1024, 96 * 1024)
+    assert (discrete.memory_used, discrete.memory_total, discrete.shared_memory) == (8 * 1024, 64 * 1024, None)
+    (by_architecture,) = told(part("rocm-smi", {"card0": card(GFX_Version="gfx1103") | GTT_OF_ROCM_SMI})).rows
+    assert by_architecture.shared_memory == SharedMemory(total=32 * 1024, used=1024)
+
+
+def test_a_process_on_an_apu_has_vram_and_gtt() -> None:
+    info = {"pid": 7, "name": "x", "memory_usage": {"gtt_mem": value(3 * 2**30, "B"), "vram_mem": value(2**30, "B")}}
+    processes = part("amd-smi/processes", [{"gpu": 0, "process_list": [{"process_info": info}]}])
+
+    def read_memory(asic: dict[str, object]) -> float | None:
+        (row,) = on(part("amd-smi/static", [static(asic=asic, board={}, vram={})]), processes).rows
+        return row.used_memory
+
+    assert read_memory({"target_graphics_version": "gfx1151"}) == 4096
+    assert read_memory({"target_graphics_version": "gfx1100"}) == 1024

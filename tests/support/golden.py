@@ -34,6 +34,11 @@ def describe_parsed_file(parsed_file: DataclassInstance) -> dict[str, Any]:
             row["health"] = {name: value for name, value in health.items() if value is not None and value is not False}
             if row["error"] is None:
                 del row["error"]
+            shared_memory = row.pop("shared_memory")
+            if shared_memory is not None:
+                row["shared_memory"] = {
+                    name: value for name, value in shared_memory._asdict().items() if value is not None
+                }
             row["parent"] = row["parent"] and row["parent"].label
         elif re.match(r"/|[A-Z]:\\", str(row.get("name"))):  # where a stranger keeps his programs is nobody's business
             row["name"] = re.split(r"[/\\]", row["name"])[-1]

@@ -20,7 +20,7 @@ from bench.fleet import FIELDS
 from site_builder.board.builder import Builder
 from site_builder.board.outputs import metrics
 from site_builder.core.clock import Now
-from site_builder.core.model import Gpu, HostStatus
+from site_builder.core.model import Gpu, HostStatus, SharedMemory
 from site_builder.fleet import summary
 from site_builder.fleet.host_state import build_host_status
 from site_builder.snapshots import gpu_tools
@@ -180,4 +180,4 @@ def full_gpu() -> Gpu:
     cells_by_field = {name: cells.get(name, "1") for name in FIELDS}
     content = f"# gpuboard 1 task=gpus host=atlas time=1 every=20 took_ms=1 rc=0\n{', '.join(cells_by_field)}\n"
     (row,) = gpu_tools.parse_gpus_of_tools(f"{content}{', '.join(cells_by_field.values())}\n# end\n".encode()).rows
-    return row
+    return row._replace(shared_memory=SharedMemory(total=0, used=0))

@@ -17,6 +17,7 @@ from site_builder.core.model import (
     HostStatus,
     PrivacySettings,
     ProcessStatus,
+    SharedMemory,
     StateLimits,
 )
 from site_builder.core.people import PeopleDirectory
@@ -341,6 +342,19 @@ def marked(*gpus: GpuStatus, state: str = "fresh", others: tuple[ProcessStatus, 
 def test_a_gpu_is_one_kind_at_most(gpu: GpuStatus, kind: str | None) -> None:
     assert marked(gpu) == ([(kind, "GPU-0")] if kind else [])
     assert marked(gpu, state="stale") == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memory_text"),
+    [((7000.0, 3000.0), "9.8 GiB"), ((7000.0, None), "6.8 GiB"), ((None,), "memory"), ((), "memory")],
+)
+def test_of_shared_memory_only_that_of_the_processes_on_the_gpu_is_held(
+    sizes: tuple[float | None, ...], memory_text: str
+) -> None:
+    shared = BUSY.gpu._replace(shared_memory=SharedMemory(is_all=True))
+    gpu = BUSY._replace(gpu=shared, processes=tuple(ON_IT._replace(used_memory=size) for size in sizes))
+    (candidate,) = waste_rules.find_waste_candidates(HostStatus("atlas", None, (), "fresh", "", gpus=(gpu,)))
+    assert candidate.memory_text == memory_text
 
 
 def test_memory_is_not_unexplained_where_processes_are_on_a_gpu_that_is_not_reported() -> None:

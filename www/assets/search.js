@@ -71,7 +71,7 @@ function indexCard(card) {
     command: texts(row, "li > code"),
     booking: texts(row, ".booking"),
     any: [`${card.id}:${row.cells[0].textContent}`, row.dataset.model ?? "", ...[...row.cells].filter((_, column) => column === 1 || column > (row.cells.length < 8 ? 1 : 5)).map(readWords)].join("\n").toLowerCase(),
-    memory: row.cells.length < 8 ? Number.NaN : Number.parseFloat(row.cells[3].textContent.split("/")[1]),
+    memory: row.cells.length < 8 ? Number.NaN : readMemory(row.cells[3]),
   }));
   const squares = [...card.querySelectorAll(".squares > i")];
   if (!rows.length && isCut) rows.push(...squares.map(indexSquare));
@@ -80,6 +80,12 @@ function indexCard(card) {
   const migRows = [...card.querySelectorAll(".gpus > tbody > tr.mig")].map((row) => ({ row, instances: rows.filter((instance) => instance.row.dataset.of === row.cells[0].textContent) }));
   card.searchIndex = { host, rows, migRows };
   return card.searchIndex;
+}
+
+// Return the memory of a GPU in GiB; if it is shared with the host, what can be allocated now.
+function readMemory(cell) {
+  const [used, total] = cell.textContent.split("/").map(Number.parseFloat);
+  return cell.children.length ? total - used : total;
 }
 
 // Index the square of a GPU whose details are on the page of its host: `0 A100 80 GB: busy, NAME`.

@@ -41,6 +41,7 @@ BRANCH, LAST_BRANCH = "  │  ├── ".encode(), "  │  └── ".encode()
 BOX_BOTTOM = f"  └{'─' * BOX_WIDTH}┘\n\n".encode()
 HOST_END = f"{'_' * LINE_WIDTH}\n\n".encode()
 HOST_RULE = f"{'-' * LINE_WIDTH}\n"
+SHARED_MEMORY_LINE = f"  │ {'memory shared with the host':{BOX_WIDTH - 1}}│\n".encode()
 
 
 @lru_cache(maxsize=20_000)
@@ -90,6 +91,7 @@ def render_detail_gpu_box(gpu_status: GpuStatus, read_time: bytes) -> bytes:
         (
             *(before_time, read_time, after_time),
             render_detail_reading_line(numbers),
+            SHARED_MEMORY_LINE if gpu.shared_memory else b"",
             *(LEFT_EDGE, state, RIGHT_EDGE),
             render_detail_problem_lines(gpu_status.problems) if gpu_status.problems else b"",
             render_detail_memory_bar(gpu.memory_used, gpu.memory_total),

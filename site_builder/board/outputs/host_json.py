@@ -108,6 +108,8 @@ def convert_gpus_to_states_json(
         }
         if gpu.parent:
             content["profile"] = gpu.profile
+        if gpu.is_memory_shared:
+            content["memory_shared"] = True
         if instances:
             content["instances"] = convert_gpus_to_states_json(map(WholeGpu, instances), read_time)
         names = (gpu.number, series_keys[position] if series_keys else gpu.uuid, f"? {position}")
@@ -195,6 +197,8 @@ def convert_gpu_to_node_json(gpu_status: GpuStatus, instances: Iterable[GpuStatu
         "state": gpu_status.state,
         "reason": gpu_status.reason,
     }
+    if gpu.is_memory_shared:
+        content["memory_shared"] = True
     if instances:
         content["instances"] = [
             {

@@ -88,6 +88,7 @@ GPU_STATE_FAMILIES = build_gpu_families(
         ("booked", "1 if the GPU is booked now, else 0."),
         ("state", "Always 1: the state of the GPU.", "state"),
         ("info", "Always 1: UUID, name and model of the GPU.", "uuid, name, model"),
+        ("memory_shared", "Always 1: the GPU shares the memory of its host."),
     )
 )
 HOST_FAMILIES = build_host_families(
@@ -138,6 +139,7 @@ class StableGpuMetrics(NamedTuple):
     name: str | None
     model: str
     problems: tuple[GpuProblem, ...] = ()
+    is_memory_shared: bool = False
 
 
 def render_host_metrics(host_status: HostStatus) -> tuple[bytes, ...]:
@@ -229,6 +231,7 @@ def build_stable_gpu_metrics(gpu_status: GpuStatus) -> StableGpuMetrics:
         gpu.name,
         gpu_status.model,
         gpu_status.problems if gpu.parent is None else (),  # an instance's GPU has its problems
+        gpu.is_memory_shared,
     )
 
 
@@ -281,12 +284,13 @@ def format_health_metric_endings(health: GpuHealth, fan_speed: float | None) -> 
 
 def format_gpu_state_metrics(gpus: list[tuple[str, StableGpuMetrics]]) -> Iterator[list[str]]:
     """Yield the lines of each of GPU_STATE_FAMILIES."""
-    processes, booked, state, info = (family.name for family in GPU_STATE_FAMILIES)
+    processes, booked, state, info, shared = (family.name for family in GPU_STATE_FAMILIES)
     yield [f"{processes}{labels}}} {gpu.process_count}\n" for labels, gpu in gpus if gpu.process_count is not None]
     yield [f"{booked}{labels}}} {gpu.is_booked:d}\n" for labels, gpu in gpus if gpu.is_booked is not None]
     yield [f'{state}{labels},state="{gpu.state}"}} 1\n' for labels, gpu in gpus if gpu.state != NO_STATE]
     infos = [(f'{info}{labels},uuid="{escape_metric_label(gpu.uuid or "")}"', gpu) for labels, gpu in gpus]
     yield [f"{start},{format_metric_model_labels(gpu.name, gpu.model)}}} 1\n" for start, gpu in infos]
+    yield [f"{shared}{labels}}} 1\n" for labels, gpu in gpus if gpu.is_memory_shared]
 
 
 @lru_cache(maxsize=1024)

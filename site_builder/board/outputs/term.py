@@ -31,6 +31,7 @@ GREEN, YELLOW, RED, CYAN, RESET = (f"\x1b[{code}m" for code in (32, 33, 31, 36, 
 # States with a colour are also listed below the table: nobody needs to see colours.
 STATE_COLOURS = {"free": GREEN, "booked": CYAN, "held": YELLOW, "conflict": RED, "lost": RED, "unknown": RED}
 PROBLEM_LABEL = "problem"
+SHARED_MEMORY_LABEL = "shared memory"
 
 
 class TermPart(NamedTuple):
@@ -118,7 +119,7 @@ def format_odd_term_reading_cells(
 
 
 def list_term_gpus_by_state(host_status: HostStatus) -> Iterator[tuple[str, str]]:
-    """Yield the states that have a colour with their GPUs, and the GPUs with problems.
+    """Yield the states that have a colour with their GPUs, the GPUs with problems, and those with shared memory.
 
     A free GPU with a problem that keeps people off is not listed as free. Nothing of a host that is not fresh.
     """
@@ -134,6 +135,8 @@ def list_term_gpus_by_state(host_status: HostStatus) -> Iterator[tuple[str, str]
             labels_by_state.setdefault(state, []).append(gpu.label)
     if labels_with_problems:
         labels_by_state[PROBLEM_LABEL] = list(labels_with_problems)
+    if labels := [gpu_status.gpu.label for gpu_status in host_status.gpus if gpu_status.gpu.shared_memory]:
+        labels_by_state[SHARED_MEMORY_LABEL] = labels
     for state, labels in labels_by_state.items():
         yield state, f"{host_status.name}:{','.join(labels)}"
 
@@ -153,7 +156,7 @@ def render_term_txt(parts: Sequence[TermPart], version: str, now: Now, colour: b
 
 def format_term_state_lists(parts: Sequence[TermPart]) -> Iterator[str]:
     """Yield the lines of each state that some GPU has; `free` is always there."""
-    hosts_by_state: dict[str, list[str]] = {state: [] for state in (*STATE_COLOURS, PROBLEM_LABEL)}
+    hosts_by_state: dict[str, list[str]] = {state: [] for state in (*STATE_COLOURS, PROBLEM_LABEL, SHARED_MEMORY_LABEL)}
     for part in parts:
         for state, host_gpus in part.gpus_by_state:
             hosts_by_state[state].append(host_gpus)

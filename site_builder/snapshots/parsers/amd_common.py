@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from site_builder.core.model import Gpu
+from site_builder.core.model import Gpu, SharedMemory
 from site_builder.core.records import describe_json_error
 from site_builder.core.terminal_text import clean_excerpt, clean_text
 from site_builder.snapshots.parsers import values
@@ -50,6 +50,25 @@ NAMES_BY_DEVICE_ID = {
     **{"0x74a0": "AMD Instinct MI300A", "0x74a1": "AMD Instinct MI300X", "0x74a5": "AMD Instinct MI325X"},
     **{"0x75a0": "AMD Instinct MI350X", "0x75a3": "AMD Instinct MI355X"},
 }
+# GPUs on the chip of the CPU (APUs), whose memory is that of the host: those that LLVM's list of architectures calls
+# APU, and for tools that do not report one, their device ids (Raven to Barcelo; Van Gogh to Granite Ridge; Phoenix to
+# Krackan). Names prove nothing, as drivers print `AMD Radeon Graphics` for cards that they do not know, and neither do
+# sizes: GTT is half of the host's memory for cards too.
+APU_ARCHITECTURES = frozenset(
+    {"gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"}
+    | {"gfx1150", "gfx1151", "gfx1152", "gfx1153", "gfx1170", "gfx1171", "gfx1172"}
+)
+APU_DEVICE_IDS = frozenset(
+    {"0x15dd", "0x15d8", "0x1636", "0x1638", "0x164c", "0x15e7"}
+    | {"0x163f", "0x1435", "0x164d", "0x1681", "0x1506", "0x164e", "0x13c0"}
+    | {"0x15bf", "0x15c8", "0x164f", "0x1900", "0x1901", "0x150e", "0x1586", "0x1114", "0x1902"}
+)
+# No card has these; some had DDR3, and amd-smi used to print GDDR7 for LPDDR5.
+APU_MEMORY_TYPE = re.compile(r"(?:LP)?DDR[45]X?", re.IGNORECASE)
+# An APU whose whole HBM is reported as VRAM, and its GTT as a part of that.
+MI300A = re.compile(r"\bMI300A\b")
+# Facts that are in no column.
+UNSHOWN_TEXTS = frozenset({"device", "sku", "architecture", "memory_type"})
 # Lines that every one of these tools may print, and that say nothing about the GPUs.
 IGNORED_LINE = re.compile(
     r"[=\-\s]*|=+ .* =+|.*\bNot supported\b.*|.*is/are in a low-power state.*|.*No JSON data to report.*|"
@@ -113,7 +132,7 @@ def load_amd_field_names(tool: str, memory_unit: str, watched: Mapping[str, re.P
     """Load the names of a tool; sizes of memory without a unit are in its own, which is MB or bytes."""
     names: dict[str, list[str]] = orjson.loads((Path(__file__).parent / "amd_field_names.json").read_bytes())[tool]
     parsers: dict[str, ReadingParser] = {
-        **dict.fromkeys(("memory.used", "memory.total"), values.build_mib_parser(memory_unit)),
+        **dict.fromkeys(("memory.used", "memory.total", "gtt.used", "gtt.total"), values.build_mib_parser(memory_unit)),
         **dict.fromkeys(("utilization.gpu", "utilization.memory", "fan.speed"), values.parse_percent),
         **dict.fromkeys(("temperature.gpu", "temperature.memory"), values.parse_celsius),
         **dict.fromkeys(("power.draw", "power.limit"), values.parse_watts),
@@ -255,9 +274,12 @@ def build_amd_gpu(
         if value is not None:
             readings[column] = value
     product_name = find_amd_product_name(facts, field_names.texts)
+    memory_used, memory_total, shared_memory = find_amd_memory(facts, readings, field_names.texts)
+    if shared_memory is None:  # of no use to a card
+        readings = {column: value for column, value in readings.items() if not column.startswith("gtt.")}
     cells = {"index": str(identity.index), "uuid": identity.uuid, "name": product_name, "driver_version": driver}
     for column, names in field_names.texts.items():
-        if column not in cells and column not in {"device", "sku"}:
+        if column not in cells and column not in UNSHOWN_TEXTS:
             cells[column] = next((text for name in names if (text := parse_amd_text(facts.get(name)))), None)
     cells.update((column, f"{value:g}" if value < 1e5 else f"{value:.0f}") for column, value in readings.items())
     errors: dict[str, str] = {}
@@ -284,8 +306,8 @@ def build_amd_gpu(
         index=identity.index,
         uuid=identity.uuid,
         name=product_name,
-        memory_used=readings.get("memory.used"),
-        memory_total=readings.get("memory.total"),
+        memory_used=memory_used,
+        memory_total=memory_total,
         utilization_gpu=readings.get("utilization.gpu"),
         utilization_memory=readings.get("utilization.memory"),
         temperature=readings.get("temperature.gpu"),
@@ -304,7 +326,38 @@ def build_amd_gpu(
         cells=tuple(available_cells.values()),
         vendor=VENDOR,
         error=error.sentence if error else None,
+        shared_memory=shared_memory,
     )
+
+
+def is_amd_apu(facts: Mapping[str, object], texts: Mapping[str, Sequence[str]]) -> bool:
+    """Return True if a GPU certainly shares the memory of its host."""
+
+    def find_text(field: str) -> str:
+        return next((text for name in texts[field] if (text := parse_amd_text(facts.get(name)))), "")
+
+    return (
+        find_text("architecture").lower().partition(":")[0] in APU_ARCHITECTURES
+        or find_text("device").lower() in APU_DEVICE_IDS
+        or APU_MEMORY_TYPE.fullmatch(find_text("memory_type")) is not None
+        or MI300A.search(find_amd_product_name(facts, texts) or "") is not None
+    )
+
+
+def find_amd_memory(
+    facts: Mapping[str, object], readings: Mapping[str, float], texts: Mapping[str, Sequence[str]]
+) -> tuple[float | None, float | None, SharedMemory | None]:
+    """Return memory used and total, and how much of both is the host's: an APU uses VRAM and GTT (its part) alike."""
+    used, total = readings.get("memory.used"), readings.get("memory.total")
+    if not is_amd_apu(facts, texts):
+        return used, total, None
+    if MI300A.search(find_amd_product_name(facts, texts) or ""):
+        return used, total, SharedMemory(total=0, used=0)
+    gtt_used, gtt_total = readings.get("gtt.used"), readings.get("gtt.total")
+    if total is None or gtt_total is None:  # VRAM alone is not what a program can have
+        return None, None, SharedMemory()
+    used = None if used is None or gtt_used is None else used + gtt_used
+    return used, total + gtt_total, SharedMemory(total=gtt_total, used=gtt_used)
 
 
 def find_amd_product_name(facts: Mapping[str, object], texts: Mapping[str, Sequence[str]]) -> str | None:

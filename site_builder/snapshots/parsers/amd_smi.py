@@ -150,6 +150,7 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             problems.append(f"amd-smi reports nothing about the processes of GPU {number}")
     for number, processes in output.processes_by_gpu.items():
         process_key = output.identities[number].process_key
+        is_apu = amd_common.is_amd_apu(output.facts_by_gpu[number], AMD_SMI_FIELD_NAMES.texts)
         room = max(0, amd_common.MAX_PROCESSES - len(rows) - len(problems))
         if len(processes) > room:
             limit = amd_common.MAX_PROCESSES
@@ -171,6 +172,10 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
             sizes = [MIB_FROM_BYTES(facts.get(name)) for name in ("memory_usage.vram_mem", "vram_mem")]
             sizes.append(MIB_FROM_BYTES(facts.get("mem_usage")) or None)  # also 0 for processes that have some
             memory = next((size for size in sizes if size is not None), None)
+            gtt_sizes = [MIB_FROM_BYTES(facts.get(name)) for name in ("memory_usage.gtt_mem", "gtt_mem")]
+            gtt = next((size for size in gtt_sizes if size is not None), None) if is_apu else None
+            if gtt is not None:  # it uses VRAM and GTT alike
+                memory = gtt + (next((size for size in sizes[:2] if size is not None), None) or 0)
             name = parse_amd_text(facts.get("name")) or parse_amd_text(facts.get("process_name"))
             rows.append(GpuProcessRow(process_key, int(pid), memory, name and name[:MAX_NAME_CHARACTERS]))
     # ROCm opens every GPU that it sees: a process that has memory on one GPU is not on those where it has none

@@ -90,6 +90,7 @@ def parse_legacy_gpu(cells: list[str]) -> Gpu:
         readings = [readings[0], *readings[2:]] if len(cells) > MIN_GPU_CELLS else readings
     utilization, memory_utilization, temperature = (values.parse_number(cell) for cell in readings[2:5])
     lost = values.find_lost_value(cells)
+    shared_memory = nvidia_csv.find_nvidia_shared_memory(name, readings[1]) if total is None else None
     watched = zip(("memory", "memory", "use", "use", "temperature"), readings)
     error = values.find_reading_error([(reading, cell) for reading, cell in watched if not PSTATE_CELL.match(cell)])
     if error and not lost and used is None and utilization is None and temperature is None:
@@ -105,6 +106,7 @@ def parse_legacy_gpu(cells: list[str]) -> Gpu:
         temperature=temperature,
         lost=lost,
         error=error.sentence if error else None,
+        shared_memory=shared_memory,
     )
 
 

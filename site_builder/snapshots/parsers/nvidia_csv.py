@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from site_builder.core.model import Gpu, GpuProcessRow
+from site_builder.core.model import Gpu, GpuProcessRow, SharedMemory
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS, ToolOutput, ToolParts
 from site_builder.snapshots.parsers import health_columns, values
@@ -40,9 +40,14 @@ READING_COLUMNS = {
     "clock": "clocks.current.sm",
     "fan_speed": "fan.speed",
 }
+MEMORY_TOTAL_POSITION = [*READING_COLUMNS].index("memory_total")
 # Prefixes of the columns whose errors make the state of a GPU unknown, and the word for each.
 WATCHED_PREFIXES = {"memory.": "memory", "utilization.": "use", "temperature.": "temperature"}
 RESET_REQUIRED_WORDS = "GPU requires reset"
+# GPUs on the chip of the CPU, which use all of its memory: DGX Spark, Jetson and DRIVE. Other GPUs whose memory is not
+# available, such as those of a vGPU guest, do not share it.
+INTEGRATED_GPU = re.compile(r"\b(?:GB10|Thor|Orin|Xavier|Tegra|nvgpu)\b")
+ALL_MEMORY_OF_HOST = SharedMemory(is_all=True)
 CellPicker = Callable[["list[str]"], "tuple[str, ...]"]
 UUID_PREFIXES = ("GPU-", "MIG-")
 PROCESS_COLUMNS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
@@ -134,6 +139,9 @@ def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -
     proofs = (readings["memory_used"], readings["utilization_gpu"], readings["temperature"])
     if error and not lost and proofs == (None, None, None):
         lost = error.words
+    shared_memory = None
+    if readings["memory_total"] is None:
+        shared_memory = find_nvidia_shared_memory(name, columns.pick_readings(cells)[MEMORY_TOTAL_POSITION])
     return Gpu(
         index=values.parse_integer(index),
         uuid=values.parse_cell(uuid),
@@ -146,7 +154,14 @@ def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -
         columns=columns.names,
         cells=row,
         error=error.sentence if error else None,
+        shared_memory=shared_memory,
     )
+
+
+def find_nvidia_shared_memory(name: str, memory_total: str) -> SharedMemory | None:
+    """Return the memory of the host for a GPU that has none of its own; an error in place of a size proves nothing."""
+    is_integrated = INTEGRATED_GPU.search(name[:MAX_NAME_CHARACTERS]) is not None
+    return ALL_MEMORY_OF_HOST if is_integrated and values.parse_error_value(memory_total) is None else None
 
 
 def build_unreachable_csv_gpu(index: str | int | None, bus_id: str, reason: str) -> Gpu:
