@@ -60,7 +60,10 @@ class GpuRequester(NamedTuple):
 
 
 def pick_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
-    """Find all available GPUs, the best first, instances after whole GPUs; equal ones in their natural order."""
+    """Find all available GPUs, the best first: whole GPUs, and of these those with memory of their own.
+
+    Equal ones are in their natural order.
+    """
     choices = [
         GpuChoice(host, gpu, gpu.state == "booked", find_free_until(gpu, requester))
         for host in hosts
@@ -74,7 +77,7 @@ def pick_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
     def rank_choice(choice: GpuChoice) -> tuple[object, ...]:
         load_per_cpu = None if choice.host.load is None else choice.host.load[0] / (choice.host.cpus or 1)
         rank = rank_gpu_model(choice.gpu.name, choice.gpu.free_memory, load_per_cpu)
-        return bool(choice.gpu.parent_keys), rank
+        return bool(choice.gpu.parent_keys), choice.gpu.is_memory_shared, rank
 
     return sorted(choices, key=rank_choice)
 

@@ -40,3 +40,8 @@ def compute_free_memory(gpu: Gpu) -> float | None:
     if gpu.memory_total is None or gpu.memory_used is None:
         return None
     return max(0, gpu.memory_total - gpu.memory_used)
+
+
+def compute_own_memory(gpu: Gpu) -> float | None:
+    """Return the memory of a GPU; 0 if it is that of the host, but for one that reports its HBM as a whole."""
+    return 0 if gpu.shared_memory and gpu.shared_memory.total != 0 else gpu.memory_total

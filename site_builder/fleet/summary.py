@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from site_builder.core.model import FreeGpu, GpuBookingUse, GpuIdentity, HostStatus, IdleTimes, Problem, SoonFreeGpu
 from site_builder.fleet import gpu_models
 from site_builder.fleet.mig import has_mig_gpu
-from site_builder.fleet.shared_memory import compute_free_memory
+from site_builder.fleet.shared_memory import compute_free_memory, compute_own_memory
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
 from site_builder.history.usage_sums import split_usage_evenly
 
@@ -58,7 +58,7 @@ class AvailableGpuSummary(NamedTuple):
 
 
 class ModelSummary(NamedTuple):
-    """How many GPUs of a model a host has; the model with more memory, then the newer one, is the better."""
+    """How many GPUs of a model a host has; the one with more memory of its own, then the newer one, is the better."""
 
     model: str
     memory_gib: int
@@ -148,7 +148,7 @@ def summarize_gpu_models(host: HostStatus) -> tuple[ModelSummary, ...]:
     return tuple(
         ModelSummary(
             model,
-            round((firsts[model].memory_total or 0) / gpu_models.MIB_PER_GIB),
+            round((compute_own_memory(firsts[model]) or 0) / gpu_models.MIB_PER_GIB),
             gpu_models.find_model_year(firsts[model].name),
             count,
         )
@@ -186,7 +186,12 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
             continue
         if is_instance and not gpu.uuid:
             continue
-        rank = (int(is_instance), *gpu_models.rank_gpu_model(gpu.name, compute_free_memory(gpu), load))
+        # much memory makes a GPU on the chip of the CPU no fast one
+        rank = (
+            int(is_instance),
+            int(gpu.is_memory_shared),
+            *gpu_models.rank_gpu_model(gpu.name, compute_free_memory(gpu), load),
+        )
         uuid = gpu.uuid if has_mig and gpu.vendor == gpu_models.DEFAULT_VENDOR else None
         starts = [
             booking.since.timestamp() for booking in status.bookings if booking.phase == "coming" and booking.since

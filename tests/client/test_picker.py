@@ -182,3 +182,9 @@ def test_an_unmet_request_has_its_reason() -> None:
 )
 def test_a_model_is_not_one_whose_name_only_begins_alike(wanted: str, name: str | None, fits: bool) -> None:
     assert gpu_models.is_matching_model(wanted, name) == fits
+
+
+def test_gpus_that_share_the_memory_of_their_host_come_last_but_before_instances() -> None:
+    instance = gpu(2, parent_keys=("2",), place="2:0")
+    shared = gpu(0, is_memory_shared=True, memory_total=120_000.0)
+    assert picked(host(instance, shared, gpu(1, memory_total=16_384.0))) == ["atlas:1", "atlas:0", "atlas:2"]

@@ -126,12 +126,20 @@ def test_a_silent_host_keeps_the_size_of_the_memory_and_that_it_is_shared() -> N
     assert (memory(status.gpu), status.gpu.is_memory_shared) == ((None, 122_000), True)
 
 
-def test_a_watch_and_the_best_gpu_count_what_can_be_allocated_now() -> None:
+def test_a_watch_counts_what_can_be_allocated_now() -> None:
     status = decide(host_data([gb10(), gpu(1, name="Tesla T4", memory_total=16_384)], **facts(available=8192)))
     assert free_gpus(status) == [8192, 16_384]
-    available = sorted(summary.summarize_host(status, NOW).available_gpus)
-    assert [best.index for best in available] == [1, 0]
     assert free_gpus(decide(host_data([gb10()], **facts(available=None)))) == [0]
+
+
+def test_gpus_with_memory_of_their_own_are_better_however_much_others_share() -> None:
+    status = decide(host_data([gb10(), gpu(1, name="Tesla T4", memory_total=16_384)], **facts()))
+    host_summary = summary.summarize_host(status, NOW)
+    assert [available.index for available in sorted(host_summary.available_gpus)] == [1, 0]
+    assert [(model.model, model.memory_gib) for model in host_summary.models] == [("GB10", 0), ("T4 16 GB", 16)]
+    mi300a = gpu(memory_total=131_072, name="MI300A", shared_memory=SharedMemory(total=0, used=0))
+    (model,) = summary.summarize_host(decide(host_data([mi300a])), NOW).models
+    assert model.memory_gib == 128
 
 
 def test_models_keep_their_names() -> None:
