@@ -62,6 +62,7 @@ ROCM_SMI_QUERIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "processes": (("--showpids", "--showpidgpus"),),
 }
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MAX_SIZE_DIGITS = 15
 # Bytes of a command line that are read.
 MAX_COMMAND_BYTES = 16384
 
@@ -168,12 +169,16 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
     pids = {process.pid for process in processes.rows if process.pid is not None}
     ps_rows = [row for pid in sorted(pids) if (row := read_local_process(pid, proc))]
     masked_rows, processes = mask_local_processes(ps_rows, processes, proc)
+    memory_total, memory_available = read_local_memory(proc)
+    facts = model.HostFacts(
+        load=os.getloadavg(), cpus=os.cpu_count(), memory_total=memory_total, memory_available=memory_available
+    )
     return model.HostSnapshot(
         name=name,
         gpus=gpus,
         processes=processes,
         ps_rows=model.ParsedFile(masked_rows, model.SnapshotHeader("ps", name, int(now), 0, 0, 0)),
-        facts=model.ParsedFile((model.HostFacts(load=os.getloadavg(), cpus=os.cpu_count()),)),
+        facts=model.ParsedFile((facts,)),
         last_seen=now,
         taken_at=dict.fromkeys(TASKS_BY_FILE, now),
     )
@@ -206,6 +211,18 @@ def read_local_process(pid: int, proc: Path) -> model.PsRow | None:
         state=state,
         command=f"[{title}]",
     )
+
+
+def read_local_memory(proc: Path) -> tuple[float | None, float | None]:
+    """Return how much memory this machine has, and how much of it programs can have now, in whole MiB."""
+    sizes: dict[str, float] = {}
+    with suppress(OSError):
+        for line in (proc / "meminfo").read_text(errors="replace").splitlines():
+            name, _, size = line.partition(":")
+            number = size.removesuffix("kB").strip()
+            if number.isdecimal() and len(number) <= MAX_SIZE_DIGITS:
+                sizes[name] = int(number) // 1024
+    return sizes.get("MemTotal"), sizes.get("MemAvailable")
 
 
 def find_local_login() -> str | None:

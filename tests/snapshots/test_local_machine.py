@@ -48,3 +48,22 @@ def test_without_mig_nothing_more_is_asked(own: OwnGpus) -> None:
     table.write_text(table.read_text().replace("Enabled", "Disabled"))
     local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert len((own.smi / "calls").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "memory"),
+    [
+        ("MemTotal:       127600748 kB\nMemFree: 1 kB\nMemAvailable:   118566368 kB\n", (124610, 115787)),
+        ("MemTotal: many kB\nMemAvailable: -5 kB\n", (None, None)),
+        (f"MemTotal: {'9' * 400} kB\n", (None, None)),
+        (None, (None, None)),
+    ],
+)
+def test_the_memory_of_this_machine(
+    own: OwnGpus, meminfo: str | None, memory: tuple[float | None, float | None]
+) -> None:
+    if meminfo is not None:
+        (own.proc / "meminfo").write_text(meminfo)
+    data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
+    assert data.facts
+    assert (data.facts.rows[0].memory_total, data.facts.rows[0].memory_available) == memory
