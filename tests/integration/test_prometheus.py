@@ -73,6 +73,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     lab = every_state(folder)
     lab.host("full")
     lab.host("odd", gpu(0, name=ODD_NAME, uuid="GPU-odd"))
+    lab.host("spark", gpu(0, "[N/A]", 0, "NVIDIA GB10", "GPU-spark", "[N/A]"))
     lab.write("full", "gpus.csv", "\n".join(", ".join(row) for row in (full_gpu().columns, full_gpu().cells)) + "\n")
     for _ in range(2):  # the second tells how long the first took
         lab.build()
