@@ -99,6 +99,7 @@ FACT_LABELS = {
     "zone": "Time zone",
     "hidepid": "hidepid",
 }
+SWAP_FACTS = ("swap_total", "swap_free")  # MiB
 # Seconds after which a host's page is written again if something changed, and in any case: its charts move on.
 PAGE_INTERVAL_S, MAX_PAGE_AGE_S = 50, 900
 
@@ -323,11 +324,16 @@ def list_host_page_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[s
     if facts.uptime is not None:
         booted = datetime.fromtimestamp(now.epoch - facts.uptime, now.zone)
         yield "Up since", f"{booted:%Y-%m-%d %H:%M}"
+    swap = [facts.extra.get(key, "") for key in SWAP_FACTS]
+    is_swap_known = all(value.isdecimal() and len(value) < 16 for value in swap)
+    if is_swap_known:
+        total, free = (formatting.format_gib(float(value)) for value in swap)
+        yield "Swap", f"{total} GiB, {free} GiB free"
     for key, label in FACT_LABELS.items():
         if facts.extra.get(key):
             yield label, facts.extra[key]
     for key, value in facts.extra.items():
-        if key not in FACT_LABELS:
+        if key not in FACT_LABELS and not (is_swap_known and key in SWAP_FACTS):
             yield key, value
 
 

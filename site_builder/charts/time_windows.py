@@ -148,9 +148,9 @@ def build_time_ticks(window: str, moments: Sequence[datetime]) -> Iterator[tuple
     before = moments[0]
     for position, moment in enumerate(moments[1:], 1):
         new_day = moment.date() != before.date()
-        if window == "day" and moment.hour != before.hour and moment.hour % 6 == 0:
-            yield position, format_weekday_date(moment) if moment.hour == 0 else f"{moment:%H:%M}"
-        elif window == "week" and new_day:
+        if window == "day" and moment.hour != before.hour and moment.hour % 6 == 0 and not new_day:
+            yield position, f"{moment:%H:%M}"
+        elif window in ("day", "week") and new_day:
             yield position, f"{DAY_NAMES[moment.weekday()]} {moment.day}"
         elif window == "month" and new_day and moment.weekday() == 0:
             yield position, f"{moment.day} {MONTH_NAMES[moment.month - 1]}"

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from site_builder.board import pages
+from site_builder.core.clock import Now
+from site_builder.core.model import HostFacts
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import PATIENCE, Site, at_a_later_second, build, served, wait_until
 from tests.support.every_state import make_lab
@@ -172,6 +175,21 @@ def one_word(text: str) -> str:
     return text.replace(" ", "_")
 
 
+# The page of a host
+
+
+@pytest.mark.parametrize(
+    ("extra", "shown"),
+    [
+        ({"swap_total": "16384", "swap_free": "512"}, [("Swap", "16 GiB, 0.5 GiB free")]),
+        ({"swap_total": "16384", "swap_free": "?"}, [("swap_total", "16384"), ("swap_free", "?")]),
+        ({"swap_total": "16384"}, [("swap_total", "16384")]),
+    ],
+)
+def test_swap_has_its_unit(extra: dict[str, str], shown: list[tuple[str, str]]) -> None:
+    assert list(pages.list_host_page_machine_facts(HostFacts(extra=extra), Now(0, timezone.utc))) == shown
+
+
 # Without JavaScript
 
 
@@ -207,7 +225,7 @@ def test_without_script_every_host_and_gpu_is_there(plain: Page) -> None:
 def test_without_script_a_process_has_user_command_memory_start_and_container(plain: Page) -> None:
     text = plain.locator("#hydra tr.conflict li").text_content() or ""
     assert re.fullmatch(
-        rf"dave python sweep\.py --token=••• 22 GiB · {SINCE} · docker 3fb1c2a97de4",
+        rf"dave python sweep\.py --token=••• · 22 GiB · {SINCE} · docker 3fb1c2a97de4",
         text,
     )
 
@@ -302,7 +320,7 @@ def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
     shown = {
         "user": (row.locator("li > b").text_content(), hostile_text),
         "command": (row.locator("li > code").text_content(), hostile_text),
-        "container": ((row.locator("li").text_content() or "").split(" · ", 2)[2], hostile_text),
+        "container": ((row.locator("li").text_content() or "").split(" · ", 3)[3], hostile_text),
         "title": (card.locator(".title").text_content(), hostile_text),
         "tag": (card.locator(".tag").text_content(), one_word(hostile_text)),
         "booking": (row.locator(".booking b").text_content(), hostile_text),

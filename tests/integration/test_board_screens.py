@@ -189,6 +189,32 @@ def test_a_phone_searches_below_its_bar(phone: Page) -> None:
     expect(phone.locator("#atlas")).to_be_hidden()
 
 
+def test_a_phone_shows_what_matches_at_once(phone: Page) -> None:
+    phone.get_by_role("button", name="Search").click()
+    phone.keyboard.type("nile")
+    expect(phone.locator(".free-now")).to_be_hidden()
+    place, field = (phone.locator(part).bounding_box() for part in ("#nile", ".find"))
+    assert place
+    assert field
+    assert field["y"] + field["height"] <= place["y"] < 300
+    phone.locator("[name=q]").clear()
+    expect(phone.locator(".free-now")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_numbers_of_a_large_fleet_fit_into_the_bar_of_a_phone(phone: Page, width: int) -> None:
+    phone.set_viewport_size({"width": width, "height": 844})
+    phone.evaluate(
+        """() => {
+            document.querySelector(".bar .sum").textContent = "2544 of 8271 free";
+            document.querySelector(".age").insertAdjacentHTML("afterend", "<button class=me>Me</button>");
+        }"""
+    )
+    place = phone.locator("button.me").bounding_box()
+    assert place
+    assert place["x"] + place["width"] <= width
+
+
 def test_hosts_start_collapsed_on_a_phone(phone: Page) -> None:
     assert phone.locator(".gpus:visible").count() == 0
     phone.locator("#atlas button.fold").click()
@@ -213,6 +239,22 @@ def test_each_gpu_has_a_square_with_its_state_in_words(browser: Browser, states:
             })))"""
         )
         assert len(set(looks)) == len(looks) == 7  # told apart by shape too
+
+
+def test_the_totals_explain_the_squares(browser: Browser, states: Site) -> None:
+    with open_page(browser, states.url) as page:
+        looks = page.evaluate(
+            """() => [...document.querySelectorAll(".totals i")].map((mark) => {
+                const square = document.querySelector(`.squares i.${mark.className}`);
+                return [mark, square].map((one) => {
+                    const style = getComputedStyle(one);
+                    const content = getComputedStyle(one, "::before").content;
+                    return [content, style.backgroundImage, style.borderStyle, style.borderRadius, style.width].join();
+                });
+            })"""
+        )
+        assert len(looks) == 7
+        assert [mark for mark, square in looks if mark != square] == []
 
 
 def test_a_command_takes_one_line_and_all_of_it_on_demand(browser: Browser, tmp_path: Path) -> None:
@@ -244,6 +286,15 @@ def test_fifteen_hosts_are_printed_on_one_page(browser: Browser, tmp_path: Path)
     lab.build()
     with served(lab.www, tmp_path / "server") as site, open_page(browser, site.url) as page:
         assert count_pdf_pages(page) == 1
+
+
+def test_paper_has_the_models_and_the_time_however_wide_the_window_is(browser: Browser, states: Site) -> None:
+    with open_page(browser, states.url, 800, 600) as page:
+        assert page.locator("#hydra .models").is_hidden()
+        page.emulate_media(media="print")
+        expect(page.locator("#hydra .models")).to_be_visible()
+        printed = page.evaluate("getComputedStyle(document.querySelector('.age time'), '::after').content")
+        assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", printed)
 
 
 # Large fleets

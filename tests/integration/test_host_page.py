@@ -320,6 +320,21 @@ def test_forty_processes_on_one_gpu_are_all_listed_with_their_whole_commands(
         assert (page.locator("#quotes .title").text_content() or "").startswith('"It\'s" <b>long')
 
 
+def test_no_heading_and_no_pid_is_broken_beside_a_long_command(browser: Browser, crowded: ServedBoard) -> None:
+    with open_page(browser, crowded.url("quotes"), LAPTOP) as page:
+        heads = page.locator("#_processes thead").bounding_box()
+        assert heads
+        assert heads["height"] < 35
+        counts = page.locator("#_processes tbody .n").evaluate_all(
+            """(cells) => cells.map((cell) => {
+                const range = document.createRange();
+                range.selectNodeContents(cell);
+                return new Set([...range.getClientRects()].map((line) => line.top)).size;
+            })"""
+        )
+        assert max(counts) == 1
+
+
 def test_sixteen_gpus_have_sixteen_columns_and_the_keyboard_scrolls_them(
     browser: Browser, crowded: ServedBoard
 ) -> None:

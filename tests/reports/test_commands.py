@@ -136,7 +136,7 @@ def test_each_day_has_a_bar_and_each_hour_a_cell(lab: Lab, run: Report) -> None:
     html = run(lab, "--out", "-").out
     days = html.partition("<h3>Day by day")[2].partition("<h3>Hour by hour")[0]
     hours = html.partition("<h3>Hour by hour")[2].partition("<h3>By model")[0]
-    assert days.count("<svg class=share") == 8
+    assert days.count("<svg class=share") == 8 + 5  # the last are the legend
     assert texts(cells(days, "Mon 9 Nov")[0])[2:4] == ["48.0", "50 %"]
     assert [row[0].rpartition(">")[2] for row in cells(hours, "Mon 9 Nov")] == ["50"]
     assert hours.count(' title="') == 7 * 24

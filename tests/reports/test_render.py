@@ -141,10 +141,10 @@ def test_from_a_mail_it_looks_the_same_and_asks_for_nothing(browser: Browser, ht
 
 def test_severe_events_come_first(html: str) -> None:
     health = html.partition("<h2>Health")[2]
-    words = re.findall("<tr><th scope=row[^>]*>([a-z ]+)<td[^>]*>([^<]*)<td[^>]*>([^<]*)<td[^>]*>([^<\n]*)", health)
+    words = re.findall("<tr><th scope=row[^>]*>(.+?)<td[^>]*>([^<]*)<td[^>]*>([^<]*)<td[^>]*>([^<\n]*)", health)
     assert [(word[0], word[2]) for word in words] == [
-        ("critical", "hydra:0"),
-        ("warning", "atlas:0"),
+        ("<strong class=critical>▲ critical</strong>", "hydra:0"),
+        ("<strong class=warning>◆ warning</strong>", "atlas:0"),
         ("info", "atlas"),
     ]
     assert words[1][1:] == ("9 Nov 2026 00:02 – 02:00", "atlas:0", "slowed by heat")

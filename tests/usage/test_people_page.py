@@ -485,6 +485,14 @@ def test_an_earlier_month_can_be_picked_with_everybody_who_was_there(browser: Br
 
 
 @pytest.mark.slow
+def test_paper_has_what_is_open_and_sums_once(browser: Browser, site: Site) -> None:
+    with opened(browser, site, PHONE) as page:
+        page.emulate_media(media="print")
+        assert page.locator("details:not([open])").first.is_hidden()
+        assert page.locator("#_people tfoot").evaluate("(foot) => getComputedStyle(foot).display") == "table-row-group"
+
+
+@pytest.mark.slow
 def test_a_heading_is_never_a_column_of_letters(browser: Browser, site: Site) -> None:
     with opened(browser, site, PHONE) as tab:
         head = tab.get_by_role("columnheader", name="Booked, unused")

@@ -90,7 +90,7 @@ function setRow(cells, [, use, access, used, usedBar, temperature, draw]) {
   const mark = (cell, share) => { if (cell.className && cell.className !== `w${share}`) cell.className = `w${share}`; }; // a cell without a class has no meter
   write(cells[2], access ? `${use} ` : use);
   mark(cells[2], Number.parseInt(use, 10) || 0);
-  if (access && cells[2].children.length) setText(cells[2].children[0], `mem. activity ${access} %`);
+  if (access && cells[2].children.length) setText(cells[2].children[0], `mem. activity ${access}\u00a0%`);
   write(cells[3], `${used} ${cells[3].firstChild.data.slice(cells[3].firstChild.data.indexOf("/"))}`);
   mark(cells[3], usedBar);
   write(cells[4], temperature);

@@ -408,7 +408,7 @@ function fitWall() {
 
 // List what is wrong: hosts that are not fresh, and GPUs that are lost or used by somebody else than booked them.
 function listWallProblems() {
-  const hosts = [...main.querySelectorAll(":scope > .host:not(.fresh, .maintenance)")].map((card) => `${card.id} ${card.querySelector(".note")?.textContent ?? ""}`);
+  const hosts = [...main.querySelectorAll(":scope > .host:not(.fresh, .maintenance)")].map((card) => `${card.id} ${[...card.querySelectorAll(".note > span")].map((part) => part.textContent).join(": ")}`);
   const gpus = [...main.querySelectorAll(":scope > .host.fresh .squares > :is(.lost, .conflict)")].map((square) => `${square.closest(".host").id}:${square.title}`);
   return [...hosts, ...gpus];
 }

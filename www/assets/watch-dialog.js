@@ -56,7 +56,7 @@ async function loadCaller() {
 function showCaller() {
   ui.login.hidden = caller.how !== null || !caller.known;
   ui.forget.hidden = !readStored("token");
-  ui.you.textContent = caller.who ? `Signed in as ${caller.who}${caller.admin ? " (admin)" : ""}` : caller.how === "open" ? "Enter your name to get notified" : "";
+  ui.you.textContent = caller.who ? `Signed in as ${caller.who}${caller.admin ? " (admin)" : ""}` : caller.how === "open" && !ui.name.value.trim() ? "Enter your name to get notified" : "";
   ui.name.closest("label").hidden = caller.how !== "open";
 }
 
