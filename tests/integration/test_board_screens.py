@@ -215,6 +215,19 @@ def test_numbers_of_a_large_fleet_fit_into_the_bar_of_a_phone(phone: Page, width
     assert place["x"] + place["width"] <= width
 
 
+def test_on_a_phone_nothing_that_has_the_focus_is_below_the_links_to_other_pages(phone: Page) -> None:
+    covered = phone.evaluate(
+        """() => {
+            const top = document.querySelector(".bar nav").getBoundingClientRect().top;
+            return [...document.querySelectorAll("main :is(a, button, summary)")].filter((one) => {
+                one.focus();
+                return one.checkVisibility() && one.getBoundingClientRect().bottom > top;
+            }).map((one) => one.outerHTML);
+        }"""
+    )
+    assert covered == []
+
+
 def test_hosts_start_collapsed_on_a_phone(phone: Page) -> None:
     assert phone.locator(".gpus:visible").count() == 0
     phone.locator("#atlas button.fold").click()

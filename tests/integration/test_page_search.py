@@ -478,6 +478,17 @@ def test_enter_and_space_press_what_has_the_focus(board: Page) -> None:
     assert "# H100 80 GB" in order(board)
 
 
+def test_tab_past_the_end_of_the_view_menu_closes_it(board: Page) -> None:
+    board.locator("details.view > summary").focus()
+    board.keyboard.press("Enter")
+    panel = board.locator("details.view .panel")
+    expect(panel).to_be_visible()
+    board.locator("details.view [name=open]").focus()
+    expect(panel).to_be_visible()
+    board.keyboard.press("Tab")
+    expect(panel).to_be_hidden()
+
+
 # For every eye and ear
 
 

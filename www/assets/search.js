@@ -486,6 +486,9 @@ document.addEventListener("click", ({ target }) => { // a click elsewhere closes
   const menu = form.querySelector("details.view");
   if (!menu.contains(target)) menu.open = false;
 });
+form.querySelector("details.view").addEventListener("focusout", ({ currentTarget, relatedTarget }) => { // and so does Tab
+  if (relatedTarget && !currentTarget.contains(relatedTarget)) currentTarget.open = false;
+});
 document.addEventListener("click", async (event) => { // the dialog needs the GPUs of the host
   const link = event.target.closest?.("[data-gpus], a.book");
   const card = link && (link.dataset.gpus ? findCard(link.dataset.gpus.split(":")[0]) : link.closest(".host"));
