@@ -10,6 +10,8 @@ from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from site_builder.bookings import ics
 from site_builder.bookings.ics import CODE_DIGEST, FLEET_FEED, HOST_FEEDS, CalendarFile
 from site_builder.bookings.times import compute_booking_end_time, find_booking_time_bounds
@@ -272,6 +274,7 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
         max_name_characters=MAX_NAME_CHARACTERS,
         format_date=format_weekday_date,
         format_occurrence=partial(format_calendar_occurrence, now=now),
+        render_times=partial(render_calendar_times, now=now),
     )
     return content.encode("utf-8", "replace")
 
@@ -302,6 +305,13 @@ def format_calendar_occurrence(occurrence: CalendarOccurrence, now: Now) -> str:
     start = now.to_local(occurrence.begins)
     end_text = f"{end:%H:%M}" if start.date() == end.date() else format_calendar_time(end, now)
     return f"{format_calendar_time(start, now)} – {end_text}"
+
+
+def render_calendar_times(begins: datetime | None, ends: datetime, now: Now) -> Markup:
+    """Render times as attributes, for the script that shows them in the viewer's zone."""
+    times = {"from": begins, "until": ends}
+    texts = {name: now.to_local(moment).isoformat(timespec="seconds") for name, moment in times.items() if moment}
+    return Markup("".join(f' data-{name}="{text}"' for name, text in texts.items()))  # noqa: S704 # digits and signs
 
 
 def format_calendar_time(moment: datetime, now: Now) -> str:

@@ -71,9 +71,16 @@ def make_lab(folder: Path) -> Lab:
 
 
 @contextmanager
-def opened(browser: Browser, site: Site, width: int = LAPTOP, me: str = "", **options: Any) -> Iterator[Page]:  # noqa: ANN401 of playwright
-    """The calendar, on a clock that stands at noon of that Monday."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+def opened(
+    browser: Browser,
+    site: Site,
+    width: int = LAPTOP,
+    me: str = "",
+    timezone_id: str = "Europe/Paris",
+    **options: Any,  # noqa: ANN401 of playwright
+) -> Iterator[Page]:
+    """The calendar, on a clock that stands at noon of that Monday in the lab's zone, or in another."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, timezone_id=timezone_id, **options)
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
@@ -197,7 +204,7 @@ def test_now_is_marked(plain: Page) -> None:
 
 def test_the_full_text_is_the_tooltip_of_a_bar(plain: Page) -> None:
     title = plain.locator("#atlas .one title").first.text_content()
-    assert title == "atlas:0,1 · alice · until Fri 20 Nov 18:00 · ICML run"
+    assert title == "until Fri 20 Nov 18:00 · atlas:0,1 · alice · ICML run"
 
 
 def test_the_list_has_every_booking_with_when_where_who_and_what(plain: Page) -> None:
@@ -255,6 +262,96 @@ def test_a_lab_without_bookings_has_a_calendar_that_says_so(tmp_path: Path) -> N
     text = (lab.www / "bookings.html").read_text()
     assert "No bookings in these two weeks." in text
     assert "1 host has no booking" in text
+
+
+# Viewers in other zones
+
+
+def read_columns(page: Page) -> list[tuple[str, float, float]]:
+    """The columns of the days: the name of each, and from where to where it goes, in hours from the first midnight."""
+    columns: list[tuple[str, float, float]] = page.evaluate(
+        """() => [...document.querySelectorAll("symbol svg")].map((column) => {
+            const [x, width] = ["x", "width"].map((name) => parseFloat(column.getAttribute(name)) * 14 * 24 / 100);
+            return [column.textContent, Math.round(x * 100) / 100, Math.round((x + width) * 100) / 100];
+        })"""
+    )
+    return columns
+
+
+@pytest.mark.slow
+def test_a_viewer_in_another_zone_sees_their_own_days_and_times(browser: Browser, site: Site) -> None:
+    with opened(browser, site, timezone_id="Asia/Tokyo") as page:
+        bars_by_text = bars(page, "atlas")
+        expect(page.locator(".about h2")).to_have_text("Bookings from Mon 16 Nov to Mon 30 Nov")
+        expect(page.locator(".about")).to_contain_text("Times are yours (Tokyo); lab: Paris.")
+        expect(page.locator(".age")).to_contain_text("as of 20:00")
+        columns = read_columns(page)
+        assert len(columns) == 15
+        assert [tuple(column) for column in columns[:3]] == [
+            ("Mon 16 Nov", 0, 16),
+            ("Tue 17", 16, 40),
+            ("Wed 18", 40, 64),
+        ]
+        assert tuple(columns[-1]) == ("Mon 30", 328, 336)
+        names = page.locator("symbol text.weekend").all_text_contents()
+        assert names == ["Sat 21", "Sun 22", "Sat 28", "Sun 29"]
+        assert page.locator("symbol text.today").all_text_contents() == ["Mon 16 Nov"]
+        assert days_of(bars_by_text["carol demo"][0]) == [1, 3]  # the picture is of the same two weeks
+        titles = page.locator("#atlas .one title").all_text_contents()
+        assert titles[0] == "until Sat 21 Nov 02:00 (lab: Fri 18:00) · atlas:0,1 · alice · ICML run"
+        rows = page.locator("#_list tbody th").all_text_contents()
+        assert rows[:3] == [
+            "until Sat 21 Nov 02:00 (lab: Fri 18:00)",
+            "Mon 16 Nov 17:00 – Tue 17 Nov 02:00 (lab: Mon 09:00 – 18:00)",
+            "Tue 17 Nov 08:00 – Thu 19 Nov 08:00 (lab: 00:00 – 00:00)",
+        ]
+
+
+@pytest.mark.slow
+def test_days_begin_at_midnight_also_where_clocks_differ_by_half_hours(browser: Browser, site: Site) -> None:
+    with opened(browser, site, timezone_id="America/St_Johns") as page:
+        columns = read_columns(page)
+        assert [tuple(column) for column in columns[:3]] == [
+            ("Sun 15", 0, 4.5),
+            ("Mon 16 Nov", 4.5, 28.5),
+            ("Tue 17", 28.5, 52.5),
+        ]
+        assert page.locator("symbol text.today").all_text_contents() == ["Mon 16 Nov"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timezone_id", ["Europe/Berlin", "Africa/Lagos"])
+def test_a_viewer_whose_clock_is_the_labs_sees_no_second_time(browser: Browser, site: Site, timezone_id: str) -> None:
+    with opened(browser, site, timezone_id=timezone_id) as page:
+        expect(page.locator(".about")).to_contain_text("Times are in Europe/Paris.")
+        expect(page.locator(".about h2")).to_have_text("Bookings from Mon 16 Nov to Sun 29 Nov")
+        assert len(read_columns(page)) == 14
+        assert "lab" not in page.locator("main").inner_text().replace("atlas", "")
+        assert page.locator("#_list tbody th").nth(1).text_content() == "Mon 16 Nov 09:00 – 18:00"
+
+
+@pytest.mark.slow
+def test_where_the_clocks_differ_for_a_part_of_the_two_weeks_only_that_part_has_two_times(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """In Paris summer time ends on 25 October, in Johannesburg there is none: the clocks agree until then."""
+    lab = Lab(tmp_path)
+    lab.host()
+    days = {
+        str(day): {"name": "eve", "from": f"2026-10-{day} 09:00", "date": f"2026-10-{day} 18:00"} for day in (24, 26)
+    }
+    lab.book({"atlas": days})
+    moment = datetime(2026, 10, 20, 12, tzinfo=PARIS)
+    build(lab, moment.timestamp() - NOW)
+    with (
+        served(lab.www, tmp_path / "server") as site,
+        opened(browser, site, timezone_id="Africa/Johannesburg") as page,
+    ):
+        rows = page.locator("#_list tbody th").all_text_contents()
+        assert rows == ["Sat 24 Oct 09:00 – 18:00", "Mon 26 Oct 10:00 – 19:00 (lab: 09:00 – 18:00)"]
+        expect(page.locator(".about")).to_contain_text("Times are yours (Johannesburg); lab: Paris.")
+        widths = {round(end - start) for _, start, end in read_columns(page)}
+        assert widths == {24, 1}
 
 
 # Clocks that change
@@ -424,7 +521,7 @@ def test_hostile_text_is_shown_and_nothing_else(attacked: Page, host: str) -> No
 
 def test_hostile_text_makes_no_element_and_runs_nothing(attacked: Page) -> None:
     assert attacked.evaluate("window.alerts") == 0
-    assert attacked.locator("script").count() == 2
+    assert attacked.locator("script").count() == 3
     assert attacked.locator("img, iframe, object, embed, form, base, [onload], [onerror], [style]").count() == 0
     assert attacked.locator(".plan").count() == len(HOSTILE)
 
