@@ -120,7 +120,10 @@ inspect_loops() {
         esac
         [ "$state" = running ] || [ ! -s "$RUN/$task.err" ] || problems="$problems, and says: $(tail -n 1 "$RUN/$task.err")"
     done
-    if [ -n "$problems" ]; then
+    if [ -n "$problems" ] && [ -s "$SPOOL/check.failed" ]; then
+        reason=$(tail -n 1 "$SPOOL/check.failed")
+        report_failure "gpu-check.sh starts no loops: ${reason#*: }" "./install.sh host --dest DEST sets it; or write it behind HOST in the crontab's line"
+    elif [ -n "$problems" ]; then
         report_failure "loop problems:${problems#,}" "run $HERE/gpu-check.sh, which restarts the loops and shows what is wrong"
     else
         report_pass "all three are running; their last snapshots are${ages#,} old"

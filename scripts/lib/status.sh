@@ -65,6 +65,7 @@ print_status() {
     print_loop 1 '1 GPUs' gpus.csv
     print_loop 2 '2 processes' processes.csv
     print_loop 3 '3 ps, host' host.txt
+    [ ! -s "$SPOOL/check.failed" ] || printf '%-12s message: %s\n' start "$(tail -n 1 "$SPOOL/check.failed")"
     print_push
     print_registration
 }

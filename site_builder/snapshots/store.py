@@ -449,7 +449,15 @@ def parse_stored_legacy_snapshot(host: HostFiles) -> HostSnapshot:
         return parse_stored_snapshot_once((host.name, f"_{file_name}"), content, dependencies, lambda: parser(content))
 
     gpus, newest = parse("gpus.csv", legacy_files.parse_legacy_gpus) or (None, None)
-    processes = parse("processes.csv", lambda content: legacy_files.parse_legacy_processes(content, newest), newest)
+    # the clock of the host may have been set back: a loop that goes on changes its file
+    arrivals = {name: file.arrived_at for name, file in host.files.items()}
+    unchanged_s = arrivals.get("gpus.csv", 0) - arrivals.get("processes.csv", 0)
+    is_outdated = unchanged_s > legacy_files.MAX_SAMPLE_AGE.total_seconds()
+    processes = parse(
+        "processes.csv",
+        lambda content: legacy_files.parse_legacy_processes(content, newest, is_outdated),
+        (newest, is_outdated),
+    )
     ps_rows = parse("users.csv", lambda content: legacy_files.parse_legacy_users(content, newest), newest)
     status, disks, local = (contents.get(file, b"") for file in ("status.csv", "disks.csv", "local.txt"))
     facts = parse_stored_snapshot_once(

@@ -211,6 +211,27 @@ start_loops() {
     finds fail spool 'is not a folder of this user'
 }
 
+# bats test_tags=shell
+@test "a line of cron without a destination, whose output is thrown away, is explained" {
+    unset GPUBOARD_DEST
+    run sh -c "'$CHECK' gpu1 > /dev/null 2>&1"
+    [ "$status" = 2 ]
+    examine gpu1
+    finds fail loops 'gpu-check.sh starts no loops: GPUBOARD_DEST is not set.*--dest DEST sets it'
+    finds fail dest 'GPUBOARD_DEST is not set'
+    run "$CHECK" status gpu1
+    [ "$status" = 1 ]
+    [[ $output == *'start        message: gpu-check.sh: GPUBOARD_DEST is not set'* ]]
+    "$CHECK" gpu1 "$TMP/data"
+    wait_until "$CHECK" status gpu1
+    run "$CHECK" gpu1
+    [ "$status" = 2 ] # loops that run go on
+    examine gpu1
+    finds pass loops ''
+    "$CHECK" gpu1 "$TMP/data"
+    [ ! -e "$SPOOL/check.failed" ]
+}
+
 @test "without cron, loops that run are a warning" {
     start_loops
     rm -r "$TMP/proc/7"

@@ -128,6 +128,33 @@ def test_disks_come_from_their_own_file_too() -> None:
     assert [(disk.mount, disk.total, disk.used) for disk in facts.disks] == [("/data/my things", 2, 1)]
 
 
+def test_disks_are_real_ones_as_the_collector_has_them() -> None:
+    text = """Filesystem 1024-blocks Used Available Capacity Mounted on
+udev 2048 0 2048 0% /dev
+tmpfs 2048 1 2047 1% /run
+/dev/nvme0n1p2 2048 1024 1024 50% /
+tmpfs 2048 1 2047 1% /dev/shm
+tmpfs 2048 1 2047 1% /mnt/ram
+efivarfs 256 100 156 40% /sys/firmware/efi/efivars
+/dev/nvme0n1p1 2048 5 2043 1% /boot/efi
+/dev/loop3 2048 2048 0 100% /snap/core20/1974
+/dev/loop7 2048 2048 0 100% /mnt/image
+overlay 2048 1024 1024 50% /var/lib/docker/overlay2/6f/merged
+shm 2048 0 2048 0% /var/lib/docker/containers/6f/mounts/shm
+/dev/mapper/docker-8:1-6f 2048 0 2048 0% /var/lib/docker/devicemapper/mnt/6f
+/dev/nvme0n1p2 2048 1024 1024 50% /var/lib/bind
+/dev/sdb1 4096 2048 2048 50% /var/lib/docker
+tank/local 4096 1024 3072 25% /local
+none 2048 0 2048 0% /mnt/none
+/dev/sr0 2048 2048 0 100% /media/cdrom
+/dev/sdc1 0 0 0 - /mnt/empty
+"""
+    (facts,) = legacy_files.parse_legacy_facts(b"tmpfs 2048 1 2047 1% /tmp\n", text.encode(), b"").rows
+    assert [disk.mount for disk in facts.disks] == ["/", "/var/lib/docker", "/local"]
+    (facts,) = legacy_files.parse_legacy_facts(b"", b"overlay 2048 1024 1024 50% /\n", b"").rows
+    assert [disk.mount for disk in facts.disks] == ["/"]
+
+
 @given(st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))))
 def test_nothing_makes_the_readers_fail(body: bytes) -> None:
     for data in (body, gpu_row(0, 0).encode() + body, f"{AT.format(0)}, GPU-0, 1, ".encode() + body, b'{"1": [' + body):

@@ -205,6 +205,18 @@ def test_a_sample_older_than_90_seconds_does_not_count(seconds: float, expected:
     assert pids_of(process_row(), now=None) == [42]
 
 
+def test_rows_from_before_the_clock_was_set_back_do_not_hide_those_after() -> None:
+    assert pids_of(process_row(1, 3600), process_row(2, -20), process_row(3, 0)) == [3]
+    assert pids_of(process_row(1, 300), process_row(2, 0)) == [1]
+
+
+def test_rows_ahead_of_the_gpus_count_until_their_file_is_outdated() -> None:
+    text = "\n".join([process_row(42, 3600), "words"]).encode()
+    assert [row.pid for row in parse_legacy_processes(text, NOON).rows] == [42]
+    dump = parse_legacy_processes(text, NOON, is_outdated=True)
+    assert (dump.rows, dump.messages, dump.tool_results) == ((), ("words",), ())
+
+
 def test_of_two_rows_of_a_process_in_a_sample_the_last_counts() -> None:
     dump = parse_legacy_processes("\n".join([process_row(memory="1"), process_row(memory="2")]).encode(), NOON)
     assert [row.used_memory for row in dump.rows] == [2]
@@ -306,6 +318,9 @@ def test_the_age_of_a_process_is_counted_in_the_time_of_its_host(start: str, age
         ("/dev/sda1 2048 1024 1024 50%", None),
         ("/dev/sda1 - 1024 1024 50% /a", None),
         ("/dev/sda1 2048 - 1024 50% /a", None),
+        ("/dev/sda1 0 0 0 50% /a", None),
+        ("/dev/fuse 2048 0 2048 0% /etc/pve", None),
+        ("/dev/sda1 2048 1024 1024 50% /bootable", Disk("/bootable", 2, 1)),
     ],
 )
 def test_a_row_of_df_is_a_disk(line: str, disk: Disk | None) -> None:

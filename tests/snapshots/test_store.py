@@ -258,6 +258,21 @@ def test_the_files_of_the_original_scripts_are_read_too(lab: Lab) -> None:
     assert box.taken_at["gpus.csv"] == pytest.approx(time.time() - 30, abs=20)
 
 
+@pytest.mark.parametrize("at", ["2026/11/16 10:00:00.1", "2026/11/16 09:00:01.1"])
+def test_original_rows_of_processes_end_with_their_file_though_the_clock_was_set_back(lab: Lab, at: str) -> None:
+    rows = f"{at}, GPU-1, 512, python, 42\n"
+
+    def count(age: float, gpu_time: str) -> int:
+        lab.original("old", age=age, gpus=ROW.replace("09:00:00", gpu_time), processes=rows)
+        processes = lab.read()[0]["old"].processes
+        assert processes is not None
+        return len(processes.rows)
+
+    assert count(200, "09:00:00") == 1
+    assert count(120, "09:00:20") == 1  # the same rows are copied again and again
+    assert count(0, "09:00:40") == 0
+
+
 def test_an_original_file_from_the_future_is_as_old_as_its_arrival(lab: Lab) -> None:
     lab.original("old", age=-10_000_000, gpus=ROW)
     hosts, _ = lab.read()

@@ -33,8 +33,17 @@ INTERVAL_S = 20
 # A loop that finds no process writes nothing, so that old rows linger.
 MAX_SAMPLE_SPREAD = timedelta(seconds=5)
 MAX_SAMPLE_AGE = timedelta(seconds=90)
+# Rows so far ahead of the last one are of a clock that was set back since.
+MAX_SAMPLE_LEAD = timedelta(minutes=5)
 NOT_REPORTED_WORDS = "N/A"
 OLD_ROW_ERROR = "missing from the newest rows of its host"
+# `df -P` does not print types; these stand in place of a device where there is no disk.
+PSEUDO_FILE_SYSTEMS = frozenset(
+    "aufs autofs cgmfs cgroup cgroup2 dev devtmpfs efivarfs fuse gvfsd-fuse lxcfs nfsd none overlay overlayfs portal proc "
+    "ramfs rootfs run shm squashfs sysfs systemd-1 tmpfs tracefs udev".split()
+)
+OTHER_FILE_SYSTEM = re.compile(r"/dev/(?:loop|sr|fuse)|(?:snapfuse|squashfuse|fuse-overlayfs|fuse\.)")
+SYSTEM_MOUNT = re.compile(r"/(?:boot|snap|run|proc|sys|dev)(?:/|$)|/var/lib/docker/")
 
 
 @lru_cache(maxsize=4096)
@@ -110,8 +119,13 @@ def parse_legacy_gpu(cells: list[str]) -> Gpu:
     )
 
 
-def parse_legacy_processes(data: bytes, now: datetime | None) -> ParsedFile[GpuProcessRow]:
-    """Return the newest sample: timestamp, gpu_uuid, used_gpu_memory, process_name, pid; `now` is that of the GPUs."""
+def parse_legacy_processes(
+    data: bytes, now: datetime | None, is_outdated: bool = False
+) -> ParsedFile[GpuProcessRow]:
+    """Return the newest sample: timestamp, gpu_uuid, used_gpu_memory, process_name, pid; `now` is that of the GPUs.
+
+    An outdated file has not changed for so long that no loop can have added to it, whatever its times say.
+    """
     rows: list[tuple[datetime, GpuProcessRow]] = []
     messages: list[str] = []
     for line in decode_text(data).split("\n")[-MAX_LINES:]:
@@ -126,12 +140,16 @@ def parse_legacy_processes(data: bytes, now: datetime | None) -> ParsedFile[GpuP
         elif line.strip():
             messages.append(line.strip())
     file: ParsedFile[GpuProcessRow] = ParsedFile(messages=tuple(messages[:MAX_MESSAGES]))
-    newest = max((taken_at for taken_at, _ in rows), default=None)
-    if newest is None or (now is not None and now - newest > MAX_SAMPLE_AGE):
+    if not rows or is_outdated:
+        return file
+    newest, last = max(taken_at for taken_at, _ in rows), rows[-1][0]
+    if newest - last > MAX_SAMPLE_LEAD:  # the clock was set back, and rows came after that
+        newest = last
+    if now is not None and now - newest > MAX_SAMPLE_AGE:
         return file
     sample: dict[tuple[str, int | None], GpuProcessRow] = {}
     for taken_at, process in rows:
-        if newest - taken_at <= MAX_SAMPLE_SPREAD:
+        if abs(newest - taken_at) <= MAX_SAMPLE_SPREAD:
             sample[process.gpu_key, process.pid] = process
     # rows that have words in the place of a process; where these name no GPU, no process was reported
     hidden = {process.gpu_key.strip("[]") for process in sample.values() if nvidia_csv.is_csv_process_hidden(process)}
@@ -188,7 +206,13 @@ def parse_legacy_facts(status: bytes, disks: bytes, local: bytes) -> ParsedFile[
     """Parse load, CPUs, memory and disks. Lines of the status file may be missing: each is recognized by its form."""
     problems: list[str] = []
     facts = HostFacts()
-    file_systems = [disk for line in split_legacy_fact_lines(disks) if (disk := parse_legacy_df_row(line))]
+    file_systems: list[Disk] = []
+    devices: set[str] = set()
+    for line in split_legacy_fact_lines(disks):
+        device, disk = line.split(None, 1)[0] if line.strip() else "", parse_legacy_df_row(line)
+        if disk and device not in devices:  # one that is mounted twice is one
+            file_systems.append(disk)
+            devices.add(device)
     for line in split_legacy_fact_lines(status):
         words = line.split()
         if line.startswith("Mem:") and len(words) >= 3:
@@ -220,9 +244,15 @@ def split_legacy_fact_lines(data: bytes) -> list[str]:
 
 
 def parse_legacy_df_row(line: str) -> Disk | None:
-    """Parse a row of `df -P`, in KiB: file system, size, used, available, capacity, mount."""
+    """Parse a row of `df -P`, in KiB: file system, size, used, available, capacity, mount; None for all but disks."""
     words = line.split(None, 5)
     if len(words) < 6 or not words[5].startswith("/") or not words[4].endswith("%"):
         return None
+    device, mount = words[0], words[5]
+    is_root_of_container = device == "overlay" and mount == "/"
+    if (device in PSEUDO_FILE_SYSTEMS and not is_root_of_container) or OTHER_FILE_SYSTEM.match(device):
+        return None
+    if SYSTEM_MOUNT.match(mount):
+        return None
     total, used = values.parse_number(words[1]), values.parse_number(words[2])
-    return None if total is None or used is None else Disk(words[5], total / 1024, used / 1024)
+    return Disk(mount, total / 1024, used / 1024) if total and used is not None else None
