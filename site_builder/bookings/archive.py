@@ -16,7 +16,7 @@ from site_builder.bookings.operations import find_undone_bookings
 from site_builder.bookings.parser import ParsedBooking
 from site_builder.bookings.policy import BookingRefusedError, format_booking_places
 from site_builder.bookings.service import BookingService
-from site_builder.bookings.store import BookingsUnreadableError
+from site_builder.bookings.store import ARCHIVE_FILE, ARCHIVE_TAIL_BYTES, BookingsUnreadableError, append_archive_lines
 from site_builder.bookings.times import compute_booking_end_time, has_booking_ended
 from site_builder.bookings.transaction import BookingTransaction, BookingUser
 from site_builder.config.settings import Settings
@@ -25,14 +25,12 @@ from site_builder.core.faults import describe_fault
 from site_builder.core.model import Booking, Problem
 from site_builder.core.timeparse import moments
 
-ARCHIVE_FILE = "bookings-past.jsonl"
 # Says until when restored bookings stay in comments.json, though they are over.
 RESTORED_FILE = "bookings-restored.json"
 ALL_BOOKINGS = "all"
 BUILDER_USER = BookingUser("gpuboard", is_admin=True, via="build")
 # Moved at a time, so that nobody who books waits for it; the next build takes the rest.
 MAX_MOVED_AT_ONCE = 100
-TAIL_BYTES = 8 * 1024 * 1024
 
 
 def archive_ended_bookings(settings: Settings, bookings: Iterable[Booking], epoch: float, doubt: str) -> list[Problem]:
@@ -79,31 +77,6 @@ def list_bookings_to_archive(settings: Settings, bookings: Iterable[Booking], ep
     return [booking for booking in ended if restored.get(build_restored_key(booking), 0) <= epoch]
 
 
-def append_archive_lines(path: Path, moved: Iterable[ParsedBooking]) -> None:
-    """Append the bookings that are not there yet: a build that was killed between both files moves them again."""
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS, 0o600)
-    with os.fdopen(handle, "rb+") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        tail = file.read()
-        present = set(tail.split(b"\n"))
-        if tail and not tail.endswith(b"\n"):
-            file.write(b"\n")
-        for entry, booking in moved:
-            line = {
-                "host": booking.host,
-                "gpu": booking.gpu,
-                "id": booking.id,
-                "from": booking.since and booking.since.isoformat(),
-                "date": booking.until.isoformat(),
-                "entry": entry.content,
-            }
-            text = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")
-            if text not in present:
-                file.write(text + b"\n")
-        file.flush()
-        os.fsync(handle)
-
-
 def read_archive(settings: Settings) -> list[ParsedBooking]:
     """Return the archived bookings, the newest first and each once; OSError if they cannot be read."""
     try:
@@ -111,7 +84,7 @@ def read_archive(settings: Settings) -> list[ParsedBooking]:
     except FileNotFoundError:
         return []
     with os.fdopen(handle, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        file.seek(max(0, file.seek(0, os.SEEK_END) - ARCHIVE_TAIL_BYTES))
         lines = file.read().splitlines()
     archived: dict[bytes, ParsedBooking] = {}
     for line in reversed(lines):

@@ -159,6 +159,20 @@ def add_entry_to_gpu(document: JsonDocument, gpu_member: JsonMember, new_text: s
     return document.splice((start, start, "["), (end, end, f", {new_text}]"))
 
 
+def find_json_gpu(document: JsonDocument, host: str, gpu: str) -> JsonMember | None:
+    """Return what is written under a GPU of a host, as a key of the file; of several the last counts."""
+    host_member = document.index_hosts().get(host)
+    if host_member is None or not isinstance(host_member.content, (dict, list)):
+        return None
+    members = list_json_members(document.plain_json, host_member.value_start)
+    return next((member for member in reversed(members) if member.key.strip().lower() == gpu.lower()), None)
+
+
+def clear_json_gpus(document: JsonDocument, gpu_members: Sequence[JsonMember]) -> JsonDocument:
+    """Empty the places of GPUs, which the next entries of these GPUs take."""
+    return document.splice(*((member.value_start, member.end, "{}") for member in gpu_members))
+
+
 def remove_json_entry(document: JsonDocument, entry: JsonEntry) -> JsonDocument:
     """Remove an entry; the GPUs behind it in a list keep their places."""
     host = find_enclosing_json_member(document.list_hosts(), entry)

@@ -82,7 +82,8 @@ class BookOperation:
         transaction.check_bookings(new, others)
         for host in ids:
             host_bookings = [booking for booking in new if booking.host == host]
-            transaction.add_entries(host, *((booking.gpu, booking_to_entry(booking, now)) for booking in host_bookings))
+            entries = [(booking.gpu, booking_to_entry(booking, now)) for booking in host_bookings]
+            transaction.replace_ended_bookings(host, *entries)
         transaction.affected = new
         return describe_operation_result(new, transaction)
 
@@ -227,8 +228,9 @@ class UndoOperation:
         transaction.check_conflicts(current, others, given_up=changed_at.timestamp() if changed_at else None)
         for name in {booking.name for booking in current}:
             transaction.check_share([booking for booking in current if booking.name == name], others)
-        transaction.affected = restored
-        if restored:
+        # a booking may have stood in the place of one that had ended, which is back now
+        transaction.affected = restored if current else []
+        if current:
             groups: dict[object, list[Booking]] = {}  # what differs only in the GPU is one sentence
             for booking in restored:
                 groups.setdefault((booking.name, booking.since, booking.until, booking.rrule), []).append(booking)

@@ -11,7 +11,7 @@ from site_builder.bookings.host_lookup import HostLookup
 from site_builder.bookings.operations import BookOperation, ChangeOperation, Operation, parse_operation
 from site_builder.bookings.policy import format_booking_places
 from site_builder.bookings.request import JsonRequest
-from site_builder.bookings.store import BookingStore
+from site_builder.bookings.store import BookingStore, keep_replaced_bookings
 from site_builder.bookings.times import (
     booking_time_to_epoch,
     compute_booking_phase,
@@ -65,6 +65,7 @@ class BookingService:
                 transaction = self.begin_transaction(booking_store, booking_store.read(), user)
                 transaction.message = operation.apply(transaction)
                 if transaction.commit(operation.kind):
+                    keep_replaced_bookings(self.settings.state, transaction.replaced)
                     return transaction
         path = find_bookings_file_in_data(self.settings.data)
         raise LockedFileError(f"{path} keeps being changed by others: try again")

@@ -8,7 +8,7 @@ import pwd
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import tzinfo
 from pathlib import Path
@@ -29,6 +29,8 @@ LAST_GOOD_FILE = "comments.last-good.json"
 LOCK_FILE = ".comments.json.lock"
 TEMPORARY_PREFIX = ".comments.json.new-"
 LOG_FILE = "bookings.log"
+ARCHIVE_FILE = "bookings-past.jsonl"
+ARCHIVE_TAIL_BYTES = 8 * 1024 * 1024
 LOCK_TIMEOUT_S = 20.0
 LOCK_POLL_INTERVAL_S = 0.01
 # An editor may be between emptying the file and writing it.
@@ -179,6 +181,38 @@ def read_booking_store_file(data: Path, name: str, limit: int) -> tuple[files.Fi
             return files.read_file(name, folder, limit) if files.read_signature(name, folder) else (None, b"")
         except files.FileRefusedError as error:
             raise LockedFileError(f"{data / name} cannot be read: {error}") from None
+
+
+def append_archive_lines(path: Path, moved: Iterable[parser.ParsedBooking]) -> None:
+    """Append the bookings that are not there yet: a build that was killed between both files moves them again."""
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | files.READ_FLAGS, 0o600)
+    with os.fdopen(handle, "rb+") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - ARCHIVE_TAIL_BYTES))
+        tail = file.read()
+        present = set(tail.split(b"\n"))
+        if tail and not tail.endswith(b"\n"):
+            file.write(b"\n")
+        for entry, booking in moved:
+            line = {
+                "host": booking.host,
+                "gpu": booking.gpu,
+                "id": booking.id,
+                "from": booking.since and booking.since.isoformat(),
+                "date": booking.until.isoformat(),
+                "entry": entry.content,
+            }
+            text = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")
+            if text not in present:
+                file.write(text + b"\n")
+        file.flush()
+        os.fsync(handle)
+
+
+def keep_replaced_bookings(state: Path, replaced: Sequence[parser.ParsedBooking]) -> None:
+    """Archive bookings whose places others have taken, if state/ is ours; bookings.log has them in any case."""
+    with suppress(OSError):
+        if replaced and state.stat().st_uid == os.geteuid():
+            append_archive_lines(state / ARCHIVE_FILE, replaced)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from site_builder.bookings.json_edit import BookingJsonError, JsonDocument, Json
 from site_builder.bookings.parser import LoggedEntry, ParsedBooking
 from site_builder.bookings.policy import BookingForbiddenError, BookingRefusedError, format_booking_places
 from site_builder.bookings.store import BookingStore, BookingsUnreadableError
+from site_builder.bookings.times import has_booking_ended
 from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.data_folder import BOOKINGS_FILE
@@ -50,6 +51,7 @@ class BookingTransaction:
     message: str = field(default="", init=False)
     entries_before: list[LoggedEntry] = field(default_factory=list, init=False)
     entries_after: list[LoggedEntry] = field(default_factory=list, init=False)
+    replaced: list[ParsedBooking] = field(default_factory=list, init=False)  # ended ones, in whose place others are
     affected: list[Booking] = field(default_factory=list, init=False)
     undone_change: str | None = field(default=None, init=False)
     change_id: str | None = field(default=None, init=False)  # once it is written
@@ -100,13 +102,43 @@ class BookingTransaction:
             run_id = "".join(secrets.choice(ID_ALPHABET) for _ in range(ID_LENGTH))
         return run_id
 
-    def add_entries(self, host: str, *entries: tuple[str, Mapping[str, object]]) -> None:
-        """Add entries under the host's name as written in the file."""
+    def find_host_key(self, host: str) -> str:
+        """Return the host's name as written in the file."""
         keys = [member.key for member in self.document.list_hosts()]
         other_names = [key for key in keys if key != host and self.hosts.host_names.find(key) == host]
-        key = other_names[-1] if other_names and host not in keys else host
-        self.document = json_edit.add_json_entries(self.document, key, entries)
+        return other_names[-1] if other_names and host not in keys else host
+
+    def add_entries(self, host: str, *entries: tuple[str, Mapping[str, object]]) -> None:
+        """Add entries under the host's name as written in the file."""
+        self.document = json_edit.add_json_entries(self.document, self.find_host_key(host), entries)
         self.entries_after += [[host, gpu, dict(content)] for gpu, content in entries]
+
+    def replace_ended_bookings(self, host: str, *entries: tuple[str, Mapping[str, object]]) -> None:
+        """Add entries, in the place of bookings of these GPUs that have all ended.
+
+        The page of the original gpu-monitor reads one object per GPU, and no list.
+        """
+        key, bookings = self.find_host_key(host), self.list_bookings()
+        members = [json_edit.find_json_gpu(self.document, key, gpu) for gpu, _ in entries]
+        cleared = []
+        for member in members:
+            if member is None or json_edit.is_empty_json_entry(member.content):
+                continue
+            contents = member.content if isinstance(member.content, list) else [member.content]
+            ended = [
+                stored
+                for stored in bookings
+                if member.value_start <= stored.entry.start < member.end and has_booking_ended(stored.booking, self.now)
+            ]
+            # what is no booking stays, and so do remarks
+            text = self.document.text[member.value_start : member.end]
+            if len(ended) == len(contents) and json_edit.blank_json_comments(text) == text:
+                cleared.append(member)
+                self.replaced += ended
+                self.entries_before += [stored.to_logged_entry() for stored in ended]
+        if cleared:
+            self.document = json_edit.clear_json_gpus(self.document, cleared)
+        self.add_entries(host, *entries)
 
     def remove_booking(self, stored: ParsedBooking) -> None:
         self.document = json_edit.remove_json_entry(self.document, self.find_entry(stored))

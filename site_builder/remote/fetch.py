@@ -25,6 +25,7 @@ from site_builder.core.files import SCRIPTS_FOLDER
 from site_builder.core.formatting import format_duration
 from site_builder.core.parallel import WorkerPool
 from site_builder.core.subprocesses import extract_last_line, require_time_left
+from site_builder.remote import legacy_http
 from site_builder.remote.ssh_config import TIMEOUT_ERRORS, SshError
 from site_builder.remote.targets import Target
 from site_builder.snapshots import envelope
@@ -95,6 +96,9 @@ class UnexpectedFetchReplyError(Exception): ...
 
 def write_pulled_files(data: Path, name: str, contents: Mapping[str, bytes]) -> list[str]:
     """Write the valid files of a host, and return what is wrong with the others."""
+    if legacy_http.has_legacy_files(contents):
+        legacy_http.write_legacy_files(data, contents)
+        return []
     faults = {file: find_pulled_file_fault(contents[file], name, file) for file in SNAPSHOT_FILES if file in contents}
     problems = [f"{file} {fault}" for file, fault in faults.items() if fault]
     if all(faults.values()):
@@ -332,6 +336,7 @@ class HttpFetcher:
     def __init__(self, target: Target) -> None:
         self.url = urlsplit(target.address)
         self.server = self.url.netloc.rpartition("@")[2]
+        self.name = target.name
         self.connection: http.client.HTTPConnection | None = None
         self.is_closed = False
         self.headers = {"User-Agent": "gpuboard", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}
@@ -340,6 +345,8 @@ class HttpFetcher:
             self.headers["Authorization"] = f"Basic {b64encode(credentials.encode()).decode()}"
         self.validators: dict[str, dict[str, str]] = {}  # headers by which a server knows what we have of a file
         self.last_snapshot: tuple[int, int] | None = None  # time and interval of the last host.txt
+        self.legacy_paths: dict[str, str] = {}  # what the original scripts serve, by the names of the files in data/
+        self.legacy_written_at: float | None = None
 
     def close(self) -> None:
         """Close it while another thread waits for it."""
@@ -352,15 +359,36 @@ class HttpFetcher:
 
     def fetch(self, deadline: float) -> dict[str, bytes]:
         """Fetch the files that changed; fail if the newest is old by the server's own clock."""
-        contents = {}
         try:
-            for file in SNAPSHOT_FILES:
-                content = self.fetch_file(file, deadline)
-                if content is not None:
-                    contents[file] = content
+            if not self.legacy_paths:
+                try:
+                    return self.fetch_files({file: file for file in SNAPSHOT_FILES}, deadline)
+                except (PullError, ValueError) as error:
+                    if self.last_snapshot is None and not isinstance(error, OSError):  # of TLS, some are both
+                        self.legacy_paths = self.find_legacy_paths(deadline)
+                    if not self.legacy_paths:
+                        raise
+            return self.fetch_files(self.legacy_paths, deadline)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise PullError(self.describe_error(error)) from None
-        return contents
+
+    def fetch_files(self, paths: Mapping[str, str], deadline: float) -> dict[str, bytes]:
+        fetched = {name: self.fetch_file(path, deadline) for name, path in paths.items()}
+        return {name: content for name, content in fetched.items() if content is not None}
+
+    def find_legacy_paths(self, deadline: float) -> dict[str, str]:
+        """Find the files of the original gpu-monitor in what the server lists, if it does."""
+        if self.connection:  # the last response may not have been read
+            self.connection.close()
+            self.connection = None
+        try:
+            listing = self.fetch_file("", deadline)
+        except (PullError, OSError, http.client.HTTPException, ValueError):
+            return {}
+        try:
+            return legacy_http.parse_legacy_listing(listing or b"", self.name)
+        except legacy_http.UnclearListingError as error:
+            raise PullError(f"{self.server} {error}") from None
 
     def fetch_file(self, file: str, deadline: float) -> bytes | None:
         """Fetch a file; return None if it has not changed."""
@@ -412,14 +440,18 @@ class HttpFetcher:
             header = envelope.parse_snapshot_header(content, TASKS_BY_FILE[file])[0] if content else None
             if header:
                 self.last_snapshot = header.time, header.every
-            try:
-                now = email.utils.parsedate_to_datetime(response.headers.get("Date") or "").timestamp()
-            except (TypeError, ValueError, IndexError, OverflowError):
-                now = time.time()
+            now = parse_http_time(response, "Date") or time.time()
             taken_at, interval_s = self.last_snapshot or (now, 0)
             if now - taken_at > 3 * interval_s + 30:
                 age = format_duration(now - taken_at)
                 raise PullError(f"the files on {self.server} are {age} old: do the loops of gpu-check.sh run there?")
+        if file in self.legacy_paths.values() and file.endswith(legacy_http.GPU_FILE):
+            self.legacy_written_at = parse_http_time(response, "Last-Modified") or self.legacy_written_at
+            now = parse_http_time(response, "Date") or time.time()
+            age_s = now - (self.legacy_written_at or now)
+            if age_s > legacy_http.MAX_AGE_S:
+                age = format_duration(age_s)
+                raise PullError(f"the files on {self.server} are {age} old: does the loop of gpu-run.sh 3 run there?")
         return content
 
     def describe_error(self, error: Exception) -> str:
@@ -439,6 +471,13 @@ class HttpFetcher:
             if isinstance(error, error_type):
                 return f"{self.server} {message}"
         return f"{self.server}: {getattr(error, 'strerror', None) or terminal_text.clean_excerpt(error)}"
+
+
+def parse_http_time(response: http.client.HTTPResponse, header: str) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(response.headers.get(header) or "").timestamp()
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
 
 
 def read_snapshot_body(response: http.client.HTTPResponse, deadline: float) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import ssl
 import threading
 import time
@@ -236,3 +237,78 @@ def test_nginx_serves_them_as_the_page_says(tmp_path: Path, data: Path) -> None:
         done = run_gpuboard(data.parent, "pull", address, "--every", "1", "--for", "2")
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(times(data / "atlas")) == sorted(FILES)
+
+
+# Hosts of the original gpu-monitor, of which a fork serves the folder of its scripts
+
+GPU_ROW = "0, GPU-1, T4, 3, 15360, 0, 0, 40, 2026/11/16 09:00:00.123\n"
+LEGACY = {
+    "gpus.csv": GPU_ROW * 2,  # what a loop has written, beside the host's own file
+    "processes.csv": "",
+    "pa4_gpus.csv": GPU_ROW,
+    "pa4_processes.csv": "2026/11/16 09:00:01.1, GPU-1, 512, python, 42\n",
+    "pa4_users.csv": "42 alice Mon Nov 16 08:00:00 2026\n",
+    "pa4_status.csv": "96\n",
+    "pa4_cpus.csv": "0;96\n",
+}
+
+
+class PlainHandler(http.server.SimpleHTTPRequestHandler):
+    """What `python -m SimpleHTTPServer` does: HTTP/1.0, a listing, and one connection for each file."""
+
+    def log_message(self, *_: object) -> None:
+        """Kept, not printed."""
+
+
+@pytest.fixture
+def readings(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    folder = tmp_path / "gpuReadings"
+    folder.mkdir()
+    for name, content in LEGACY.items():
+        (folder / name).write_text(content)
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), lambda *words: PlainHandler(*words, directory=str(folder))
+    )
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield folder, server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_folder_of_the_original_scripts_arrives_under_the_name_on_the_board(
+    readings: tuple[Path, int], data: Path
+) -> None:
+    folder, port = readings
+    for name in ("atlas", "pa4.lab.org"):
+        done = run_gpuboard(data.parent, "pull", f"{name}=http://127.0.0.1:{port}")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    endings = ("gpus.csv", "processes.csv", "status.csv", "users.csv")
+    assert sorted(path.name for path in data.iterdir()) == [
+        f"{n}_{end}" for n in ("atlas", "pa4.lab.org") for end in endings
+    ]
+    for ending in endings:
+        assert (data / f"atlas_{ending}").read_text() == LEGACY[f"pa4_{ending}"]
+        assert (data / f"atlas_{ending}").stat().st_mode & 0o7777 == 0o640
+    before = times(data)
+    (folder / "pa4_gpus.csv").write_text(GPU_ROW.replace("40", "41"))
+    assert run_gpuboard(data.parent, "pull", f"atlas=http://127.0.0.1:{port}").returncode == 0
+    assert [name for name, changed_at in times(data).items() if changed_at != before[name]] == ["atlas_gpus.csv"]
+
+
+def test_files_of_the_original_scripts_that_are_old_or_of_several_hosts_are_refused(
+    readings: tuple[Path, int], data: Path
+) -> None:
+    folder, port = readings
+    old = time.time() - 3 * 86400
+    os.utime(folder / "pa4_gpus.csv", (old, old))
+    done = run_gpuboard(data.parent, "pull", f"atlas=http://127.0.0.1:{port}")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"gpuboard: atlas: the files on 127.0.0.1:{port} are 3 d old: does the loop of gpu-run.sh 3 run there?\n",
+    )
+    (folder / "pa5_gpus.csv").write_text(GPU_ROW)
+    done = run_gpuboard(data.parent, "pull", f"atlas=http://127.0.0.1:{port}")
+    assert f"127.0.0.1:{port} serves the files of 2 hosts (pa4, pa5): name one" in done.stderr
+    assert list(data.iterdir()) == []
+    assert run_gpuboard(data.parent, "pull", f"pa5=http://127.0.0.1:{port}").returncode == 0
+    assert [path.name for path in data.iterdir()] == ["pa5_gpus.csv"]

@@ -38,11 +38,11 @@ MAX_SAMPLE_LEAD = timedelta(minutes=5)
 NOT_REPORTED_WORDS = "N/A"
 OLD_ROW_ERROR = "missing from the newest rows of its host"
 # `df -P` does not print types; these stand in place of a device where there is no disk.
-PSEUDO_FILE_SYSTEMS = frozenset(
-    "aufs autofs cgmfs cgroup cgroup2 dev devtmpfs efivarfs fuse gvfsd-fuse lxcfs nfsd none overlay overlayfs portal proc "
-    "ramfs rootfs run shm squashfs sysfs systemd-1 tmpfs tracefs udev".split()
+PSEUDO_FILE_SYSTEM = re.compile(
+    r"(?:aufs|autofs|cgmfs|cgroup2?|dev|devtmpfs|efivarfs|fuse|gvfsd-fuse|lxcfs|nfsd|none|overlay|overlayfs|portal|proc"
+    r"|ramfs|rootfs|run|shm|squashfs|sysfs|systemd-1|tmpfs|tracefs|udev)$"
+    r"|/dev/(?:loop|sr|fuse)|(?:snapfuse|squashfuse|fuse-overlayfs|fuse\.)"
 )
-OTHER_FILE_SYSTEM = re.compile(r"/dev/(?:loop|sr|fuse)|(?:snapfuse|squashfuse|fuse-overlayfs|fuse\.)")
 SYSTEM_MOUNT = re.compile(r"/(?:boot|snap|run|proc|sys|dev)(?:/|$)|/var/lib/docker/")
 
 
@@ -119,9 +119,7 @@ def parse_legacy_gpu(cells: list[str]) -> Gpu:
     )
 
 
-def parse_legacy_processes(
-    data: bytes, now: datetime | None, is_outdated: bool = False
-) -> ParsedFile[GpuProcessRow]:
+def parse_legacy_processes(data: bytes, now: datetime | None, is_outdated: bool = False) -> ParsedFile[GpuProcessRow]:
     """Return the newest sample: timestamp, gpu_uuid, used_gpu_memory, process_name, pid; `now` is that of the GPUs.
 
     An outdated file has not changed for so long that no loop can have added to it, whatever its times say.
@@ -250,9 +248,7 @@ def parse_legacy_df_row(line: str) -> Disk | None:
         return None
     device, mount = words[0], words[5]
     is_root_of_container = device == "overlay" and mount == "/"
-    if (device in PSEUDO_FILE_SYSTEMS and not is_root_of_container) or OTHER_FILE_SYSTEM.match(device):
-        return None
-    if SYSTEM_MOUNT.match(mount):
+    if (PSEUDO_FILE_SYSTEM.match(device) and not is_root_of_container) or SYSTEM_MOUNT.match(mount):
         return None
     total, used = values.parse_number(words[1]), values.parse_number(words[2])
     return Disk(mount, total / 1024, used / 1024) if total and used is not None else None
