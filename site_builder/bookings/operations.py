@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from site_builder.bookings import gpu_selection, policy, request, times
-from site_builder.bookings.json_edit import is_readable_json
-from site_builder.bookings.parser import booking_time_to_entry, booking_to_entry
+from site_builder.bookings.json_edit import JsonEntry, is_readable_json
+from site_builder.bookings.parser import LoggedEntry, booking_time_to_entry, booking_to_entry, parse_booking
 from site_builder.bookings.policy import BookingRefusedError, format_booking_places
 from site_builder.bookings.request import MAX_TIME_CHARACTERS, JsonRequest, UnclearRequestError
 from site_builder.bookings.transaction import BookingTransaction, BookingUser, merge_transactions
@@ -204,13 +204,17 @@ class UndoOperation:
 
     def apply(self, transaction: BookingTransaction) -> str:
         now = transaction.now
-        line = find_operation_to_undo(transaction)
+        line, replaced = find_operation_to_undo(transaction)
         if self.change_id and line["change"] != self.change_id:
             raise BookingRefusedError(f"{line['who']} has made another change since: check the bookings again")
         transaction.undone_change = line["change"]
         stored_bookings, removed = transaction.list_bookings(), []
         for host, gpu, content in line["after"]:
             matches = [stored for stored in stored_bookings if stored.to_logged_entry() == [host, gpu, content]]
+            if not matches and [host, gpu, content] in replaced:
+                booking, _ = parse_booking(JsonEntry(host, gpu, content, 0, 0), now.zone)
+                removed += [replace(booking, id=str(content.get("id") or ""))] if booking else []
+                continue
             if not matches:
                 raise BookingRefusedError(f"the booking of {host}:{gpu} has changed since and cannot be undone")
             removed.append(matches[0].booking)
@@ -243,12 +247,14 @@ class UndoOperation:
         return f"undo of the {UNDO_NOUNS.get(line['what'], line['what'])} by {whose}, {when}: {result}"
 
 
-def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
-    """Return the line of the log that is to be taken back."""
+def find_operation_to_undo(transaction: BookingTransaction) -> tuple[dict[str, Any], list[LoggedEntry]]:
+    """Return the line of the log that is to be taken back, and the ended entries whose places later bookings took."""
     undone: list[object] = []  # entries of the log may be of any type
+    replaced: list[LoggedEntry] = []
     user, present = transaction.user, transaction.list_logged_entries()
     for line in transaction.store.read_log():
         undone += [line.get("undoes"), line.get("instead")]
+        replaced += line["before"] if line["what"] == "book" and line["change"] not in undone else []
         is_own = user.is_admin or transaction.resolve_person(line["who"]) == transaction.resolve_person(user.name)
         can_undo = line["what"] in {"book", "change", "release", "edit"} and (line["before"] or line["after"])
         if not (is_own and can_undo) or line["change"] in undone:
@@ -258,8 +264,9 @@ def find_operation_to_undo(transaction: BookingTransaction) -> dict[str, Any]:
         # the file must have what the line left, or a later form of it: a change may have been logged, but not written
         changed_ids = [(host, content.get("id")) for host, _, content in line["after"]]
         present_ids = [(host, content.get("id")) for host, _, content in present]
-        if all(entry in present for entry in line["after"]) or any(key in changed_ids for key in present_ids):
-            return line
+        is_there = all(entry in present or entry in replaced for entry in line["after"])
+        if is_there or any(key in changed_ids for key in present_ids):
+            return line, replaced
     raise BookingRefusedError(f"no change by {user.name} can be undone")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from site_builder.bookings import archive
-from site_builder.bookings.store import BookingsFile
+from site_builder.bookings.store import ARCHIVE_FILE, BookingsFile
 from site_builder.core.model import BookingPolicy
 from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
@@ -32,7 +32,7 @@ def move(lab: Lab, epoch: float, keep: float = 30 * DAY) -> list[str]:
 
 
 def lines(lab: Lab) -> list[dict[str, Any]]:
-    path = lab.state / archive.ARCHIVE_FILE
+    path = lab.state / ARCHIVE_FILE
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -73,10 +73,10 @@ def test_a_build_killed_between_both_files_loses_and_doubles_nothing(lab: Lab) -
     content = (lab.data / "comments.json").read_bytes()
     move(lab, ENDED + 40 * DAY)
     (lab.data / "comments.json").write_bytes(content)
-    with (lab.state / archive.ARCHIVE_FILE).open("ab") as file:
+    with (lab.state / ARCHIVE_FILE).open("ab") as file:
         file.write(b'{"host": "torn')
     move(lab, ENDED + 41 * DAY)
-    text = (lab.state / archive.ARCHIVE_FILE).read_text()
+    text = (lab.state / ARCHIVE_FILE).read_text()
     assert text.count('"alice"') == 1
     assert text.endswith('{"host": "torn\n')
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.board_fixture import Lab, gpu
-from tests.support.service_fixtures import Counter
+from tests.support.service_fixtures import BOB, Counter, refusal
 
 
 @pytest.fixture
@@ -74,3 +74,20 @@ def test_a_check_replaces_nothing(counter: Counter) -> None:
     counter.book("atlas:0", check=True)
     assert counter.path.read_bytes() == before
     assert not (counter.lab.state / "bookings-past.jsonl").exists()
+
+
+def test_a_release_is_undone_though_another_booking_took_its_place(counter: Counter) -> None:
+    booking_id = counter.book("atlas:0", length="8h")["bookings"][0]["id"]
+    counter.after(minutes=10)
+    counter.do(do="release", id=booking_id)
+    theirs = counter.book("atlas:0", who=BOB, since="tomorrow 9:00")["bookings"][0]["id"]
+    assert counter.content()["atlas"]["0"]["id"] == theirs
+    assert counter.do(do="undo")["bookings"][0]["id"] == booking_id
+    assert [entry["id"] for entry in counter.content()["atlas"]["0"]] == [theirs, booking_id]
+
+
+def test_a_booking_that_has_ended_is_not_undone_though_another_took_its_place(counter: Counter) -> None:
+    booking_id = counter.book("atlas:0")["bookings"][0]["id"]
+    counter.after(hours=3)
+    counter.book("atlas:0", who=BOB)
+    assert f"booking {booking_id} ended" in refusal(lambda: counter.do(do="undo"))

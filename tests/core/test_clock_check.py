@@ -14,7 +14,7 @@ import pytest
 
 from site_builder.alerts.model import AlertContext, AlertState, DeliveryRecord
 from site_builder.alerts.rules import apply_alert_rules
-from site_builder.bookings import archive
+from site_builder.bookings.store import ARCHIVE_FILE
 from site_builder.core import clock_check
 from site_builder.core.clock import Now
 from site_builder.core.clock_check import ClockHistory, ClockReading, update_clock_history
@@ -59,7 +59,7 @@ def test_one_build_with_the_clock_40_days_ahead_removes_nothing(lab: Lab, tmp_pa
     for _ in range(2):
         build_at(tmp_path, "+40d")
     assert (lab.data / "comments.json").read_bytes() == before
-    assert not (lab.state / archive.ARCHIVE_FILE).exists()
+    assert not (lab.state / ARCHIVE_FILE).exists()
     (problem,) = problems(lab)
     assert problem.startswith("the clock of this machine jumped by 40 d ahead: bookings that seem to be over stay in ")
     assert "correct the clock" in problem
@@ -255,7 +255,7 @@ def test_all_bookings_removed_by_a_wrong_clock_are_restored_at_once(lab: Lab, tm
     live = {"name": ME, "date": date(5), "comment": "run"}
     line = {"host": "atlas", "gpu": "1", "id": "x1", "from": None, "date": date(5), "entry": live}
     expired(lab, tmp_path, **{"0": OLD})
-    with (lab.state / archive.ARCHIVE_FILE).open("a") as file:
+    with (lab.state / ARCHIVE_FILE).open("a") as file:
         file.write(json.dumps(line) + "\n{torn\n" + json.dumps({**line, "gpu": "2"}) + "\n[]\n")
     done(tmp_path, "bookings", "--restore", "all")
     assert entries(lab) == {"atlas": {"1": live, "2": live}}
@@ -267,7 +267,7 @@ def test_all_bookings_removed_by_a_wrong_clock_are_restored_at_once(lab: Lab, tm
 def test_nothing_is_restored_over_a_booking_that_was_made_since(lab: Lab, tmp_path: Path) -> None:
     live = {"name": ME, "date": date(5), "id": "abc"}
     line = {"host": "atlas", "gpu": "0", "id": "abc", "from": None, "date": date(5), "entry": live}
-    (lab.state / archive.ARCHIVE_FILE).write_text(json.dumps(line) + "\n")
+    (lab.state / ARCHIVE_FILE).write_text(json.dumps(line) + "\n")
     done(tmp_path, "book", "atlas:0", "--for", "1h", "--name", "dana")
     before = entries(lab)
     completed = run_gpuboard(tmp_path, "bookings", "--restore", "abc")
