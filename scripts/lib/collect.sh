@@ -5,6 +5,8 @@
 . "$LIB/nvidia.sh"
 # shellcheck source=scripts/lib/amd.sh
 . "$LIB/amd.sh"
+# shellcheck source=scripts/lib/topology.sh
+. "$LIB/topology.sh"
 
 VENDORS='nvidia amd'
 
@@ -70,6 +72,7 @@ collect_parts() {
 collect_gpus() {
     collect_parts gpus gpus.csv
     update_known_driver
+    update_topology
 }
 
 # collect_processes: write processes.csv.

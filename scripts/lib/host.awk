@@ -1,4 +1,4 @@
-# Print host.txt: key=value lines from /proc, then the slow facts, which are updated once a minute.
+# Print host.txt: key=value lines from /proc, then the slow facts, which are updated once a minute, and how the GPUs are connected.
 
 # format_mib: return a value of /proc/meminfo in MiB; "" if it is missing.
 function format_mib(key,    kib) {
@@ -19,4 +19,5 @@ BEGIN {
     if (driver != "unknown") print_value("driver", driver)
     print_value("zone", zone)
     while ((getline line < slow_facts) > 0) print line
+    while ((getline line < topology) > 0) print line
 }

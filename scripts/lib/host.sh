@@ -11,5 +11,5 @@ collect_host() {
         read -r driver </sys/module/nvidia/version || :
     fi
     extra_error_file=$SPOOL/minute.err
-    end_snapshot host host.txt 0 -v proc="$PROC" -v driver="$driver" -v zone="$zone" -v slow_facts="$SPOOL/minute" -f "$LIB/snapshot.awk" -f "$LIB/key_value.awk" -f "$LIB/host.awk" </dev/null
+    end_snapshot host host.txt 0 -v proc="$PROC" -v driver="$driver" -v zone="$zone" -v slow_facts="$SPOOL/minute" -v topology="$SPOOL/topology" -f "$LIB/snapshot.awk" -f "$LIB/key_value.awk" -f "$LIB/host.awk" </dev/null
 }

@@ -139,7 +139,8 @@ class ScenarioMachine:
 
     `job_share` is the share of its GPUs that long jobs ask for, and `notebook_share` the share that notebooks hold.
     `scenario` names what happens to it in the tables of this module. The first GPU may be cut into `instances`, each of
-    which counts as one, and the last ones may be `extra_models` beside the others.
+    which counts as one, and the last ones may be `extra_models` beside the others. Groups of `nvlink_group` GPUs have
+    `nvlink_count` NVLinks between each two.
     """
 
     name: str
@@ -158,6 +159,8 @@ class ScenarioMachine:
     instances: tuple[ScenarioGpuInstance, ...] = ()
     extra_models: tuple[ScenarioGpuModel, ...] = ()
     amd_tool: str = ""
+    nvlink_group: int = 1
+    nvlink_count: int = 0
 
     @cached_property
     def units(self) -> tuple[ScenarioGpu, ...]:

@@ -26,6 +26,7 @@ ODD_FIELDS = {
 }
 AMD_DRIVER_VERSION = "6.10.5"
 BYTES_PER_MIB = 1024 * 1024
+MIN_GPUS_OF_TWO_NODES = 4
 # The driver of AMD counts the processors of the machine too, and them first.
 FIRST_NODE_ID = 2
 
@@ -83,6 +84,7 @@ def render_nvidia_output(
             if process.gpu not in lost
         ),
         "list": "".join(listed),
+        "topology": render_topology_matrix(machine, [card.index for card in cards]),
     }
     if machine.instances:
         files["xml"] = load_html_template("nvidia_smi.xml").render(
@@ -96,6 +98,29 @@ def render_nvidia_output(
             processes=gpu_processes,
         )
     return files
+
+
+def render_topology_matrix(machine: ScenarioMachine, indices: Sequence[int]) -> str:
+    """Render the answer of `nvidia-smi topo -m`; half of many GPUs are on each of two NUMA nodes."""
+    node_size = len(indices) if len(indices) < MIN_GPUS_OF_TWO_NODES else (len(indices) + 1) // 2
+    cpus_of_node = machine.cpu_count * node_size // len(indices)
+    names = [f"GPU{index}" for index in indices]
+    lines = ["\t".join(["", "\x1b[4m" + names[0], *names[1:], "CPU Affinity", "NUMA Affinity", "GPU NUMA ID\x1b[0m"])]
+    for position, name in enumerate(names):
+        node = position // node_size
+        cells = [
+            " X "
+            if other == position
+            else f"NV{machine.nvlink_count}"
+            if other // machine.nvlink_group == position // machine.nvlink_group
+            else "PHB"
+            if other // node_size == node
+            else "SYS"
+            for other in range(len(names))
+        ]
+        cpus = f"{cpus_of_node * node}-{cpus_of_node * (node + 1) - 1}"
+        lines.append("\t".join([name, *cells, cpus, str(node), "", "N/A"]))
+    return "\n".join(lines) + "\n"
 
 
 def format_smi_xml_cell(fields: Mapping[str, str], name: str, unit: str = "") -> str:

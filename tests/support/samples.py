@@ -33,6 +33,13 @@ def snapshot(task: str, body: bytes, rc: int = 0) -> bytes:
     return first + body + (b"" if body.endswith(b"\n") or not body else b"\n") + b"# end\n"
 
 
+def format_topology(name: str) -> str:
+    """Return a matrix of `nvidia-smi topo -m` as the host scripts write it into host.txt."""
+    text = (SAMPLES / f"nvidia/topology/{name}.txt").read_text(errors="replace")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")
+    return "".join(f"topology={line}\n" for line in lines if re.match(r"[\t ]*GPU[0-9]", line))
+
+
 def list_samples(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (SAMPLES / folder).iterdir())
 
