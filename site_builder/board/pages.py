@@ -35,6 +35,7 @@ from site_builder.fleet.host_state import (
 from site_builder.fleet.mig import list_whole_gpus
 from site_builder.fleet.processes import format_process_container
 from site_builder.fleet.summary import AvailableGpuSummary, ModelSummary
+from site_builder.fleet.topology import describe_numa_nodes, describe_nvlinks
 from site_builder.health import gpu_health
 from site_builder.health import page as health_page
 from site_builder.health.page import HealthPageSection
@@ -205,7 +206,8 @@ def render_page_available_gpus(models: Sequence[ModelSummary], gpus: Iterable[Av
     """Render the models and the GPUs that anybody can have, both the best first, for the line that picks some of them.
 
     A model has its name and a level: a lower one is better. A GPU has its model's number, its host, its label, until
-    when it is free, its vendor, and whether it is an instance.
+    when it is free, its vendor, and whether it is an instance; then its group and node, if its host says how its GPUs
+    are connected.
     """
     numbers = {model.model: number for number, model in enumerate(models)}
     levels = {qualities: level for level, qualities in enumerate(dict.fromkeys((m.memory_gib, m.year) for m in models))}
@@ -217,6 +219,7 @@ def render_page_available_gpus(models: Sequence[ModelSummary], gpus: Iterable[Av
             None if gpu.free_until is None else int(gpu.free_until),
             gpu.vendor,
             int(gpu.is_instance),
+            *([] if gpu.nvlink_group is None and gpu.numa_node is None else [gpu.nvlink_group, gpu.numa_node]),
         ]
         for gpu in sorted(gpus, key=lambda gpu: gpu.rank[:-1])  # the load moves all the time
     ]
@@ -329,6 +332,11 @@ def list_host_page_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[s
     if is_swap_known:
         total, free = (formatting.format_gib(float(value)) for value in swap)
         yield "Swap", f"{total} GiB, {free} GiB free"
+    if facts.topology:
+        if nvlinks := describe_nvlinks(facts.topology):
+            yield "NVLink", nvlinks
+        if numa_nodes := describe_numa_nodes(facts.topology):
+            yield "NUMA nodes", numa_nodes
     for key, label in FACT_LABELS.items():
         if facts.extra.get(key):
             yield label, facts.extra[key]

@@ -35,10 +35,11 @@ from site_builder.core.records import as_clean_text, as_integer, as_list, as_num
 from site_builder.core.terminal_text import clean_text
 from site_builder.core.timeparse import dates
 from site_builder.fleet import status_json
-from site_builder.fleet.gpu_models import NameFiles
+from site_builder.fleet.gpu_models import DEFAULT_VENDOR, NameFiles
 from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
+from site_builder.fleet.topology import locate_gpu
 from site_builder.snapshots import local_machine
-from site_builder.snapshots.local_machine import read_local_machine_name
+from site_builder.snapshots.local_machine import LocalTopology, read_local_machine_name
 
 # Seconds by which a running builder may be late.
 BUILD_DELAY_TOLERANCE_S = 30
@@ -54,6 +55,7 @@ OLD_SEVERITIES = {"grave": "critical", "look": "warning", "told": "info"}
 NOT_STATUS_MESSAGE = "is not the status.json of a gpuboard"
 UNKNOWN_STATE_MESSAGE = "the board reports a state that this gpuboard does not know"
 NO_INSTANCES_MESSAGE = "its instances could not be read"
+MAX_LINKED_GPUS = 1024
 TextReader = Callable[[object], "str | None"]
 
 
@@ -70,13 +72,17 @@ def choose_fleet_source(loaded: LoadedSettings) -> str:
     return "data" if is_data_set else "machine"
 
 
-def open_fleet(loaded: LoadedSettings) -> Callable[[], Fleet]:
-    """Return a function that loads the fleet each time it is called; it may raise FleetUnavailableError."""
+def open_fleet(loaded: LoadedSettings, has_topology: bool = False) -> Callable[[], Fleet]:
+    """Return a function that loads the fleet each time it is called; it may raise FleetUnavailableError.
+
+    With `has_topology`, this machine's own fleet says how its GPUs are connected.
+    """
     settings, source = loaded.settings, choose_fleet_source(loaded)
     if source == "url":
         return lambda: load_board_fleet(settings.url or "", settings.login)
     if source == "machine":
-        return lambda: load_machine_fleet(settings)
+        topology = LocalTopology() if has_topology else None
+        return lambda: load_machine_fleet(settings, topology)
     if not settings.data.is_dir():
         raise FleetUnavailableError(
             f"there is no folder {settings.data.absolute()}: set GPUBOARD_DATA to the data folder of a board"
@@ -171,9 +177,9 @@ def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
     raise FleetUnavailableError(f"{path} was {faults[0]}; so the bookings are unknown")
 
 
-def load_machine_fleet(settings: Settings) -> Fleet:
+def load_machine_fleet(settings: Settings, topology: LocalTopology | None = None) -> Fleet:
     """Load the GPUs of this machine from the makers' tools."""
-    queries = local_machine.start_local_queries()
+    queries = local_machine.start_local_queries(topology)
     # slow to import, which is done while the tools respond
     from site_builder.fleet.gpu_state import StateRules  # noqa: PLC0415
     from site_builder.fleet.host_state import HostStatusSources, decide_host_status  # noqa: PLC0415
@@ -212,6 +218,9 @@ def build_fleet_host(status: HostStatus) -> FleetHost:
     mig_gpus: list[FleetGpu] = []
     for whole in list_whole_gpus(status):
         gpu = build_fleet_gpu(whole.status)
+        if facts.topology and gpu.vendor == DEFAULT_VENDOR:
+            place = locate_gpu(facts.topology, whole.status.gpu)
+            gpu = gpu._replace(numa_node=place.numa_node, linked=tuple(place.linked))
         instances = [
             build_fleet_gpu(instance)._replace(
                 index=gpu.index, parent_keys=gpu.booking_keys, profile=as_clean_text(instance.gpu.profile)
@@ -430,7 +439,16 @@ def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -
         profile=text(get("profile")),
         vendor=text(get("vendor")) or "nvidia",
         problems=tuple(problems),
+        numa_node=as_integer(get("numa")),
+        linked=parse_fleet_links(get("linked")),
     )
+
+
+def parse_fleet_links(value: object) -> tuple[int, ...] | None:
+    """Parse the indices of GPUs; None where they are not known."""
+    if not isinstance(value, list):
+        return None
+    return tuple(index for item in value[:MAX_LINKED_GPUS] if (index := as_integer(item)) is not None)
 
 
 def parse_fleet_booking(fields: dict[str, Any], text: TextReader) -> FleetBooking | None:

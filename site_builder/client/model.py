@@ -35,7 +35,8 @@ class FleetGpu(NamedTuple):
     `model` is what people call it, `name` what the driver does. `free_again` is when its bookings end. `local_index` is
     its index on this machine, if that is another. `place` is its name on its host if that is not its index; an
     instance (MIG) has its GPU's index, a profile, and in `parent_keys` the names that bookings may have for that GPU.
-    `index` is nvidia-smi's number, or HIP's if the `vendor` is amd.
+    `index` is nvidia-smi's number, or HIP's if the `vendor` is amd. `linked` has the indices of the GPUs to which it
+    has NVLinks, None where that is not known.
     """
 
     index: int | None  # type: ignore[assignment] # nvidia-smi's word hides a method of tuples
@@ -62,6 +63,8 @@ class FleetGpu(NamedTuple):
     problems: tuple[GpuProblem, ...] = ()
     vendor: str = "nvidia"
     is_memory_shared: bool = False  # with its host: then what others use there is used too
+    numa_node: int | None = None
+    linked: tuple[int, ...] | None = None
 
     @property
     def identifier(self) -> str:

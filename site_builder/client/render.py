@@ -88,14 +88,19 @@ def client_gpus_to_json(host: FleetHost) -> list[dict[str, Any]]:
     """Return the GPUs of a host, each instance within its GPU."""
     gpus: dict[object, dict[str, Any]] = {}
     for position, gpu in enumerate(host.gpus):
-        content = gpu_to_status_json(gpu, gpu)
+        content = client_gpu_to_json(gpu)
         if gpu.parent_keys:
             parent = host.find_parent(gpu)
-            whole = gpus.setdefault(gpu.parent_keys, {**gpu_to_status_json(parent, parent), "instances": []})
+            whole = gpus.setdefault(gpu.parent_keys, {**client_gpu_to_json(parent), "instances": []})
             whole["instances"].append({**content, "profile": gpu.profile})
         else:
             gpus[position] = {**content, "instances": []} if gpu in host.mig_gpus else content
     return list(gpus.values())
+
+
+def client_gpu_to_json(gpu: FleetGpu) -> dict[str, Any]:
+    place = {} if gpu.linked is None else {"numa": gpu.numa_node, "linked": gpu.linked}
+    return {**gpu_to_status_json(gpu, gpu), **place}
 
 
 class GpuTableRow(NamedTuple):

@@ -219,6 +219,18 @@ class DiskUse:
     used: float
 
 
+class GpuTopology(NamedTuple):
+    """How the GPUs of NVIDIA in a host are connected, by their indices.
+
+    `connections` has nvidia-smi's word for each pair, the smaller index first: NV4 means 4 NVLinks, PIX one PCIe
+    bridge. `linked` has the GPUs to which a GPU has NVLinks. The node is None where it is not known.
+    """
+
+    numa_nodes: Mapping[int, int | None]
+    connections: Mapping[tuple[int, int], str]
+    linked: Mapping[int, tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class HostFacts:
     """Content of host.txt; memory in MiB, uptime in seconds."""
@@ -232,6 +244,7 @@ class HostFacts:
     interfaces: tuple[tuple[str, str], ...] = ()
     disk_use: tuple[DiskUse, ...] = ()
     disk_use_time: int | None = None
+    topology: GpuTopology | None = None
     extra: dict[str, str] = field(default_factory=dict)
 
 

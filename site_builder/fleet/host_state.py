@@ -38,6 +38,7 @@ from site_builder.fleet.gpu_models import MAX_MODEL_CHARACTERS, build_model_name
 from site_builder.fleet.gpu_state import GpuInput, StateRules, mark_unclear_gpu_state
 from site_builder.fleet.processes import find_process_people
 from site_builder.fleet.shared_memory import add_host_memory
+from site_builder.fleet.topology import find_matching_topology
 from site_builder.health import problems
 from site_builder.snapshots.store import HostFiles
 
@@ -155,6 +156,9 @@ def decide_host_status(sources: HostStatusSources, snapshot: HostSnapshot, rules
     facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
     if facts and (facts.disk_use_time or 0) > (snapshot.last_seen or 0) + formatting.DAY:  # a host can claim any time
         facts = replace(facts, disk_use_time=None)
+    gpu_rows = snapshot.gpus.rows if snapshot.gpus else ()
+    if facts and facts.topology and not find_matching_topology(facts.topology, gpu_rows):
+        facts = replace(facts, topology=None)
     if facts and not rules.privacy.users:  # disk use is by person, and goes with their names
         facts = replace(facts, disk_use=())
     notes = ["not in Consul"] if discovered.is_missing_in_consul else []

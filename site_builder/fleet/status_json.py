@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from site_builder.core.model import GpuProblem, HostFacts, HostStatus, Problem, ProcessStatus
+from site_builder.fleet.gpu_models import DEFAULT_VENDOR
 from site_builder.fleet.mig import is_mig_without_instances, list_whole_gpus
+from site_builder.fleet.topology import locate_gpu
 
 STATUS_SCHEMA = 1
 
@@ -29,6 +31,9 @@ def render_status_host(host_status: HostStatus) -> tuple[bytes, bytes]:
     gpus = []
     for status, instances in list_whole_gpus(host_status):
         gpu = gpu_to_status_json(status.gpu, status)
+        if facts.topology and status.gpu.vendor == DEFAULT_VENDOR:
+            place = locate_gpu(facts.topology, status.gpu)
+            gpu.update({"numa": place.numa_node, "linked": place.linked})
         if instances or is_mig_without_instances(status.gpu):
             gpu["instances"] = [
                 {**gpu_to_status_json(instance.gpu, instance), "profile": instance.gpu.profile}

@@ -10,6 +10,7 @@ from site_builder.core.model import FreeGpu, GpuBookingUse, GpuIdentity, HostSta
 from site_builder.fleet import gpu_models
 from site_builder.fleet.mig import has_mig_gpu
 from site_builder.fleet.shared_memory import compute_free_memory, compute_own_memory
+from site_builder.fleet.topology import list_nvlink_groups, locate_gpu
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
 from site_builder.history.usage_sums import split_usage_evenly
 
@@ -43,7 +44,7 @@ class AvailableGpuSummary(NamedTuple):
 
     `uuid` is what CUDA takes where a number is not enough. An instance cannot be combined with another GPU.
     `vendor_index` is the number that programs for GPUs of its `vendor` know it by. `free_until` is when its next
-    booking begins.
+    booking begins. `nvlink_group` is the smallest index of the GPUs that it reaches over NVLinks, None without any.
     """
 
     rank: tuple[float, ...]
@@ -55,6 +56,8 @@ class AvailableGpuSummary(NamedTuple):
     vendor_index: int | None = None
     model: str = ""
     free_until: float | None = None
+    nvlink_group: int | None = None
+    numa_node: int | None = None
 
 
 class ModelSummary(NamedTuple):
@@ -179,6 +182,9 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
     load = facts.load[0] / (facts.cpus or 1) if facts and facts.load else None
     number_counts = Counter(status.gpu.number for status in host.gpus)
     has_mig = has_mig_gpu(host)
+    topology = facts.topology if facts else None
+    linked = topology.linked if topology else {}
+    groups = {gpu: group[0] for group in list_nvlink_groups(linked) for gpu in group}
     for status in host.gpus:
         gpu, number = status.gpu, status.gpu.number
         is_instance = gpu.parent is not None
@@ -197,8 +203,20 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
             booking.since.timestamp() for booking in status.bookings if booking.phase == "coming" and booking.since
         ]
         free_until = min(starts, default=None)
+        place = locate_gpu(topology, gpu)
+        group = groups.get(gpu.index) if place.linked and gpu.index is not None else None
         yield AvailableGpuSummary(
-            rank, host.name, number, uuid, is_instance, gpu.vendor, gpu.index, status.model, free_until
+            rank=rank,
+            host=host.name,
+            index=number,
+            uuid=uuid,
+            is_instance=is_instance,
+            vendor=gpu.vendor,
+            vendor_index=gpu.index,
+            model=status.model,
+            free_until=free_until,
+            nvlink_group=group,
+            numa_node=place.numa_node,
         )
 
 

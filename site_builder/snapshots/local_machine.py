@@ -112,16 +112,41 @@ class AmdToolQueries:
         return b"".join(format_local_part(f"{self.tool_name}/{name}", *self.read_output(name)) for name in queries)
 
 
+class LocalTopology:
+    """How the GPUs of NVIDIA are connected; asked once, since it does not change, and may not be known."""
+
+    def __init__(self) -> None:
+        self.query: LimitedProcess | None = None
+        self.topology: model.GpuTopology | None = None
+        self.is_asked = False
+
+    def start(self) -> None:
+        if not self.is_asked:
+            self.query, self.is_asked = LimitedProcess([NVIDIA_SMI, "topo", "-m"]), True
+
+    def read(self) -> model.GpuTopology | None:
+        from site_builder.snapshots.parsers import nvidia_topology  # noqa: PLC0415 # slow to import, and rarely needed
+
+        if self.query:
+            code, output = self.query.read_output()
+            self.query = None
+            self.topology = None if code else nvidia_topology.parse_nvidia_topology_output(output).topology
+        return self.topology
+
+
 class LocalQueries(NamedTuple):
     """All queries that run at once."""
 
     gpus: LocalNvidiaSmiQuery
     processes: LocalNvidiaSmiQuery
     amd: AmdToolQueries | None
+    topology: LocalTopology | None = None
 
 
-def start_local_queries() -> LocalQueries:
+def start_local_queries(topology: LocalTopology | None = None) -> LocalQueries:
     """Start all queries, which take a while."""
+    if topology:
+        topology.start()
     setting = os.environ.get("GPUBOARD_AMD") or "auto"
     wanted = {"auto": AMD_TOOLS, "no": ()}.get(setting, (setting,))
     # few people have the folder of ROCm on their PATH
@@ -131,6 +156,7 @@ def start_local_queries() -> LocalQueries:
         gpus=LocalNvidiaSmiQuery("gpu", GPU_FIELDS),
         processes=LocalNvidiaSmiQuery("compute-apps", PROCESS_FIELDS),
         amd=AmdToolQueries(tool_paths) if tool_paths else None,
+        topology=topology,
     )
 
 
@@ -171,7 +197,11 @@ def read_local_machine(queries: LocalQueries, name: str, now: float, proc: Path)
     masked_rows, processes = mask_local_processes(ps_rows, processes, proc)
     memory_total, memory_available = read_local_memory(proc)
     facts = model.HostFacts(
-        load=os.getloadavg(), cpus=os.cpu_count(), memory_total=memory_total, memory_available=memory_available
+        load=os.getloadavg(),
+        cpus=os.cpu_count(),
+        memory_total=memory_total,
+        memory_available=memory_available,
+        topology=queries.topology.read() if queries.topology else None,
     )
     return model.HostSnapshot(
         name=name,

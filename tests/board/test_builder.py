@@ -16,6 +16,7 @@ from site_builder.board.builder import Builder, BuildError
 from site_builder.core.model import PrivacySettings, StateLimits
 from tests.support.board_fixture import Lab, gpu, person, process, soon, words
 from tests.support.builder_fixtures import ROOT, busy_lab, gpuboard
+from tests.support.samples import format_topology
 
 
 @pytest.fixture
@@ -46,6 +47,24 @@ def test_status_json_is_as_its_schema_says(lab: Lab) -> None:
     lab.build()
     schema = json.loads((ROOT / "docs/status.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(lab.status(), schema)
+
+
+def test_links_and_numa_nodes_are_on_the_page_of_the_host_and_in_status_json(lab: Lab) -> None:
+    gpus = "".join(gpu(index, uuid=f"GPU-{index}") for index in range(4))
+    lab.host("atlas", gpus, facts="cpus=4\nkernel=6.1\n" + format_topology("580-four-in-pairs"))
+    lab.host("hydra", gpu(0, uuid="GPU-h") + gpu(5, uuid="GPU-5"), facts=format_topology("580-four-in-pairs"))
+    lab.build()
+    page = (lab.www / "hosts/atlas.html").read_text()
+    assert "<dt>NVLink<dd>GPUs 0, 1 · GPUs 2, 3 (NV4)</div>" in page
+    assert "<dt>NUMA nodes<dd>0: GPUs 0, 1 · 1: GPUs 2, 3</div>" in page
+    assert "topology" not in page
+    atlas, hydra = lab.status()["hosts"]
+    assert [(member["numa"], member["linked"]) for member in atlas["gpus"]] == [(0, [1]), (0, [0]), (1, [3]), (1, [2])]
+    # a matrix without one of its GPUs is of another time
+    assert not any("numa" in member or "linked" in member for member in hydra["gpus"])
+    assert "NVLink" not in (lab.www / "hosts/hydra.html").read_text()
+    schema = json.loads((ROOT / "docs/status.schema.json").read_text())
     jsonschema.validate(lab.status(), schema)
 
 

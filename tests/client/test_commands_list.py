@@ -31,6 +31,7 @@ from tests.support.booking_fixtures import Terminal
 from tests.support.command_line import clean_environment, run_gpuboard
 from tests.support.every_state import make_lab
 from tests.support.pace import check, took
+from tests.support.samples import format_topology
 
 ROOT = Path(__file__).parents[2]
 MOMENT = datetime(2026, 11, 16, 12, 0, tzinfo=timezone.utc)
@@ -299,6 +300,9 @@ def test_a_thousand_hosts_are_drawn_within_half_a_second() -> None:
 
 def test_json_is_what_status_json_says_of_the_hosts_that_fit(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
+    gpus = "".join(gpu(index, uuid=f"GPU-linked-{index}") for index in range(4))
+    lab.host("linked", gpus, facts=format_topology("580-four-in-pairs"))
+    lab.build()
     board_status = lab.status()
     fleet, _ = loader.parse_status((lab.www / "status.json").read_bytes())
     assert fleet

@@ -9,6 +9,7 @@ import pytest
 from site_builder.snapshots import local_machine
 from tests.support.nvidia_xml import LIST, MIG, document, gpu, process, running
 from tests.support.own_gpus import OwnGpus
+from tests.support.samples import SAMPLES
 
 ROW = "0, GPU-1, NVIDIA H100 80GB HBM3, 43, 81559, [N/A], 41, {}\n"
 
@@ -41,6 +42,29 @@ def test_the_csv_counts_where_xml_fails(own: OwnGpus) -> None:
     data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert data.gpus
     assert [(gpu_row.label, gpu_row.uuid) for gpu_row in data.gpus.rows] == [("0", "GPU-1")]
+
+
+def test_the_topology_is_asked_once_where_it_is_wanted(own: OwnGpus) -> None:
+    (own.smi / "topology").write_bytes((SAMPLES / "nvidia/topology/580-four-in-pairs.txt").read_bytes())
+    topology = local_machine.LocalTopology()
+    for _ in range(2):
+        queries = local_machine.start_local_queries(topology)
+        data = local_machine.read_local_machine(queries, "here", 1_700_000_000, own.proc)
+        assert data.facts
+        assert data.facts.rows[0].topology
+        assert data.facts.rows[0].topology.linked == {0: (1,), 1: (0,), 2: (3,), 3: (2,)}
+    assert (own.smi / "calls").read_text().count("topo -m") == 1
+
+
+def test_a_topology_that_fails_is_not_known_and_not_asked_again(own: OwnGpus) -> None:
+    (own.smi / "rc").write_text("9")
+    topology = local_machine.LocalTopology()
+    for _ in range(2):
+        queries = local_machine.start_local_queries(topology)
+        data = local_machine.read_local_machine(queries, "here", 1_700_000_000, own.proc)
+        assert data.facts
+        assert data.facts.rows[0].topology is None
+    assert (own.smi / "calls").read_text().count("topo -m") == 1
 
 
 def test_without_mig_nothing_more_is_asked(own: OwnGpus) -> None:

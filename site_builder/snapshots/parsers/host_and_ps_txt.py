@@ -12,6 +12,7 @@ from site_builder.core.model import Disk, DiskUse, HostFacts, ParsedFile, PsRow
 from site_builder.core.terminal_text import limit_problems
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS
+from site_builder.snapshots.parsers.nvidia_topology import MAX_TOPOLOGY_GPUS, parse_nvidia_topology
 from site_builder.snapshots.parsers.values import find_column_positions, parse_column_names, parse_integer, parse_number
 
 PS_NUMBER_COLUMNS = ("pid", "ppid", "gpu_pid", "elapsed", "cpu", "rss")
@@ -21,7 +22,7 @@ DU_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)([KMGTPE]?)i?B?$")
 MIB_PER_UNIT = {"": 1 / 1024, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4}
 MAX_LINES = 2000
 # The keys that may occur in more than one line, and how many of them are read.
-REPEATED_KEYS = {"disk": 500, "interface": 500, "disk_use": 2000}
+REPEATED_KEYS = {"disk": 500, "interface": 500, "disk_use": 2000, "topology": MAX_TOPOLOGY_GPUS + 1}
 MAX_LINE_CHARACTERS = 1000
 # The other keys, and more than any machine has. Memory in MiB, times in seconds: dates can be calculated with these.
 MAX_VALUES = {
@@ -61,6 +62,8 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
     has_loads = len(loads) == len(words) == 3
     if load_text and not has_loads:
         problems.append(f"not three load numbers: {load_text[:MAX_QUOTED_CHARACTERS]}")
+    topology = parse_nvidia_topology(tuple(repeated_values["topology"]))
+    problems += topology.problems
     interfaces = (text.partition(" ") for text in repeated_values["interface"])
     facts = HostFacts(
         load=(loads[0], loads[1], loads[2]) if has_loads else None,
@@ -72,6 +75,7 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
         interfaces=tuple((name, address) for name, _, address in interfaces),
         disk_use=tuple(use for text in repeated_values["disk_use"] if (use := parse_host_disk_use(text, problems))),
         disk_use_time=parse_host_txt_value("disk_use_time", single_values, parse_integer, problems),
+        topology=topology.topology,
         extra={key: value for key, value in single_values.items() if key not in MAX_VALUES},
     )
     rows = (facts,) if file.header else ()
