@@ -9,7 +9,7 @@ from typing import Union
 
 from site_builder.client import loader
 from site_builder.client.model import Fleet
-from site_builder.client.picker import GpuPicker, GpuRequest, select_gpus_for_one_process
+from site_builder.client.picker import GpuPicker, GpuRequest, select_connected_gpus, select_gpus_for_one_process
 from site_builder.config.settings import LoadedSettings, SettingsError, load_settings
 from site_builder.core.model import FleetUnavailableError
 
@@ -47,8 +47,11 @@ def available_gpus(
     if limit is not None and limit < 0:
         raise ValueError(f"limit is {limit}, but must be 0 or more")
     request = GpuRequest(model, min_memory, vendor)
-    pick_result = GpuPicker(load_api_settings(source), request).find_gpus()
-    return [str(gpu.visible_number) for gpu in select_gpus_for_one_process(pick_result.choices, request)[:limit]]
+    picker = GpuPicker(load_api_settings(source), request, has_topology=(limit or 1) > 1)
+    choices = select_gpus_for_one_process(picker.find_gpus().choices, request)
+    if limit is not None:
+        choices = select_connected_gpus(choices, limit)
+    return [str(choice.visible_number) for choice in choices]
 
 
 def gpu_info(source: str | os.PathLike[str] | None = None) -> list[GpuInfo]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from site_builder.bookings import policy
 from site_builder.bookings.parser import ParsedBooking
@@ -16,12 +17,20 @@ from site_builder.core.clock import Now
 from site_builder.core.model import Booking, GpuStatus
 from site_builder.core.terminal_text import clean_text
 from site_builder.fleet.gpu_models import format_gpu_labels, is_matching_model, is_matching_model_profile
+from site_builder.fleet.topology import GpuPlace, choose_connected_gpus, is_nvlink_group, locate_gpu
 
 TARGET_PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,127})(?::([A-Za-z0-9*,:/-]{1,2000}))?")
 INDEX_RANGE = re.compile(r"(\d{1,3})-(\d{1,3})")
 MAX_GPUS = 256
 # On a host that has reported nothing yet, GPUs up to this number may be booked.
 MAX_UNSEEN_GPUS = 64
+
+
+class BookableGpu(NamedTuple):
+    """A GPU that can be booked: what bookings call it, and where it is on its host."""
+
+    label: str
+    place: GpuPlace
 
 
 def find_selected_booking(transaction: BookingTransaction, targets: Sequence[str]) -> list[ParsedBooking]:
@@ -113,14 +122,18 @@ def resolve_booking_gpu_keys(transaction: BookingTransaction, host: str, text: s
 
 
 def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count: int, model: str) -> list[Place]:
-    """Choose GPUs of one host that are free when `wanted` is; the host with the fewest to spare is preferred."""
+    """Choose GPUs of one host that are free when `wanted` is.
+
+    A host with NVLinks between them is preferred, then the host with the fewest to spare.
+    """
     now = transaction.now
     bookings = [stored.booking for stored in transaction.list_bookings()]
     is_later = not is_booking_starting_soon(wanted.since, now)
     statuses = transaction.hosts.decide_hosts(transaction.hosts.list_hosts().keys(), bookings, now).statuses
-    whole_gpus: dict[str, list[str]] = {}
-    instances: dict[str, list[str]] = {}
+    whole_gpus: dict[str, list[BookableGpu]] = {}
+    instances: dict[str, list[BookableGpu]] = {}
     for host, status in statuses.items():
+        topology = status.facts.topology if status.facts else None
         host_bookings = [booking for booking in bookings if booking.host == host]
         keys = GpuKeyMap([gpu_status.gpu for gpu_status in status.gpus])
         for gpu_status in status.gpus:
@@ -131,17 +144,25 @@ def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count
             new = replace(wanted, host=host, gpu=gpu.label)
             if not can_book_gpu(new, host_bookings, keys, gpu_status, now):
                 continue
+            bookable_gpu = BookableGpu(gpu.label, locate_gpu(topology, gpu))
             if not gpu.parent:
-                whole_gpus.setdefault(host, []).append(gpu.label)
+                whole_gpus.setdefault(host, []).append(bookable_gpu)
             elif count == 1 or is_matching_model_profile(model, gpu.profile):
-                instances.setdefault(host, []).append(gpu.label)
+                instances.setdefault(host, []).append(bookable_gpu)
     for free_gpus in (whole_gpus, instances):  # instances only if there are not enough whole GPUs
-        suitable_hosts = [host for host, labels in free_gpus.items() if len(labels) >= count]
-        if suitable_hosts:
-            host = min(suitable_hosts, key=lambda name: len(free_gpus[name]))  # called at once
-            return [(host, label) for label in free_gpus[host][:count]]
+        candidates: list[tuple[bool, int, list[Place]]] = []
+        for host, gpus in free_gpus.items():
+            if len(gpus) >= count:
+                places = [gpu.place for gpu in gpus]
+                chosen = choose_connected_gpus(places, count)
+                is_linked = is_nvlink_group([places[position] for position in chosen])
+                candidates.append((not is_linked, len(gpus), [(host, gpus[position].label) for position in chosen]))
+        if candidates:
+            return min(candidates, key=lambda candidate: candidate[:2])[2]
     what = f"{count} free {model or 'GPU' + 's' * (count > 1)}".strip()
-    free_labels = {host: [*whole_gpus.get(host, ()), *instances.get(host, ())] for host in statuses}
+    free_labels = {
+        host: [gpu.label for gpu in (*whole_gpus.get(host, ()), *instances.get(host, ()))] for host in statuses
+    }
     rest = ", ".join(f"{host}:{','.join(labels)}" for host, labels in free_labels.items() if labels)
     raise BookingRefusedError(f"no host has {what} for that time" + (f"; free are {rest[:300]}" if rest else ""))
 

@@ -131,7 +131,8 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError("use either --all or --host")
         duration_s = rest.pop("duration_s", None) or 0
         with translate_to_command_errors():
-            picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor, duration_s), host, name)
+            has_topology = (rest.get("count") or rest.get("limit") or 1) > 1
+            picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor, duration_s), host, name, has_topology)
         command(picker=picker, **rest)
 
     return run
@@ -311,7 +312,10 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
         result = result._replace(choices=choices, reason=f"{result.reason}; {ONE_INSTANCE_HINT}")
     if len(result.choices) < at_least:
         raise build_gpu_shortage_error(result, picker.request, at_least)
-    print_picked_gpus(result.choices[:limit], picker, result.now, everywhere, as_json)
+    choices = result.choices[:limit]
+    if limit and not everywhere:
+        choices = gpu_picker.select_connected_gpus(result.choices, limit)
+    print_picked_gpus(choices, picker, result.now, everywhere, as_json)
 
 
 def print_picked_gpus(
@@ -365,14 +369,16 @@ class GpuWaiter:
         self.last_message = ""
         self.found_at = 0.0
 
-    def wait_for_gpus(self, find_gpus: Callable[[], PickResult], request: GpuRequest, count: int) -> list[GpuChoice]:
+    def wait_for_gpus(
+        self, find_gpus: Callable[[], PickResult], request: GpuRequest, count: int, own_first: bool = False
+    ) -> list[GpuChoice]:
         """Wait for GPUs of one host; a board that fails after the first attempt is asked again."""
         while True:
             try:
                 with translate_to_command_errors():
                     result = find_gpus()
                 self.found_at = result.now
-                if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request):
+                if choices := gpu_picker.select_gpus_on_one_host(result.choices, count, request, own_first):
                     return choices
                 error: CommandError = build_gpu_shortage_error(result, request, count)
             except CommandError as command_error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from site_builder.core import formatting
 from site_builder.core.clock import Now
 from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, PrivacySettings
 from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_model_profile, rank_gpu_model
+from site_builder.fleet.topology import GpuPlace, choose_connected_gpus, is_nvlink_group
 
 
 class GpuRequest(NamedTuple):
@@ -74,12 +76,13 @@ def pick_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
         and not explain_unpickable_gpu(gpu, request, requester)
     ]
 
-    def rank_choice(choice: GpuChoice) -> tuple[object, ...]:
-        load_per_cpu = None if choice.host.load is None else choice.host.load[0] / (choice.host.cpus or 1)
-        rank = rank_gpu_model(choice.gpu.name, choice.gpu.free_memory, load_per_cpu)
-        return bool(choice.gpu.parent_keys), choice.gpu.is_memory_shared, rank
+    return sorted(choices, key=rank_gpu_choice)
 
-    return sorted(choices, key=rank_choice)
+
+def rank_gpu_choice(choice: GpuChoice) -> tuple[bool, bool, tuple[int, int, float]]:
+    load_per_cpu = None if choice.host.load is None else choice.host.load[0] / (choice.host.cpus or 1)
+    rank = rank_gpu_model(choice.gpu.name, choice.gpu.free_memory, load_per_cpu)
+    return bool(choice.gpu.parent_keys), choice.gpu.is_memory_shared, rank
 
 
 def is_matching_vendor_and_model(gpu: FleetGpu, request: GpuRequest) -> bool:
@@ -135,20 +138,54 @@ def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuReques
     return of_profile or whole_gpus or list(choices[:1])
 
 
-def select_gpus_on_one_host(choices: Iterable[GpuChoice], count: int, request: GpuRequest) -> list[GpuChoice]:
-    """Select GPUs of one host and maker: the best of the first host that has enough; none if no host has.
+def select_gpus_on_one_host(
+    choices: Iterable[GpuChoice], count: int, request: GpuRequest, own_first: bool = False
+) -> list[GpuChoice]:
+    """Select GPUs of one host and maker: of the first host that has enough, those connected best; none if no host has.
 
-    If several are wanted, instances count only if their profile is wanted: a process sees only one.
+    Of hosts whose GPUs are as good, one with NVLinks between them comes first. If several are wanted, instances count
+    only if their profile is wanted: a process sees only one. With `own_first`, GPUs that the user has booked come first
+    in `choices`, and are taken first.
     """
     by_host: dict[tuple[str, str], list[GpuChoice]] = {}
+    complete: list[tuple[str, str]] = []  # in the order in which they have enough
     for choice in choices:
         if count > 1 and choice.gpu.parent_keys and not is_matching_model_profile(request.model, choice.gpu.profile):
             continue
-        host_choices = by_host.setdefault((choice.host.name, choice.gpu.vendor), [])
+        key = choice.host.name, choice.gpu.vendor
+        host_choices = by_host.setdefault(key, [])
         host_choices.append(choice)
         if len(host_choices) == count:
-            return host_choices
-    return []
+            complete.append(key)
+    if not complete:
+        return []
+
+    def rank_host(key: tuple[str, str]) -> tuple[object, ...]:
+        is_instance, is_memory_shared, (memory, year, _) = rank_gpu_choice(by_host[key][count - 1])
+        return is_instance, is_memory_shared, memory, year
+
+    first = select_connected_gpus(by_host[complete[0]], count, own_first)
+    if count == 1:
+        return first
+    as_good = (by_host[key] for key in complete[1:] if rank_host(key) == rank_host(complete[0]))
+    selections = chain([first], (select_connected_gpus(choices, count, own_first) for choices in as_good))
+    return next((selected for selected in selections if is_nvlink_group(list(map(locate_gpu_choice, selected)))), first)
+
+
+def select_connected_gpus(choices: Sequence[GpuChoice], count: int, own_first: bool = False) -> list[GpuChoice]:
+    """Select from the GPUs of one host, the best first, those that are best used together, in the same order."""
+    if count == 1:  # the best, or one that is as good and leaves more links to the others
+        choices = [choice for choice in choices if rank_gpu_choice(choice) == rank_gpu_choice(choices[0])]
+    fixed_count = sum(choice.is_own_booking for choice in choices) if own_first else 0
+    positions = choose_connected_gpus(list(map(locate_gpu_choice, choices)), count, fixed_count)
+    return [choices[position] for position in positions]
+
+
+def locate_gpu_choice(choice: GpuChoice) -> GpuPlace:
+    gpu = choice.gpu
+    if gpu.parent_keys:  # an instance cannot use the links of its GPU
+        return GpuPlace(gpu.index, model=gpu.name)
+    return GpuPlace(gpu.index, gpu.numa_node, gpu.linked or (), gpu.name)
 
 
 def format_picked_gpus(choices: Iterable[GpuChoice], everywhere: bool) -> str:
@@ -211,16 +248,24 @@ class GpuPicker:
     """Loads the fleet again and again, for a request; raises FleetUnavailableError if it cannot."""
 
     def __init__(
-        self, loaded: LoadedSettings, request: GpuRequest, host: str | None = None, name: str | None = None
+        self,
+        loaded: LoadedSettings,
+        request: GpuRequest,
+        host: str | None = None,
+        name: str | None = None,
+        has_topology: bool = False,
     ) -> None:
-        """Pick on `host`, or else this machine; the bookings of `name`, or else of the user, count as free."""
+        """Pick on `host`, or else this machine; the bookings of `name`, or else of the user, count as free.
+
+        `has_topology` asks this machine's own driver how its GPUs are connected, if there is no board that knows it.
+        """
         self.loaded = loaded
         self.request = request
         self.host = host
         self.is_mine = loader.build_fleet_owner_check(loaded, name)
         # who may read a data folder may see names, and needs them to find their own bookings
         named = replace(loaded, settings=replace(loaded.settings, privacy=PrivacySettings()))
-        self.load_fleet: Callable[[], Fleet] = loader.open_fleet(named)
+        self.load_fleet: Callable[[], Fleet] = loader.open_fleet(named, has_topology)
 
     def find_gpus(self, everywhere: bool = False, for_run: bool = False) -> PickResult:
         """Find what is available now, on all hosts or on one; a run is on this machine, whatever the board calls it."""

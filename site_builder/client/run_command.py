@@ -166,7 +166,9 @@ class RunGpuAcquisition:
         """Take GPUs; if somebody else takes them first, choose again."""
         while True:
             try:
-                self.choices = self.waiter.wait_for_gpus(self.find_candidates, self.picker.request, self.count)
+                self.choices = self.waiter.wait_for_gpus(
+                    self.find_candidates, self.picker.request, self.count, own_first=True
+                )
             except NegativeResultError as error:
                 reasons = [error.message]  # and what only prevents a run
                 if self.booked_soon_count:

@@ -16,6 +16,7 @@ from site_builder.bookings.request import UnclearRequestError
 from site_builder.bookings.store import BookingStore
 from site_builder.bookings.transaction import BookingUser
 from tests.support.board_fixture import Lab, gpu, person, process
+from tests.support.samples import format_topology
 from tests.support.service_fixtures import ADMIN, ALICE, BOB, Counter, refusal
 
 
@@ -163,6 +164,20 @@ def test_a_silent_host_may_be_booked_with_a_warning(counter: Counter) -> None:
 def test_any_picks_free_ones_of_the_host_with_the_fewest_to_spare(counter: Counter) -> None:
     assert [booking["where"] for booking in counter.book(any=2, who=ALICE)["bookings"]] == ["zeus:0,1"]
     assert [booking["where"] for booking in counter.book(any=2, who=ALICE)["bookings"]] == ["atlas:0,2"]
+
+
+def test_any_prefers_gpus_that_are_linked(counter: Counter) -> None:
+    links = format_topology("580-four-in-pairs")
+    counter.lab.write("atlas", "host.txt", links)
+    assert [booking["where"] for booking in counter.book(any=2)["bookings"]] == ["atlas:2,3"]
+    assert [booking["where"] for booking in counter.book(any=2)["bookings"]] == ["zeus:0,1"]
+    assert [booking["where"] for booking in counter.book(any=1, since="15:00")["bookings"]] == ["zeus:0"]
+
+
+def test_any_single_one_is_taken_from_where_it_breaks_no_pair(counter: Counter) -> None:
+    counter.lab.write("atlas", "host.txt", format_topology("580-four-in-pairs"))
+    assert counter.book(any=1, model="A100")["bookings"][0]["where"] == "atlas:0"
+    assert counter.book(any=2, model="A100")["bookings"][0]["where"] == "atlas:2,3"
 
 
 def test_any_with_a_model_books_that_model(counter: Counter) -> None:

@@ -29,6 +29,7 @@ from tests.support.command_line import clean_environment, run_gpuboard, run_in_o
 from tests.support.own_gpus import A100, HERE, STAND_INS, OwnGpus, row, uuid
 from tests.support.pace import wall, within
 from tests.support.ports import free_port
+from tests.support.samples import SAMPLES, format_topology
 
 BUSY = 70000
 
@@ -177,6 +178,25 @@ def test_a_gpu_that_a_run_has_taken_is_not_available(own: OwnGpus) -> None:
     assert asked(own, "available").stdout == "0,2\n"
 
 
+def test_several_of_this_machine_are_linked_if_they_can_be(own: OwnGpus) -> None:
+    (own.smi / "topology").write_bytes((SAMPLES / "nvidia/topology/580-four-in-pairs.txt").read_bytes())
+    (own.smi / "calls").touch()
+    own.tell(row(0), row(1, BUSY), row(2), row(3))
+    assert asked(own, "available", "-l", "2").stdout == "2,3\n"
+    assert asked(own, "wait", "--gpus", "2").stdout == "2,3\n"
+    assert "topo -m" in (own.smi / "calls").read_text()
+    (own.smi / "calls").write_text("")
+    assert asked(own, "available").stdout == "0,2,3\n"
+    assert asked(own, "available", "-l", "1").stdout == "0\n"
+    assert "topo" not in (own.smi / "calls").read_text()  # it would make no difference
+
+
+@pytest.mark.parametrize("topology", ["", "ERR!\n", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\n"])
+def test_a_topology_that_cannot_be_read_changes_nothing(own: OwnGpus, topology: str) -> None:
+    (own.smi / "topology").write_text(topology)
+    assert asked(own, "available", "-l", "2").stdout == "0,2\n"
+
+
 # A data folder
 
 
@@ -203,6 +223,28 @@ def test_my_bookings_count_as_free_and_others_never(lab: Lab) -> None:
     assert of(lab, "available", "--host", "atlas", "--name", "bob").stdout == "1,2,3\n"
     (lab.data / "aliases.csv").write_text(f"robert, bob\n{ME}, bob\n")
     assert of(lab, "available", "--host", "atlas", "--name", "robert").stdout == "0,1,2,3\n"
+
+
+def add_links(lab: Lab) -> None:
+    """GPUs 0 and 1, 2 and 3 of atlas are linked."""
+    lab.write("atlas", "host.txt", format_topology("580-four-in-pairs"))
+
+
+def test_linked_gpus_of_a_host_are_preferred_in_a_folder_and_on_its_board(lab: Lab, tmp_path: Path) -> None:
+    add_links(lab)
+    lab.book({"atlas": {"0": {"name": "bob", "date": soon(7200)}}})
+    with serve_board(lab) as url:
+        for place in ({"GPUBOARD_DATA": str(lab.data)}, {"GPUBOARD_URL": url}):
+
+            def ask(*words: str, place: dict[str, str] = place) -> str:
+                return done(tmp_path, *words, **place).stdout
+
+            assert ask("available", "--host", "atlas") == "1,2,3\n"
+            assert ask("available", "--host", "atlas", "-l", "2") == "2,3\n"
+            assert ask("available", "--host", "atlas", "-l", "3") == "1,2,3\n"
+            assert ask("wait", "--host", "atlas", "--gpus", "2") == "2,3\n"
+            assert ask("wait", "--all", "--gpus", "2", "--model", "a100") == "atlas:2 atlas:3\n"
+            assert ask("available", "--all", "-l", "3") == "zeus:0 zeus:1 atlas:1\n"  # of several hosts
 
 
 @pytest.mark.parametrize("command", ["available", "wait"])

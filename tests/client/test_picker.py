@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -150,6 +151,61 @@ def test_several_are_of_one_host() -> None:
         candidate.host.name for candidate in picker.select_gpus_on_one_host(candidates, 2, picker.GpuRequest())
     ] == ["zeus", "zeus"]
     assert picker.select_gpus_on_one_host(candidates, 3, picker.GpuRequest()) == []
+
+
+def select(count: int, *hosts: FleetHost, own_first: bool = False, **wanted: object) -> list[str]:
+    request = picker.GpuRequest(**wanted)  # type: ignore[arg-type]
+    choices = picker.pick_available_gpus(hosts, request, ASKER)
+    if own_first:
+        choices.sort(key=lambda choice: not choice.is_own_booking)
+    selected = picker.select_gpus_on_one_host(choices, count, request, own_first)
+    return [f"{choice.host.name}:{choice.gpu.label}" for choice in selected]
+
+
+def in_pairs(*indices: int, **overrides: Any) -> list[FleetGpu]:  # noqa: ANN401
+    """GPUs of which 0 and 1, 2 and 3 have NVLinks, and are on one NUMA node."""
+    return [gpu(index)._replace(numa_node=index // 2, linked=(index ^ 1,), **overrides) for index in indices]
+
+
+def test_those_of_one_host_are_linked_where_that_can_be() -> None:
+    assert select(2, host(*in_pairs(1, 2, 3))) == ["atlas:2", "atlas:3"]
+    assert select(2, host(*in_pairs(0, 2))) == ["atlas:0", "atlas:2"]
+    assert select(1, host(*in_pairs(0, 1, 2))) == ["atlas:2"]
+
+
+def test_a_host_with_links_comes_before_one_whose_gpus_are_as_good() -> None:
+    plain, linked = host(gpu(0), gpu(1)), host(*in_pairs(0, 1), name="zeus", load=5)
+    assert select(2, plain, linked) == ["zeus:0", "zeus:1"]
+    assert select(1, plain, linked) == ["atlas:0"]
+    small = host(*in_pairs(0, 1, memory_total=40960.0), name="zeus")
+    assert select(2, plain, small) == ["atlas:0", "atlas:1"]
+    older = host(*in_pairs(0, 1, name="Tesla V100-SXM2-32GB"), name="zeus")
+    assert select(2, plain, older) == ["atlas:0", "atlas:1"]
+    apart = host(*in_pairs(1, 2), name="zeus", load=5)
+    assert select(2, plain, apart) == ["atlas:0", "atlas:1"]
+
+
+def test_a_single_gpu_is_still_the_one_with_the_most_memory() -> None:
+    assert select(1, host(*in_pairs(0, 1), *in_pairs(2, memory_used=9000.0))) == ["atlas:0"]
+
+
+def test_linked_gpus_come_before_those_with_a_little_more_memory() -> None:
+    gpus = [*in_pairs(0), *in_pairs(1, memory_used=3000.0), *in_pairs(2)]
+    assert select(2, host(*gpus)) == ["atlas:0", "atlas:1"]
+
+
+def test_a_run_takes_what_its_user_has_booked_first_and_then_what_is_linked_to_it() -> None:
+    mine = [member._replace(state="booked", bookings=booked("alice")) for member in in_pairs(3)]
+    there = host(*in_pairs(0, 1, 2), *mine)
+    assert select(2, there, own_first=True) == ["atlas:3", "atlas:2"]
+    assert select(1, there, own_first=True) == ["atlas:3"]
+    assert select(2, there) == ["atlas:0", "atlas:1"]
+
+
+def test_instances_are_never_linked() -> None:
+    whole_gpus = in_pairs(1, 2, 3, name="H100", model="H100 1g.10gb", profile="1g.10gb", parent_keys=("0",))
+    parts = [gpu._replace(place=f"0:{number}") for number, gpu in enumerate(whole_gpus)]
+    assert select(2, host(*parts), model="1g.10gb") == ["atlas:0:0", "atlas:0:1"]
 
 
 def test_an_unmet_request_has_its_reason() -> None:

@@ -111,6 +111,18 @@ def test_what_i_have_booked_is_taken_first_and_stays_booked(own: OwnGpus, lab: L
     eventually(lambda: list(read_bookings_here(lab)) == ["3"])
 
 
+def test_linked_gpus_are_taken_together_and_to_what_i_have_booked(own: OwnGpus, lab: Lab) -> None:
+    matrix = ["\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity"]
+    for gpu in range(4):
+        words = ["NV4" if {gpu, other} == {1, 3} else "X" if gpu == other else "SYS" for other in range(4)]
+        matrix.append(f"GPU{gpu}\t" + "\t".join(words))
+    lab.write(HERE, "host.txt", "".join(f"topology={line}\n" for line in matrix))
+    assert run(own, "--gpus", "2", "--", "sh", "-c", SHOW).stdout == "1,3 PCI_BUS_ID\n"
+    assert run(own, "--", "sh", "-c", SHOW).stdout == "0 PCI_BUS_ID\n"
+    lab.book({HERE: {"3": {"name": ME, "date": soon(7200)}}})
+    assert run(own, "--gpus", "2", "--", "sh", "-c", SHOW).stdout == "3,1 PCI_BUS_ID\n"
+
+
 def test_two_runs_in_my_own_booking_get_two_gpus(own: OwnGpus, lab: Lab) -> None:
     lab.book({HERE: {"1": {"name": ME, "date": soon(7200)}, "3": {"name": ME, "date": soon(7200)}}})
     with running(own, "--", "sh", "-c", f"{SHOW}; read line") as first_run:

@@ -16,6 +16,7 @@ from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.browser import Site, at_a_later_second, open_page, served, wait_until
 from tests.support.every_state import make_lab
 from tests.support.page_checks import find_accessibility_faults, find_parse_errors
+from tests.support.samples import format_topology
 
 HOUR = 3600
 PHONE = {"width": 390, "height": 844}
@@ -126,6 +127,24 @@ def test_the_line_offers_gpus_that_stay_free_so_long(
     with open_page(browser, wishes.url) as page:
         label = model.replace("T4 15 GB", page.evaluate("readAvailable().models[1][0]"))
         assert ask(page, count, label, hours).startswith(offer)
+
+
+def test_the_line_offers_gpus_that_are_linked(browser: Browser, tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "lab")
+    for host in ("ares", "hydra"):
+        lab.host(host, "".join(gpu(n, uuid=f"GPU-{host}-{n}") for n in range(4)))
+    lab.write("hydra", "host.txt", format_topology("580-four-in-pairs"))
+    lab.book({"hydra": {"0": {"name": "bob", "date": soon(HOUR * 90)}}})
+    lab.build()
+    with served(lab.www, tmp_path / "server") as site, open_page(browser, site.url) as page:
+        assert ask(page, 2) == "→ hydra:2,3"
+        assert ask(page, 1) == "→ ares:0"
+        assert ask(page, 3) == "→ ares:0,1,2"
+        lab.book({})
+        lab.host("ares", gpu(0, 40000, 50))
+        lab.build()
+        page.reload()
+        assert ask(page, 3) == "→ hydra:0,1,2"
 
 
 def test_the_line_keeps_its_choice_for_the_next_visit(browser: Browser, wishes: Site) -> None:

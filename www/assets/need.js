@@ -22,21 +22,39 @@ function buildModelTest({ models }) {
   return value[0] === "=" ? (number) => models[number]?.[0] === name : (number) => models[number]?.[1] <= level;
 }
 
-// Pick the best GPUs of the first host that has enough; a process sees only one MIG instance, unless its kind is chosen.
+// Choose GPUs of one host that are best used together: with NVLinks between them, then on one NUMA node, then the first. Those of another model
+// than the first are not preferred.
+function chooseConnected(gpus, count) {
+  let chosen = gpus;
+  for (const place of count > 1 ? ["group", "node"] : []) {
+    const byPlace = new Map();
+    for (const gpu of chosen) if (gpu[place] !== null && gpu.model === gpus[0].model) byPlace.set(gpu[place], [...(byPlace.get(gpu[place]) ?? []), gpu]);
+    chosen = [...byPlace.values()].find((near) => near.length >= count) ?? chosen;
+  }
+  return chosen.slice(0, count);
+}
+
+// Pick the best GPUs of the first host that has enough, or of one that is as good and has them linked; a process sees only one MIG instance,
+// unless its kind is chosen.
 function pickGpus(count, seconds) {
   const isModel = buildModelTest(readAvailable());
   const isExact = need.elements.model.value[0] === "=";
   const now = serverNow();
-  const labelsByHost = new Map();
-  for (const [model, host, label, freeUntil, vendor, isInstance] of readAvailable().gpus) {
+  const gpusByHost = new Map();
+  const enough = []; // in the order in which they have enough
+  for (const [model, host, label, freeUntil, vendor, isInstance, group = null, node = null] of readAvailable().gpus) {
     if (!isModel(model) || (freeUntil !== null && freeUntil - now < seconds) || (count > 1 && isInstance && !isExact)) continue;
     const key = `${host} ${vendor}`;
-    const labels = labelsByHost.get(key) ?? [];
-    labelsByHost.set(key, labels);
-    labels.push([label, freeUntil]);
-    if (labels.length === count) return { host, labels: labels.map(([text]) => text), freeUntil: Math.min(...labels.map(([, until]) => until ?? Infinity)) };
+    const gpus = gpusByHost.get(key) ?? [];
+    gpusByHost.set(key, gpus);
+    gpus.push({ model, host, label, freeUntil: freeUntil ?? Infinity, group, node });
+    if (gpus.length === count) enough.push(gpus);
   }
-  return null;
+  if (!enough.length) return null;
+  const picks = enough.filter((gpus) => gpus[count - 1].model === enough[0][count - 1].model).map((gpus) => chooseConnected(gpus, count));
+  const isLinked = (gpus) => count > 1 && gpus.every(({ group }) => group !== null && group === gpus[0].group);
+  const picked = picks.find(isLinked) ?? picks[0];
+  return { host: picked[0].host, labels: picked.map(({ label }) => label), freeUntil: Math.min(...picked.map(({ freeUntil }) => freeUntil)) };
 }
 
 // Write the request as the notification dialog takes it: a model, or its memory and better.
