@@ -177,7 +177,7 @@ def test_each_field_of_nvidia_smi_is_there_under_its_name(plain: Page) -> None:
     assert values_by_field["fan.speed"] == ["37", "37"]
     assert values_by_field["clocks.current.sm"] == ["1410", "1410"]
     assert values_by_field["ecc.errors.corrected.volatile.total"] == ["3", "3"]
-    assert values_by_field["clocks_event_reasons.active"] == ["power limit, too warm"] * 2
+    assert values_by_field["clocks_event_reasons.active"] == ["power limit, thermal slowdown by the driver"] * 2
     assert values_by_field["memory.used"] == ["9000", "9000"]
     assert "serial" not in values_by_field  # which no GPU tells
 
