@@ -37,6 +37,7 @@ from site_builder.core.terminal_text import (
     is_coloured,
     replace_unencodable,
     truncate_terminal_text,
+    wrap_text,
 )
 from site_builder.core.timeparse import moments
 from site_builder.snapshots.completion import complete_hosts
@@ -326,7 +327,9 @@ def print_picked_gpus(
     if as_json:
         click.echo(json.dumps(gpu_picker.picked_gpus_to_json(choices, now), indent=2))
         return
-    click.echo(format_picked_gpus(choices, everywhere))
+    text = format_picked_gpus(choices, everywhere)
+    width = find_terminal_width() if everywhere else None
+    click.echo("\n".join(wrap_text(text, width)) if width else text)
     if booked_soon := gpu_picker.describe_picked_gpus(choices, now):
         print_command_message(booked_soon)
 

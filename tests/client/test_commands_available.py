@@ -217,6 +217,16 @@ def test_all_hosts_are_printed_the_best_gpu_first(lab: Lab) -> None:
     assert of(lab, "available", "--host", "ZEUS.lab.org").stdout == "0,1\n"
 
 
+@pytest.mark.slow
+def test_at_a_terminal_no_gpu_is_broken_at_the_end_of_a_line(lab: Lab) -> None:
+    environment = {"GPUBOARD_DATA": str(lab.data), "COLUMNS": "40"}
+    terminal = Terminal(lab.data.parent, "available", "--all", **environment)
+    while terminal.more():
+        pass
+    assert terminal.process.wait() == 0
+    assert terminal.text.splitlines()[:2] == ["zeus:0 zeus:1 atlas:0 atlas:1 atlas:2", "atlas:3"]
+
+
 def test_my_bookings_count_as_free_and_others_never(lab: Lab) -> None:
     lab.book({"atlas": {"0": {"name": ME, "date": soon(7200)}, "1": {"name": "bob", "date": soon(7200)}}})
     assert of(lab, "available", "--host", "atlas").stdout == "0,2,3\n"
