@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.docs import ROOT, commands
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PAGE = "docs/backup.md"
 PERSON = "alice"

@@ -23,7 +23,7 @@ from tests.support.docs import PAGES, blocks, commands
 from tests.support.machine import HOMES, PACKAGES_PYTHON, PATH, Machine, keygen, need_machine, own_network, wait_for
 from tests.support.missing import missing
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # the first time, pip fetches what is kept
+pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # the first time, pip fetches what is kept
 
 # They run this very test, or take many minutes; tests/integration/test_docs.py checks their words.
 NOT_RUN = {"./install.sh test", "./install.sh test quick", "bench/run", "bench/compare OLD NEW"} | {
@@ -150,7 +150,7 @@ def until_ctrl_c(command: list[str]) -> None:
     """Start it, wait until the board answers, and press Ctrl-C."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         try:
-            wait_for(lambda: board_answers() or started.poll() is not None, 240)
+            wait_for(lambda: board_answers() or started.poll() is not None, 480)
         finally:
             if started.poll() is None:
                 os.kill(child_of(started.pid), signal.SIGINT)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.machine import HOMES, PATH, Machine, need_machine
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # the first time, pip fetches what is kept
+pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # the first time, pip fetches what is kept
 
 FRONT = f"{HOMES['lab']}/my lab/gpuboard"
 

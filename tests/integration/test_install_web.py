@@ -17,7 +17,7 @@ from tests.support.board_fixture import Lab
 from tests.support.machine import PATH, Machine, Person, need_machine, wait_for
 from tests.support.ports import free_port
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # the first time, pip fetches what is kept
+pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # the first time, pip fetches what is kept
 VENV = "/home/gpuboard/.local/share/gpuboard/venv"
 BUILD = f"* * * * * {VENV}/bin/python -I -m site_builder build --every 10 --for 60\n"
 SERVE = f"* * * * * flock -n /home/gpuboard/gpuboard/state/serve.lock {VENV}/bin/python -I -m site_builder serve\n"

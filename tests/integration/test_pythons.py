@@ -65,7 +65,7 @@ def find_venv(version: str, wheel: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # the first time, pip fetches what is kept
+@pytest.mark.timeout(900)  # the first time, pip fetches what is kept
 @pytest.mark.parametrize("version", PYTHONS)
 def test_each_module_is_imported_and_a_board_built_under_python(version: str, wheel: Path, tmp_path: Path) -> None:
     command = [str(find_venv(version, wheel) / "bin/python"), "-c", IMPORT_AND_SHOW]
@@ -77,7 +77,7 @@ def test_each_module_is_imported_and_a_board_built_under_python(version: str, wh
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # the first time, pip fetches what is kept
+@pytest.mark.timeout(900)  # the first time, pip fetches what is kept
 def test_install_sh_run_shows_a_board_under_the_oldest_python(wheel: Path, tmp_path: Path) -> None:
     version, oldest = next(iter(PYTHONS.items()))
     (site_packages,) = find_venv(version, wheel).glob("lib/*/site-packages")

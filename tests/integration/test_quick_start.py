@@ -17,7 +17,7 @@ from tests.support.docs import blocks, commands
 from tests.support.machine import PACKAGES_PYTHON, Machine, copy_files, need_machine, own_network, wait_for
 from tests.support.missing import missing
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # the first time, pip fetches what is kept
+pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # the first time, pip fetches what is kept
 
 PAGE = "docs/quick-start.md"
 HOSTS = [f"gpu0{number}" for number in range(1, 6)]

@@ -173,7 +173,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # the first time, pip fetches what is kept
+@pytest.mark.timeout(900)  # the first time, pip fetches what is kept
 def test_what_pip_installs_has_all_that_a_page_needs(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assets = {f"site_builder/assets/{path.name}" for path in (ROOT / "www/assets").iterdir()}
@@ -186,7 +186,7 @@ def test_what_pip_installs_has_all_that_a_page_needs(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # the first time, pip fetches what is kept
+@pytest.mark.timeout(900)  # the first time, pip fetches what is kept
 def test_what_pip_installs_shows_a_simulated_lab(wheel: Path, tmp_path: Path) -> None:
     venv, python = tmp_path / "venv", tmp_path / "python3"
     write_python(python, PYTHON, str(packages()))

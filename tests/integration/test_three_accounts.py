@@ -19,7 +19,7 @@ import pytest
 from tests.support.board_fixture import Lab, gpu
 from tests.support.machine import Machine, Person, need_machine, wait_for
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # the first time, pip fetches what is kept
+pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # the first time, pip fetches what is kept
 HOME = "/home/gpuboard"
 DATA = f"{HOME}/gpuboard/data"
 GPUBOARD = f"{HOME}/.local/bin/gpuboard"

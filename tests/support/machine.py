@@ -356,7 +356,7 @@ class Machine:
         cwd: str | Path = "",
         check: bool = True,
         env: Mapping[str, str] | None = None,
-        timeout: float = 240,
+        timeout: float = 480,  # an install from scratch, beside much else
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a user; all that it prints is in stdout, in its order."""
         words = self.command(user, command, str(cwd or self.homes[user]), env or {})
