@@ -78,7 +78,7 @@ choose_state() {
 # read_sources: set version, and id to the version with a checksum of all that is installed; scripts too, which the demo needs.
 read_sources() {
     version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' site_builder/__init__.py)
-    checksum=$(find pyproject.toml README.md LICENSE site_builder scripts www/assets docs/gpuboard.1 -type f ! -path '*/__pycache__/*' -exec cksum {} + | sort | sha256sum | cut -c1-12)
+    checksum=$(find pyproject.toml README.md LICENSE site_builder scripts www/assets docs/gpuboard.1 -type f ! -path '*/__pycache__/*' -exec cksum {} + | LC_ALL=C sort | sha256sum | cut -c1-12)
     id=$version-$checksum
 }
 

@@ -43,7 +43,7 @@ from tests.support.missing import missing
 KINDS = {"sh", "text", "json", "conf", "hosts", "aliases", "gpu-names", "crontab", "authorized_keys", "systemd"} | {
     *("nginx", "nginx-proxy", "nginx-login", "nginx-gpus", "nginx-cgi", "nginx-open", "nginx-spool"),
     *("apache", "apache-proxy", "apache-gpus", "apache-cgi", "apache-token", "apache-open"),
-    *("caddy-proxy", "caddy-login", "lighttpd", "lighttpd-proxy", "lighttpd-cgi"),
+    *("caddy-proxy", "caddy-login", "caddy-gpumonitor", "lighttpd", "lighttpd-proxy", "lighttpd-cgi"),
     *("curl", "prometheus", "promql", "python", "py", "sshd_config", "hcl", "consul"),
 }
 COMMAND_LINE = re.compile(

@@ -23,7 +23,8 @@ from tests.support.missing import need
 from tests.support.ports import free_port
 from tests.support.systemd_user import UserManager
 
-UNITS = sorted((ROOT / "docs/systemd").iterdir())
+UNITS = sorted(path for path in (ROOT / "docs/systemd").iterdir() if path.is_file())
+MACHINE_UNITS = sorted((ROOT / "docs/systemd/system").iterdir())
 SOMEBODY = 7002
 
 
@@ -74,6 +75,29 @@ def test_systemd_understands_the_units(home: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_units_for_the_whole_machine_are_those_of_a_user_and_understood(home: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    need("" if analyze else "systemd-analyze is not here; ./install.sh test installs it")
+    assert analyze
+    for unit in MACHINE_UNITS:
+        done = subprocess.run(
+            [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False, cwd=home
+        )
+        assert done.returncode == 0, done.stderr
+        of_user = (ROOT / "docs/systemd" / unit.name.replace("@", "")).read_text()
+
+        def lines(text: str) -> list[str]:
+            text = text.replace('exec "$HOME/.local/bin/gpuboard"', "%h/.local/bin/gpuboard")
+            text = re.sub(r"ExecStart=/bin/sh -c '(%h.*)'", r"ExecStart=\1", text)
+            return [line for line in text.splitlines() if line.startswith("ExecStart") or re.match(r"[A-Z]\w+=", line)]
+
+        differing = set(lines(unit.read_text())) ^ set(lines(of_user))
+        assert {line.partition("=")[0] for line in differing} == {
+            *("Description", "Wants", "After", "User", "WorkingDirectory", "WantedBy")
+        }
+        assert "User=%i" in unit.read_text()
 
 
 def test_the_page_documents_exactly_the_units_that_exist() -> None:

@@ -229,3 +229,18 @@ def test_a_browser_shows_the_board_below_a_path_and_complains_of_nothing(web: We
     finally:
         context.close()
     assert complaints == []
+
+
+@pytest.mark.parametrize("start", [web_servers.caddy_gpumonitor, web_servers.nginx_gpumonitor])
+def test_what_gpumonitor_says_of_web_servers_works_with_gpuboard_serve(stage: Stage, start: Start) -> None:
+    with start(stage) as web:
+        board = web.ask("/")
+        assert (board.status, b"gpu00" in board.body) == (200, True)
+        linked = re.findall(rb'(?:href|src)="((?:assets|hosts)/[^"]+)"', board.body)
+        assert len(linked) > 3
+        for link in {link.decode() for link in linked}:
+            assert web.ask(f"/{link}").status == 200, link
+        assert web.ask("/live.json").status == 200
+        redirect = web.ask("")
+        assert redirect.status in {301, 302}
+        assert redirect.header("Location").endswith("/gpus/")

@@ -23,6 +23,21 @@ WWW = "/home/gpuboard/gpuboard/www"
 FILES = ROOT / "docs/webservers"
 CADDY_HASH = re.compile(r"\$2y\$\S+")
 LIGHTTPD_MODULES = Path("/usr/lib/lighttpd")
+NGINX_OF_GPUMONITOR = """
+    location /gpus/ {
+        auth_basic off;
+        proxy_pass http://localhost:8042/;
+        proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+        proxy_set_header X-Real-IP $remote_addr;
+        proxy_set_header Host $http_host;
+        proxy_http_version 1.1;
+        proxy_redirect off;
+        proxy_buffering off;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection "upgrade";
+        proxy_read_timeout 86400;
+    }
+"""
 ALICE = {"Cookie": "session=alice"}  # at her organisation
 # Those that the docs name; dir and mime are always there.
 APACHE_MODULES = (
@@ -108,6 +123,7 @@ class Docs:
             "fastcgi_param AUTH_TYPE": f"fastcgi_param GPUBOARD_CONF {place.conf};\n    fastcgi_param AUTH_TYPE",
             "127.0.0.1:8080": f"127.0.0.1:{behind}",
             '"port" => 8080': f'"port" => {behind}',
+            "localhost:8042": f"127.0.0.1:{behind}",  # gpumonitor's port
             "127.0.0.1:4180": f"127.0.0.1:{login}",
         }
 
@@ -399,6 +415,25 @@ def caddy_login(stage: Stage) -> Iterator[Web]:
     """Caddy at /gpus/, with the login of an organisation."""
     with caddy(stage.place, Docs(stage).text("caddy-login"), "/gpus") as web:
         yield web._replace(login=ALICE)
+
+
+@contextlib.contextmanager
+def caddy_gpumonitor(stage: Stage) -> Iterator[Web]:
+    """Caddy at /gpus/, without a login, as gpumonitor describes it."""
+    text = Docs(stage).text("caddy-gpumonitor").replace("{\n", "{\n\ttls CERTIFICATE KEY\n", 1)
+    folder = stage.place.folder
+    text = text.replace("CERTIFICATE", str(folder / "web.crt")).replace("KEY", str(folder / "web.key"))
+    with caddy(stage.place, re.sub(r"^\S+ \{", "web {", text), "/gpus") as web:
+        yield web._replace(login={})
+
+
+@contextlib.contextmanager
+def nginx_gpumonitor(stage: Stage) -> Iterator[Web]:
+    """nginx with the block of gpumonitor's README, word for word but for the port."""
+    port = free_port()
+    location = NGINX_OF_GPUMONITOR.replace("localhost:8042", f"127.0.0.1:{stage.behind}")
+    with booking_servers.nginx(stage.place, f"server {{\nlisten 127.0.0.1:{port};\n{location}}}\n", port):
+        yield Web("nginx", stage.place, port, "/gpus", tls=False, login={})
 
 
 @contextlib.contextmanager
