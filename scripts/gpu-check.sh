@@ -66,15 +66,6 @@ kill_loops() {
     rm -f "$RUN/in" "$RUN/ack" "$RUN/ssh" "$RUN/retry"
 }
 
-# require_destination: refuse to start without a destination. Cron may throw our output away, so the reason stays in the spool for gpu-doctor.sh.
-require_destination() {
-    [ -z "${GPUBOARD_DEST:-}" ] || return 0
-    open_spool "$1"
-    (check_destination) 2>"$SPOOL/check.failed" || :
-    cat "$SPOOL/check.failed" >&2
-    exit 2
-}
-
 # change_registration register|deregister: register HOST as a service in Consul, or deregister it.
 change_registration() {
     # shellcheck source=scripts/lib/consul_registration.sh

@@ -40,3 +40,12 @@ start_loop() {
     say "task $1 did not start: $(cat "$RUN/$1.err")"
     return 1
 }
+
+# require_destination: refuse to start without a destination. Cron may throw our output away, so the reason stays in the spool for gpu-doctor.sh.
+require_destination() {
+    [ -z "${GPUBOARD_DEST:-}" ] || return 0
+    open_spool "$1"
+    (check_destination) 2>"$SPOOL/check.failed" || :
+    cat "$SPOOL/check.failed" >&2
+    exit 2
+}
