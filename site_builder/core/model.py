@@ -131,6 +131,7 @@ class Gpu(NamedTuple):
     profile: str | None = None
     parent: Gpu | None = None  # the physical GPU of a MIG instance
     error: str | None = None  # the driver's error message for its memory, use or temperature
+    other_error: str | None = None  # the same for anything else but its fan and power
     shared_memory: SharedMemory | None = None  # with its host; None for a GPU that has all of its memory for itself
 
     @property

@@ -82,6 +82,9 @@ def decide_gpu_state(gpu_input: GpuInput, rules: StateRules, now: Now) -> tuple[
         return "busy", explain_busy_state(gpu_input, limits)
     if not gpu_input.has_process_list:
         return "unknown", explain_unreported_state(gpu_input)
+    other_error = gpu.other_error or (gpu.parent.other_error if gpu.parent else None)
+    if other_error:
+        return "unknown", other_error
     recovery = next((problem.what for problem in gpu_input.problems if problem.kind == RECOVERY_KIND), "")
     if recovery:
         return "unknown", recovery

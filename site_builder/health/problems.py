@@ -74,7 +74,8 @@ class ProblemFinder:
         common_problems = find_common_problems(health, self.query_ms if gpu.vendor == "nvidia" else 0)
         overheating = gpu_health.find_gpu_overheating(gpu)
         is_fan_odd = gpu.fan_speed == 0 or health.fan_error
-        is_odd = row.error or gpu.lost or gpu.error or health.power_error or is_fan_odd or overheating or self.messages
+        error = row.error or gpu.error or row.other_error or gpu.other_error
+        is_odd = error or gpu.lost or health.power_error or is_fan_odd or overheating or self.messages
         if not is_odd and not common_problems:  # as nearly all GPUs
             return NO_PROBLEMS
         problems: list[GpuProblem] = []
@@ -83,8 +84,8 @@ class ProblemFinder:
             kind = kind if PROBLEM_KINDS[kind].severity == CRITICAL else "lost"
             problems.append(build_problem(kind, gpu.lost[: gpu_health.MAX_REASON_CHARACTERS]))
         else:
-            if row.error or gpu.error:
-                problems.append(build_problem("unreadable", gpu.error or row.error))
+            if error:
+                problems.append(build_problem("unreadable", error))
             if health.power_error:
                 problems.append(build_problem("power", health.power_error))
             if gpu.temperature is not None and health.fan_error:

@@ -77,7 +77,7 @@ def parse_gpus_of_tools(data: bytes) -> ParsedFile[Gpu]:
 
 def rank_by_use(gpu: Gpu) -> tuple[bool, float, float]:
     """Return a key by which a GPU that may be free comes first, and a lost one last."""
-    return bool(gpu.lost or gpu.error), gpu.utilization_gpu or 0, gpu.memory_used or 0
+    return bool(gpu.lost or gpu.error or gpu.other_error), gpu.utilization_gpu or 0, gpu.memory_used or 0
 
 
 def parse_processes_of_tools(data: bytes) -> ParsedFile[GpuProcessRow]:

@@ -11,28 +11,22 @@ import pytest
 from site_builder.core.model import GpuStatus, HostStatus
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers import legacy_files
+from site_builder.snapshots.parsers.values import MAX_ERROR_CHARACTERS
 from tests.support.amd_fixtures import card, listed, metric, part, running, static, value
+from tests.support.error_words import (
+    AMD_ERRORS,
+    AMD_REFUSALS,
+    LOST_WORDS,
+    NO_READING,
+    NVIDIA_ERRORS,
+    NVIDIA_REFUSALS,
+    add_brackets,
+)
 from tests.support.generated_fleet import NOW, decide, host_data
 from tests.support.samples import list_queried_fields, snapshot
 
-# Words for a GPU that cannot be used until it is reset, as drivers print them in any cell.
-LOST_WORDS = (
-    *("GPU is lost", "[GPU is lost]", "[GPU Lost]", "gpu IS LOST", "GPU requires reset", "[GPU requires reset]"),
-    *("[GPU Requires Reset]", "GPU is lost.  Reboot the system to recover this GPU", "Reset required"),
-)
-# Words for an error, in the place of a reading.
-NVIDIA_ERRORS = (
-    *("[Unknown Error]", "Unknown Error", "[Unknown error]", "ERR!", "[ERR!]", "[Insufficient Permissions]"),
-    *("Insufficient Permissions", "[Timeout]", "[Corrupted infoROM]", "[Interrupt Request Issue]", "[Invalid State]"),
-    *("[GPU access blocked by the operating system]", "[Insufficient External Power]", "[In use by another client]"),
-    *("[Driver Not Loaded]", "[No Data]", "[Insufficient Memory]", "[Not Ready]", "[Argument version mismatch]", "nan"),
-)
-AMD_ERRORS = (
-    *("Unknown error", "ERROR", "AMDSMI_STATUS_INTERNAL_EXCEPTION", "AMDSMI_STATUS_NO_PERM", "Permission denied"),
-    *("RSMI_STATUS_UNKNOWN_ERROR", "Unable to read", "AMDSMI_STATUS_TIMEOUT - Timeout in API call", "No data"),
-)
-# Words for a reading that there is none of, which is no error.
-NO_READING = ("[N/A]", "N/A", "[Not Supported]", "Not Supported", "[Not Found]")
+NVIDIA_WORDS = (*add_brackets({**NVIDIA_ERRORS, **NVIDIA_REFUSALS}), "nan")
+AMD_WORDS = (*AMD_ERRORS, *AMD_REFUSALS)
 
 
 class Answer(NamedTuple):
@@ -183,21 +177,17 @@ OF_ROCM = re.compile(r"Temperature|GPU use|GPU memory use|VRAM Total|Temp |VRAM%
 AMD_NONE = part("amd-smi/names", [listed()]) + part("amd-smi/processes", [running(0)])
 ROCM_NONE = part("rocm-smi/names", {"card0": card()}) + part("rocm-smi/processes", "No KFD PIDs currently running")
 ANSWERS = {
-    "nvidia-smi csv": Answer(CSV, csv, NAMED, APPS, NVIDIA_ERRORS),
-    "nvidia-smi xml": Answer(XML, xml_part, GROUPED, xml_part(XML), NVIDIA_ERRORS),
-    "nvidia-smi xml, MIG": Answer(MIG_XML, mig_part, GROUPED, mig_part(MIG_XML), NVIDIA_ERRORS),
-    "amd-smi json": Answer(dict(leaves(IDLE)), amd_json, OF_AMD_SMI, AMD_NONE, AMD_ERRORS),
+    "nvidia-smi csv": Answer(CSV, csv, NAMED, APPS, NVIDIA_WORDS),
+    "nvidia-smi xml": Answer(XML, xml_part, GROUPED, xml_part(XML), NVIDIA_WORDS),
+    "nvidia-smi xml, MIG": Answer(MIG_XML, mig_part, GROUPED, mig_part(MIG_XML), NVIDIA_WORDS),
+    "amd-smi json": Answer(dict(leaves(IDLE)), amd_json, OF_AMD_SMI, AMD_NONE, AMD_WORDS),
     "amd-smi text": Answer(
         {path: text for path, text in leaves(IDLE) if not re.search(r"/unit$|/\d+$|^gpu$", path)},
-        *(amd_text, OF_AMD_SMI, AMD_NONE, AMD_ERRORS),
+        *(amd_text, OF_AMD_SMI, AMD_NONE, AMD_WORDS),
     ),
-    "rocm-smi json": Answer(
-        {name: str(text) for name, text in CARD.items()}, rocm_json, OF_ROCM, ROCM_NONE, AMD_ERRORS
-    ),
-    "rocm-smi text": Answer(
-        {name: str(text) for name, text in CARD.items()}, rocm_text, OF_ROCM, ROCM_NONE, AMD_ERRORS
-    ),
-    "rocm-smi table": Answer(TABLE, rocm_table, OF_ROCM, ROCM_NONE, AMD_ERRORS),
+    "rocm-smi json": Answer({name: str(text) for name, text in CARD.items()}, rocm_json, OF_ROCM, ROCM_NONE, AMD_WORDS),
+    "rocm-smi text": Answer({name: str(text) for name, text in CARD.items()}, rocm_text, OF_ROCM, ROCM_NONE, AMD_WORDS),
+    "rocm-smi table": Answer(TABLE, rocm_table, OF_ROCM, ROCM_NONE, AMD_WORDS),
 }
 FORMS = pytest.mark.parametrize("form", sorted(ANSWERS))
 
@@ -248,7 +238,7 @@ def test_an_error_in_memory_use_or_temperature_is_never_free_and_its_words_are_t
         for word in ANSWERS[form].errors:
             (gpu_status,) = board(form, **{cell: word}).gpus
             assert gpu_status.state == "unknown", f"{cell}: {word}"
-            assert word.strip("[]") in gpu_status.reason
+            assert word.strip("[]")[:MAX_ERROR_CHARACTERS] in gpu_status.reason
             assert re.match(r"its (memory|use|temperature) cannot be read: ", gpu_status.reason)
             assert gpu_status.is_avoided
 
@@ -274,8 +264,11 @@ def test_a_reading_that_there_is_none_of_is_no_error(form: str, word: str) -> No
             assert gpu_status.state in {"free", "unknown"}
 
 
-@pytest.mark.parametrize("word", NVIDIA_ERRORS[:5])
-@pytest.mark.parametrize(("cell", "kind"), [("fan.speed", "fan"), ("power.draw", "power")])
+@pytest.mark.parametrize("word", NVIDIA_WORDS[:5])
+@pytest.mark.parametrize(
+    ("cell", "kind"),
+    [("fan.speed", "fan"), ("power.draw", "power"), ("power.limit", "power"), ("enforced.power.limit", "power")],
+)
 def test_an_error_in_fan_or_power_alone_is_a_warning(cell: str, kind: str, word: str) -> None:
     (gpu_status,) = board("nvidia-smi csv", **{cell: word}).gpus
     assert (gpu_status.state, gpu_status.is_avoided) == ("free", False)
@@ -287,6 +280,65 @@ def test_an_error_word_in_other_cells_of_amd_is_a_warning(cell: str, kind: str) 
     (gpu_status,) = board("rocm-smi text", **{cell: "Unknown error"}).gpus
     assert (gpu_status.state, gpu_status.is_avoided) == ("free", False)
     assert [(problem.kind, problem.severity) for problem in gpu_status.problems] == [(kind, "warning")]
+
+
+@pytest.mark.parametrize(
+    ("form", "cell", "name"),
+    [
+        ("nvidia-smi csv", "serial", "serial"),
+        ("nvidia-smi csv", "ecc.mode.current", "ecc.mode.current"),
+        ("nvidia-smi xml", "vbios_version", "vbios_version"),
+        ("nvidia-smi xml", "ecc_mode/current_ecc", "ecc.mode.current"),
+        ("nvidia-smi xml, MIG", "fabric/state", "fabric/state"),
+        ("amd-smi json", "ecc/total_correctable_count", "ecc.total_correctable_count"),
+        ("rocm-smi text", "Serial Number", "serial number"),
+        ("rocm-smi table", "Perf", "Perf"),
+    ],
+)
+def test_an_error_in_any_other_cell_makes_a_gpu_unknown_that_would_be_free(form: str, cell: str, name: str) -> None:
+    (gpu_status,) = board(form, **{cell: "Unknown Error"}).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == ("unknown", True)
+    assert gpu_status.reason == f"the driver reports an error in {name}: Unknown Error"
+    assert [problem.kind for problem in gpu_status.problems] == ["unreadable"]
+
+
+def test_an_error_in_any_other_cell_hides_nobody_who_is_on_the_gpu() -> None:
+    cells = {**CSV, "serial": "[Unknown Error]", "memory.used": "7000"}
+    parsed_gpus = gpu_tools.parse_gpus_of_tools(snapshot("gpus", csv(cells)))
+    parsed_processes = gpu_tools.parse_processes_of_tools(snapshot("processes", APPS + b"GPU-1, 42, 7000, python\n"))
+    (gpu_status,) = decide(host_data(parsed_gpus, parsed_processes)).gpus
+    assert (gpu_status.state, gpu_status.is_avoided) == ("busy", True)
+
+
+def test_missing_permissions_are_an_error_of_memory_use_and_temperature_alone() -> None:
+    for cell in CSV:
+        (gpu_status,) = board("nvidia-smi csv", **{cell: "[Insufficient Permissions]"}).gpus
+        assert gpu_status.state == ("unknown" if NAMED.match(cell) else "free"), cell
+
+
+def test_the_addressing_mode_is_unknown_on_gpus_that_are_well() -> None:
+    assert board("nvidia-smi xml", addressing_mode="Unknown Error").gpus[0].state == "free"
+    assert board("nvidia-smi csv", addressing_mode="[Unknown Error]").gpus[0].state == "free"
+    assert board("nvidia-smi csv", addressing_mode="[Timeout]").gpus[0].state == "unknown"
+
+
+def test_an_error_in_the_number_of_a_gpu_may_be_about_any_of_them() -> None:
+    names = part("amd-smi/names", [listed(0), {**listed(1), "gpu": "Unknown error"}])
+    metrics = part("amd-smi/metric", [{**IDLE, "gpu": 0}, {**IDLE, "gpu": 1}])
+    read = gpu_tools.parse_gpus_of_tools(snapshot("gpus", names + metrics))
+    host = decide(host_data(read, gpu_tools.parse_processes_of_tools(snapshot("processes", AMD_NONE))))
+    reason = "the driver reports an error in the number of a GPU: Unknown error"
+    assert [(gpu_status.state, gpu_status.reason) for gpu_status in host.gpus] == [("unknown", reason)] * 2
+
+
+@pytest.mark.parametrize("order", [("Unknown error", "auto"), ("auto", "Unknown error")])
+def test_of_facts_that_are_printed_twice_an_error_counts(order: tuple[str, str]) -> None:
+    parts = (
+        part(f"rocm-smi/metric{n}", {"card0": {**CARD, "Performance Level": word}}) for n, word in enumerate(order)
+    )
+    read = gpu_tools.parse_gpus_of_tools(snapshot("gpus", b"".join(parts)))
+    (gpu_status,) = decide(host_data(read, gpu_tools.parse_processes_of_tools(snapshot("processes", ROCM_NONE)))).gpus
+    assert gpu_status.reason == "the driver reports an error in performance level: Unknown error"
 
 
 def test_sizes_and_limits_alone_do_not_prove_that_a_gpu_works() -> None:
@@ -385,7 +437,7 @@ def old_board(cells: dict[str, str], *rows: str) -> HostStatus:
 def test_in_the_files_of_the_original_scripts_no_error_is_free_either() -> None:
     assert [gpu_status.state for gpu_status in old_board(LEGACY).gpus] == ["free"]
     for cell in filter(NAMED.match, LEGACY):
-        for word in NVIDIA_ERRORS:
+        for word in NVIDIA_WORDS:
             assert [gpu_status.state for gpu_status in old_board({**LEGACY, cell: word}).gpus] == ["unknown"], (
                 f"{cell}: {word}"
             )
@@ -396,9 +448,10 @@ def test_in_the_files_of_the_original_scripts_no_error_is_free_either() -> None:
             )
 
 
-def test_a_row_of_the_original_scripts_that_errors_follow_is_not_free() -> None:
+@pytest.mark.parametrize("moment", ["12:10:00.000", "12:00:20.000"])
+def test_a_row_of_the_original_scripts_that_errors_follow_is_not_free(moment: str) -> None:
     """A loop that lost its GPU prints rows of errors without a UUID from then on."""
-    error = ", ".join([*["[Unknown Error]"] * 8, "2026/11/16 12:10:00.000"])
+    error = ", ".join([*["[Unknown Error]"] * 8, f"2026/11/16 {moment}"])
     (gpu_status,) = old_board(LEGACY, error).gpus
     assert (gpu_status.state, gpu_status.reason) == ("unknown", "missing from the newest rows of its host")
 

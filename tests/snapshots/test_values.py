@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 
 from site_builder.snapshots.parsers import values
+from tests.support.error_words import (
+    AMD_ERRORS,
+    AMD_REFUSALS,
+    HARMLESS,
+    NO_READING,
+    NVIDIA_ERRORS,
+    NVIDIA_REFUSALS,
+)
 
 # Numbers
 
@@ -274,3 +282,42 @@ def test_a_clock_may_have_its_level_before_it(reading: object, expected: float |
 )
 def test_a_memory_size_is_in_mib_whatever_its_unit(reading: object, default_unit: str, expected: float | None) -> None:
     assert values.build_mib_parser(default_unit)(reading) == expected
+
+
+@pytest.mark.parametrize("word", [*NVIDIA_ERRORS, *AMD_ERRORS])
+@pytest.mark.parametrize("form", ["{}", "[{}]", " {} ", "a driver's {}"])
+def test_each_known_word_for_an_error_is_one_in_any_cell(word: str, form: str) -> None:
+    cell = form.format(word)
+    errors = values.find_cell_errors(("serial", "pstate"), ("0", cell))
+    expected = cell.strip().strip("[]")[:80]
+    assert errors == values.CellErrors(other=f"the driver reports an error in pstate: {expected}")
+
+
+@pytest.mark.parametrize("word", [*NO_READING, *HARMLESS, *NVIDIA_REFUSALS, *AMD_REFUSALS, "P0", "NVIDIA A10", "0 %"])
+def test_a_word_of_healthy_machines_is_no_error(word: str) -> None:
+    assert values.find_cell_errors(("pstate",), (word,), has_brackets=True) == values.NO_CELL_ERRORS
+
+
+def test_a_word_in_brackets_is_an_error_unless_it_is_known_where_words_have_brackets() -> None:
+    names, cells = ("uuid", "name", "serial", "pstate"), ("[N/A]", "A10 [x]", "[Not Supported]", "[Odd Thing]")
+    assert values.find_cell_errors(names, cells) == values.NO_CELL_ERRORS
+    errors = values.find_cell_errors(names, cells, has_brackets=True)
+    assert errors == values.CellErrors(other="the driver reports an error in pstate: Odd Thing")
+    assert values.find_cell_errors(names[:3], cells[:3], has_brackets=True) == values.NO_CELL_ERRORS
+
+
+def test_errors_of_fan_and_power_are_kept_apart_and_the_first_of_each_counts() -> None:
+    cells = {
+        **{"fan.speed": "ERR!", "fan.rpm": "Timeout", "power.draw": "No data", "enforced.power.limit": "Failed"},
+        **{"serial": "Not Ready", "pstate": "Unknown Error", "addressing_mode": "Unknown Error"},
+    }
+    errors = values.find_cell_errors([*cells], [*cells.values()])
+    assert errors == values.CellErrors("ERR!", "No data", "the driver reports an error in serial: Not Ready")
+
+
+def test_an_unknown_addressing_mode_is_no_error_and_any_other_is() -> None:
+    for cell in ("Unknown Error", "[Unknown Error]"):
+        errors = values.find_cell_errors(("addressing_mode",), (cell,), has_brackets=True)
+        assert errors == values.NO_CELL_ERRORS
+    errors = values.find_cell_errors(("addressing_mode",), ("Timeout",))
+    assert errors.other == "the driver reports an error in addressing_mode: Timeout"

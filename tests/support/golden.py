@@ -32,8 +32,9 @@ def describe_parsed_file(parsed_file: DataclassInstance) -> dict[str, Any]:
             health |= {"bus_id": row.pop("bus_id"), **row.pop("health")._asdict()}
             health |= health.pop("error_counts")._asdict()
             row["health"] = {name: value for name, value in health.items() if value is not None and value is not False}
-            if row["error"] is None:
-                del row["error"]
+            for name in ("error", "other_error"):
+                if row[name] is None:
+                    del row[name]
             shared_memory = row.pop("shared_memory")
             if shared_memory is not None:
                 row["shared_memory"] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ MAX_JSON_LINES = 50_000
 # Longer integers are not readings, and take long to convert.
 MAX_INTEGER_DIGITS = 25
 MAX_FLAT_KEYS = 2000
-MAX_JSON_DEPTH = 6
+MAX_JSON_DEPTH, MAX_FACT_DEPTH = 6, 2
 
 VENDOR = "amd"
 # More than any host has.
@@ -201,6 +201,19 @@ def split_amd_text_lines(text: str) -> list[str]:
     return [line[:MAX_LINE_CHARACTERS].rstrip() for line in lines]
 
 
+def merge_amd_facts(known: dict[str, object], facts: Iterable[tuple[str, object]]) -> None:
+    """Add facts; a missing value replaces none that is known, and nothing replaces an error."""
+    for name, fact in facts:
+        is_value = isinstance(fact, dict) or parse_amd_text(fact) is not None
+        if name not in known or (is_value and not has_amd_error(known[name])):
+            known[name] = fact
+
+
+def has_amd_error(fact: object) -> bool:
+    texts = list_amd_texts(fact)
+    return any(values.LOST_WORDS.search(text) or values.ERROR_WORDS.search(text.lower()) for text in texts)
+
+
 def flatten_amd_json(
     value: object, prefix: str = "", depth: int = 0, flat: dict[str, object] | None = None
 ) -> dict[str, object]:
@@ -290,10 +303,9 @@ def build_amd_gpu(
     cells.update(errors)
     available_cells = {column: cell for column, cell in cells.items() if cell is not None}
 
-    texts: list[object] = []  # of facts such as `N/A`, `{"value": "N/A", "unit": "W"}` or `["N/A", "N/A"]`
-    for fact in facts.values():
-        texts += fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else [fact]
-    lost = values.find_lost_value(text for text in texts if isinstance(text, str))
+    texts = [(name, text) for name, fact in facts.items() for text in list_amd_texts(fact)]
+    lost = values.find_lost_value(tuple([text for _, text in texts]))
+    cell_errors = values.find_cell_errors([name for name, _ in texts], [text for _, text in texts])
     failed: list[tuple[str, str]] = []
     for name, fact in facts.items():
         if (words := parse_amd_error_words(fact)) is not None:
@@ -318,14 +330,15 @@ def build_amd_gpu(
         bus_id=available_cells.get("pci.bus_id"),
         health=parse_health_columns(
             tuple([available_cells.get(column, "") for column in HEALTH_COLUMNS]),
-            errors.get("fan.speed", ""),
-            errors.get("power.draw", ""),
+            errors.get("fan.speed", cell_errors.fan),
+            errors.get("power.draw", cell_errors.power),
         ),
         lost=lost,
         columns=tuple(available_cells),
         cells=tuple(available_cells.values()),
         vendor=VENDOR,
         error=error.sentence if error else None,
+        other_error=None if error else cell_errors.other,
         shared_memory=shared_memory,
     )
 
@@ -358,6 +371,15 @@ def find_amd_memory(
         return None, None, SharedMemory()
     used = None if used is None or gtt_used is None else used + gtt_used
     return used, total + gtt_total, SharedMemory(total=gtt_total, used=gtt_used)
+
+
+def list_amd_texts(fact: object, depth: int = 0) -> Iterator[str]:
+    """Yield the texts of a fact such as `N/A`, `{"value": "N/A", "unit": "W"}` or `["N/A", "N/A"]`."""
+    if isinstance(fact, str):
+        yield fact
+    elif isinstance(fact, (dict, list)) and depth < MAX_FACT_DEPTH:
+        for entry in fact.values() if isinstance(fact, dict) else fact:
+            yield from list_amd_texts(entry, depth + 1)
 
 
 def find_amd_product_name(facts: Mapping[str, object], texts: Mapping[str, Sequence[str]]) -> str | None:

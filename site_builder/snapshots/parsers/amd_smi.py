@@ -40,6 +40,7 @@ class AmdSmiOutput:
         self.messages: list[str] = []
         self.is_understood = True
         self.has_process_list = False
+        self.number_error: str | None = None  # it may be about any GPU
         for name, part in parts.items():
             printed = amd_common.extract_amd_json(part.lines)
             text_entries, messages = parse_amd_smi_text(printed.text_lines)
@@ -52,6 +53,9 @@ class AmdSmiOutput:
             for entry in [*entries, *text_entries]:
                 number = amd_common.parse_amd_index(entry.get("gpu"))
                 if number is None:
+                    if amd_common.has_amd_error(entry.get("gpu")):
+                        words = clean_excerpt(entry["gpu"], values.MAX_ERROR_CHARACTERS)
+                        self.number_error = f"the driver reports an error in the number of a GPU: {words}"
                     continue
                 processes = entry.pop("process_list", None)
                 if isinstance(processes, str):  # such as "No running processes detected"
@@ -59,10 +63,7 @@ class AmdSmiOutput:
                 if isinstance(processes, list):
                     self.processes_by_gpu.setdefault(number, []).extend(processes)
                 facts = self.facts_by_gpu.setdefault(number, {})
-                for fact_name, fact in amd_common.flatten_amd_json(entry).items():
-                    # a missing value replaces none that is known
-                    if fact_name not in facts or isinstance(fact, dict) or parse_amd_text(fact) is not None:
-                        facts[fact_name] = fact
+                amd_common.merge_amd_facts(facts, amd_common.flatten_amd_json(entry).items())
             has_entries = bool(entries or text_entries)
             self.is_understood = self.is_understood and has_entries and not printed.problems
             if self.processes_by_gpu and name not in amd_common.IDENTITY_QUERIES:
@@ -78,7 +79,7 @@ class AmdSmiOutput:
         if isinstance(value, list):
             for entry in value:
                 yield from self.find_gpu_entries(entry, depth + 1)
-        elif amd_common.parse_amd_index(value.get("gpu")) is not None:
+        elif amd_common.parse_amd_index(value.get("gpu")) is not None or amd_common.has_amd_error(value.get("gpu")):
             yield value
         else:
             errors = [text for key, text in value.items() if key in {"error", "error_message", "message"}]
@@ -131,7 +132,8 @@ def parse_amd_smi_gpus(parts: ToolParts) -> ToolOutput[Gpu]:
             continue
         versions = (parse_amd_text(facts.get(name)) for name in ("driver.version", "driver.driver_version"))
         driver = next(filter(None, versions), None)
-        gpus.append(amd_common.build_amd_gpu(facts, output.identities[number], AMD_SMI_FIELD_NAMES, driver))
+        gpu = amd_common.build_amd_gpu(facts, output.identities[number], AMD_SMI_FIELD_NAMES, driver)
+        gpus.append(gpu._replace(other_error=gpu.other_error or output.number_error))
     return ToolOutput(
         tuple(gpus), amd_common.filter_amd_messages(output.messages), output.problems, output.is_understood
     )
@@ -143,7 +145,7 @@ def parse_amd_smi_processes(parts: ToolParts) -> ToolOutput[GpuProcessRow]:
     rows: list[GpuProcessRow] = []
     problems = list(output.problems)
     unreported: dict[str, str] = {}
-    is_complete = output.is_understood and output.has_process_list
+    is_complete = output.is_understood and output.has_process_list and not output.number_error
     for number in output.facts_by_gpu:
         if number not in output.processes_by_gpu:
             unreported[output.identities[number].process_key] = "amd-smi does not list them"

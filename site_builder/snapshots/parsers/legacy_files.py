@@ -65,11 +65,14 @@ def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
     unreachable: dict[str, Gpu] = {}
     messages: list[str] = []
     newest: datetime | None = None
+    newest_error: datetime | None = None  # of a row that has an error in the place of its UUID
     for line in decode_text(data).split("\n")[-MAX_LINES:]:
         cells = nvidia_csv.split_csv_row(line)
         taken_at = parse_legacy_timestamp(cells[-1]) if len(cells) >= MIN_GPU_CELLS else None
         has_uuid = len(cells) >= MIN_GPU_CELLS and cells[1].startswith("GPU-")
-        if has_uuid or (taken_at is not None and values.parse_error_value(cells[1]) is not None):
+        is_error = not has_uuid and taken_at is not None and values.parse_error_value(cells[1]) is not None
+        newest_error = taken_at if is_error else newest_error
+        if has_uuid or is_error:
             newest = taken_at if newest is None or (taken_at and taken_at > newest) else newest
         if has_uuid:
             rows_by_uuid[cells[1]] = cells
@@ -78,11 +81,13 @@ def parse_legacy_gpus(data: bytes) -> tuple[ParsedFile[Gpu], datetime | None]:
             unreachable.setdefault(match[2], nvidia_csv.build_unreachable_csv_gpu(*match.groups()))
         elif line.strip():
             messages.append(line.strip())
+    has_error = newest is not None and newest_error is not None and newest - newest_error <= MAX_SAMPLE_SPREAD
+    max_age = MAX_SAMPLE_SPREAD if has_error else MAX_SAMPLE_AGE  # the GPU of the error has no row in the newest sample
     gpus: list[Gpu] = []
     for cells in islice(rows_by_uuid.values(), MAX_GPUS):
         gpu, taken_at = parse_legacy_gpu(cells), parse_legacy_timestamp(cells[-1])
         # since an old row was written, the driver has printed errors in its place, or nothing
-        if taken_at is not None and newest is not None and newest - taken_at > MAX_SAMPLE_AGE and not gpu.error:
+        if taken_at is not None and newest is not None and newest - taken_at > max_age and not gpu.error:
             gpu = gpu._replace(error=OLD_ROW_ERROR)
         gpus.append(gpu)
     gpus += islice(unreachable.values(), MAX_GPUS)
@@ -102,6 +107,8 @@ def parse_legacy_gpu(cells: list[str]) -> Gpu:
     shared_memory = nvidia_csv.find_nvidia_shared_memory(name, readings[1]) if total is None else None
     watched = zip(("memory", "memory", "use", "use", "temperature"), readings)
     error = values.find_reading_error([(reading, cell) for reading, cell in watched if not PSTATE_CELL.match(cell)])
+    others = {"index": index, "name": name, "timestamp": ", ".join(readings[5:])}
+    errors = values.find_cell_errors([*others], [*others.values()], has_brackets=True)
     if error and not lost and used is None and utilization is None and temperature is None:
         lost = error.words
     return Gpu(
@@ -115,6 +122,7 @@ def parse_legacy_gpu(cells: list[str]) -> Gpu:
         temperature=temperature,
         lost=lost,
         error=error.sentence if error else None,
+        other_error=errors.other,
         shared_memory=shared_memory,
     )
 
@@ -126,6 +134,7 @@ def parse_legacy_processes(data: bytes, now: datetime | None, is_outdated: bool 
     """
     rows: list[tuple[datetime, GpuProcessRow]] = []
     messages: list[str] = []
+    undated: set[str] = set()  # the GPUs of rows with something else in the place of their time, until the next row
     for line in decode_text(data).split("\n")[-MAX_LINES:]:
         cells = line.split(", ", 3)
         name, comma, pid = cells[3].rpartition(", ") if len(cells) == 4 else ("", "", "")
@@ -135,9 +144,13 @@ def parse_legacy_processes(data: bytes, now: datetime | None, is_outdated: bool 
                 cells[1], values.parse_integer(pid.strip()), values.parse_number(cells[2]), values.parse_cell(name)
             )
             rows.append((taken_at, process))
+            undated.discard(cells[1])
         elif line.strip():
             messages.append(line.strip())
-    file: ParsedFile[GpuProcessRow] = ParsedFile(messages=tuple(messages[:MAX_MESSAGES]))
+            if comma and cells[1].startswith(nvidia_csv.UUID_PREFIXES):
+                undated.add(cells[1])
+    unreported = {} if is_outdated else dict.fromkeys(undated, NOT_REPORTED_WORDS)
+    file: ParsedFile[GpuProcessRow] = ParsedFile(messages=tuple(messages[:MAX_MESSAGES]), unreported=unreported)
     if not rows or is_outdated:
         return file
     newest, last = max(taken_at for taken_at, _ in rows), rows[-1][0]
@@ -151,9 +164,10 @@ def parse_legacy_processes(data: bytes, now: datetime | None, is_outdated: bool 
             sample[process.gpu_key, process.pid] = process
     # rows that have words in the place of a process; where these name no GPU, no process was reported
     hidden = {process.gpu_key.strip("[]") for process in sample.values() if nvidia_csv.is_csv_process_hidden(process)}
-    unreported = {gpu: NOT_REPORTED_WORDS for gpu in hidden if gpu.startswith(("GPU-", "MIG-"))}
+    named = [gpu for gpu in hidden if gpu.startswith(nvidia_csv.UUID_PREFIXES)]
+    unreported.update(dict.fromkeys(named, NOT_REPORTED_WORDS))
     shown = tuple(process for process in sample.values() if not nvidia_csv.is_csv_process_hidden(process))
-    if len(unreported) < len(hidden):
+    if len(named) < len(hidden):
         result = ToolResult("nvidia-smi", "nvidia", 0, file.messages, is_complete=False)
         file = replace(file, tool_results=(result,))
     return replace(file, rows=shown, unreported=unreported)

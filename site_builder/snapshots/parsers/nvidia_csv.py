@@ -135,6 +135,7 @@ def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -
     # nearly every row of a fleet has nothing but numbers there
     if not "".join(watched).replace("[N/A]", "").replace("N/A", "").replace(".", "").isdecimal():
         error = values.find_reading_error(zip(columns.watched_readings, watched))
+    errors = values.find_cell_errors(columns.names, row, has_brackets=True)
     # memory sizes and power limits prove nothing: they are also printed for a GPU that cannot be reached
     proofs = (readings["memory_used"], readings["utilization_gpu"], readings["temperature"])
     if error and not lost and proofs == (None, None, None):
@@ -149,11 +150,14 @@ def build_gpu_from_nvidia_csv(columns: NvidiaGpuColumns, row: tuple[str, ...]) -
         **readings,
         temperature_margin=health_columns.parse_health_temperature_margin(margin) if margin else None,
         bus_id=values.parse_cell(bus_id),
-        health=health_columns.parse_health_columns(columns.pick_health(cells), unread_fan, unread_power),
+        health=health_columns.parse_health_columns(
+            columns.pick_health(cells), unread_fan, errors.power or unread_power
+        ),
         lost=lost,
         columns=columns.names,
         cells=row,
         error=error.sentence if error else None,
+        other_error=None if error else errors.other,
         shared_memory=shared_memory,
     )
 

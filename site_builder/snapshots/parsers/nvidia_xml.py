@@ -305,6 +305,10 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     )
     if error and not gpu.error:
         gpu = gpu._replace(error=error.sentence)
+    errors = find_xml_errors(element)
+    if errors != values.NO_CELL_ERRORS:
+        health = gpu.health._replace(power_error=gpu.health.power_error or errors.power or None)
+        gpu = gpu._replace(other_error=gpu.other_error or errors.other, health=health)
     if len(children) < len(element):  # which of two is right is not known
         twice = [(reading, TWICE_WORDS) for tag, reading in WATCHED_ELEMENTS.items() if len(element.findall(tag)) > 1]
         error = values.find_reading_error(twice)
@@ -320,6 +324,14 @@ def build_gpu_from_xml(index: int, device: XmlDevice, driver: str) -> Gpu:
     if not lost_reason and gpu.uuid is None and gpu.name is None and not has_live_reading:
         lost_reason = NO_DATA_MESSAGE
     return gpu._replace(lost=lost_reason) if lost_reason else gpu
+
+
+def find_xml_errors(element: Element) -> values.CellErrors:
+    """Find the errors in elements, named by their paths, that are neither watched nor of users."""
+    children = [child for child in element if child.tag not in USER_TEXT_ELEMENTS and child.tag not in WATCHED_ELEMENTS]
+    leaves = [(child, leaf) for child in children for leaf in child.iter() if leaf.text]
+    paths = [child.tag if leaf is child else f"{child.tag}/{leaf.tag}" for child, leaf in leaves]
+    return values.find_cell_errors(paths, [leaf.text or "" for _, leaf in leaves])
 
 
 def list_xml_texts(elements: Iterable[Element]) -> Iterator[str]:
@@ -397,6 +409,7 @@ def build_xml_mig_instances(parent: Gpu, element: Element | None, log: XmlLog) -
             profile=profile,
             parent=parent,
             error=error.sentence if error else None,
+            other_error=find_xml_errors(device).other,
         )
         instances.append((parse_xml_instance_ids(device), instance))
     return instances
@@ -424,8 +437,7 @@ def parse_xml_device_processes(
         envelope.note_envelope_problem(log.problems, problem)
     for info in infos[:limit]:
         # like --query-compute-apps, leave out processes that only draw; old drivers print no type
-        kind = values.parse_cell(xml_value_to_csv_cell(info.findtext("type")))
-        if kind is not None and "C" not in kind.split("+"):
+        if (info.findtext("type") or "").strip() == "G":
             continue
         # a process whose instance is not known is on none of them, and then none of them is called free
         ids = parse_xml_instance_ids(info)

@@ -69,9 +69,9 @@ class RocmSmiOutput:
             for value in printed.values:  # {"card0": {…}, "system": {…}}
                 for key, entry in value.items() if isinstance(value, dict) else ():
                     if isinstance(entry, dict):
-                        self.add_facts(key, {str(label).rstrip(": ").lower(): fact for label, fact in entry.items()})
+                        self.add_facts(key, [(str(label).rstrip(": ").lower(), fact) for label, fact in entry.items()])
             for key, facts in text.facts.items():
-                self.add_facts(key, facts)
+                self.add_facts(key, facts.items())
             self.cards_by_pid.update(text.cards_by_pid)
             self.card_count_by_pid.update(text.card_count_by_pid)
             # what it prints instead of JSON where there is no process
@@ -85,16 +85,13 @@ class RocmSmiOutput:
                 self.has_process_list = True
         self.identities = amd_common.assign_amd_identities(self.facts_by_card, "hip id", "node id", ("unique id",))
 
-    def add_facts(self, key: str, new_facts: dict[str, object]) -> None:
-        """Add the facts about the system or a card; a missing value of a card replaces none that is known."""
+    def add_facts(self, key: str, new_facts: Iterable[tuple[str, object]]) -> None:
+        """Add the facts about the system or a card."""
         match = CARD_KEY.fullmatch(key)
         if key == SYSTEM:
             self.system_facts.update(new_facts)
         elif match and (int(match[1]) in self.facts_by_card or len(self.facts_by_card) < MAX_GPUS):
-            facts = self.facts_by_card.setdefault(int(match[1]), {})
-            for name, fact in new_facts.items():
-                if name not in facts or parse_amd_text(fact) is not None:
-                    facts[name] = fact
+            amd_common.merge_amd_facts(self.facts_by_card.setdefault(int(match[1]), {}), new_facts)
 
 
 class RocmSmiText:
@@ -158,12 +155,11 @@ class RocmSmiText:
                 if key == "device id":
                     match = DEVICE_ID.search(cell)
                     self.current_card[key] = match[0] if match else ""
-                elif key:
-                    self.current_card[key] = cell
-                elif LOST_WORDS.search(cell):
-                    self.current_card["message"] = cell
-        elif self.current_card is not None and line[:1] == " " and len(cells) == 1:
-            self.current_card["device name"] = cells[0]
+                    self.current_card[column] = cell
+                else:
+                    self.current_card[key or column] = cell
+        elif self.current_card is not None and line[:1] == " " and (len(cells) == 1 or LOST_WORDS.search(line)):
+            self.current_card["device name"] = " ".join(cells)
             self.current_card = None
         else:
             return False

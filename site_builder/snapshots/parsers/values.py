@@ -28,6 +28,19 @@ LOST_WORDS = re.compile(
     r"\blost\b|\b(?:requires?|needs?) (?:an? )?(?:gpu )?reset|\breset (?:is )?(?:required|needed)|f[ea]ll(?:en)? off",
     re.IGNORECASE,
 )
+# Words of an error in any other cell, most of which hold texts: those of NVML and of AMD's libraries, and whatever
+# calls itself an error. That a value is missing, or not for everybody, is none: healthy machines print it. In lower
+# case; each begins with a letter, not with \b, which makes the search thirty times as fast.
+ERROR_WORDS = re.compile(
+    r"err(?:or|!)|exception|fail(?:ed|ure)|time(?:d )?out|no data|unable to|invalid |insufficient (?!permissions)"
+    r"|initialized|interrupt request|in use by|blocked by|corrupted|mismatch|not (?:loaded|ready)"
+    r"|smi_status_(?!success|no_perm|permission|not_supported|not_yet_implemented|not_found)"
+)
+# Words that are no error in other cells. In CSV, any others with brackets are one: the next driver's new words too.
+HARMLESS_WORDS = NO_READING_WORDS | {"insufficient permissions"}
+NOT_AVAILABLE_CELL = "[n/a]"
+# Errors that are printed of GPUs that are well.
+HARMLESS_ERRORS = frozenset({("addressing_mode", "Unknown Error")})
 # The readings whose errors make the state of a GPU unknown.
 WATCHED_READINGS = ("memory", "use", "temperature")
 LETTER_PATTERN = re.compile(r"[A-Za-z!]")
@@ -57,6 +70,17 @@ class ReadingError(NamedTuple):
     @property
     def sentence(self) -> str:
         return f"its {self.readings} cannot be read: {self.words}"
+
+
+class CellErrors(NamedTuple):
+    """The words of the first error in a cell of the fan, and of power; a sentence about the first in any other."""
+
+    fan: str = ""
+    power: str = ""
+    other: str | None = None
+
+
+NO_CELL_ERRORS = CellErrors()
 
 
 def parse_cell(cell: str) -> str | None:
@@ -96,6 +120,27 @@ def find_reading_error(cells: Iterable[tuple[str, str]]) -> ReadingError | None:
         return None
     readings = [reading for reading in WATCHED_READINGS if reading in failed]
     return ReadingError(format_names(readings), failed[readings[0]])
+
+
+def find_cell_errors(names: Sequence[str], cells: Sequence[str], has_brackets: bool = False) -> CellErrors:
+    """Find the cells that report an error; `has_brackets` where words in the place of a value have brackets."""
+    joined = "\n".join(cells).lower()
+    is_bracketed = has_brackets and joined.count("[") > joined.count(NOT_AVAILABLE_CELL)
+    if not is_bracketed and not ERROR_WORDS.search(joined):  # as in nearly every row of a fleet
+        return NO_CELL_ERRORS
+    errors: dict[str, str] = {}
+    for name, cell in zip(names, map(str.strip, cells)):
+        words = clean_excerpt(cell.strip("[]"), MAX_ERROR_CHARACTERS)
+        is_error = ERROR_WORDS.search(cell.lower()) or (
+            is_bracketed and cell[:1] == "[" and words.lower() not in HARMLESS_WORDS
+        )
+        if not is_error or (name, words) in HARMLESS_ERRORS:
+            continue
+        if name.startswith("fan") or "power" in name:
+            errors.setdefault("fan" if name.startswith("fan") else "power", words)
+        else:
+            errors.setdefault("other", f"the driver reports an error in {name}: {words}")
+    return CellErrors(**errors)
 
 
 def parse_number(cell: str) -> float | None:
