@@ -14,7 +14,9 @@ ecc.errors.corrected.aggregate.total ecc.errors.uncorrected.aggregate.total
 remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure
 retired_pages.single_bit_ecc.count retired_pages.double_bit.count retired_pages.pending
 clocks_event_reasons.active|clocks_throttle_reasons.active gpu_recovery_action
-reset_status.reset_required reset_status.drain_and_reset_recommended'
+reset_status.reset_required reset_status.drain_and_reset_recommended
+fabric.state fabric.status fabric.health.summary fabric.health.bandwidth fabric.health.route_recovery_in_progress
+fabric.health.route_unhealthy fabric.health.access_timeout_recovery fabric.health.incorrect_configuration'
 # Fields that every driver of the last ten years knows, for drivers that do not list theirs.
 CORE_FIELDS=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,utilization.memory,temperature.gpu,power.draw,power.limit
 

@@ -11,7 +11,7 @@ function is_start_of(tag) { return index($0, "<" tag ">") == 1 && !index($0, "</
 BEGIN {
     # the first line has most of the bytes; the others are shown nowhere
     omitted = "supported_clocks processes compute_processes accounted_processes"
-    omitted = omitted " platformInfo inforom_version inforom_bbx_flush gpu_operation_mode driver_model ibmnpu encoder_stats fbc_stats fabric"
+    omitted = omitted " platformInfo inforom_version inforom_bbx_flush gpu_operation_mode driver_model ibmnpu encoder_stats fbc_stats"
     omitted = omitted " bar1_memory_usage cc_protected_memory_usage device_attributes aggregate_uncorrectable_sram_sources row_remapper_histogram"
     omitted = omitted " applications_clocks default_applications_clocks deferred_clocks max_customer_boost_clocks clock_policy clocks_event_reasons_counters"
     omitted = omitted " power_profiles gpu_memory_power_readings module_power_readings supported_gpu_target_temp capabilities"

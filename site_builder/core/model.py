@@ -90,6 +90,9 @@ class GpuHealth(NamedTuple):
     driver: str | None = None
     fan_error: str | None = None  # this and the next are the words in the place of a reading
     power_error: str | None = None
+    fabric_registration: str | None = None  # how far it has come in joining its NVLink fabric, if not to the end
+    fabric_faults: str | None = None  # what is wrong with that fabric
+    fabric_unknown: str | None = None  # what is reported of it in words that gpuboard does not know
 
 
 NO_HEALTH = GpuHealth()

@@ -18,8 +18,10 @@ from site_builder.snapshots.parsers.nvidia_xml import CLOCK_REASON_BITS
 LOST_CELL = "[GPU is lost]"
 FIELDS_OF_LOST_GPU = ("index", "uuid", "name", "pci.bus_id")
 NOT_AVAILABLE_CELL = "[N/A]"
-# Fields that differ on some GPUs: errors that were counted over their life, and a slot with but half of the lanes.
+# Fields that differ on some GPUs: errors that were counted over their life, a slot with but half of the lanes, and an
+# NVLink fabric with a link that has failed.
 ODD_FIELDS = {
+    ("atlas", 3): {"fabric.health.summary": "Limited Capacity", "fabric.health.bandwidth": "Degraded"},
     ("hydra", 5): {"ecc.errors.uncorrected.aggregate.total": "1", "remapped_rows.uncorrectable": "1"},
     ("lyra", 1): {"ecc.errors.corrected.aggregate.total": "214"},
     ("draco", 3): {"pcie.link.width.current": "8"},

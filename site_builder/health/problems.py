@@ -43,6 +43,8 @@ RECOVERY_ADVICE = (
 )
 # Exit codes of nvidia-smi that are about a GPU, where its messages do not say which.
 EXIT_CODE_KINDS = {8: "power-cable", 10: "interrupts", 14: "inforom", 15: "off-bus"}
+# Warnings about GPUs that no program can use, or perhaps none.
+AVOIDED_WARNING_KINDS = frozenset({"prohibited", "fabric-unknown"})
 # Fewer corrected errors since the driver was loaded are normal.
 MIN_CORRECTED_ERRORS = 1000
 # A fan may stop while a card is cool; such fans start at about 60 °C.
@@ -114,7 +116,7 @@ def classify_problem_message(message: str, default: str) -> str:
 
 def build_problem(kind: str, *values: object, severity: str = "", advice: str = "") -> GpuProblem:
     known = PROBLEM_KINDS[kind]
-    avoid = known.severity == CRITICAL or kind == "prohibited"  # no program can use it
+    avoid = known.severity == CRITICAL or kind in AVOIDED_WARNING_KINDS
     return GpuProblem(kind, severity or known.severity, known.what.format(*values), advice or known.advice, avoid)
 
 
@@ -178,6 +180,12 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
         problems.append(build_problem("repair-failed"))
     if health.is_repair_pending:
         problems.append(build_problem("repair-pending"))
+    if health.fabric_registration:
+        problems.append(build_problem("fabric-setup", health.fabric_registration))
+    if health.fabric_faults:
+        problems.append(build_problem("fabric", health.fabric_faults))
+    if health.fabric_unknown:
+        problems.append(build_problem("fabric-unknown", health.fabric_unknown))
     # idling and the power limit are not problems
     mask = health.clock_reasons or 0
     if mask & (gpu_health.HEAT_BIT | gpu_health.HARDWARE_HEAT_BIT):

@@ -34,7 +34,12 @@ GPU_FIELDS = (
     *("compute_mode", "ecc.errors.uncorrected.volatile.total"),
     # drivers from 570 on: what must be done to it
     "gpu_recovery_action",
+    # each driver knows as many of these as those before it, or more
+    *("fabric.state", "fabric.status", "fabric.health.bandwidth", "fabric.health.route_recovery_in_progress"),
+    *("fabric.health.route_unhealthy", "fabric.health.access_timeout_recovery"),
+    *("fabric.health.summary", "fabric.health.incorrect_configuration"),
 )
+FABRIC_PREFIX = "fabric."
 PROCESS_FIELDS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 UNKNOWN_FIELD = re.compile(rb'Field "([a-z_.]+)" is not a valid field to query')
 AMD_TOOLS = ("amd-smi", "rocm-smi")
@@ -78,9 +83,12 @@ class LocalNvidiaSmiQuery(LimitedProcess):
     def read_output(self) -> tuple[int, bytes]:
         """Return the exit code and the output; ask again without a field that an older driver does not know."""
         code, output = super().read_output()
-        unknown = UNKNOWN_FIELD.search(output)
-        fields = tuple(name for name in self.fields if unknown and name != unknown[1].decode())
-        if unknown and 0 < len(fields) < len(self.fields):
+        match = UNKNOWN_FIELD.search(output)
+        unknown = match[1].decode() if match else ""
+        fields = tuple(name for name in self.fields if name != unknown)
+        if unknown.startswith(FABRIC_PREFIX):  # of the fabric, none that came later
+            fields = self.fields[: self.fields.index(unknown)] if unknown in self.fields else ()
+        if 0 < len(fields) < len(self.fields):
             return LocalNvidiaSmiQuery(self.kind, fields).read_output()
         return code, output
 

@@ -310,6 +310,45 @@ def test_nobody_is_given_a_gpu_that_no_program_may_use(mode: str, is_prohibited:
     )
 
 
+# Its NVLink fabric
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "severity", "what"),
+    [
+        (
+            {"fabric.state": "In Progress"},
+            *("fabric-setup", "critical", "its NVLink fabric is not set up: In Progress"),
+        ),
+        (
+            {"fabric.health.bandwidth": "Degraded"},
+            *("fabric", "critical", "its NVLink fabric is unhealthy: bandwidth degraded"),
+        ),
+        (
+            {"fabric.status": "In Use"},
+            *("fabric", "critical", "its NVLink fabric is unhealthy: registration failed (In Use)"),
+        ),
+        (
+            {"fabric.state": "Parked"},
+            *("fabric-unknown", "warning", "its NVLink fabric is in an unknown state: fabric.state Parked"),
+        ),
+    ],
+)
+def test_a_gpu_whose_fabric_is_not_well_is_not_handed_out(
+    cells: dict[str, str], kind: str, severity: str, what: str
+) -> None:
+    healthy = {"fabric.state": "Completed", "fabric.status": "Success", "fabric.health.bandwidth": "Full"}
+    assert found(parse_health_cells({**WELL, **healthy}, temperature=45.0)) == ()
+    problem = only(parse_health_cells({**WELL, **healthy, **cells}, index=3, temperature=45.0))
+    assert (problem.kind, problem.severity, problem.what, problem.avoid) == (kind, severity, what, True)
+    assert "{" not in problem.advice
+
+
+def test_an_instance_has_the_fabric_of_its_gpu() -> None:
+    parent = parse_health_cells({**WELL, "fabric.state": "Not Started"}, temperature=45.0)
+    assert kinds(Gpu(0, "MIG-1", "A100", parent=parent)) == ["fabric-setup"]
+
+
 # What is said beside the rows
 
 INFOROM = "WARNING: infoROM is corrupted at gpu 0000:41:00.0"
@@ -393,6 +432,9 @@ RESET_COMMAND = format_problem_advice("{reset}", "nvidia")
 VALUES = {"link": ("4", "16"), "ecc-before": ("2 uncorrected ECC errors", ", none since the driver was loaded")}
 FIRST = {
     **dict.fromkeys(("lost", "off-bus", "power-cable", "interrupts", "recovery", "said", "power"), "…"),
+    "fabric-setup": "In Progress",
+    "fabric": "bandwidth degraded",
+    "fabric-unknown": "…",
     "unreadable": "its temperature cannot be read: …",
     "ecc-uncorrected": "2 uncorrected ECC errors",
     "heat": "",
@@ -468,6 +510,10 @@ REAL_PROBLEMS = {
     "525-rtx-a6000": {1: ["heat"]},
     "550-h100": {2: ["ecc-uncorrected"], 3: ["repair-pending"]},
     "570-rtx-5090": {1: ["recovery"]},
+    "580-gb300-fabric": {
+        **{1: ["fabric"], 2: ["fabric"], 3: ["fabric-setup"]},
+        **{4: ["unreadable", "fabric"], 5: ["fabric"], 6: ["fabric-unknown"]},
+    },
     "590-h200": {2: ["recovery"]},
     "595-rtx-pro-6000": {0: ["persistence"], 1: ["persistence"]},
 }

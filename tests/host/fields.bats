@@ -28,6 +28,17 @@ setup() {
     [ "$(columns)" = 'index, uuid, clocks_event_reasons.active' ]
 }
 
+@test "the NVLink fabric is asked for, as far as the driver knows it" {
+    known index uuid fabric.state fabric.status fabric.cliqueId
+    "$RUN_SH" tick 1
+    [ "$(columns)" = 'index, uuid, fabric.state, fabric.status' ]
+    rm "$SPOOL/fields"
+    machine 580-gb300-fabric
+    "$RUN_SH" tick 1
+    has "$SPOOL/gpus.csv" 'fabric.health.route_unhealthy, fabric.health.access_timeout_recovery, fabric.health.incorrect_configuration'
+    has "$SPOOL/gpus.csv" 'Completed, Success, Limited Capacity, Degraded, False, False, False, None'
+}
+
 @test "the driver is asked once for its fields" {
     for _ in 1 2 3; do "$RUN_SH" tick 1; done
     [ "$(asked_for_help)" = 1 ]

@@ -164,6 +164,16 @@ asked() { grep -c -- "$1" "$SMI/calls" || true; }
     has "$SPOOL/gpus.csv" '# part nvidia-xml rc=127'
 }
 
+@test "what is reported of the NVLink fabric leaves the host" {
+    machine 580-gb300-fabric
+    GPUBOARD_NVIDIA=xml "$RUN_SH" tick 1
+    GPUBOARD_NVIDIA=xml "$RUN_SH" tick 2
+    has "$SPOOL/gpus.csv" '<state>In Progress</state>'
+    has "$SPOOL/gpus.csv" '<bandwidth>Degraded</bandwidth>'
+    has "$SPOOL/gpus.csv" '<incorrect_configuration>Insufficient Nvlinks</incorrect_configuration>'
+    has_not "$SPOOL/processes.csv" '<bandwidth>'
+}
+
 awks() {
     local one
     for one in mawk gawk 'busybox awk' original-awk; do

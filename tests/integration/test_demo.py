@@ -146,7 +146,7 @@ def test_the_person_behind_a_container_of_root_is_reported(page: Path) -> None:
     assert {process["user"] for process in hosts_of(page)["vega"]["gpus"][0]["processes"]} == {"kavya"}
 
 
-def test_one_gpu_is_slowed_by_heat_and_one_is_lost(page: Path) -> None:
+def test_one_gpu_is_slowed_by_heat_one_is_lost_and_one_has_a_degraded_fabric(page: Path) -> None:
     kinds_by_gpu = {
         (host["name"], gpu["index"]): [problem["kind"] for problem in gpu["problems"] if problem["severity"] != "info"]
         for host in hosts_of(page).values()
@@ -154,6 +154,7 @@ def test_one_gpu_is_slowed_by_heat_and_one_is_lost(page: Path) -> None:
     }
     assert {where: kinds for where, kinds in kinds_by_gpu.items() if kinds} == {
         ("atlas", 2): ["heat"],
+        ("atlas", 3): ["fabric"],
         ("hydra", 5): ["off-bus"],
     }
 

@@ -7,7 +7,7 @@ Run it after a change, from the project's folder, and read what git shows:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Union
 from xml.sax.saxutils import escape
@@ -224,6 +224,8 @@ def build_gpu_tree(machine: Machine, number: int) -> Tree:
     application_clock = DEPRECATED if branch >= 590 else "1000 MHz"
     tree["applications_clocks"] = {"graphics_clock": application_clock, "mem_clock": application_clock}
     tree["max_clocks"] = clocks(word("clocks.max.sm"), "9001 MHz")
+    if branch >= 525:
+        tree["fabric"] = build_fabric_tree(branch, cells)
     tree["supported_clocks"] = {"supported_mem_clock": {"value": "9001 MHz", "supported_graphics_clock": "210 MHz"}}
     if branch < 340:
         infos: list[Tree] = [
@@ -235,6 +237,16 @@ def build_gpu_tree(machine: Machine, number: int) -> Tree:
         tree["processes"] = {"process_info": build_process_trees(machine, load)} if load.processes else "\n"
     tree["accounted_processes"] = "\n"
     return tree
+
+
+def build_fabric_tree(branch: int, cells: Mapping[str, str]) -> Tree:
+    tree: Tree = {"state": cells["fabric.state"], "status": cells["fabric.status"]}
+    if branch < 570:
+        return tree
+    names = ["bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery"]
+    names = ["summary", *names, "incorrect_configuration"] if branch >= 580 else names
+    health: Tree = {name: cells[f"fabric.health.{name}"] for name in names}
+    return {**tree, "cliqueId": "N/A", "clusterUuid": "N/A", "health": health}
 
 
 def build_mig_trees(load: Load) -> list[Tree]:

@@ -38,13 +38,25 @@ FIELDS = (
     *(("retired_pages.pending", "", 0, NEVER), ("clocks_event_reasons.active", "", 535, NEVER)),
     *(("clocks_throttle_reasons.active", "", 0, 535), ("gpu_recovery_action", "", 570, NEVER)),
     *(("reset_status.reset_required", "", 535, 590), ("reset_status.drain_and_reset_recommended", "", 535, 590)),
+    *(("fabric.state", "", 535, NEVER), ("fabric.status", "", 535, NEVER)),
+    *(("fabric.health.summary", "", 580, NEVER), ("fabric.health.bandwidth", "", 570, NEVER)),
+    *(("fabric.health.route_recovery_in_progress", "", 570, NEVER), ("fabric.health.route_unhealthy", "", 570, NEVER)),
+    *(("fabric.health.access_timeout_recovery", "", 570, NEVER),),
+    *(("fabric.health.incorrect_configuration", "", 580, NEVER),),
 )
+# What a GPU of a healthy fabric reports; before Blackwell it reports no health.
+FABRIC = {"fabric.state": "Completed", "fabric.status": "Success"}
+FABRIC_HEALTH = {
+    **{"fabric.health.summary": "Healthy", "fabric.health.bandwidth": "Full"},
+    **dict.fromkeys(("fabric.health.route_recovery_in_progress", "fabric.health.route_unhealthy"), "False"),
+    **{"fabric.health.access_timeout_recovery": "False", "fabric.health.incorrect_configuration": "None"},
+}
 # Fields that `--help-query-gpu` lists beside these, with the drivers as above.
 OTHER_FIELDS = (
     *(("timestamp", 0, NEVER), ("count", 0, NEVER), ("kmd_version", 595, NEVER), ("pci.domain", 0, NEVER)),
     *(("pcie.link.gen.max", 0, NEVER), ("pcie.link.gen.current", 535, NEVER), ("display_mode", 0, NEVER)),
     *(("power.management", 0, NEVER), ("power.default_limit", 0, NEVER), ("power.draw.average", 535, NEVER)),
-    *(("power.draw.instant", 535, NEVER), ("mig.mode.pending", 450, NEVER), ("fabric.state", 535, NEVER)),
+    *(("power.draw.instant", 535, NEVER), ("mig.mode.pending", 450, NEVER), ("fabric.cliqueId", 570, NEVER)),
     *(("clocks_event_reasons_counters.sw_power_cap", 575, NEVER), ("platform.module_id", 570, NEVER)),
 )
 ALIASES = {
@@ -69,6 +81,7 @@ class Card:
     has_fan: bool = False
     has_ecc: bool = True
     lanes: int = 16
+    fabric: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def age(self) -> int:
@@ -193,7 +206,7 @@ MACHINES = (
     Machine(
         "550-h100",
         "550.54",
-        Card("NVIDIA H100 80GB HBM3", "Hopper", 81559, 700),
+        Card("NVIDIA H100 80GB HBM3", "Hopper", 81559, 700, fabric=FABRIC),
         (
             IDLE,
             BUSY,
@@ -207,11 +220,35 @@ MACHINES = (
         Card("NVIDIA GeForce RTX 5090", "Blackwell", 32607, 575, True, False),
         (IDLE, Load(cells={"gpu_recovery_action": "Reset"})),
     ),
-    Machine("580-b200", "580.65", Card("NVIDIA B200", "Blackwell", 183359, 1000), (IDLE, BUSY)),
+    Machine("580-b200", "580.65", Card("NVIDIA B200", "Blackwell", 183359, 1000, fabric=FABRIC), (IDLE, BUSY)),
+    Machine(
+        "580-gb300-fabric",
+        "580.173",
+        Card("NVIDIA GB300", "Blackwell", 284208, 1400, fabric={**FABRIC, **FABRIC_HEALTH}),
+        (
+            IDLE,
+            Load(cells={"fabric.health.summary": "Limited Capacity", "fabric.health.bandwidth": "Degraded"}),
+            Load(
+                cells={
+                    "fabric.health.summary": "Unhealthy",
+                    "fabric.health.incorrect_configuration": "Insufficient Nvlinks",
+                }
+            ),
+            Load(cells={"fabric.state": "In Progress", "fabric.status": "N/A", **dict.fromkeys(FABRIC_HEALTH, "N/A")}),
+            Load(cells={"fabric.status": "Insufficient Resources"}),
+            Load(
+                used=4100,
+                use=97,
+                processes=(python(4242, 4090),),
+                cells={"fabric.health.summary": "Unhealthy", "fabric.health.route_unhealthy": "True"},
+            ),
+            Load(cells={"fabric.health.summary": "Tired"}),
+        ),
+    ),
     Machine(
         "590-h200",
         "590.48",
-        Card("NVIDIA H200", "Hopper", 143771, 700),
+        Card("NVIDIA H200", "Hopper", 143771, 700, fabric=FABRIC),
         (IDLE, BUSY, Load(cells={"gpu_recovery_action": "Drain and Reset"})),
     ),
     Machine(
@@ -249,7 +286,7 @@ MACHINES = (
     Machine(
         "590-h100-mig",
         "590.48",
-        Card("NVIDIA H100 80GB HBM3", "Hopper", 81559, 700),
+        Card("NVIDIA H100 80GB HBM3", "Hopper", 81559, 700, fabric=FABRIC),
         (
             Load(
                 used=11120,
@@ -369,6 +406,8 @@ def cells_of(machine: Machine, number: int) -> dict[str, str]:
         "gpu_recovery_action": "None",
         "reset_status.reset_required": "No" if machine.branch < 570 else f"[{DEPRECATED}]",
         "reset_status.drain_and_reset_recommended": "No" if machine.branch < 570 else f"[{DEPRECATED}]",
+        **dict.fromkeys((*FABRIC, *FABRIC_HEALTH), "N/A"),
+        **card.fabric,
     }
     changed = {name: cell or missing for name, cell in load.cells.items()}
     if machine.branch < 570:

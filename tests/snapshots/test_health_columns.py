@@ -8,7 +8,7 @@ import pytest
 
 from site_builder.core.model import GpuHealth, MemoryErrorCounts
 from site_builder.snapshots.parsers import health_columns
-from site_builder.snapshots.parsers.health_columns import COUNT_COLUMNS, HEALTH_COLUMNS
+from site_builder.snapshots.parsers.health_columns import COUNT_COLUMNS, FABRIC_GOOD_WORDS, HEALTH_COLUMNS
 
 
 def health_of(unread_fan: str = "", unread_power: str = "", **cells: str) -> GpuHealth:
@@ -160,3 +160,66 @@ def test_a_long_row_is_cut_cell_by_cell() -> None:
 )
 def test_a_margin_of_temperature_may_be_below_0(cell: str, expected: float | None) -> None:
     assert health_columns.parse_health_temperature_margin(cell) == expected
+
+
+# The NVLink fabric
+
+
+def fabric_of(**cells: str) -> tuple[str | None, str | None, str | None]:
+    """Parse cells by the last words of their columns: how far the registration has come, faults, what is unknown."""
+    names = {name.rpartition(".")[2]: name.replace(".", "_") for name in FABRIC_GOOD_WORDS}
+    health = health_of(**{names[name]: cell for name, cell in cells.items()})
+    return health.fabric_registration, health.fabric_faults, health.fabric_unknown
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {name.rpartition(".")[2]: word.capitalize() for name, word in FABRIC_GOOD_WORDS.items()},
+        {"state": "N/A", "status": "N/A"},
+        {"state": "Not Supported", "status": "[Not Supported]", "summary": "Not Supported"},
+        {"state": "Completed", "status": "Success"},
+        {"state": "[Insufficient Permissions]", "status": "Insufficient Permissions"},
+        {"state": "[Function Not Found]", "summary": "[Requested functionality has been deprecated]", "bandwidth": ""},
+    ],
+)
+def test_a_fabric_that_is_well_or_that_there_is_none_of_is_no_problem(cells: dict[str, str]) -> None:
+    assert fabric_of(**cells) == (None, None, None)
+
+
+@pytest.mark.parametrize("word", ["In Progress", "Not Started", "[In Progress]"])
+def test_a_gpu_that_is_being_registered_with_its_fabric_is_not_set_up(word: str) -> None:
+    assert fabric_of(state=word) == (word.strip("[]"), None, None)
+    assert fabric_of(state=word, status="Unknown Error") == (word.strip("[]"), None, None)  # it is not yet valid
+
+
+@pytest.mark.parametrize(
+    ("cells", "faults"),
+    [
+        ({"status": "Insufficient Resources"}, "registration failed (Insufficient Resources)"),
+        ({"summary": "Unhealthy"}, "reported as Unhealthy"),
+        ({"summary": "Limited Capacity"}, "reported as Limited Capacity"),
+        ({"summary": "Limited Capacity", "bandwidth": "Degraded"}, "bandwidth degraded"),
+        ({"route_recovery_in_progress": "True"}, "route recovery in progress"),
+        ({"summary": "Unhealthy", "route_unhealthy": "True"}, "route unhealthy"),
+        ({"access_timeout_recovery": "TRUE"}, "recovery from an access timeout"),
+        ({"incorrect_configuration": "No Partition"}, "incorrect configuration (No Partition)"),
+        (
+            {"bandwidth": "Degraded", "route_unhealthy": "True", "incorrect_configuration": "Invalid Location"},
+            "bandwidth degraded, route unhealthy and incorrect configuration (Invalid Location)",
+        ),
+        ({"incorrect_configuration": "x" * 100}, f"incorrect configuration ({'x' * 40})"),
+    ],
+)
+def test_the_faults_of_a_fabric_are_named(cells: dict[str, str], faults: str) -> None:
+    assert fabric_of(state="Completed", **cells) == (None, faults, None)
+
+
+def test_faults_are_named_beside_a_registration_that_goes_on() -> None:
+    assert fabric_of(state="In Progress", bandwidth="Degraded") == ("In Progress", "bandwidth degraded", None)
+
+
+@pytest.mark.parametrize("name", ["state", "summary", "bandwidth", "route_unhealthy", "access_timeout_recovery"])
+def test_what_is_reported_of_a_fabric_in_unknown_words_is_kept(name: str) -> None:
+    column = next(column for column in FABRIC_GOOD_WORDS if column.endswith(f".{name}"))
+    assert fabric_of(**{name: "Tired"}) == (None, None, f"{column} Tired")

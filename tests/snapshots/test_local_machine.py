@@ -91,3 +91,16 @@ def test_the_memory_of_this_machine(
     data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
     assert data.facts
     assert (data.facts.rows[0].memory_total, data.facts.rows[0].memory_available) == memory
+
+
+def test_of_a_driver_that_knows_fewer_fields_as_much_is_asked_as_it_knows(own: OwnGpus) -> None:
+    known = [*local_machine.GPU_FIELDS[: local_machine.GPU_FIELDS.index("gpu_recovery_action")], "fabric.state"]
+    known.append("fabric.status")
+    (own.smi / "fields").write_text("\n".join(known) + "\n")
+    header = "index, uuid, name, memory.used, mig.mode.current, fabric.state, fabric.status\n"
+    (own.smi / "table").write_text(f"{header}0, GPU-1, NVIDIA H100 80GB HBM3, 43, Disabled, In Progress, N/A\n")
+    data = local_machine.read_local_machine(local_machine.start_local_queries(), "here", 1_700_000_000, own.proc)
+    assert data.gpus
+    assert [gpu_row.health.fabric_registration for gpu_row in data.gpus.rows] == ["In Progress"]
+    asked = [call for call in (own.smi / "calls").read_text().splitlines() if "--query-gpu" in call]
+    assert len(asked) == 3, asked  # without the recovery action, then without all that is known of newer fabrics

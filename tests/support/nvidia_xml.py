@@ -27,6 +27,8 @@ SECTIONS = {
     "Module Power Readings": "module_power_readings",
     "Clocks": "clocks",
     "Max Clocks": "max_clocks",
+    "Fabric": "fabric",
+    "Fabric/Health": "fabric/health",
 }
 ECC = {
     "SRAM Correctable": "sram_correctable",
@@ -103,6 +105,15 @@ LINES = {
     "module_power_readings": POWER,
     "clocks": CLOCKS,
     "max_clocks": CLOCKS,
+    "fabric": {"State": "state", "Status": "status"},
+    "fabric/health": {
+        "Summary": "summary",
+        "Bandwidth": "bandwidth",
+        "Route Recovery in progress": "route_recovery_in_progress",
+        "Route Unhealthy": "route_unhealthy",
+        "Access Timeout Recovery": "access_timeout_recovery",
+        "Incorrect Configuration": "incorrect_configuration",
+    },
 }
 MIG_LINES = {
     "Index": "index",

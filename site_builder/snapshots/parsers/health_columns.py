@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
+from site_builder.core.formatting import format_names
 from site_builder.core.model import GpuHealth, MemoryErrorCounts
+from site_builder.core.terminal_text import clean_excerpt
 from site_builder.snapshots.parsers import values
 
 # In the order of MemoryErrorCounts.
@@ -22,7 +25,31 @@ STATE_COLUMNS = (
     *("pstate", "persistence_mode", "compute_mode", "mig.mode.current"),
     *("driver_version", "kmd_version"),
 )
-HEALTH_COLUMNS = (*COUNT_COLUMNS, *STATE_COLUMNS)
+# The NVLink fabric, with the word for one that is well; nearly all GPUs report none.
+FABRIC_GOOD_WORDS = {
+    "fabric.state": "completed",
+    "fabric.status": "success",
+    "fabric.health.summary": "healthy",
+    "fabric.health.bandwidth": "full",
+    "fabric.health.route_recovery_in_progress": "false",
+    "fabric.health.route_unhealthy": "false",
+    "fabric.health.access_timeout_recovery": "false",
+    "fabric.health.incorrect_configuration": "none",
+}
+# What a word says is wrong; an empty word is any other.
+FABRIC_FAULTS = {
+    ("fabric.health.bandwidth", "degraded"): "bandwidth degraded",
+    ("fabric.health.route_recovery_in_progress", "true"): "route recovery in progress",
+    ("fabric.health.route_unhealthy", "true"): "route unhealthy",
+    ("fabric.health.access_timeout_recovery", "true"): "recovery from an access timeout",
+    ("fabric.health.incorrect_configuration", ""): "incorrect configuration ({})",
+    ("fabric.status", ""): "registration failed ({})",
+    ("fabric.health.summary", "unhealthy"): "reported as {}",
+    ("fabric.health.summary", "limited capacity"): "reported as {}",
+}
+UNREGISTERED_WORDS = frozenset({"in progress", "not started"})
+HEALTH_COLUMNS = (*COUNT_COLUMNS, *STATE_COLUMNS, *FABRIC_GOOD_WORDS)
+MAX_FABRIC_WORD_CHARACTERS = 40
 # Longer cells are cut: a hostile file must not fill the caches.
 MAX_CELL_CHARACTERS, MAX_ROW_CHARACTERS = 80, 400
 MAX_MASK_CHARACTERS = 18
@@ -53,6 +80,7 @@ def parse_health_cells(cells: tuple[str, ...], unread_fan: str, unread_power: st
         action = None
     masks = (texts["clocks_event_reasons.active"], texts["clocks_throttle_reasons.active"])  # its new and its old name
     pstate = texts["pstate"]
+    fabric_registration, fabric_faults, fabric_unknown = parse_fabric_health(texts)
     return GpuHealth(
         error_counts=MemoryErrorCounts(*[None if count is None else int(count) for count in counts]),
         is_repair_pending=is_retiring if is_remapping is None else is_remapping or bool(is_retiring),
@@ -69,7 +97,33 @@ def parse_health_cells(cells: tuple[str, ...], unread_fan: str, unread_power: st
         driver=values.parse_cell(texts["driver_version"]) or values.parse_cell(texts["kmd_version"]),
         fan_error=parse_health_reading_failure(unread_fan),
         power_error=parse_health_reading_failure(unread_power),
+        fabric_registration=fabric_registration,
+        fabric_faults=fabric_faults,
+        fabric_unknown=fabric_unknown,
     )
+
+
+def parse_fabric_health(texts: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+    """Return how far the registration has come if not to its end, the faults, and what is not understood."""
+    registration, unknown = None, []
+    faults: dict[str, str] = {}
+    for column, good_word in FABRIC_GOOD_WORDS.items():
+        word = texts[column].strip("[] ").lower()
+        printed = clean_excerpt(texts[column].strip("[] "), MAX_FABRIC_WORD_CHARACTERS)
+        if word in {good_word, PERMISSION_WORDS} or word in values.NO_READING_WORDS:
+            continue
+        fault = FABRIC_FAULTS.get((column, word)) or FABRIC_FAULTS.get((column, ""))
+        if column == "fabric.state" and word in UNREGISTERED_WORDS:
+            registration = printed
+        elif fault:
+            faults[column] = fault.format(printed)
+        else:
+            unknown.append(f"{column} {printed}")
+    if registration:
+        faults.pop("fabric.status", None)  # it is valid once the state is Completed
+    if len(faults) > 1:
+        faults.pop("fabric.health.summary", None)  # the others say why
+    return registration, format_names([*faults.values()]) or None, format_names(unknown) or None
 
 
 def parse_health_boolean(cell: str) -> bool | None:

@@ -30,10 +30,12 @@ LOST_WORDS = re.compile(
 )
 # Words of an error in any other cell, most of which hold texts: those of NVML and of AMD's libraries, and whatever
 # calls itself an error. That a value is missing, or not for everybody, is none: healthy machines print it. In lower
-# case; each begins with a letter, not with \b, which makes the search thirty times as fast.
+# case; each begins with a letter, not with \b, which makes the search thirty times as fast. Insufficient NVLinks and an
+# invalid location are faults of a fabric that the driver knows well.
 ERROR_WORDS = re.compile(
-    r"err(?:or|!)|exception|fail(?:ed|ure)|time(?:d )?out|no data|unable to|invalid |insufficient (?!permissions)"
-    r"|initialized|interrupt request|in use by|blocked by|corrupted|mismatch|not (?:loaded|ready)"
+    r"err(?:or|!)|exception|fail(?:ed|ure)|time(?:d )?out|no data|unable to|initialized"
+    r"|invalid (?!location)|insufficient (?!permissions|nvlinks)|interrupt request|in use by|blocked by|corrupted"
+    r"|mismatch|not (?:loaded|ready)"
     r"|smi_status_(?!success|no_perm|permission|not_supported|not_yet_implemented|not_found)"
 )
 # Words that are no error in other cells. In CSV, any others with brackets are one: the next driver's new words too.
