@@ -45,6 +45,7 @@ RECOVERY_ADVICE = (
 EXIT_CODE_KINDS = {8: "power-cable", 10: "interrupts", 14: "inforom", 15: "off-bus"}
 # Warnings about GPUs that no program can use, or perhaps none.
 AVOIDED_WARNING_KINDS = frozenset({"prohibited", "fabric-unknown"})
+FABRIC_KINDS = frozenset({"fabric-setup", "fabric", "fabric-unknown"})
 # Fewer corrected errors since the driver was loaded are normal.
 MIN_CORRECTED_ERRORS = 1000
 # A fan may stop while a card is cool; such fans start at about 60 °C.
@@ -74,6 +75,8 @@ class ProblemFinder:
         gpu = row.parent or row
         health = gpu.health
         common_problems = find_common_problems(health, self.query_ms if gpu.vendor == "nvidia" else 0)
+        if gpu.lost:  # its cells say nothing of the fabric
+            common_problems = tuple([problem for problem in common_problems if problem.kind not in FABRIC_KINDS])
         overheating = gpu_health.find_gpu_overheating(gpu)
         is_fan_odd = gpu.fan_speed == 0 or health.fan_error
         error = row.error or gpu.error or row.other_error or gpu.other_error

@@ -344,6 +344,13 @@ def test_a_gpu_whose_fabric_is_not_well_is_not_handed_out(
     assert "{" not in problem.advice
 
 
+@pytest.mark.parametrize("words", ["GPU is lost", "Unknown Error"])
+def test_nothing_is_said_of_the_fabric_of_a_gpu_that_cannot_be_reached(words: str) -> None:
+    cells = {"fabric.state": f"[{words}]", "fabric.status": f"[{words}]"}
+    (problem,) = found(parse_health_cells({**WELL, **cells}, lost=words))
+    assert problem.kind in {"off-bus", "lost"}
+
+
 def test_an_instance_has_the_fabric_of_its_gpu() -> None:
     parent = parse_health_cells({**WELL, "fabric.state": "Not Started"}, temperature=45.0)
     assert kinds(Gpu(0, "MIG-1", "A100", parent=parent)) == ["fabric-setup"]
