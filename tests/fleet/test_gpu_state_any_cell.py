@@ -147,6 +147,7 @@ def decide_processes(form: str, gpus: bytes, processes: bytes) -> HostStatus:
     return decide(host_data(parsed_gpus, gpu_tools.parse_processes_of_tools(snapshot("processes", processes))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", PROCESS_ANSWERS)
 def test_an_error_in_any_cell_about_a_process_is_never_a_free_gpu(form: str) -> None:
     gpus, text, cell_form = PROCESS_ANSWERS[form]
