@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 CSV = {
-    **dict.fromkeys(list_queried_fields(), "0"),
+    **{name: "N/A" if name.startswith("fabric.") else "0" for name in list_queried_fields()},
     **{"index": "0", "uuid": "GPU-1", "name": "NVIDIA A100-SXM4-80GB", "pci.bus_id": "00000000:01:00.0"},
     **{"memory.total": "81920", "memory.used": "4", "memory.free": "81916", "temperature.gpu": "41"},
     **{"driver_version": "550.54", "pstate": "P0", "power.limit": "400.00", "compute_mode": "Default"},
@@ -56,6 +56,7 @@ XML = {
     **{"utilization/gpu_util": "0 %", "utilization/memory_util": "0 %", "utilization/encoder_util": "0 %"},
     **{"temperature/gpu_temp": "41 C", "temperature/gpu_temp_max_threshold": "95 C", "temperature/memory_temp": "N/A"},
     **{"gpu_power_readings/power_draw": "60 W", "ecc_mode/current_ecc": "Enabled", "fabric/state": "N/A"},
+    "ecc_mode/pending_ecc": "Enabled",
 }
 MIG_XML = {
     **{name: text for name, text in XML.items() if not name.startswith("utilization")},
@@ -289,7 +290,7 @@ def test_an_error_word_in_other_cells_of_amd_is_a_warning(cell: str, kind: str) 
         ("nvidia-smi csv", "ecc.mode.current", "ecc.mode.current"),
         ("nvidia-smi xml", "vbios_version", "vbios_version"),
         ("nvidia-smi xml", "ecc_mode/current_ecc", "ecc.mode.current"),
-        ("nvidia-smi xml, MIG", "fabric/state", "fabric/state"),
+        ("nvidia-smi xml, MIG", "ecc_mode/pending_ecc", "ecc_mode/pending_ecc"),
         ("amd-smi json", "ecc/total_correctable_count", "ecc.total_correctable_count"),
         ("rocm-smi text", "Serial Number", "serial number"),
         ("rocm-smi table", "Perf", "Perf"),
