@@ -288,14 +288,14 @@ def test_a_viewer_in_another_zone_sees_their_own_days_and_times(browser: Browser
         columns = read_columns(page)
         assert len(columns) == 15
         assert [tuple(column) for column in columns[:3]] == [
-            ("Mon 16 Nov", 0, 16),
+            ("Mon 16", 0, 16),
             ("Tue 17", 16, 40),
             ("Wed 18", 40, 64),
         ]
-        assert tuple(columns[-1]) == ("Mon 30", 328, 336)
+        assert tuple(columns[-1]) == ("", 328, 336)
         names = page.locator("symbol text.weekend").all_text_contents()
         assert names == ["Sat 21", "Sun 22", "Sat 28", "Sun 29"]
-        assert page.locator("symbol text.today").all_text_contents() == ["Mon 16 Nov"]
+        assert page.locator("symbol text.today").all_text_contents() == ["Mon 16"]
         assert days_of(bars_by_text["carol demo"][0]) == [1, 3]  # the picture is of the same two weeks
         titles = page.locator("#atlas .one title").all_text_contents()
         assert titles[0] == "until Sat 21 Nov 02:00 (lab: Fri 18:00) · atlas:0,1 · alice · ICML run"
@@ -312,7 +312,7 @@ def test_days_begin_at_midnight_also_where_clocks_differ_by_half_hours(browser: 
     with opened(browser, site, timezone_id="America/St_Johns") as page:
         columns = read_columns(page)
         assert [tuple(column) for column in columns[:3]] == [
-            ("Sun 15", 0, 4.5),
+            ("", 0, 4.5),
             ("Mon 16 Nov", 4.5, 28.5),
             ("Tue 17", 28.5, 52.5),
         ]

@@ -57,6 +57,13 @@ function showTimes(element) {
   }
 }
 
+// Name a day in its column, as far as there is room for it; with the month where that is new.
+function nameDay(day, lengthMs, isFirst) {
+  const hours = lengthMs / 3600_000;
+  if (hours < 12) return "";
+  return hours >= 23 && (isFirst || day.getDate() === 1) ? formatDay(day) : formatDay(day).slice(0, -4);
+}
+
 // Draw the viewer's days over the two weeks of the lab, of which the first and the last may be cut.
 function drawDays(first, last) {
   const symbol = document.getElementById("_days");
@@ -72,13 +79,12 @@ function drawDays(first, last) {
   for (let start = first; start < last;) {
     const day = new Date(start);
     const end = Math.min(last, new Date(day.getFullYear(), day.getMonth(), day.getDate() + 1).getTime());
-    const isMidnight = day.getHours() + day.getMinutes() === 0;
     const isToday = day.toDateString() === today;
     const kind = [isToday && "today", day.getDay() % 6 === 0 && "weekend"].filter(Boolean).join(" ");
     const [ground, name] = [rect, label].map((element) => place(element.cloneNode(true), start, end));
     ground.setAttribute("class", `day ${kind}`);
     name.firstElementChild.setAttribute("class", kind);
-    name.firstElementChild.textContent = isToday || day.getDate() === 1 || (start === first && isMidnight) ? formatDay(day) : formatDay(day).slice(0, -4);
+    name.firstElementChild.textContent = nameDay(day, end - start, isToday || start === first);
     parts.push(ground, name);
     start = end;
   }
