@@ -53,7 +53,7 @@ async function load() {
     caller = response;
     if (said.textContent === FAILED) showStatus(said, "");
     show();
-  } else if (page.own && !section.hasAttribute("aria-busy")) showStatus(said, FAILED);
+  } else if (page.own && !said.textContent) showStatus(said, FAILED);
 }
 
 // Return when a booking ends, in seconds; of one that repeats, its time now.
@@ -73,7 +73,7 @@ function show() {
     if (hadFocus) section.focus();
   }
   more.hidden = own.length <= MAX_SHOWN;
-  more.textContent = `${own.length - MAX_SHOWN} more`;
+  if (!more.hidden) more.textContent = `${own.length - MAX_SHOWN} more`;
   updateRoom();
 }
 
@@ -96,16 +96,16 @@ async function sendRequest(request) {
     const undo = answer.change && request.do === "release" && createButton("Undo", ({ detail }) => {
       if (!detail || performance.now() - reportedAt > REPEAT_DELAY_MS) sendRequest({ do: "undo", undoes: answer.change });
     });
-    caller.bookings = caller.bookings.filter(({ id }) => id !== request.id); // should they not be loaded
-    await load();
+    caller.bookings = caller.bookings.filter(({ id, host }) => id !== request.id || host !== request.host);
+    show();
     report(describeAnswer(answer), "good", [], undo);
     (undo || section).focus();
     refresh(); // shows it on the board too
   } catch (error) {
-    await load();
     report(error.message, "bad");
   } finally {
     section.removeAttribute("aria-busy");
+    load();
   }
 }
 
