@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,8 +41,9 @@ class LimitedProcess:
             self.process = subprocess.Popen(command, stdin=devnull, stdout=pipe, stderr=pipe, start_new_session=True)
         except FileNotFoundError:
             self.failed_exit_code = EXIT_MISSING
-        except OSError:
-            self.failed_exit_code = EXIT_NOT_STARTED
+        except OSError:  # also where the program is missing and a folder of PATH is closed to us
+            exists = shutil.which(self.command[0], os.F_OK)
+            self.failed_exit_code = EXIT_NOT_STARTED if exists else EXIT_MISSING
 
     def read_output(self) -> tuple[int, bytes]:
         """Return the exit code and all output; kill a process that hangs, or leave it if it cannot be killed."""

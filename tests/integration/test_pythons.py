@@ -35,7 +35,7 @@ def found() -> dict[str, str]:
     """The Pythons that are here, by their version; a name may lead to another one than it says."""
     pythons = {}
     for minor in MINORS:
-        kept = [str(path) for path in PYENV.glob(f"3.{minor}.*/bin/python3")]
+        kept = [str(path) for path in PYENV.glob(f"3.{minor}.*/bin/python3")] if os.access(PYENV, os.R_OK) else []
         for path in filter(None, [*kept, shutil.which(f"python3.{minor}")]):
             version_output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
             if version_output.startswith(f"Python 3.{minor}."):
