@@ -23,6 +23,8 @@ LIB=$HERE/lib
 . "$LIB/loops.sh"
 # shellcheck source=scripts/lib/doctor.sh
 . "$LIB/doctor.sh"
+# shellcheck source=scripts/lib/xid.sh
+. "$LIB/xid.sh"
 # shellcheck source=scripts/lib/doctor_nvidia.sh
 . "$LIB/doctor_nvidia.sh"
 # shellcheck source=scripts/lib/doctor_amd.sh
@@ -41,7 +43,7 @@ LIB=$HERE/lib
 # The checks in their order: a group, then its checks. The function of a check is inspect_NAME, with _ for -.
 CHECKS='
 settings: settings name tools
-driver: hung driver gpus persistence amd
+driver: hung driver gpus persistence amd kernel-log
 host: hidepid spool
 start: cron-daemon cron-allowed crontab linger loops
 push: dest folder ssh-key ssh consul clock push'

@@ -95,3 +95,26 @@ inspect_persistence() {
         report_skip 'this driver does not report its persistence mode'
     fi
 }
+
+# inspect_kernel_log: whether this user may read Xid errors; the board does without them.
+inspect_kernel_log() {
+    if ! command -v nvidia-smi >/dev/null; then
+        report_not_applicable 'nvidia-smi is not installed'
+        return
+    fi
+    run_with_timeout dmesg
+    if [ "$rc" = 0 ]; then
+        report_pass 'Xid errors are read with dmesg'
+        return
+    fi
+    advice='as root: sysctl kernel.dmesg_restrict=0'
+    if command -v journalctl >/dev/null; then
+        run_with_timeout journalctl --no-pager -n 1 _TRANSPORT=kernel
+        if [ "$rc" = 0 ] && ! is_journal_hidden "$err"; then
+            report_pass 'Xid errors are read with journalctl'
+            return
+        fi
+        advice="as root: usermod -aG systemd-journal $(id -un); then gpu-check.sh kill, so that cron starts the loops anew"
+    fi
+    report_skip "this user may not read the kernel log, so the board shows no Xid errors of the GPUs; $advice"
+}

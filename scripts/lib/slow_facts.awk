@@ -1,4 +1,4 @@
-# Print the facts of host.txt that change slowly, as key=value, from the output of df, ip and du, and from /proc and /sys.
+# Print the facts of host.txt that change slowly, as key=value, from the output of df, ip, du and xid.awk, and from /proc and /sys.
 
 # count_cpus: return the number of online CPUs, by /proc/stat.
 function count_cpus(    line, sum) {
@@ -11,6 +11,7 @@ BEGIN {
     print_value("cpus", count_cpus())
     print_value("kernel", read_first_line(proc "/sys/kernel/osrelease"))
     print_value("collector", collector)
+    print_value("kernel_log", kernel_log)
     # with hidepid, processes of other people have no user and no command: the page says why
     while ((getline line < (proc "/mounts")) > 0)
         if (line ~ /^[^ ]+ \/proc proc / && match(line, /hidepid=[^, ]+/) && substr(line, RSTART + 8, 1) != "0" && substr(line, RSTART + 8, 3) != "off")
@@ -38,3 +39,5 @@ stage == "disk_use" && /^[0-9]/ {
     sub(/[ \t]+/, " ")
     print_value("disk_use", substr($0, 1, 300))
 }
+
+stage == "xids" && /^xid=/

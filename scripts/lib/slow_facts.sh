@@ -1,5 +1,7 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # up is set, query_all used by the script that reads this one
-# Facts of the host that change slowly, read once a minute and kept in the spool as lines of host.txt: disks, addresses, disk use by person.
+# Facts of the host that change slowly, read once a minute and kept in the spool as lines of host.txt: disks, addresses, disk use by person, Xid errors.
+# shellcheck source=scripts/lib/xid.sh
+. "$LIB/xid.sh"
 
 # update_slow_facts: read them if a minute has passed, and set query_all to 1 then. Errors stay in minute.err until the next time.
 update_slow_facts() {
@@ -22,8 +24,11 @@ update_slow_facts() {
     else
         : >"$NEW/disk_use"
     fi
-    awk -v proc="$PROC" -v collector="$GPUBOARD_VERSION" -f "$LIB/key_value.awk" -f "$LIB/slow_facts.awk" stage=disks "$NEW/disks" stage=addresses "$NEW/addresses" \
-        stage=disk_use "$NEW/disk_use" >"$NEW/minute" && mv -f "$NEW/minute" "$SPOOL/minute"
+    update_xids
+    xids=$SPOOL/xids
+    if [ -z "$kernel_log" ] || [ ! -r "$xids" ]; then xids=/dev/null; fi
+    awk -v proc="$PROC" -v collector="$GPUBOARD_VERSION" -v kernel_log="$kernel_log" -f "$LIB/key_value.awk" -f "$LIB/slow_facts.awk" \
+        stage=disks "$NEW/disks" stage=addresses "$NEW/addresses" stage=disk_use "$NEW/disk_use" stage=xids "$xids" >"$NEW/minute" && mv -f "$NEW/minute" "$SPOOL/minute"
 }
 
 # store_answer FILE NAME COMMAND...: write its output to NEW/FILE; NAME is the name in messages if it hangs.

@@ -57,13 +57,13 @@ start_loops() {
     start_loops
     examine gpu1
     [ "$code" = 0 ]
-    for id in settings name tools hung driver gpus persistence hidepid spool cron-daemon cron-allowed crontab loops dest folder clock push; do finds pass "$id" ''; done
+    for id in settings name tools hung driver gpus persistence kernel-log hidepid spool cron-daemon cron-allowed crontab loops dest folder clock push; do finds pass "$id" ''; done
     for id in amd linger ssh-key ssh consul; do finds skip "$id" ''; done
     finds pass driver 'driver 590.48.01 answers in [0-9.]* s'
     finds pass gpus '2 GPUs answer'
     run "$DOCTOR" gpu1
     [ "$status" = 0 ]
-    [[ $output == *'17 pass, 0 warn, 0 fail, 5 skip' ]]
+    [[ $output == *'18 pass, 0 warn, 0 fail, 5 skip' ]]
     [[ $output != *linger* ]] # checks that do not apply are shown only with --verbose
     [ "$(printf '%s\n' "$output" | awk '{print length($0)}' | sort -n | tail -n 1)" -le 80 ]
     run "$DOCTOR" --verbose gpu1
@@ -129,6 +129,21 @@ start_loops() {
     finds fail hung 'nvidia-smi (pid 99) has been hanging in the driver for [0-9]* s'
     finds skip driver 'not checked: see the check hung'
     [ ! -s "$SMI/calls" ]
+}
+
+# bats test_tags=shell
+@test "a kernel log that this user may not read is told with what allows it, and is nothing that counts" {
+    start_loops
+    rm "$TMP/bin/dmesg"
+    printf '#!/bin/sh\nexit 1\n' >"$TMP/bin/dmesg"
+    printf '#!/bin/sh\necho "Hint: You are currently not seeing messages from other users and the system." >&2\n' >"$TMP/bin/journalctl"
+    chmod +x "$TMP/bin/dmesg" "$TMP/bin/journalctl"
+    examine gpu1
+    [ "$code" = 0 ]
+    finds skip kernel-log "may not read the kernel log, .*usermod -aG systemd-journal $(id -un)"
+    printf '#!/bin/sh\necho "1773144120.104200 atlas kernel: Linux"\n' >"$TMP/bin/journalctl"
+    examine gpu1
+    finds pass kernel-log 'with journalctl'
 }
 
 # bats test_tags=shell

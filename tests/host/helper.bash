@@ -16,6 +16,7 @@ helper_setup() {
     cp -R "$BATS_SUITE_TMPDIR/scripts" "$TMP/scripts"
     mkdir -p "$TMP/bin" "$TMP/smi" "$TMP/data" "$TMP/home"
     ln -s "$BATS_TEST_DIRNAME/../../site_builder/demo/stand-ins/nvidia-smi" "$TMP/bin/nvidia-smi"
+    ln -s "$BATS_TEST_DIRNAME/../../site_builder/demo/stand-ins/dmesg" "$TMP/bin/dmesg"
     : >"$TMP/smi/calls"
     RUN_SH=$TMP/scripts/gpu-run.sh
     CHECK=$TMP/scripts/gpu-check.sh

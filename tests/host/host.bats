@@ -98,6 +98,6 @@ EOF
     echo '50.0 1.0' >"$TMP/proc/uptime"
     GPUBOARD_PROC=$TMP/proc "$RUN_SH" tick 3
     whole "$SPOOL/host.txt" host 0
-    fails grep -qE '^(load|memory|kernel|driver)' "$SPOOL/host.txt"
+    fails grep -qE '^(load|memory_[a-z]*|kernel|driver)=' "$SPOOL/host.txt"
     [ "$(value uptime)" = 50 ]
 }

@@ -1,0 +1,87 @@
+# Add new Xid errors of the kernel log to the known ones. Input with stage=known: what this printed the last time; with stage=log: what dmesg or
+# `journalctl -o short-unix` prints, then `# end` if it succeeded. Output: `# READER BOOT NOW POSITION`, and `xid=FIRST LAST COUNT BUS CODE TEXT` for
+# each error: one of the same code and GPU that comes again within ten minutes is the same, for up to a day. Variables: reader, boot, now, up.
+
+# add_xid: add an error, or count the last of its kind once more.
+function add_xid(time, bus, code, text,    i) {
+    i = latest[bus, code]
+    if (i != "" && time - last[i] < 600 && first[i] - time < 600 && time - first[i] < 86400) {
+        times[i]++
+        if (time > last[i]) last[i] = time
+        if (text != "") what[i] = text
+    } else store_xid(time, time, 1, bus " " code, text)
+}
+
+function store_xid(began, ended, number, place, text,    f) {
+    first[++count] = began
+    last[count] = ended
+    times[count] = number
+    where[count] = place
+    what[count] = text
+    split(place, f, " ")
+    latest[f[1], f[2]] = count
+}
+
+# clean_xid_text: return the driver's words without the process, since events name nobody; who uses a GPU is in ps.txt.
+function clean_xid_text(text) {
+    gsub(/(pid|name)=[^,]*/, "", text)
+    gsub(/[^ -~]/, "?", text)
+    while (sub(/^[, ]+/, "", text) || sub(/[, ]+$/, "", text) || sub(/, *,/, ",", text));
+    return substr(text, 1, 200)
+}
+
+# parse_xid: add the error of a line, from `NVRM: Xid (` on: (PCI:0000:41:00): 79, or older (0000:41:00): 79, or with an instance (PCI:0000:41:00 GPU-I:05): 31.
+function parse_xid(time, line,    bus, code, end) {
+    end = index(line, "): ")
+    bus = substr(line, 12, end - 12)
+    sub(/^PCI:/, "", bus)
+    sub(/ .*/, "", bus)
+    line = substr(line, end + 3)
+    if (!end || length(bus) > 20 || bus !~ /^[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+(\.[0-9A-Fa-f]+)?$/ || !match(line, /^[0-9]+/) || RLENGTH > 5) return
+    code = substr(line, 1, RLENGTH) + 0
+    add_xid(time > now ? now : time, bus, code, clean_xid_text(substr(line, RLENGTH + 1)))
+}
+
+BEGIN { CONVFMT = OFMT = "%.0f" } # mawk takes times after 2038 for fractions
+
+stage == "known" && FNR == 1 {
+    is_known = $2 == reader
+    position = is_known && (reader != "dmesg" || $3 == boot) ? $5 : ""
+    read_at = $4
+    next
+}
+stage == "known" && is_known && /^xid=/ {
+    text = $0
+    sub(/^[^ ]+ [^ ]+ [^ ]+ [^ ]+ [^ ]+ ?/, "", text)
+    store_xid(substr($1, 5) + 0, $2 + 0, $3 + 0, $4 " " $5, text)
+}
+stage == "known" { next }
+
+$0 == "# end" || $0 == "-- No entries --" { is_complete = 1 } # journalctl may fail to show a cursor where there is no entry
+/^-- cursor: / { new_position = $3 }
+!index($0, "NVRM: Xid (") { next }
+
+# seconds since boot, in the ring buffer; some kernels name the thread after it. A host that slept has more of them, so no error is older than the last look.
+reader == "dmesg" && /^\[ *[0-9]+\.[0-9]+\](\[ *[CT][0-9]+\])? NVRM: Xid \(/ {
+    seconds = $0
+    sub(/^\[ */, "", seconds)
+    sub(/\].*/, "", seconds)
+    if (position != "" && seconds + 0 <= position + 0) next
+    if (new_position == "" || seconds + 0 > new_position + 0) new_position = seconds
+    time = int(now - up + seconds)
+    parse_xid(position != "" && time < read_at + 0 ? read_at + 0 : time, substr($0, index($0, "NVRM: Xid (")))
+}
+reader == "journalctl" && /^[0-9]+\.[0-9]+ [^ ]+ kernel: NVRM: Xid \(/ { parse_xid(int($1), substr($0, index($0, "NVRM: Xid ("))) }
+
+END {
+    if (!is_complete) exit 1
+    if (new_position == "") new_position = position != "" ? position : reader == "dmesg" ? 0 : ""
+    print "# " reader " " boot " " now " " new_position
+    for (i = 1; i <= count; i++) if (now - last[i] <= 604800 && last[i] - now <= 604800) { kept[i] = 1; kept_count++ }
+    for (; kept_count > 50; kept_count--) {
+        oldest = 0
+        for (i in kept) if (!oldest || last[i] < last[oldest] || last[i] == last[oldest] && i + 0 < oldest + 0) oldest = i
+        delete kept[oldest]
+    }
+    for (i = 1; i <= count; i++) if (i in kept) print "xid=" first[i] " " last[i] " " times[i] " " where[i] (what[i] == "" ? "" : " " what[i])
+}
