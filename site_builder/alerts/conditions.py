@@ -24,10 +24,10 @@ from site_builder.fleet import booking_use, processes
 from site_builder.fleet.gpu_state import StateRules
 from site_builder.fleet.summary import HostSummary
 from site_builder.health.events import describe_event
-from site_builder.health.model import BEFORE_FIRST_CHECK, CRITICAL_KINDS, SEVERITIES, SPAN_KINDS, HealthEvent
+from site_builder.health.model import BEFORE_FIRST_CHECK, CRITICAL_KINDS, INFO, SEVERITIES, SPAN_KINDS, HealthEvent
 
 # Rules whose conditions come from history; while it cannot be read, it is unknown whether they are over.
-HEALTH_RULES = frozenset({"gpu-lost", "gpu-hot", "gpu-error"})
+HEALTH_RULES = frozenset({"gpu-lost", "gpu-hot", "gpu-error", "gpu-xid"})
 # A silenced host does not suppress these: they do not say that anything is wrong.
 REMINDER_RULES = frozenset({WATCH_RULE, "booking-begins", "booking-ends"})
 # How long an event that has no end counts.
@@ -242,20 +242,25 @@ def find_health_conditions(
     conditions: dict[str, Condition] = {}
     counts: Counter[str] = Counter()
     for event in events:
-        rule = "gpu-lost" if event.kind in LOST_KINDS else "gpu-hot" if event.kind in HOT_KINDS else "gpu-error"
+        rule = choose_health_rule(event)
         is_lasting = event.kind in SPAN_KINDS
         is_over = event.ended_at is not None and (is_lasting or now.epoch - event.ended_at > LOOKBACK_S)
-        is_only_shown = not event.gpu_key or (rule == "gpu-error" and event.kind not in ERROR_KINDS)
+        is_only_shown = (
+            not event.gpu_key
+            or (rule == "gpu-error" and event.kind not in ERROR_KINDS)
+            or (rule == "gpu-xid" and event.severity == INFO)  # of a program: the GPU is well
+        )
         if is_over or is_only_shown or counts[event.host] >= MAX_CONDITIONS_PER_HOST:
             continue
         if event.kind == "gone" and find_condition_gpu_host(hosts, event.gpu_key) is not None:
             continue  # it was moved
         counts[event.host] += 1
         people = hosts[event.host].people if event.host in hosts else ()
+        about = event.gpu_key if rule in {"gpu-lost", "gpu-hot"} else f"{event.gpu_key} {event.kind}"
         condition = Condition(
             rule=rule,
             host=event.host,
-            about=event.gpu_key if rule != "gpu-error" else f"{event.gpu_key} {event.kind}",
+            about=f"{about} {event.began_at}" if rule == "gpu-xid" else about,  # each is reported once
             gpus=() if event.index is None else (str(event.index),),
             what=describe_event(event),
             since=None if event.began_after == BEFORE_FIRST_CHECK else min(event.began_at, int(now.epoch)),
@@ -274,6 +279,15 @@ def find_health_conditions(
             condition = previous._replace(what=what, since=since, event_severity=worst)
         conditions[condition.key] = condition
     return list(conditions.values())
+
+
+def choose_health_rule(event: HealthEvent) -> str:
+    """Return the rule that an event is about."""
+    if event.kind in LOST_KINDS:
+        return "gpu-lost"
+    if event.kind in HOT_KINDS:
+        return "gpu-hot"
+    return "gpu-xid" if event.is_xid else "gpu-error"
 
 
 def find_condition_start_time(condition: Condition, rule: AlertRule) -> int:

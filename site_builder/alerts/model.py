@@ -9,7 +9,7 @@ from site_builder.health.model import CRITICAL, INFO, WARNING
 
 WATCH_RULE, WEEKLY_REPORT_RULE = "watch", "weekly-report"
 HOST_RULES = ("host-down", "host-failed", "host-new")
-GPU_RULES = ("gpu-lost", "gpu-hot", "gpu-error", "gpu-held")
+GPU_RULES = ("gpu-lost", "gpu-hot", "gpu-error", "gpu-xid", "gpu-held")
 BOOKING_RULES = ("booking-begins", "booking-ends", "booking-broken", "booking-unused")
 OTHER_RULES = (WATCH_RULE, WEEKLY_REPORT_RULE)
 ALL_RULES = (*HOST_RULES, *GPU_RULES, *BOOKING_RULES, *OTHER_RULES)

@@ -21,6 +21,7 @@ ACTIVE_PHRASES = {
     "gpu-lost": "is lost",
     "gpu-hot": "is too hot",
     "gpu-error": "has an error",
+    "gpu-xid": "has an Xid error",
     "gpu-held": "is held idle",
     "booking-begins": "has begun",
     "booking-ends": "has ended",
@@ -97,6 +98,10 @@ def format_alert_time(epoch: float, now: Now) -> str:
 
 def format_notification_headline(alerts: Sequence[Alert], omitted_count: int = 0) -> str:
     """Format the title of a notification: `atlas is down`, `5 hosts are down: atlas, boreas and 3 more`."""
+    if alerts[0].rule in model.GPU_RULES:  # a GPU may have several errors
+        alerts = list(
+            {(alert.rule, alert.step, alert.host, alert.gpus or alert.about): alert for alert in alerts}.values()
+        )
     count = len(alerts) + omitted_count
     if count == 1:
         return alerts[0].title

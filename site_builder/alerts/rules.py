@@ -37,6 +37,7 @@ DEFAULT_RULES = {
         AlertRule("gpu-lost", delay=2 * MINUTE, resolve_after=5 * MINUTE, to=LAB_RECEIVERS),
         AlertRule("gpu-hot", delay=10 * MINUTE, resolve_after=15 * MINUTE, to=LAB_RECEIVERS),
         AlertRule("gpu-error", resolve_after=15 * MINUTE, send_resolved=False, to=LAB_RECEIVERS),
+        AlertRule("gpu-xid", to=LAB_RECEIVERS),
         AlertRule("gpu-held", delay=5 * MINUTE, resolve_after=15 * MINUTE, send_resolved=False, to=PERSON_RECEIVERS),
         AlertRule("booking-begins", to=PERSON_RECEIVERS),
         AlertRule("booking-ends", to=PERSON_RECEIVERS, before=30 * MINUTE),
@@ -58,7 +59,7 @@ RENAMED_KEYS = {
 }
 BOOKING_TIME_RULES = ("booking-begins", "booking-ends")
 # Conditions of these rules have happened when they are seen: they need not last, and are never over.
-MOMENTARY_RULES = ("host-new", *BOOKING_TIME_RULES, *model.OTHER_RULES)
+MOMENTARY_RULES = ("host-new", "gpu-xid", *BOOKING_TIME_RULES, *model.OTHER_RULES)
 SECTION_PATTERN = re.compile(r"\[\s*([^\[\]]*?)\s*\]")
 KEY_VALUE_PATTERN = re.compile(r"([^=:\s]+)\s*[=:]\s*(.*)")
 COMMENT_PATTERN = re.compile(r"(?:^|\s)[#;].*")

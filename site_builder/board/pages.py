@@ -99,8 +99,11 @@ FACT_LABELS = {
     "collector": "Collector",
     "zone": "Time zone",
     "hidepid": "hidepid",
+    "kernel_log": "Kernel log",
 }
 SWAP_FACTS = ("swap_total", "swap_free")  # MiB
+UNREADABLE_LOG = "unreadable"
+UNREADABLE_LOG_ADVICE = "not readable, so there are no Xid errors; as root: usermod -aG systemd-journal USER"
 # Seconds after which a host's page is written again if something changed, and in any case: its charts move on.
 PAGE_INTERVAL_S, MAX_PAGE_AGE_S = 50, 900
 
@@ -338,8 +341,9 @@ def list_host_page_machine_facts(facts: HostFacts, now: Now) -> Iterator[tuple[s
         if numa_nodes := describe_numa_nodes(facts.topology):
             yield "NUMA nodes", numa_nodes
     for key, label in FACT_LABELS.items():
-        if facts.extra.get(key):
-            yield label, facts.extra[key]
+        value = facts.extra.get(key)
+        if value:
+            yield label, UNREADABLE_LOG_ADVICE if (key, value) == ("kernel_log", UNREADABLE_LOG) else value
     for key, value in facts.extra.items():
         if key not in FACT_LABELS and not (is_swap_known and key in SWAP_FACTS):
             yield key, value

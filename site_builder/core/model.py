@@ -235,6 +235,20 @@ class GpuTopology(NamedTuple):
     linked: Mapping[int, tuple[int, ...]]
 
 
+class Xid(NamedTuple):
+    """An error of the GPU at a PCI bus id, from the kernel log of its host, logged so many times.
+
+    `first` and `last` are by the host's clock; `text` is the driver's.
+    """
+
+    bus: str
+    code: int
+    first: int
+    last: int
+    times: int = 1
+    text: str = ""
+
+
 @dataclass(frozen=True)
 class HostFacts:
     """Content of host.txt; memory in MiB, uptime in seconds."""
@@ -249,6 +263,7 @@ class HostFacts:
     disk_use: tuple[DiskUse, ...] = ()
     disk_use_time: int | None = None
     topology: GpuTopology | None = None
+    xids: tuple[Xid, ...] = ()
     extra: dict[str, str] = field(default_factory=dict)
 
 

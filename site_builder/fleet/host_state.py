@@ -360,7 +360,8 @@ def decide_fresh_host_gpus(
     statuses: list[GpuStatus] = []
     booked_gpus: dict[int, GpuInput] = {}
     models = build_model_names(snapshot, rules.gpu_names)
-    problem_finder = problems.ProblemFinder(gpu_file, list_host_tool_results(gpu_file))
+    xid_problems = problems.find_xid_problems(snapshot, now)
+    problem_finder = problems.ProblemFinder(gpu_file, list_host_tool_results(gpu_file), xid_problems)
     facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
     for gpu in gpu_file.rows:
         gpu_processes = processes_by_gpu.pop(gpu.process_key, [])

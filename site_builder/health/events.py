@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE, MONTH_NAMES, format_duration
-from site_builder.core.model import GpuNumber
-from site_builder.health import model
+from site_builder.core.model import GpuNumber, Xid
+from site_builder.health import model, xid
 
 COUNT_DESCRIPTIONS = {
     "corrected": "corrected ECC errors",
@@ -52,6 +52,8 @@ Counts = tuple["int | None", ...]
 
 def describe_event(event: model.HealthEvent) -> str:
     """Describe an event without its time: `uncorrected ECC errors: 2 more (now 5)`."""
+    if event.is_xid:
+        return xid.describe_xid_event(event.kind, event.value)
     values = ["?" if value is None else value for value in (*event.value[:3], None, None, None)]
     if event.kind == "new":
         return f"new in this host, previously in {values[0]}" if values[0] != "?" else "new in this host"
@@ -144,7 +146,10 @@ def find_health_events(
             missing = {key: gone[key] for key in newest}
         gpus.update(missing)
     driver = metrics.driver or (state.driver if state else None)
-    new_state = model.HostHealthState(check.checked_at, check.taken_at, comparison.last_event_number, driver, gpus)
+    xids = comparison.update_xids(metrics.xids, gpus)
+    new_state = model.HostHealthState(
+        check.checked_at, check.taken_at, comparison.last_event_number, driver, gpus, xids
+    )
     return new_state, list(comparison.events.values())
 
 
@@ -236,6 +241,31 @@ class HealthEventFinder:
                 for position in positions:
                     counts[position] = before.counts[position]
         return model.GpuHealthState(index, gpu.bus or before.bus, tuple(counts), latest_events)
+
+    def update_xids(self, xids: Sequence[Xid], gpus: Mapping[str, model.GpuHealthState]) -> tuple[model.KnownXid, ...]:
+        """Record each Xid error once, and what changes when it is logged again; return those to remember."""
+        known_xids = list(self.state.xids) if self.state else []
+        # former GPUs come last; another one may sit in their place
+        places = {gpu.bus.partition(".")[0]: (key, gpu.index) for key, gpu in reversed([*gpus.items()]) if gpu.bus}
+        for reported in xids:
+            known = next((known for known in known_xids if xid.is_same_xid(known.xid, reported)), None)
+            if known and known.xid == reported:
+                continue
+            # no event is in the future, whatever the clock of the host says
+            began_at = min(reported.first, self.checked_at) // MINUTE * MINUTE
+            ended_at = max(began_at, min(reported.last, self.checked_at) // MINUTE * MINUTE)
+            if known:
+                known_xids.remove(known)
+                value = (reported.times, reported.text, *known.event.value[2:])
+                event = known.event._replace(value=value, ended_at=max(ended_at, known.event.began_at))
+            else:
+                gpu_key, index = places.get(reported.bus, ("", None))
+                value = (reported.times, reported.text, None if gpu_key else reported.bus)
+                kind = f"{model.XID_KIND_PREFIX}{reported.code}"
+                event = self.begin_event(gpu_key, index, kind, value)
+                event = event._replace(began_at=began_at, began_after=None, ended_at=ended_at)
+            known_xids.append(model.KnownXid(reported, self.record(event)))
+        return xid.select_known_xids(known_xids, xids, self.checked_at)
 
     def carry_events(self, before: model.GpuHealthState, key: str) -> dict[str, model.HealthEvent]:
         """Return the events that may go on, with a start that is not in the future, and the current key of the GPU."""

@@ -50,8 +50,14 @@ def build_host_health_metrics(host: HostStatus) -> HostHealthMetrics | None:
             hot=find_gpu_overheating(gpu),
         )
         metrics.append(gpu_metrics)
+    xids = host.facts.xids if host.facts else ()
     driver = next((gpu.health.driver for gpu in gpus if gpu.health.driver), None)
-    return HostHealthMetrics(driver, tuple(metrics), not host.has_missing_gpu)
+    return HostHealthMetrics(
+        driver=driver,
+        gpus=tuple(metrics),
+        is_complete=not host.has_missing_gpu,
+        xids=tuple([xid._replace(bus=normalize_xid_bus(xid.bus)) for xid in xids]),
+    )
 
 
 def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMetrics | None:
@@ -60,7 +66,8 @@ def pack_gpu_health(host: HostStatus, taken_at: float | None) -> PackedHealthMet
     if metrics is None:
         return None
     rows = [tuple(gpu_metrics) for gpu_metrics in metrics.gpus]  # orjson would need a function to write their type
-    return PackedHealthMetrics(pack_stored_health_metrics(metrics.driver, rows, metrics.is_complete), taken_at)
+    xids = [tuple(xid) for xid in metrics.xids]
+    return PackedHealthMetrics(pack_stored_health_metrics(metrics.driver, rows, metrics.is_complete, xids), taken_at)
 
 
 def list_gpu_health_keys(host: HostStatus) -> list[str]:
@@ -83,6 +90,11 @@ def list_gpu_health_gpus(host: HostStatus) -> list[Gpu]:
 def normalize_bus_id(bus_id: str) -> str | None:
     """Return a bus id without leading zeros: some messages write fewer of them than the table does."""
     return bus_id.lower().lstrip("0:") or None
+
+
+def normalize_xid_bus(bus_id: str) -> str:
+    """Return a bus id without the function, which the kernel log does not name."""
+    return (normalize_bus_id(bus_id) or "0").partition(".")[0]
 
 
 def find_gpu_overheating(gpu: Gpu) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Union
 
 import orjson
 
-from site_builder.core.model import GpuNumber, MemoryErrorCounts
+from site_builder.core.model import GpuNumber, MemoryErrorCounts, Xid
 
 # From the worst on. The signs are shown with the words; colour repeats them.
 CRITICAL, WARNING, INFO = SEVERITIES = "critical", "warning", "info"
@@ -26,6 +26,25 @@ PROBLEM_KINDS = {
     kind: ProblemKind(**texts)
     for kind, texts in orjson.loads((Path(__file__).parent / "problem_kinds.json").read_bytes()).items()
 }
+
+
+class XidCode(NamedTuple):
+    """What an Xid error means, from xid_codes.json; `advice` has places for {reset} and {gpu}."""
+
+    severity: str
+    what: str
+    advice: str
+
+
+XID_CODES = {
+    int(code): XidCode(**texts)
+    for codes, texts in orjson.loads((Path(__file__).parent / "xid_codes.json").read_bytes()).items()
+    for code in codes.split()
+}
+# A code that is not in the file is newer than this gpuboard, or rare.
+UNKNOWN_XID_CODE = XidCode(WARNING, "", "look the code up in NVIDIA's catalogue of Xid errors")
+# The kind of an event about an Xid error: `xid-79`.
+XID_KIND_PREFIX = "xid-"
 # The kind of problem that an event is about; an event without one has its severity in EVENT_SEVERITIES.
 EVENT_PROBLEM_KINDS = {
     "lost": "lost",
@@ -42,6 +61,7 @@ EVENT_SEVERITIES = {
     **dict.fromkeys(("gone", "rows_uncorrected", "pages_uncorrected"), CRITICAL),
     **dict.fromkeys(("rows_corrected", "pages_corrected"), WARNING),
     **dict.fromkeys(("power", "driver", "new"), INFO),
+    **{f"{XID_KIND_PREFIX}{code}": texts.severity for code, texts in XID_CODES.items()},
 }
 CRITICAL_KINDS = frozenset(kind for kind, severity in EVENT_SEVERITIES.items() if severity == CRITICAL)
 
@@ -74,11 +94,15 @@ class GpuHealthMetrics(NamedTuple):
 
 
 class HostHealthMetrics(NamedTuple):
-    """The GPUs of a fresh host; `is_complete` is False where it reported a GPU that could not be read."""
+    """The GPUs of a fresh host; `is_complete` is False where it reported a GPU that could not be read.
+
+    `xids` have bus ids as GpuHealthMetrics has them, and the times of the host's clock.
+    """
 
     driver: str | None
     gpus: tuple[GpuHealthMetrics, ...]
     is_complete: bool = True
+    xids: tuple[Xid, ...] = ()
 
 
 class HealthEvent(NamedTuple):
@@ -86,7 +110,8 @@ class HealthEvent(NamedTuple):
 
     It began at `began_at`, or between `began_after` and then, and ended at `ended_at`, or between then and
     `ended_before`. An event that goes on has no end; that of a count is its last increase. The value of `power` is how
-    often it was limited, for how many seconds in all, and when the last time began.
+    often it was limited, for how many seconds in all, and when the last time began; that of an Xid error how often it
+    was logged, the driver's words, and the bus id where it is not known which GPU sits there.
     """
 
     host: str
@@ -102,7 +127,12 @@ class HealthEvent(NamedTuple):
 
     @property
     def severity(self) -> str:
-        return EVENT_SEVERITIES.get(self.kind, INFO)  # a newer gpuboard may have more kinds
+        # a newer gpuboard may have more kinds
+        return EVENT_SEVERITIES.get(self.kind, UNKNOWN_XID_CODE.severity if self.is_xid else INFO)
+
+    @property
+    def is_xid(self) -> bool:
+        return self.kind.startswith(XID_KIND_PREFIX)
 
 
 class GpuHealthState(NamedTuple):
@@ -114,6 +144,13 @@ class GpuHealthState(NamedTuple):
     latest_events: dict[str, HealthEvent]
 
 
+class KnownXid(NamedTuple):
+    """An Xid error that was recorded, and the event about it."""
+
+    xid: Xid
+    event: HealthEvent
+
+
 class HostHealthState(NamedTuple):
     """What the next check of a host is compared with."""
 
@@ -122,6 +159,7 @@ class HostHealthState(NamedTuple):
     last_event_number: int
     driver: str | None
     gpus: dict[str, GpuHealthState]
+    xids: tuple[KnownXid, ...] = ()
 
 
 class HealthCheckTimes(NamedTuple):

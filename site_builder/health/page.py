@@ -24,6 +24,8 @@ from site_builder.health.model import (
     HealthEvent,
     HostHealthTimelines,
 )
+from site_builder.health.problems import format_problem_advice
+from site_builder.health.xid import get_xid_code, parse_xid_kind
 
 MAX_NAMED_GPUS = 16
 # Events that are shown of a GPU; fewer where there are many GPUs, so that the page stays small.
@@ -47,7 +49,7 @@ HealthCountRow = tuple[str, list[tuple[str, str]]]
 
 
 class HealthPageEventRow(NamedTuple):
-    """An event; `host` is set if it happened on another host."""
+    """An event; `host` is set if it happened on another host, `advice` and the driver's `words` for an Xid error."""
 
     gpu: str
     severity: str
@@ -55,6 +57,8 @@ class HealthPageEventRow(NamedTuple):
     what: str
     duration: str
     host: str
+    advice: str = ""
+    words: str = ""
 
     @property
     def label(self) -> str:
@@ -165,13 +169,21 @@ def build_health_page_section(host: HostStatus, timelines: HostHealthTimelines, 
 def build_health_page_event_row(
     event: HealthEvent, titles: Mapping[str, str], host: str, now: Now
 ) -> HealthPageEventRow:
+    advice = words = ""
+    if event.is_xid:
+        which = "" if event.index is None else str(event.index)
+        advice = format_problem_advice(get_xid_code(parse_xid_kind(event.kind)).advice, "nvidia", which)
+        words = str(event.value[1] or "") if len(event.value) > 1 else ""
+    what = events.describe_event(event)
     return HealthPageEventRow(
         gpu=titles.get(event.gpu_key) or f"GPU {'?' if event.index is None else event.index}",
         severity="" if event.severity == INFO else event.severity,
         when=events.format_event_time(event, now.zone),
-        what=events.describe_event(event),
+        what=what,
         duration=events.format_event_duration(event) or "",
         host=event.host if event.host != host else "",
+        advice=capitalize_sentence(advice) if advice else "",
+        words="" if words in what else words,
     )
 
 

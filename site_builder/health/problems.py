@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 
-from site_builder.core.model import Gpu, GpuHealth, GpuProblem, ParsedFile, ToolResult
+from site_builder.core.clock import Now
+from site_builder.core.formatting import HOUR, format_moment
+from site_builder.core.model import Gpu, GpuHealth, GpuProblem, HostSnapshot, ParsedFile, ToolResult
 from site_builder.health import gpu_health
 from site_builder.health.model import CRITICAL, INFO, PROBLEM_KINDS, SEVERITIES, WARNING
+from site_builder.health.xid import RECOVERED_WORDS, RECOVERY_CODE, get_xid_code
 
 # The commands that reset a GPU, and words in its driver's messages in dmesg.
 RESET_COMMANDS = {
@@ -54,6 +59,10 @@ WARM_CELSIUS = 75
 LOWEST_WORKING_PSTATE = 4
 # Milliseconds that a healthy query takes at most; longer times are shown in steps.
 SLOW_QUERY_MS, QUERY_STEP_MS = 1000, 500
+# How long a GPU with a critical Xid error is not handed out, unless it recovers before.
+XID_AVOID_S = HOUR
+# How exact times are that a host calculates from its uptime.
+BOOT_TIME_ERROR_S = 10
 MAX_MESSAGE_CHARACTERS = 200
 MAX_MESSAGES = 100
 BUS_ID = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f](?![0-9A-Fa-f])")
@@ -64,11 +73,18 @@ NO_PROBLEMS: tuple[GpuProblem, ...] = ()
 class ProblemFinder:
     """Finds the problems of the GPUs in one snapshot, by its rows and by the messages beside them."""
 
-    def __init__(self, gpu_file: ParsedFile[Gpu], tool_results: Sequence[ToolResult]) -> None:
+    def __init__(
+        self,
+        gpu_file: ParsedFile[Gpu],
+        tool_results: Sequence[ToolResult],
+        xid_problems: Mapping[str, Sequence[GpuProblem]] = MappingProxyType({}),
+    ) -> None:
+        """Take also the Xid errors of the host, by the bus ids of its GPUs."""
         took_ms = gpu_file.header.took_ms if gpu_file.header else 0
         self.query_ms = took_ms // QUERY_STEP_MS * QUERY_STEP_MS if took_ms >= SLOW_QUERY_MS else 0
         messages = [(result.vendor, message) for result in tool_results for message in result.messages]
         self.messages = messages[:MAX_MESSAGES]
+        self.xid_problems = xid_problems
 
     def find_problems(self, row: Gpu) -> tuple[GpuProblem, ...]:
         """Return the problems of a GPU; those of an instance are its GPU's."""
@@ -80,10 +96,13 @@ class ProblemFinder:
         overheating = gpu_health.find_gpu_overheating(gpu)
         is_fan_odd = gpu.fan_speed == 0 or health.fan_error
         error = row.error or gpu.error or row.other_error or gpu.other_error
+        xid_problems: Sequence[GpuProblem] = ()
+        if self.xid_problems and gpu.bus_id:
+            xid_problems = self.xid_problems.get(gpu_health.normalize_xid_bus(gpu.bus_id), ())
         is_odd = error or gpu.lost or health.power_error or is_fan_odd or overheating or self.messages
-        if not is_odd and not common_problems:  # as nearly all GPUs
+        if not is_odd and not common_problems and not xid_problems:  # as nearly all GPUs
             return NO_PROBLEMS
-        problems: list[GpuProblem] = []
+        problems: list[GpuProblem] = [*xid_problems]
         if gpu.lost:
             kind = classify_problem_message(gpu.lost, "lost")
             kind = kind if PROBLEM_KINDS[kind].severity == CRITICAL else "lost"
@@ -213,3 +232,34 @@ def find_common_problems(health: GpuHealth, query_ms: int) -> tuple[GpuProblem, 
 
 def format_problem_error_count(count: int) -> str:
     return f"{count:,} uncorrected ECC error{'' if count == 1 else 's'}"
+
+
+def find_xid_problems(snapshot: HostSnapshot, now: Now) -> dict[str, Sequence[GpuProblem]]:
+    """Find critical Xid errors of the last hour by the bus ids of their GPUs, the latest first.
+
+    One before a reboot of the host, or before the driver logged that no recovery is needed any more, is over.
+    """
+    facts_file = snapshot.facts
+    facts = facts_file.rows[0] if facts_file and facts_file.rows else None
+    if facts is None or not facts.xids or not facts_file or not facts_file.header:
+        return {}
+    host_time, clock_offset = facts_file.header.time, snapshot.clock_offset or 0
+    booted_at = 0 if facts.uptime is None else host_time - facts.uptime - BOOT_TIME_ERROR_S
+    latest_first = sorted(facts.xids, key=lambda xid: -xid.last)
+    recovered_at: dict[str, int] = {}
+    for xid in latest_first:
+        if xid.code == RECOVERY_CODE and xid.text.lower().endswith(RECOVERED_WORDS):
+            recovered_at.setdefault(gpu_health.normalize_xid_bus(xid.bus), xid.last)
+    problems: dict[str, list[GpuProblem]] = {}
+    for xid in latest_first:
+        code, bus = get_xid_code(xid.code), gpu_health.normalize_xid_bus(xid.bus)
+        is_over = xid.last < max(booted_at, recovered_at.get(bus, 0))
+        # one from the future was logged before the clock was set: nobody knows how long ago
+        if code.severity != CRITICAL or is_over or xid.last > host_time + XID_AVOID_S:
+            continue
+        logged_at = xid.last - clock_offset  # by our clock
+        if not now.has_passed(logged_at + XID_AVOID_S):
+            clock = format_moment(datetime.fromtimestamp(max(0, logged_at), now.zone), now)
+            problem = build_problem("xid", f"{xid.code} at {clock}: {code.what}", advice=code.advice)
+            problems.setdefault(bus, []).append(problem)
+    return dict(problems)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import orjson
 
 from site_builder.core.formatting import HOUR, MINUTE
+from site_builder.core.model import Xid
 from site_builder.health import model
 from site_builder.health.events import find_health_events
 from site_builder.history import idle_runs
@@ -38,20 +39,24 @@ SqlCondition = tuple[str, tuple[object, ...]]
 
 
 def pack_stored_health_metrics(
-    driver: str | None, gpus: Sequence[tuple[object, ...]], is_complete: bool = True
+    driver: str | None,
+    gpus: Sequence[tuple[object, ...]],
+    is_complete: bool = True,
+    xids: Sequence[tuple[object, ...]] = (),
 ) -> bytes:
     """Pack the metrics of a host, each row with the fields of GpuHealthMetrics; equal metrics are equal bytes."""
-    return orjson.dumps([driver, gpus, is_complete], default=list)
+    return orjson.dumps([driver, gpus, is_complete, *([xids] if xids else [])], default=list)
 
 
 def unpack_stored_health_metrics(data: bytes) -> model.HostHealthMetrics:
     try:
-        driver, rows, is_complete = orjson.loads(data)
+        driver, rows, is_complete, *rest = orjson.loads(data)
         gpus = (
             model.GpuHealthMetrics._make(tuple(cell) if isinstance(cell, list) else cell for cell in row)
             for row in rows
         )
-        return model.HostHealthMetrics(driver, tuple(gpus), is_complete)
+        xids = (Xid(*cells) for cells in (rest[0] if rest else ()))
+        return model.HostHealthMetrics(driver, tuple(gpus), is_complete, tuple(xids))
     except DECODE_ERRORS as error:
         raise DamagedBlockError(data) from error
 
@@ -60,7 +65,7 @@ def unpack_health_state(data: bytes) -> model.HostHealthState:
     """Unpack the state of a host; raise DamagedBlockError if it is not what was written."""
     gpus: dict[str, model.GpuHealthState] = {}
     try:
-        checked_at, taken_at, last_number, driver, rows = orjson.loads(data)
+        checked_at, taken_at, last_number, driver, rows, *rest = orjson.loads(data)
         for key, (index, bus, counts, events_by_kind) in rows.items():
             if len(counts) != len(model.COUNT_NAMES) or any(
                 count is not None and not isinstance(count, int) for count in counts
@@ -77,9 +82,18 @@ def unpack_health_state(data: bytes) -> model.HostHealthState:
                     raise DamagedBlockError(data)
             gpus[str(key)] = model.GpuHealthState(index, bus, tuple(counts), latest_events)
         taken_at = taken_at and float(taken_at)
-        return model.HostHealthState(int(checked_at), taken_at, int(last_number), driver and str(driver), gpus)
+        xids = tuple(unpack_known_xid(*cells) for cells in (rest[0] if rest else ()))
+        return model.HostHealthState(int(checked_at), taken_at, int(last_number), driver and str(driver), gpus, xids)
     except DECODE_ERRORS as error:
         raise DamagedBlockError(data) from error
+
+
+def unpack_known_xid(xid_cells: Sequence[object], event_cells: Sequence[object]) -> model.KnownXid:
+    xid, event = Xid(*xid_cells), model.HealthEvent(*event_cells)  # type: ignore[arg-type]
+    numbers = (xid.code, xid.first, xid.last, xid.times, event.number, event.began_at, event.ended_at)
+    if not all(isinstance(number, int) for number in numbers) or not event.is_xid:
+        raise ValueError(xid_cells)
+    return model.KnownXid(xid, event._replace(value=tuple(event.value)))
 
 
 def build_stored_event(*row: object) -> model.HealthEvent:
@@ -297,9 +311,15 @@ class HealthEventStore(StoredEventReader):
                 latest = gpu.latest_events.items()
                 renumbered = {kind: event._replace(number=event.number + last_number) for kind, event in latest}
                 gpus[key] = gpu._replace(latest_events=renumbered)
-            new_state = new_state._replace(last_event_number=new_state.last_event_number + last_number, gpus=gpus)
+            xids = tuple(
+                known._replace(event=known.event._replace(number=known.event.number + last_number))
+                for known in new_state.xids
+            )
+            last_event_number = new_state.last_event_number + last_number
+            new_state = new_state._replace(last_event_number=last_event_number, gpus=gpus, xids=xids)
         self.added_count += insert_stored_events(connection, events[:MAX_EVENTS_AT_ONCE])
-        new_row = (check.host, watched_since, None, metrics.packed, orjson.dumps(new_state, default=list))
+        stored_state = new_state if new_state.xids else new_state[:-1]  # as an older gpuboard understands it
+        new_row = (check.host, watched_since, None, metrics.packed, orjson.dumps(stored_state, default=list))
         connection.execute("INSERT OR REPLACE INTO counter VALUES(?,?,?,?,?)", new_row)
         return True
 

@@ -13,7 +13,7 @@ from site_builder.core.model import GpuNumber
 from site_builder.core.names import natural_sort_key
 from site_builder.core.terminal_text import flatten_terminal_text, replace_unprintable, truncate_terminal_text
 from site_builder.health import events
-from site_builder.health.model import CRITICAL, SEVERITIES, HealthEvent
+from site_builder.health.model import CRITICAL, INFO, SEVERITIES, HealthEvent
 from site_builder.reports.collect import CollectedReport, CollectedUsage, CollectedWastedGpu
 from site_builder.usage import fleet_page, totals
 from site_builder.usage.fleet_page import build_fleet_page_row
@@ -255,7 +255,11 @@ def build_content_current_waste(item: WasteItem, form: ContentFormat) -> dict[st
 
 def list_content_events(report: CollectedReport) -> list[HealthEvent]:
     """List the events of the week, the most severe first."""
-    shown = [event for event in report.events if event.kind not in OMITTED_EVENT_KINDS]
+    shown = [
+        event
+        for event in report.events
+        if event.kind not in OMITTED_EVENT_KINDS and not (event.is_xid and event.severity == INFO)
+    ]
     return sorted(shown, key=lambda event: (SEVERITIES.index(event.severity), event.began_at, event.host, event.number))
 
 

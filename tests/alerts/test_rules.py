@@ -229,7 +229,7 @@ def test_an_unknown_channel_is_reported_and_no_alert_is_lost() -> None:
     )
     checked_rules, problems = drop_unknown_channels(rules, ("lab", "ops"))
     assert problems == [
-        "host-down, host-failed and 4 more should go to opps, but GPUBOARD_NOTIFY has no such channel; "
+        "host-down, host-failed and 5 more should go to opps, but GPUBOARD_NOTIFY has no such channel; "
         "did you mean ops?",
         "booking-ends should go to zebra, but GPUBOARD_NOTIFY has no such channel; allowed: lab, ops, all, hooks, "
         "none, person",

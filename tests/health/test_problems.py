@@ -444,6 +444,7 @@ FIRST = {
     "fabric-unknown": "…",
     "unreadable": "its temperature cannot be read: …",
     "ecc-uncorrected": "2 uncorrected ECC errors",
+    "xid": "79 at 14:02: …",
     "heat": "",
     "hot": "90",
     "fan": "its fan does not respond, or does not turn although the GPU is warm",

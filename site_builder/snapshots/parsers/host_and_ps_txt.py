@@ -8,7 +8,7 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import TypeVar
 
-from site_builder.core.model import Disk, DiskUse, HostFacts, ParsedFile, PsRow
+from site_builder.core.model import Disk, DiskUse, HostFacts, ParsedFile, PsRow, Xid
 from site_builder.core.terminal_text import limit_problems
 from site_builder.snapshots import envelope
 from site_builder.snapshots.envelope import MAX_NAME_CHARACTERS
@@ -22,7 +22,7 @@ DU_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)([KMGTPE]?)i?B?$")
 MIB_PER_UNIT = {"": 1 / 1024, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4}
 MAX_LINES = 2000
 # The keys that may occur in more than one line, and how many of them are read.
-REPEATED_KEYS = {"disk": 500, "interface": 500, "disk_use": 2000, "topology": MAX_TOPOLOGY_GPUS + 1}
+REPEATED_KEYS = {"disk": 500, "interface": 500, "disk_use": 2000, "topology": MAX_TOPOLOGY_GPUS + 1, "xid": 50}
 MAX_LINE_CHARACTERS = 1000
 # The other keys, and more than any machine has. Memory in MiB, times in seconds: dates can be calculated with these.
 MAX_VALUES = {
@@ -34,6 +34,12 @@ MAX_VALUES = {
     "disk_use_time": 32_503_680_000,  # the year 3000
 }
 MAX_DISK_MIB = 1e13
+# When it was first and last logged, how often, the PCI bus id, the code, and the driver's words.
+XID_PATTERN = re.compile(
+    r"([0-9]{1,11}) ([0-9]{1,11}) ([0-9]{1,9}) ([0-9A-Fa-f]{1,8}(?::[0-9A-Fa-f]{1,4}){2}(?:\.[0-9A-Fa-f])?)"
+    r" ([0-9]{1,5})(?: (.*))?"
+)
+MAX_XID_CHARACTERS = 200
 MAX_QUOTED_CHARACTERS = 40
 MAX_ROWS = 10_000
 MAX_COMMAND_CHARACTERS = 4096
@@ -76,6 +82,7 @@ def parse_host_txt(data: bytes) -> ParsedFile[HostFacts]:
         disk_use=tuple(use for text in repeated_values["disk_use"] if (use := parse_host_disk_use(text, problems))),
         disk_use_time=parse_host_txt_value("disk_use_time", single_values, parse_integer, problems),
         topology=topology.topology,
+        xids=tuple(xid for text in repeated_values["xid"] if (xid := parse_host_xid(text, problems))),
         extra={key: value for key, value in single_values.items() if key not in MAX_VALUES},
     )
     rows = (facts,) if file.header else ()
@@ -122,6 +129,16 @@ def parse_host_disk_use(text: str, problems: list[str]) -> DiskUse | None:
         problems.append(f"a du line with an impossible size: {text[:80]}")
         return None
     return DiskUse(path, used)
+
+
+def parse_host_xid(text: str, problems: list[str]) -> Xid | None:
+    """Parse an Xid error of a GPU."""
+    match = XID_PATTERN.fullmatch(text)
+    if not match or not int(match[1]) <= int(match[2]) <= MAX_VALUES["disk_use_time"]:
+        problems.append(f"not an Xid error: {text[:80]}")
+        return None
+    first, last, count, code = (int(match[group]) for group in (1, 2, 3, 5))
+    return Xid(match[4], code, first, last, max(1, count), (match[6] or "")[:MAX_XID_CHARACTERS])
 
 
 def parse_ps_txt(data: bytes, pids: Collection[int] | None = None) -> ParsedFile[PsRow]:
