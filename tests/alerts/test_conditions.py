@@ -272,6 +272,29 @@ def test_hot_and_slowed_down_is_one_condition() -> None:
     assert condition.what == "slowed by heat; too hot: up to 93 °C (limit 90 °C)"
 
 
+def test_an_xid_error_is_a_condition_that_happened_and_each_is_another() -> None:
+    first = event("xid-79", value=(1, "", None), ended_at=START)
+    (condition,) = health(first)
+    assert (condition.rule, condition.about, condition.is_lasting) == ("gpu-xid", f"GPU-3 xid-79 {START}", False)
+    assert (condition.what, condition.severity) == ("Xid 79: it fell off the bus", "critical")
+    (longer,) = health(first._replace(ended_at=START + HOUR, value=(9, "", None)), after=HOUR)
+    assert longer.key == condition.key
+    later = first._replace(number=8, began_at=START + HOUR, ended_at=START + HOUR)
+    assert len({found.key for found in health(first, later, after=HOUR)}) == 2
+
+
+@pytest.mark.parametrize(("code", "severity"), [(48, "critical"), (63, "warning"), (998, "warning")])
+def test_an_xid_error_has_the_severity_of_its_code(code: int, severity: str) -> None:
+    (condition,) = health(event(f"xid-{code}", value=(1, "", None), ended_at=START))
+    assert condition.severity == severity
+
+
+def test_xid_errors_of_programs_of_no_gpu_and_of_the_past_are_no_condition() -> None:
+    assert health(*(event(f"xid-{code}", ended_at=START) for code in (13, 31, 43, 45, 154))) == []
+    assert health(event("xid-79", gpu="", ended_at=START)) == []
+    assert health(event("xid-79", began_at=START - DAY, ended_at=START), after=2 * HOUR) == []
+
+
 @pytest.mark.parametrize("kind", ["power", "driver", "new", "corrected", "rows_corrected", "pages_corrected"])
 def test_warnings_and_infos_are_no_condition(kind: str) -> None:
     assert health(event(kind)) == health(event(kind, ended_at=START)) == []

@@ -314,6 +314,37 @@ def test_repeated_errors_are_reported_once_and_again_after_hours() -> None:
     assert simulator.titles(error) == ["GPU 3 of atlas has an error"]
 
 
+XID = Condition(
+    "gpu-xid", "atlas", f"GPU-3 xid-79 {START}", ("3",), "Xid 79: it fell off the bus", is_lasting=False
+)._replace(event_severity="critical")
+
+
+def test_each_xid_error_is_reported_once() -> None:
+    simulator = AlertSimulator()
+    assert simulator.titles(XID) == ["GPU 3 of atlas has an Xid error"]
+    assert (simulator.alerts[0].what, simulator.alerts[0].severity) == ("Xid 79: it fell off the bus", "critical")
+    assert [simulator.titles(XID, after=10 * MINUTE) for _ in range(144)] == [[]] * 144
+    assert simulator.titles(after=HOUR) == []  # its end is no news
+    assert simulator.titles(XID._replace(about=f"GPU-3 xid-79 {START + DAY}")) == ["GPU 3 of atlas has an Xid error"]
+
+
+def test_xid_errors_before_the_first_start_are_not_reported() -> None:
+    simulator = AlertSimulator(begun=False)
+    assert simulator.titles(XID) == simulator.titles(XID) == []
+
+
+def test_several_errors_of_a_gpu_are_one_gpu_in_the_headline() -> None:
+    simulator = AlertSimulator()
+    contained = XID._replace(about=f"GPU-3 xid-48 {START}")
+    (notification,) = simulator.run_build(XID, contained)
+    assert len(notification.alerts) == 2
+    assert format_notification_headline(notification.alerts) == "GPU 3 of atlas has an Xid error"
+    fourth = XID._replace(about=f"GPU-4 xid-79 {START}", gpus=("4",))
+    later = contained._replace(about=f"GPU-3 xid-48 {START + DAY}")
+    (notification,) = simulator.run_build(later, fourth, later._replace(about=f"GPU-3 xid-95 {START + DAY}"))
+    assert format_notification_headline(notification.alerts) == "2 GPUs of atlas have an Xid error: 3, 4"
+
+
 def test_only_new_hosts_are_reported_and_once() -> None:
     simulator = AlertSimulator()
     simulator.state("hydra", "unseen")

@@ -63,7 +63,7 @@ class Told:
         self.settings: Settings = self.lab.settings(**settings)
         self.number = -400
 
-    def minute(self, *gpus: dict[str, str]) -> None:
+    def minute(self, *gpus: dict[str, str], facts: str = "cpus=4\n") -> None:
         """A build, a minute after the last one; each GPU with what it tells otherwise."""
         rows = []
         for index, overrides in enumerate(gpus):
@@ -72,7 +72,7 @@ class Told:
             rows.append(
                 gpu(index, 4, 0).strip() + f", {own}\n" if "lost" not in overrides else lost(index, overrides["lost"])
             )
-        self.lab.host(self.host)
+        self.lab.host(self.host, facts=facts)
         self.lab.write(self.host, "gpus.csv", f"{GPU_COLUMNS}, {', '.join(FIELDS)}\n{''.join(rows)}")
         builder = Builder(self.settings)
         began = time.time() // 60 * 60
@@ -129,6 +129,45 @@ def test_what_happened_is_there_with_when_and_how_long_and_its_severity(tmp_path
     assert re.search(rf"since {clock} ◆ warning slowed by heat", health_lab.part)
     assert "No events for GPU 0 since" in health_lab.part
     assert "Uncorrected ECC errors, lifetime 0 2" in health_lab.part
+
+
+def test_an_xid_error_is_there_with_what_it_means_what_to_do_and_the_words_of_the_driver(tmp_path: Path) -> None:
+    health_lab = Told(tmp_path)
+    ago = int(time.time()) - 500 * 60
+    fallen = f"xid={ago} {ago} 1 0000:12:00 79 GPU has fallen off the bus.\n"
+    page_fault = f"xid={ago} {ago + 90} 12 0000:11:00 31 MMU Fault {HOSTILE}\n"
+    unknown = f"xid={ago} {ago} 1 0000:99:00 998 something new\n"
+    health_lab.minute({"pci.bus_id": "00000000:11:00.0"}, {"pci.bus_id": "00000000:12:00.0"})
+    for _ in range(2):
+        health_lab.minute(
+            {"pci.bus_id": "00000000:11:00.0"},
+            {"pci.bus_id": "00000000:12:00.0"},
+            facts=f"uptime=90000\nkernel_log=dmesg\n{fallen}{page_fault}{unknown}",
+        )
+    clock = r"\d+ \w+ \d{4} \d\d:\d\d"
+    assert re.search(
+        rf"{clock} ▲ critical Xid 79: it fell off the bus Reboot the host; if it happens again, check power, seating"
+        r" and cooling\. GPU has fallen off the bus\.",
+        health_lab.part,
+    )
+    assert re.search(
+        rf"{clock} – .{{0,30}} Xid 31: a program accessed memory that it must not, 12 times", health_lab.part
+    )
+    assert "MMU Fault &lt;img src=x onerror=alert(1)&gt;{{ 7 * 7 }}" in health_lab.html
+    assert re.search(
+        rf"The host When Event Duration {clock} ◆ warning Xid 998 \(PCI 99:00\): something new Look the code up",
+        health_lab.part,
+    )
+    assert health_lab.part.count("something new") == 1
+    assert re.search(r"<dt>Kernel log\s*<dd>dmesg", health_lab.html)
+    assert find_parse_errors(health_lab.lab.www / "hosts/atlas.html") == []
+
+
+def test_a_kernel_log_that_cannot_be_read_is_said_with_what_allows_it_and_is_no_problem(tmp_path: Path) -> None:
+    health_lab = Told(tmp_path)
+    health_lab.minute({}, facts="kernel_log=unreadable\n")
+    assert re.search(r"<dt>Kernel log\s*<dd>not readable, .*usermod -aG systemd-journal USER", health_lab.html)
+    assert "Kernel log" not in (health_lab.lab.www / "index.html").read_text()
 
 
 def test_a_host_that_is_down_keeps_its_time_line(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from datetime import timezone
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from site_builder.core.formatting import DAY, HOUR, MINUTE
+from site_builder.core.model import Xid
 from site_builder.health import store as health_store
 from site_builder.health.events import describe_event
 from site_builder.health.model import BEFORE_FIRST_CHECK, PackedHealthMetrics
@@ -136,6 +138,63 @@ def test_a_builder_that_fails_in_between_writes_each_event_once(
     keeper.look(NOON + 120, gpu(uncorrected=2, uncorrected_ever=2))
     ((*_, at, since, until, by),) = keeper.rows
     assert (at, since, until, by) == (NOON + 120, NOON, NOON + 120, None)
+
+
+# Xid errors
+
+
+OFF_BUS = Xid("17:00", 79, NOON + 65, NOON + 65, 1, "GPU has fallen off the bus.")
+
+
+def test_an_xid_error_is_recorded_once_over_restarts_and_by_two_builders(keeper: Keeper, other: Keeper) -> None:
+    state = keeper.history.path.parent
+    keeper.look(NOON, gpu())
+    keeper.look(NOON + 120, gpu(), xids=[OFF_BUS])
+    other.look(NOON + 125, gpu(), xids=[OFF_BUS])
+    for number in range(3):
+        new_keeper = Keeper(state)
+        new_keeper.look(NOON + 180 + 60 * number, gpu(), xids=[OFF_BUS, OFF_BUS._replace(bus="20:00")][: number + 1])
+        new_keeper.close()
+    assert [(row[2], row[4], row[6], row[8]) for row in keeper.rows] == [
+        (A, "xid-79", NOON + 60, NOON + 60),
+        ("", "xid-79", NOON + 60, NOON + 60),
+    ]
+    (host_line, line) = keeper.log.read_timelines("atlas", (A,), NOON + DAY, 20).timelines
+    assert (line.gpu_key, line.events[0].value) == (A, (1, "GPU has fallen off the bus.", None))
+    assert describe_event(host_line.events[0]) == "Xid 79 (PCI 20:00): it fell off the bus"
+
+
+def test_an_xid_error_that_is_logged_again_stays_one_row(keeper: Keeper) -> None:
+    keeper.look(NOON, gpu())
+    for number in range(1, 6):
+        keeper.look(NOON + 60 * number, gpu(), xids=[OFF_BUS._replace(last=NOON + 65 * number, times=number)])
+    ((*_, kind, value, at, _, until, _),) = keeper.rows
+    assert (kind, value, at, until) == ("xid-79", b'[5,"GPU has fallen off the bus.",null]', NOON + 60, NOON + 300)
+
+
+def test_a_host_without_xid_errors_is_stored_as_an_older_gpuboard_stores_it(keeper: Keeper) -> None:
+    keeper.look(NOON, gpu())
+    (packed, state) = keeper.history.connect().execute("SELECT signs, state FROM counter").fetchone()
+    assert (len(orjson.loads(packed)), len(orjson.loads(state))) == (3, 5)
+    keeper.look(NOON + 60, gpu(), xids=[OFF_BUS])
+    (packed, state) = keeper.history.connect().execute("SELECT signs, state FROM counter").fetchone()
+    assert (len(orjson.loads(packed)), len(orjson.loads(state))) == (4, 6)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [7, [7], [[]], [[[], []]], [[["17:00", 79, "x", 1, 1, ""], []]], [[["17:00", 79, 1, 1, 1, ""], [1] * 10]], [{}]],
+)
+def test_damaged_xid_errors_in_a_state_are_begun_anew(keeper: Keeper, known: object) -> None:
+    keeper.look(NOON, gpu())
+    keeper.look(NOON + 60, gpu(), xids=[OFF_BUS])
+    (state,) = keeper.history.connect().execute("SELECT state FROM counter").fetchone()
+    damaged = orjson.dumps([*orjson.loads(state)[:5], known])
+    keeper.history.connect().execute("UPDATE counter SET state=?", (damaged,))
+    keeper.look(NOON + 120, gpu(), xids=[OFF_BUS._replace(times=2)])
+    keeper.look(NOON + 180, gpu(), xids=[OFF_BUS._replace(times=2)])
+    numbers = [row[1] for row in keeper.rows]
+    assert len(numbers) == len(set(numbers)) == 2
 
 
 KILLED = """

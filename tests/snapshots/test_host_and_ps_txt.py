@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from site_builder.core.model import Xid
 from site_builder.snapshots import gpu_tools
 from site_builder.snapshots.parsers import host_and_ps_txt
 from tests.support.samples import ROOT, snapshot
@@ -94,6 +95,53 @@ def test_a_host_is_understood() -> None:
     assert dump.problems == ()
 
 
+def test_xid_errors_are_understood() -> None:
+    body = (
+        "kernel_log=journalctl\nxid=1773151320 1773151325 3 0000:41:00 13 Graphics Exception: ESR 0x504730=0xc04000e\n"
+        "xid=1773151330 1773151330 1 00000001:C1:00.0 79\n"
+    )
+    dump = host_and_ps_txt.parse_host_txt(snapshot("host", body.encode()))
+    (facts,) = dump.rows
+    assert facts.xids == (
+        Xid("0000:41:00", 13, 1773151320, 1773151325, 3, "Graphics Exception: ESR 0x504730=0xc04000e"),
+        Xid("00000001:C1:00.0", 79, 1773151330, 1773151330),
+    )
+    assert (facts.extra["kernel_log"], dump.problems) == ("journalctl", ())
+
+
+def test_more_xid_errors_than_a_host_sends_cost_themselves() -> None:
+    lines = "".join(f"xid={number} {number} 1 0000:41:00 13 {'x' * 900}\n" for number in range(1000, 1100))
+    (facts,) = host_and_ps_txt.parse_host_txt(snapshot("host", lines.encode())).rows
+    assert len(facts.xids) == 50
+    assert all(len(xid.text) == 200 for xid in facts.xids)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1773151320",
+        "79",
+        "1773151320 1773151320 1 0000:41:00",
+        "1773151320 1773151320 1 0000:41:00 many",
+        "1773151320 1773151320 1 ../../etc 79",
+        "1773151320 1773151320 1 0000:41 79",
+        "1773151325 1773151320 1 0000:41:00 79",
+        "99999999999 99999999999 1 0000:41:00 79",
+        "-5 10 1 0000:41:00 79",
+        "1e9 1e9 1 0000:41:00 79",
+        "1773151320 1773151320 99999999999 0000:41:00 79",
+        "1773151320 1773151320 1 0000:41:00 123456",
+        "١٧٧٣١٥١٣٢٠ 1773151320 1 0000:41:00 79",
+    ],
+)
+def test_a_bad_xid_error_is_a_problem_and_costs_itself_alone(text: str) -> None:
+    body = f"xid={text}\nxid=1773151320 1773151320 1 0000:41:00 79\ncpus=4\n"
+    dump = host_and_ps_txt.parse_host_txt(snapshot("host", body.encode()))
+    assert (dump.rows[0].cpus, len(dump.rows[0].xids)) == (4, 1)
+    assert dump.problems == (f"not an Xid error: {text}",)
+
+
 def test_what_a_host_does_not_report_is_not_available() -> None:
     (facts,) = host_and_ps_txt.parse_host_txt(snapshot("host", b"")).rows
     assert (facts.load, facts.cpus, facts.memory_available, facts.disks) == (None, None, None, ())
@@ -120,7 +168,7 @@ def test_nothing_makes_the_readers_fail(body: bytes) -> None:
     host_and_ps_txt.parse_ps_txt(body)
     host_and_ps_txt.parse_host_txt(body)
     host_and_ps_txt.parse_ps_txt(snapshot("ps", HEADER.encode() + body))
-    for key in (b"load=", b"disk=", b"disk_use=", b"interface=", b"cpus="):
+    for key in (b"load=", b"disk=", b"disk_use=", b"interface=", b"cpus=", b"xid=", b"xid=1 1 1 0:0:0 1"):
         host_and_ps_txt.parse_host_txt(snapshot("host", key + body))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timezone
 from pathlib import Path
 from typing import Any
 
 from site_builder.core.formatting import DAY, MINUTE
-from site_builder.core.model import Gpu
+from site_builder.core.model import Gpu, Xid
 from site_builder.health import events
 from site_builder.health.events import find_health_events
 from site_builder.health.model import (
@@ -72,12 +72,13 @@ class Watch:
         driver: str | None = "590.1",
         where: Mapping[str, str] | None = None,
         whole: bool = True,
+        xids: Sequence[Xid] = (),
     ) -> list[HealthEvent]:
         """Look at it so many seconds after the last time; what is told by that."""
         before, self.at = self.at, self.at + after
         look = HealthCheckTimes("atlas", self.at, before, float(self.at))
         self.state, health_events = find_health_events(
-            self.state, HostHealthMetrics(driver, gpus, whole), look, where or {}
+            self.state, HostHealthMetrics(driver, gpus, whole, tuple(xids)), look, where or {}
         )
         self.told.update({event.number: event for event in health_events})
         return health_events
@@ -103,9 +104,16 @@ class Keeper:
         self.history = HistoryWriter(state, timezone.utc)
         self.log = HealthEventStore(self.history)
 
-    def look(self, at: float, *gpus: GpuHealthMetrics, name: str = "atlas", taken: float | None = None) -> None:
+    def look(
+        self,
+        at: float,
+        *gpus: GpuHealthMetrics,
+        name: str = "atlas",
+        taken: float | None = None,
+        xids: Sequence[Xid] = (),
+    ) -> None:
         """A build at that moment, in which one host is fresh."""
-        self.build(at, {name: signed(*gpus, taken=at if taken is None else taken)})
+        self.build(at, {name: signed(*gpus, taken=at if taken is None else taken, xids=xids)})
 
     def build(self, at: float, hosts: dict[str, PackedHealthMetrics | None], within: float = 60) -> None:
         self.history.record(
@@ -127,5 +135,8 @@ class Keeper:
         self.history.close()
 
 
-def signed(*gpus: GpuHealthMetrics, taken: float | None = None, driver: str = "590.1") -> PackedHealthMetrics:
-    return PackedHealthMetrics(pack_stored_health_metrics(driver, [tuple(gpu_metrics) for gpu_metrics in gpus]), taken)
+def signed(
+    *gpus: GpuHealthMetrics, taken: float | None = None, driver: str = "590.1", xids: Sequence[Xid] = ()
+) -> PackedHealthMetrics:
+    rows = [tuple(gpu_metrics) for gpu_metrics in gpus]
+    return PackedHealthMetrics(pack_stored_health_metrics(driver, rows, xids=[tuple(xid) for xid in xids]), taken)
