@@ -348,8 +348,9 @@ class HostScenario:
         if gpus := self.machine.choose_gpus(free, count):
             self.jobs.append(ScenarioJob(kind, person, gpus, now, ends, pid, share, command, active, container))
 
-    def list_lost_gpus(self, now: float) -> set[int]:
-        return {gpu for gpu, since, until in LOST_GPUS.get(self.machine.scenario, ()) if since <= now < until}
+    def list_lost_gpus(self, now: float) -> dict[int, float]:
+        """Return the GPUs that are lost, and since when."""
+        return {gpu: since for gpu, since, until in LOST_GPUS.get(self.machine.scenario, ()) if since <= now < until}
 
     def is_silent(self, now: float) -> bool:
         since, until, again = SILENT_HOSTS.get(self.machine.scenario, (0, 0, 1))

@@ -22,7 +22,12 @@ from site_builder.core.formatting import HOUR, MINUTE
 from site_builder.core.model import IdleTimes
 from site_builder.demo import scenario
 from site_builder.demo.scenario import HostScenario, ScenarioJob, ScenarioMachine, build_scenario_gpu_uuid
-from site_builder.demo.simulated_tools import SimulatedToolProcess, render_amd_output, render_nvidia_output
+from site_builder.demo.simulated_tools import (
+    SimulatedToolProcess,
+    render_amd_output,
+    render_kernel_log,
+    render_nvidia_output,
+)
 from site_builder.fleet.store import FleetStore
 
 KERNEL_VERSION = "6.1.0-28-amd64"
@@ -52,6 +57,9 @@ class SimulatedHost:
         self.proc_folder, self.tools_folder = folder / "proc", folder / "smi"
         self.scenario, self.machine, self.speed = host_scenario, host_scenario.machine, speed
         self.uptime = 86400 * (11 + 7 * self.machine.number % 90) + 3600 * 5
+        self.real_uptime = float(
+            Path("/proc/uptime").read_text().split()[0]
+        )  # by which the scripts date the kernel log
         self.pids: set[int] = set()
         for path in (self.proc_folder / "sys/kernel", self.tools_folder / "amd", self.tools_folder / "docker"):
             path.mkdir(parents=True)
@@ -103,6 +111,9 @@ class SimulatedHost:
         if self.has_vendor("amd"):
             amd_output = render_amd_output(machine, seen, processes, now)
             output.update({f"amd/{name}": text for name, text in amd_output.items()})
+        lost_for = {gpu: (now - since) / self.speed for gpu, since in lost.items()}
+        lost_at = {gpu: self.real_uptime + ran - seconds for gpu, seconds in lost_for.items() if seconds < ran}
+        output["dmesg"] = render_kernel_log(machine, lost_at)
         (self.tools_folder / "say").unlink(missing_ok=True)
         if not self.scenario.has_driver(now):
             output.update({"say": NO_DRIVER_MESSAGE, "rc": str(NO_DRIVER_EXIT_CODE)})

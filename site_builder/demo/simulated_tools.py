@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -55,7 +55,7 @@ def render_nvidia_output(
     machine: ScenarioMachine,
     seen: Sequence[tuple[int, int]],
     gpu_processes: Sequence[SimulatedToolProcess],
-    lost: set[int],
+    lost: Collection[int],
     now: float,
 ) -> dict[str, str]:
     cards = [
@@ -70,7 +70,7 @@ def render_nvidia_output(
     listed = []
     for card in cards:
         fields = build_smi_fields(machine, card, [seen[gpu] for gpu in card.unit_positions], now)
-        if lost & {*card.unit_positions}:
+        if not {*card.unit_positions}.isdisjoint(lost):
             fields = {name: value if name in FIELDS_OF_LOST_GPU else LOST_CELL for name, value in fields.items()}
         rows.append(fields)
         listed.append(f"GPU {card.index}: {fields['name']} (UUID: {card.uuid})\n")
@@ -123,6 +123,16 @@ def render_topology_matrix(machine: ScenarioMachine, indices: Sequence[int]) -> 
         cpus = f"{cpus_of_node * node}-{cpus_of_node * (node + 1) - 1}"
         lines.append("\t".join([name, *cells, cpus, str(node), "", "N/A"]))
     return "\n".join(lines) + "\n"
+
+
+def render_kernel_log(machine: ScenarioMachine, lost_at: Mapping[int, float]) -> str:
+    """Render what dmesg prints of GPUs that were lost so many seconds after the machine started."""
+    lines = (
+        f"[{uptime:12.6f}] NVRM: Xid (PCI:0000:{0x17 + machine.units[gpu].index * 9:02x}:00): 79, "
+        "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+        for gpu, uptime in lost_at.items()
+    )
+    return "".join(lines)
 
 
 def format_smi_xml_cell(fields: Mapping[str, str], name: str, unit: str = "") -> str:

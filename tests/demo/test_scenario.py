@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,19 @@ def test_what_runs_on_several_gpus_runs_on_whole_ones_of_one_maker() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_one_instance_is_free_and_one_is_booked_whatever_the_seed(seed: int) -> None:
     assert taken(lab(seed=seed)["gemini"], 0) & {0, 1, 2, 3} == {0, 1}
+
+
+def test_a_gpu_that_is_lost_leaves_an_xid_error_in_the_kernel_log(tmp_path: Path) -> None:
+    offset = scenario.LOST_GPUS["orion"][0][1] - 1
+    lab_folder, work = tmp_path / "lab", tmp_path / "work"
+    simulated_lab = SimulatedLab(lab_folder, work, host_count=12, seed=1, speed=1000, start_offset_s=offset)
+    for host in simulated_lab.hosts:
+        if host.machine.name in {"hydra", "orion"}:
+            assert simulated_lab.take_snapshot(host) == ""
+    facts = (lab_folder / "data/orion/host.txt").read_text()
+    assert re.search(r"^xid=\d{10} \d{10} 1 0000:32:00 79 GPU has fallen off the bus\.$", facts, re.MULTILINE)
+    assert "\nkernel_log=dmesg\n" in (lab_folder / "data/hydra/host.txt").read_text()
+    assert "\nxid=" not in (lab_folder / "data/hydra/host.txt").read_text()  # lost before the demo began
 
 
 def test_where_a_round_takes_long_hosts_are_asked_less_often_and_may_be_as_old(tmp_path: Path) -> None:
