@@ -276,7 +276,7 @@ def test_an_xid_error_is_a_condition_that_happened_and_each_is_another() -> None
     first = event("xid-79", value=(1, "", None), ended_at=START)
     (condition,) = health(first)
     assert (condition.rule, condition.about, condition.is_lasting) == ("gpu-xid", f"GPU-3 xid-79 {START}", False)
-    assert (condition.what, condition.severity) == ("Xid 79: it fell off the bus", "critical")
+    assert (condition.what, condition.severity) == ("Xid 79: fell off the bus", "critical")
     (longer,) = health(first._replace(ended_at=START + HOUR, value=(9, "", None)), after=HOUR)
     assert longer.key == condition.key
     later = first._replace(number=8, began_at=START + HOUR, ended_at=START + HOUR)

@@ -315,14 +315,14 @@ def test_repeated_errors_are_reported_once_and_again_after_hours() -> None:
 
 
 XID = Condition(
-    "gpu-xid", "atlas", f"GPU-3 xid-79 {START}", ("3",), "Xid 79: it fell off the bus", is_lasting=False
+    "gpu-xid", "atlas", f"GPU-3 xid-79 {START}", ("3",), "Xid 79: fell off the bus", is_lasting=False
 )._replace(event_severity="critical")
 
 
 def test_each_xid_error_is_reported_once() -> None:
     simulator = AlertSimulator()
     assert simulator.titles(XID) == ["GPU 3 of atlas has an Xid error"]
-    assert (simulator.alerts[0].what, simulator.alerts[0].severity) == ("Xid 79: it fell off the bus", "critical")
+    assert (simulator.alerts[0].what, simulator.alerts[0].severity) == ("Xid 79: fell off the bus", "critical")
     assert [simulator.titles(XID, after=10 * MINUTE) for _ in range(144)] == [[]] * 144
     assert simulator.titles(after=HOUR) == []  # its end is no news
     assert simulator.titles(XID._replace(about=f"GPU-3 xid-79 {START + DAY}")) == ["GPU 3 of atlas has an Xid error"]

@@ -161,7 +161,7 @@ def test_an_xid_error_is_recorded_once_over_restarts_and_by_two_builders(keeper:
     ]
     (host_line, line) = keeper.log.read_timelines("atlas", (A,), NOON + DAY, 20).timelines
     assert (line.gpu_key, line.events[0].value) == (A, (1, "GPU has fallen off the bus.", None))
-    assert describe_event(host_line.events[0]) == "Xid 79 (PCI 20:00): it fell off the bus"
+    assert describe_event(host_line.events[0]) == "Xid 79 (PCI 20:00): fell off the bus"
 
 
 def test_an_xid_error_that_is_logged_again_stays_one_row(keeper: Keeper) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,16 +60,25 @@ def test_what_can_wait_and_what_nobody_knows_is_a_warning(code: int) -> None:
     assert HealthEvent("atlas", 1, A, 0, f"xid-{code}", (1, ""), NOON).severity == WARNING
 
 
+def test_the_documentation_names_codes_by_their_severity() -> None:
+    section = (Path(__file__).parents[2] / "docs/health.md").read_text().partition("## Xid errors")[2]
+    for severity in SEVERITIES:
+        (numbers,) = re.findall(rf"\| {severity} \| (.*) \|", section)
+        codes = {*map(int, re.findall(r"\d+", numbers))}
+        assert codes
+        assert {get_xid_code(code).severity for code in codes} == {severity}
+
+
 @pytest.mark.parametrize(
     ("code", "value", "sentence"),
     [
-        (79, (1, "GPU has fallen off the bus."), "Xid 79: it fell off the bus"),
+        (79, (1, "GPU has fallen off the bus."), "Xid 79: fell off the bus"),
         (13, (1234, "Graphics Exception"), "Xid 13: a program caused an exception, 1,234 times"),
         (998, (1, "Something new"), "Xid 998: Something new"),
         (998, (2, ""), "Xid 998, 2 times"),
-        (79, (1, "", "41:00"), "Xid 79 (PCI 41:00): it fell off the bus"),
+        (79, (1, "", "41:00"), "Xid 79 (PCI 41:00): fell off the bus"),
         (154, (1, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"), None),
-        (79, (), "Xid 79: it fell off the bus"),
+        (79, (), "Xid 79: fell off the bus"),
         ("odd", (None, None, None), "Xid 0"),
     ],
 )
@@ -84,7 +94,7 @@ def test_an_error_is_an_event_of_its_gpu_with_the_time_of_the_log() -> None:
     watch = Watch(gpu(), gpu(B, index=1, bus="20:00.0"))
     watch.look(gpu(), gpu(B, index=1, bus="20:00.0"), xids=[xid(bus=BUS_B, at=NOON + 10)])
     assert (watch.only.gpu_key, watch.only.index, watch.only.kind, watch.only.severity) == (B, 1, "xid-79", CRITICAL)
-    assert said(watch.only) == "10 Mar 2026 12:00: Xid 79: it fell off the bus"
+    assert said(watch.only) == "10 Mar 2026 12:00: Xid 79: fell off the bus"
 
 
 def test_an_error_that_is_sent_every_minute_is_one_event() -> None:
@@ -98,7 +108,7 @@ def test_errors_that_were_there_at_the_first_look_have_the_time_of_the_log() -> 
     watch = Watch(gpu())
     watch.state = None
     watch.look(gpu(), xids=[xid(at=NOON - 5 * HOUR)])
-    assert said(watch.only) == "10 Mar 2026 07:00: Xid 79: it fell off the bus"
+    assert said(watch.only) == "10 Mar 2026 07:00: Xid 79: fell off the bus"
 
 
 def test_an_error_that_is_logged_again_is_the_same_event_and_lasts_longer() -> None:
@@ -163,7 +173,7 @@ def test_an_error_of_an_unknown_gpu_is_its_hosts_and_names_the_place() -> None:
     watch = Watch(gpu(), gpu(B, bus=None))
     watch.look(gpu(), gpu(B, bus=None), xids=[xid(bus="99:00")])
     assert (watch.only.gpu_key, watch.only.index) == ("", None)
-    assert events.describe_event(watch.only) == "Xid 79 (PCI 99:00): it fell off the bus"
+    assert events.describe_event(watch.only) == "Xid 79 (PCI 99:00): fell off the bus"
 
 
 @pytest.mark.parametrize(
