@@ -175,7 +175,7 @@ end_loops() {
     done
     [ -z "$left" ] || return 1
     [ ! -e "$place/registered" ] || run_as_cron "$ROOT/scripts/gpu-check.sh" --deregister "$1" || print_line "Consul still lists $1: deregister it by hand."
-    (cd "$place" && rm -rf run check check.failed given clock fields sent push.failed registered register.failed minute minute.err minute.time gpus.csv processes.csv ps.txt host.txt mig amd amd.names amd.static containers topology topology.tried refused.*)
+    (cd "$place" && rm -rf run check check.failed given clock fields sent push.failed registered register.failed minute minute.err minute.time xids xids.pause gpus.csv processes.csv ps.txt host.txt mig amd amd.names amd.static containers topology topology.tried refused.*)
     rmdir "$place" 2>/dev/null || print_line "$place contains other files and is kept."
 }
 
