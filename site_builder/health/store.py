@@ -20,8 +20,9 @@ from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader
 from site_builder.history.writer import HistoryWriter
 
 DECODE_ERRORS = (ValueError, TypeError, AttributeError, IndexError, KeyError)
-# Limits for power events of one GPU (True) and for all others (False), for one host, and for all hosts.
-MAX_EVENTS_PER_GPU = {True: 100, False: 1000}
+# Limits for the events of one GPU by how frequent they are: power (1), errors of programs (2), all others (0); for one
+# host, and for all hosts.
+MAX_EVENTS_PER_GPU = {1: 100, 2: 100, 0: 1000}
 MAX_EVENTS_PER_HOST = 10_000
 MAX_EVENTS = 200_000
 # New events of one host in one minute: it can claim anything.
@@ -32,7 +33,10 @@ TRIM_AFTER_EVENTS = 20_000
 RECORD_TIME_LIMIT_S = 0.1
 # Former GPUs of a host whose time lines are read too.
 MAX_FORMER_GPUS = 8
-POWER_SQL = "kind='power'"
+PROGRAM_XID_KINDS = ",".join(
+    f"'{model.XID_KIND_PREFIX}{code}'" for code, texts in model.XID_CODES.items() if texts.severity == model.INFO
+)
+FREQUENCY_SQL = f"CASE WHEN kind='power' THEN 1 WHEN kind IN ({PROGRAM_XID_KINDS}) THEN 2 ELSE 0 END"
 EVENT_COLUMNS = "host, number, gpu, place, kind, value, at, since, until, by"
 EVENT_PLACEHOLDERS = ",".join("?" * len(model.HealthEvent._fields))
 SqlCondition = tuple[str, tuple[object, ...]]
@@ -338,11 +342,11 @@ class HealthEventStore(StoredEventReader):
             for host, count in counts.items():
                 if count <= min(share, *MAX_EVENTS_PER_GPU.values()):
                     continue
-                # those that are over first, and power before all others
-                query = f"SELECT gpu, {POWER_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # our words
-                for gpu, is_power, gpu_count in connection.execute(query, (host,)).fetchall():
-                    condition = f"host=? AND gpu=? AND ({POWER_SQL})=?", (host, gpu, is_power)
-                    delete_oldest_stored_events(connection, condition, gpu_count - MAX_EVENTS_PER_GPU[bool(is_power)])
+                # those that are over first, and frequent kinds before all others
+                query = f"SELECT gpu, {FREQUENCY_SQL}, count(*) FROM event WHERE host=? GROUP BY 1, 2"  # noqa: S608 # our words
+                for gpu, frequency, gpu_count in connection.execute(query, (host,)).fetchall():
+                    condition = f"host=? AND gpu=? AND {FREQUENCY_SQL}=?", (host, gpu, frequency)
+                    delete_oldest_stored_events(connection, condition, gpu_count - MAX_EVENTS_PER_GPU[frequency])
                 (left,) = connection.execute("SELECT count(*) FROM event WHERE host=?", (host,)).fetchone()
                 delete_oldest_stored_events(connection, ("host=?", (host,)), left - share)
             connection.execute("INSERT OR REPLACE INTO done VALUES('events', ?)", (hour,))
@@ -362,7 +366,7 @@ def delete_oldest_stored_events(connection: sqlite3.Connection, condition: SqlCo
     where, values = condition
     oldest = (
         f"SELECT number FROM event WHERE {where} "  # noqa: S608 # our words
-        f"ORDER BY until IS NULL, NOT {POWER_SQL}, number LIMIT ?"
+        f"ORDER BY until IS NULL, {FREQUENCY_SQL}=0, number LIMIT ?"
     )
     statement = f"DELETE FROM event WHERE host=? AND number IN ({oldest})"  # noqa: S608 # our words
     connection.execute(statement, (values[0], *values, count))

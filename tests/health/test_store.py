@@ -302,13 +302,26 @@ def test_gpus_that_are_others_each_minute_stay_within_bounds(keeper: Keeper, mon
 def test_a_gpu_that_keeps_failing_keeps_its_last_and_its_ongoing_events(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_store, "MAX_EVENTS_PER_GPU", {True: 5, False: 10})
+    monkeypatch.setattr(health_store, "MAX_EVENTS_PER_GPU", {1: 5, 2: 5, 0: 10})
     for number in range(60):
         keeper.look(NOON + HOUR * number, gpu(failed=True, heat=bool(number % 2), power=bool(number % 2)))
     kinds = [row[4] for row in keeper.rows]
     assert 10 <= len(kinds) <= 20
     assert (keeper.rows[0][4], keeper.rows[0][7], keeper.rows[0][8]) == ("failed", BEFORE_FIRST_CHECK, None)
     assert max(row[1] for row in keeper.rows) in {row[1] for row in keeper.rows[-2:]}
+
+
+def test_errors_of_programs_take_no_room_from_other_events(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_store, "MAX_EVENTS_PER_GPU", {1: 5, 2: 7, 0: 10})
+    keeper.look(NOON, gpu())
+    keeper.look(NOON + 60, gpu(**LOST), xids=[OFF_BUS])
+    for number in range(60):
+        at = NOON + HOUR * (number + 1)
+        keeper.look(at, gpu(), xids=[Xid("17:00", 31, at, at, 1, "MMU Fault")])
+    kinds = [row[4] for row in keeper.rows]
+    assert kinds[:2] == ["lost", "xid-79"]
+    assert 7 <= kinds.count("xid-31") <= 9
+    assert keeper.rows[-1][6] == NOON + 60 * HOUR
 
 
 def test_a_loud_host_takes_no_room_from_the_others(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
