@@ -6,7 +6,7 @@ import re
 
 HOSTILE = {
     "script": "<script>alert(1)</script>",
-    "image": '"><img src=x onerror=alert(1)>',
+    "image": '"><img src=x onload=alert(1)>',
     "quotes": "' \" ` &amp; &lt;b&gt; </code></li></title>",
     "link": "javascript:alert(1)",
     "bidi": "\u202eabc def",
