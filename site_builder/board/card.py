@@ -415,12 +415,11 @@ def render_card_process_cached(
     children: tuple[int, ...],
 ) -> Html:
     """Render a process once for as long as it runs."""
-    pid_text = f"pid {pid}" if user in {"", "unknown user"} and pid is not None else ""
-    size = "" if used_memory is None else formatting.format_size(used_memory)
     html = load_raw_html_template("process.html").module.process(  # type: ignore[attr-defined] # a macro of it
         escape_html(shorten_text(user)),
         escape_html(shorten_text(command, MAX_COMMAND_CHARACTERS)),
-        Html(" · ".join(filter(None, (pid_text, size)))),
+        EMPTY_HTML if pid is None else Html(f"pid {pid}"),
+        EMPTY_HTML if used_memory is None else Html(formatting.format_size(used_memory)),
         since,
         escape_html(shorten_text(container)),
         Html(f"kill {' '.join(map(str, children))}") if children else EMPTY_HTML,

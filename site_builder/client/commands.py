@@ -214,7 +214,7 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
     """List the GPUs of all hosts, or those that match WORDS.
 
     WORDS are hosts, or words as in the search box of the page; all must match. Use any text, a state such as free,
-    'mem>=40' (GiB), gpu:0, user:alice, model:a100, tag:vision, command:train.py or booking:icml.
+    'mem>=40' (GiB), gpu:0, user:alice, model:a100, tag:vision, command:train.py, pid:31415 or booking:icml.
 
     The marks are [ ] free, [~] busy, [-] held (memory taken, idle), [B] booked and [!] conflict, lost, unknown or in
     trouble; ? means not available. Without a board, this lists the GPUs of this machine. Exit 1 if nothing matches.

@@ -16,7 +16,7 @@ from site_builder.core.formatting import format_name_counts
 
 TERM_PATTERN = re.compile(r'([a-z]+)(>=|<=|[:<>=])("[^"]*"|\S*)|"([^"]*)"|(\S+)')
 SIZE_PATTERN = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)(?:gi?b?)?")
-SEARCH_FIELDS = ("host", "gpu", "model", "state", "user", "command", "booking", "tag")
+SEARCH_FIELDS = ("host", "gpu", "model", "state", "user", "command", "pid", "booking", "tag")
 # A state means itself as a bare word too.
 SEARCH_STATES = (
     *("free", "busy", "held", "booked", "conflict", "lost", "unknown", "maintenance"),
@@ -169,6 +169,8 @@ def is_gpu_search_match(host: FleetHost, gpu: FleetGpu, model: str, term: Search
         return gpu.state.startswith(term.word)
     if term.key == "gpu":
         return not {gpu.label.lower(), *gpu.parent_keys[:1]}.isdisjoint(term.word.split(","))
+    if term.key == "pid":
+        return not {str(process.pid) for process in gpu.processes}.isdisjoint(term.word.split(","))
     if term.key in COMPARISONS:
         if gpu.memory_total is None or gpu.state == "lost":  # a GPU whose memory is not known fits nothing
             return False
@@ -199,7 +201,7 @@ def build_gpu_search_text(gpu: FleetGpu, key: str, now: float) -> str:
     texts = [STATE_LABELS.get(gpu.state, gpu.state), gpu.profile or ""]
     for process in gpu.processes:
         size = "" if process.used_memory is None else formatting.format_size(process.used_memory)
-        pid_text = f"pid {process.pid}" if not process.user and process.pid is not None else ""
+        pid_text = "" if process.pid is None else f"pid {process.pid}"
         texts.append(f"{process.user or UNKNOWN_USER} {process.command or ''} {pid_text} {size}")
     texts.append(bookings)
     if gpu.problems and gpu.state == "lost":

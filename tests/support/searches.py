@@ -74,6 +74,10 @@ FOUND = [
     ("gpu:3", {"atlas": "3", "hydra": "3", "nile": "3"}),
     ("gpu:0,3 host:hydra", {"hydra": "03"}),
     ("hydra:3", {"hydra": "3"}),
+    ("4242", {"atlas": "0"}),
+    ('"pid 503"', {"hydra": "2"}),
+    ("pid:503", {"hydra": "2"}),
+    ("PID:4243,501", {"atlas": "1", "hydra": "0"}),
 ]
 # A host with two models, of which one GPU is booked until tomorrow, and then free again.
 FOUND_ON_A_MIXED_HOST = [
@@ -90,13 +94,13 @@ STATES_HINT = (
     "The states are free, busy, held, booked, conflict, lost, unknown, maintenance, stale, down, failed, unseen."
 )
 FIELDS_HINT = (
-    "is not a search field. The fields are host:, gpu:, model:, state:, user:, command:, booking:, tag: and mem>40."
+    "is not a search field. The fields are host:, gpu:, model:, state:, user:, command:, pid:, booking:, tag: and mem>40."
 )
 MEMORY_HINT = "Memory is in GiB: mem>40, mem>=40, mem<40 or mem=40."
 # With the hint at what would work.
 NOT_FOUND = [
     *((words, "") for words in (".*", "[a-z]+", "\\d", "^atlas", "atlas|hydra", "(?:", "tag:vis", "command:dave")),
-    *((words, "") for words in ("__proto__:x", "4242", '"30 gib"', '"lost" jupyter', "gpu:33")),
+    *((words, "") for words in ("__proto__:x", "pid:424", "pid:x", "4244", '"30 gib"', '"lost" jupyter', "gpu:33")),
     ("constructor:x", f"constructor: {FIELDS_HINT}"),
     ("nosuch:atlas free", f"nosuch: {FIELDS_HINT}"),
     ("any:atlas", f"any: {FIELDS_HINT}"),
@@ -107,7 +111,7 @@ NOT_FOUND = [
     ("state:idle", STATES_HINT),
     ("state:fresh", STATES_HINT),
 ]
-NOT_YET_TYPED = ["", "   ", '"', '""', "mem>", "mem>=", "state:", "gpu:", "tag:", 'user:"']
+NOT_YET_TYPED = ["", "   ", '"', '""', "mem>", "mem>=", "state:", "gpu:", "pid:", "tag:", 'user:"']
 
 
 def make_mixed_lab(folder: Path) -> Lab:

@@ -9,7 +9,7 @@ const isFoldedAtFirst = document.documentElement.classList.contains("collapsed")
 const folded = { all: isFoldedAtFirst, except: new Set() }; // all cards are folded or none, except for these
 const TERM = /([a-z]+)(>=|<=|[:<>=])("[^"]*"|\S*)|"([^"]*)"|(\S+)/g;
 const SIZE = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?:gi?b?)?$/;
-const FIELDS = ["host", "gpu", "model", "state", "user", "command", "booking", "tag"];
+const FIELDS = ["host", "gpu", "model", "state", "user", "command", "pid", "booking", "tag"];
 const STATES = ["free", "busy", "held", "booked", "conflict", "lost", "unknown", "maintenance", "stale", "down", "failed", "unseen"]; // as a bare word too
 const MEMORY_HINT = "Memory is in GiB: mem>40, mem>=40, mem<40 or mem=40.";
 const COMPARISONS = { ">": (a, b) => a > b, ">=": (a, b) => a >= b, "<": (a, b) => a < b, "<=": (a, b) => a <= b, "=": (a, b) => a === b };
@@ -69,6 +69,7 @@ function indexCard(card) {
     model: row.dataset.model?.toLowerCase() ?? "",
     user: texts(row, "li > b"),
     command: texts(row, "li > code"),
+    pid: texts(row, "li > small").replaceAll("pid ", ""),
     booking: texts(row, ".booking"),
     any: [`${card.id}:${row.cells[0].textContent}`, row.dataset.model ?? "", ...[...row.cells].filter((_, column) => column === 1 || column > (row.cells.length < 8 ? 1 : 5)).map(readWords)].join("\n").toLowerCase(),
     memory: row.cells.length < 8 ? Number.NaN : readMemory(row.cells[3]),
@@ -93,7 +94,7 @@ function indexSquare(square) {
   const any = square.title.toLowerCase();
   const [, gpu, model = "", user = ""] = /^(\S+) (.*): [^,]*(?:, (.*))?$/.exec(any) ?? [];
   const size = / (\d+) gb$/.exec(model);
-  return { row: square, gpu: gpu ?? "", state: square.className, model, user, command: "", booking: "", any, memory: size ? Number(size[1]) : Number.NaN };
+  return { row: square, gpu: gpu ?? "", state: square.className, model, user, command: "", pid: "", booking: "", any, memory: size ? Number(size[1]) : Number.NaN };
 }
 
 // Return whether a term matches a row, or a host without rows.
@@ -101,7 +102,7 @@ function isMatch(host, row, { key, sign, number, word }) {
   if (key === "mem") return row !== null && COMPARISONS[sign](row.memory, number);
   if (key === "any") return host.any.includes(word) || Boolean(row?.any.includes(word));
   if (key === "state") return row ? row.state.startsWith(word) || (host.state !== "fresh" && host.state.startsWith(word)) : host.state.startsWith(word);
-  if (key === "gpu") return row !== null && word.split(",").some((label) => row.gpu.split("\n").includes(label));
+  if (key === "gpu" || key === "pid") return row !== null && word.split(",").some((number) => row[key].split("\n").includes(number));
   if (key === "tag") return host.tag.split("\n").includes(word);
   return Boolean(host[key]?.includes(word) || row?.[key]?.includes(word));
 }
