@@ -393,13 +393,14 @@ class CalendarBuilder:
                 if has_left_calendar(booking.first_booking, now):
                     continue
                 uid = ics.build_ics_event_uid(booking, uids)
-                digest = compute_digest(repr((booking, str(now.zone))).encode("utf-8", "replace")).hex()
+                named = ics.name_calendar_booking(booking, people)
+                digest = compute_digest(repr((named, str(now.zone))).encode("utf-8", "replace")).hex()
                 timestamps = self.timestamps.record_event(uid, digest, now.epoch)
                 # a booking without a start begins on the day it was first seen, or of its end if that is earlier
                 last_day = now.to_local(booking.first_booking.until - timedelta(microseconds=1)).date()
                 first_day = min(datetime.fromtimestamp(timestamps.first_seen_at, now.zone).date(), last_day)
                 default_start = datetime.combine(first_day, datetime.min.time(), now.zone)
-                event = ics.build_calendar_event(booking, uid, timestamps.changed_at, default_start)
+                event = ics.build_calendar_event(named, uid, timestamps.changed_at, default_start)
                 owners = {FLEET_FEED: "", f"{HOST_FEEDS}{host.name}.ics": host.name}
                 if booking.name:
                     owners[ics.build_ics_feed_path(booking.name, people)] = people.display_name(booking.name)

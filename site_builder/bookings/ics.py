@@ -82,6 +82,12 @@ def build_calendar_event(booking: CalendarBooking, uid: str, changed_at: int, de
     return event
 
 
+def name_calendar_booking(booking: CalendarBooking, people: PeopleDirectory) -> CalendarBooking:
+    """Return a booking under the display names of its people."""
+    names = {"name": people.display_name(booking.name), "booked_by": people.display_name(booking.booked_by)}
+    return booking._replace(**names)
+
+
 def find_ics_zone_name(moment: datetime) -> str:
     """Return the name of a moment's zone, empty for UTC."""
     zone, offset = moment.tzinfo, moment.strftime("%z")

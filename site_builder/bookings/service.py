@@ -180,6 +180,7 @@ def show_service_bookings(bookings: Sequence[Booking], transaction: BookingTrans
     shown = group_service_bookings(bookings, transaction.now)
     for booking in shown:
         booking["mine"] = transaction.is_own(booking["name"], booking["by"])
+        booking["person"] = transaction.hosts.people.display_name(booking["name"])
         if not (transaction.can_see_names or booking["mine"]):
-            booking.update(id=None, name=None, comment=None, by=None)
+            booking.update(id=None, name=None, person=None, comment=None, by=None)
     return shown

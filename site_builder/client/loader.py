@@ -291,6 +291,7 @@ def build_fleet_gpu(status: GpuStatus) -> FleetGpu:
                 used_by=tuple(filter(None, map(as_clean_text, booking.used_by or ()))) or None,
                 used_by_since=booking.used_by_since,
                 mean_use=booking.mean_use,
+                written_name=as_clean_text(booking.written_name),
             )
             for booking in status.bookings
         ),
@@ -467,6 +468,7 @@ def parse_fleet_booking(fields: dict[str, Any], text: TextReader) -> FleetBookin
         used_by=tuple(filter(None, map(text, as_list(fields.get("used_by"))))) or None,
         used_by_since=as_integer(fields.get("used_by_since")),
         mean_use=as_number(fields.get("mean_use")),
+        written_name=text(fields.get("written_name")),
     )
 
 

@@ -13,7 +13,11 @@ VISIBLE_DEVICES_VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIB
 
 
 class FleetBooking(NamedTuple):
-    """A booking of a GPU; `since` is None if it has no start. The last four say how a running one is used."""
+    """A booking of a GPU; `since` is None if it has no start.
+
+    `unused_since` to `mean_use` say how a running one is used. `written_name` is the name in comments.json, where that
+    is another one of the person.
+    """
 
     id: str | None
     name: str | None
@@ -24,6 +28,12 @@ class FleetBooking(NamedTuple):
     used_by: tuple[str, ...] | None = None
     used_by_since: int | None = None
     mean_use: float | None = None
+    written_name: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the person that are known here."""
+        return tuple(name for name in (self.name, self.written_name) if name)
 
     def is_current(self, now: float) -> bool:
         return (self.since is None or self.since.timestamp() <= now) and self.until.timestamp() > now

@@ -94,7 +94,7 @@ def find_free_until(gpu: FleetGpu, requester: GpuRequester) -> float | None:
     starts = [
         booking.since.timestamp()
         for booking in gpu.bookings
-        if booking.since and not (booking.name and requester.is_own_name(booking.name))
+        if booking.since and not any(map(requester.is_own_name, booking.names))
     ]
     return min((start for start in starts if start > requester.now), default=None)
 
@@ -112,8 +112,7 @@ def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuReq
         return "taken by another run"
     current = [booking for booking in gpu.bookings if booking.is_current(requester.now)]
     are_own = all(
-        booking.name is not None
-        and requester.is_own_name(booking.name)
+        any(map(requester.is_own_name, booking.names))
         and (requester.is_for_run or not (booking.id or "").startswith(RUN_ID_PREFIX))
         for booking in current
     )

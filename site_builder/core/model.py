@@ -426,6 +426,7 @@ class BookingStatus(NamedTuple):
     mean_use: float | None = None  # in percent
     is_whole_host: bool = False
     is_whole_gpu: bool = False  # a MIG instance is booked together with all others of its GPU
+    written_name: str | None = None  # the name in comments.json, where `name` is another one of that person
 
 
 class ProcessStatus(NamedTuple):

@@ -12,6 +12,7 @@ from site_builder.core.faults import describe_fault
 from site_builder.core.formatting import DAY, HOUR, MINUTE
 from site_builder.core.model import Booking, BookingStatus, Gpu, GpuBookingUse, GpuStatus, PrivacySettings, Problem
 from site_builder.core.names import HostNameIndex
+from site_builder.core.people import PeopleDirectory
 from site_builder.core.timeparse.recurrence import list_repeat_starts
 from site_builder.fleet.gpu_state import GpuInput, StateRules, find_conflict_users
 
@@ -29,6 +30,7 @@ MAX_BOOKING_GAP_S = HOUR
 # A mean over less time says more about chance than about the booking.
 MIN_MEAN_PERIOD_S = 5 * MINUTE
 IN_USE_STATES = frozenset({"conflict", "held", "busy", "booked"})
+NO_ALIASES = PeopleDirectory({})
 # How many other users and how many bookings at once are remembered of one GPU.
 MAX_REMEMBERED = 20
 
@@ -81,12 +83,26 @@ def find_gpu_bookings(bookings: Sequence[Booking], gpu: Gpu) -> list[Booking]:
 
 
 def build_fleet_booking_statuses(
-    bookings: Iterable[Booking], privacy: PrivacySettings, now: Now, parent: Gpu | None = None
+    bookings: Iterable[Booking],
+    privacy: PrivacySettings,
+    now: Now,
+    parent: Gpu | None = None,
+    people: PeopleDirectory = NO_ALIASES,
 ) -> tuple[BookingStatus, ...]:
     """Return the bookings to show, current ones first, then by their start; an instance has a `parent`."""
-    statuses = [status for booking in bookings for status in expand_fleet_booking(booking, privacy, now, parent)]
+    statuses = [
+        name_booking_status(status, people)
+        for booking in bookings
+        for status in expand_fleet_booking(booking, privacy, now, parent)
+    ]
     statuses.sort(key=lambda status: (BOOKING_PHASES.index(status.phase), (status.since or status.until).timestamp()))
     return tuple(statuses)
+
+
+def name_booking_status(status: BookingStatus, people: PeopleDirectory) -> BookingStatus:
+    """Return a booking under the display name of its person."""
+    name = status.name and people.display_name(status.name)
+    return status if name == status.name else status._replace(name=name, written_name=status.name)
 
 
 def list_current_bookers(bookings: Iterable[Booking], now: Now) -> list[str]:
@@ -204,7 +220,8 @@ def add_booking_use(
 
 def build_booking_use_key(booking: BookingStatus) -> str:
     """Return a key that stays the same when a booking is extended, and differs for each repeat."""
-    return f"{int(booking.since.timestamp()) if booking.since else ''} {booking.name or ''}"
+    name = booking.written_name or booking.name or ""
+    return f"{int(booking.since.timestamp()) if booking.since else ''} {name}"
 
 
 def find_booking_use_end(gpu_status: GpuStatus, bookings: Sequence[Booking], now: Now) -> int | None:

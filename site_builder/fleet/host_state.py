@@ -180,7 +180,9 @@ def decide_host_status(sources: HostStatusSources, snapshot: HostSnapshot, rules
         facts=facts,
         gpus=tuple(gpus),
         unmatched_processes=tuple(unmatched),
-        bookings=() if has_gpus else booking_use.build_fleet_booking_statuses(sources.bookings, rules.privacy, now),
+        bookings=() if has_gpus else booking_use.build_fleet_booking_statuses(
+            sources.bookings, rules.privacy, now, people=rules.people
+        ),
         notes=tuple(notes),
         problems=(*snapshot.problems, *find_host_state_problems(sources, snapshot, state, rules.limits, now)),
         logins=frozenset(filter(rules.people.is_worth_remembering, logins)),
@@ -314,7 +316,9 @@ def build_outdated_host_gpus(
             model=format_gpu_model(gpu, models, rules.gpu_names),
             state="lost" if lost else "unknown",
             reason=f"{lost}; {host_reason}" if lost else host_reason,
-            bookings=booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent),
+            bookings=booking_use.build_fleet_booking_statuses(
+                gpu_bookings, rules.privacy, now, gpu.parent, rules.people
+            ),
             idle_since=sources.idle_times.idle_since.get(gpu.key),
             parent_model=models[gpu.name] if gpu.parent else "",
         )
@@ -371,7 +375,9 @@ def decide_fresh_host_gpus(
         gpu_bookings = booking_use.find_gpu_bookings(sources.bookings, gpu) if sources.bookings else ()
         bookings: tuple[BookingStatus, ...] = ()
         if gpu_bookings:
-            bookings = booking_use.build_fleet_booking_statuses(gpu_bookings, rules.privacy, now, gpu.parent)
+            bookings = booking_use.build_fleet_booking_statuses(
+                gpu_bookings, rules.privacy, now, gpu.parent, rules.people
+            )
         is_taken = bool(gpu_processes) or gpu_state.is_memory_taken(gpu, limits)
         # one that does not report its utilization is not called idle
         is_idle = is_taken and gpu.utilization_gpu is not None and not gpu_state.is_utilized(gpu, limits)

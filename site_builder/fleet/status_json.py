@@ -81,6 +81,7 @@ def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401
                 "used_by": booking.used_by,
                 "used_by_since": booking.used_by_since,
                 "mean_use": booking.mean_use,
+                **({} if booking.written_name is None else {"written_name": booking.written_name}),
             }
             for booking in status.bookings
         ],

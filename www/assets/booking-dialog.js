@@ -190,7 +190,7 @@ function canChange(booking) {
 function buildBookingLine(booking) {
   const times = describeTimes(booking);
   const comment = createElement("span", { className: "soft", textContent: booking.comment ? ` · ${booking.comment}` : "" });
-  const item = createListItem(booking.where, " ", createElement("b", { textContent: booking.name ?? "" }), ` ${times}`, comment);
+  const item = createListItem(booking.where, " ", createElement("b", { textContent: booking.person ?? booking.name ?? "" }), ` ${times}`, comment);
   const label = `${booking.where}, ${times}`;
   if (canChange(booking)) item.append(createButton("Change", () => startChange(booking), `Change ${label}`), createButton("Release", () => (isOwn(booking) ? release(booking) : confirmRelease(item, booking, label)), `Release ${label}`));
   return item;
