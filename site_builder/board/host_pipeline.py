@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -101,6 +101,12 @@ class BuiltHost(NamedTuple):
     conditions: tuple[Condition, ...] | None = ()  # None after a fault: it is unknown which of them are over
     people: tuple[str, ...] = ()  # who is on it, even if the page does not show people
     truncated_logins: tuple[tuple[str, str | None], ...] = ()  # logins that `ps` cut, and whose they were taken for
+
+    def load_status(self) -> dict[str, Any]:
+        """Return the host as it is in status.json, without its age."""
+        content = b"".join((self.rendered.status_before_age, b"null", self.rendered.status_after_age))
+        host_status: dict[str, Any] = orjson.loads(content)
+        return host_status
 
 
 BuiltHosts = Mapping[str, BuiltHost]
@@ -225,7 +231,7 @@ def render_built_host(
     host_status, gpus_taken_at = decided.status, decided.gpus_taken_at
     host_card = card.build_card(host_status, now, sparklines=host.sparklines)
     card_html = card.render_card(host_card).encode()
-    status_before_age, status_after_age = status_json.render_status_host(host_status)
+    status_before_age, status_after_age = status_json.render_status_host(host_status, gpus_taken_at)
     live_before_revision, live_after_revision = card.render_live_card_numbers(host_status, host_card)
     term_part = term.render_term_host(host_status)
     status_digest = compute_digest(status_before_age, status_after_age)

@@ -432,7 +432,7 @@ class HostPageBuilder:
         fingerprint = files.compute_digest(repr(facts).encode(), built_host.digests.card)
         name = host.discovered.name
         page_name = f"hosts/{name}.html"
-        states_path, node_path = host_json.build_host_json_states_path(name), host_json.build_host_json_node_path(name)
+        program_files = host_json.list_host_json_paths(name)
 
         def render_page(assets_version: str) -> dict[str, bytes]:
             host_status = self.decide_page_host(host, built_host, rules, now).status
@@ -466,13 +466,12 @@ class HostPageBuilder:
             return {page_name: render(reduced, health=None)}
 
         def render_program_files(_: str) -> dict[str, bytes]:
-            decided = self.decide_page_host(host, built_host, rules, now)
-            with self.faults.catch(f"{WWW_PREFIX}{states_path}"):
-                return host_json.render_host_json_files(decided.status, decided.gpus_taken_at, now)
-            return host_json.render_failed_host_json_files(name)  # an older file could call a GPU free
+            with self.faults.catch(f"{WWW_PREFIX}{program_files[0]}"):
+                return host_json.render_host_json_files(built_host.load_status(), now)
+            return host_json.render_host_json_files(host_json.build_failed_status_host(name), now)
 
         page_interval_s = max(PAGE_INTERVAL_S, self.chart_cache.page_interval_s)
-        yield HostPageJob(name, fingerprint, (states_path, node_path), render_program_files)
+        yield HostPageJob(name, fingerprint, program_files, render_program_files)
         yield HostPageJob(name, fingerprint, (page_name,), render_page, page_interval_s, MAX_PAGE_AGE_S)
 
 

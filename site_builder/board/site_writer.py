@@ -33,7 +33,11 @@ PAGES_TIME_LIMIT_S, MAX_DUE_HOSTS = 0.6, 100
 FEED_CHECK_INTERVAL_S = 60
 # How often cron is assumed to build.
 DEFAULT_BUILD_INTERVAL_S = 60
-HOST_FOLDERS = ("cards", "hosts", *available.AVAILABLE_FOLDERS, host_json.STATES_FOLDER, host_json.NODES_FOLDER)
+PROGRAM_FOLDERS = (host_json.STATES_FOLDER, host_json.NODES_FOLDER, host_json.NVGPU_FOLDER)
+HOST_FOLDERS = ("cards", "hosts", *available.AVAILABLE_FOLDERS, *PROGRAM_FOLDERS)
+# Up to so many hosts, files for programs with all hosts are written at each build; of more hosts, at the pace of pages.
+MAX_PROMPT_HOSTS = 200
+JOINED_DIGEST = files.compute_digest(repr(published_files.CODE_FINGERPRINT).encode())
 LIVE_SCHEMA = 1
 BOARD_PART_FILES = {part: f"cards/_{part}.html" for part in pages.BoardPageParts._fields}
 
@@ -62,9 +66,9 @@ class SiteWriter:
             for folder_name in HOST_FOLDERS:
                 with suppress(OSError), os.scandir(www / folder_name) as entries:
                     for entry in entries:
-                        end = "/index.json" if "." not in entry.name or entry.is_dir() else ""
                         if not entry.name.startswith("."):
-                            self.published.files.setdefault(f"{folder_name}/{entry.name}{end}", ("", 0.0, 0, 0))
+                            name = complete_recalled_name(folder_name, entry)
+                            self.published.files.setdefault(name, ("", 0.0, 0, 0))
             self.has_recalled = True
         self.written_files = []
         with self.catch_fault("assets"):
@@ -206,8 +210,7 @@ class SiteWriter:
             current |= {
                 f"cards/{host}.html",
                 f"hosts/{host}.html",
-                host_json.build_host_json_states_path(host),
-                host_json.build_host_json_node_path(host),
+                *host_json.list_host_json_paths(host),
                 *available.list_available_paths(host, built_host),
             }
         for place in list(self.faults.problems_by_place):
@@ -281,7 +284,7 @@ class SiteWriter:
         return set(sorted(due, key=written_at.__getitem__)[:MAX_DUE_HOSTS])
 
     def write_host_pages(
-        self, jobs: Iterable[HostPageJob], hosts: Iterable[str], now: Now, is_single_build: bool
+        self, jobs: Iterable[HostPageJob], built_hosts: BuiltHosts, now: Now, is_single_build: bool
     ) -> None:
         """Write the pages of hosts that are due, the oldest first; one build of many has a time limit."""
         deadline = time.monotonic() + (float("inf") if is_single_build else PAGES_TIME_LIMIT_S)
@@ -305,20 +308,29 @@ class SiteWriter:
                     self.write_file(name, fingerprint, content, now)
             if time.monotonic() > deadline:
                 break
-        for file in host_json.JOINED_FILES:
-            if is_single_build or self.has_host_left or now.epoch - self.find_write_time(file.name) >= PAGE_INTERVAL_S:
-                with self.catch_fault(file.name):
-                    self.write_joined_file(file, hosts, now)
+        is_prompt = is_single_build or self.has_host_left or len(built_hosts) <= MAX_PROMPT_HOSTS
+        for shape in host_json.JOINED_FILES:
+            if is_prompt or now.epoch - self.find_write_time(shape.name) >= PAGE_INTERVAL_S:
+                with self.catch_fault(shape.name):
+                    self.write_joined_file(shape, built_hosts, now)
         self.has_host_left = False
 
-    def write_joined_file(self, file: host_json.JoinedHostJson, hosts: Iterable[str], now: Now) -> None:
-        """Join the files of all hosts, once each host has one."""
-        names = [file.build_host_path(host) for host in hosts]
-        written = [self.published.files[name][0].encode() for name in names if name in self.published.files]
-        fingerprint = files.compute_digest(*written)
-        if len(written) < len(names) or self.published.is_unchanged(file.name, fingerprint):
+    def write_joined_file(self, shape: host_json.HostJsonShape, built_hosts: BuiltHosts, now: Now) -> None:
+        """Write the file of all hosts in a shape; a host at which that fails is in it without its GPUs."""
+        digests = [built_host.digests.status for built_host in built_hosts.values()]
+        fingerprint = files.compute_digest(JOINED_DIGEST, str(now.zone).encode(), *digests)
+        if self.published.is_unchanged(shape.name, fingerprint):
             return
-        # read again: in memory they would be as large as all cards
-        with suppress(FileNotFoundError):
-            content = file.join((self.settings.www / name).read_bytes() for name in names)
-            self.write_file(file.name, fingerprint, content, now)
+        contents = []
+        for host, built_host in built_hosts.items():
+            content = b""
+            with self.catch_fault(host_json.build_host_json_states_path(host)):
+                content = shape.render_host(built_host.load_status(), now)
+            contents.append(content or shape.render_host(host_json.build_failed_status_host(host), now))
+        self.write_file(shape.name, fingerprint, shape.join(contents), now)
+
+
+def complete_recalled_name(folder_name: str, entry: os.DirEntry[str]) -> str:
+    """Return the name of a published file, by an entry of its folder that may be the folder of a host."""
+    file_name = host_json.NVGPU_HOST_FILE if folder_name == host_json.NVGPU_FOLDER else "index.json"
+    return f"{folder_name}/{entry.name}/{file_name}" if entry.is_dir() else f"{folder_name}/{entry.name}"

@@ -16,8 +16,11 @@ from site_builder.fleet.topology import locate_gpu
 STATUS_SCHEMA = 1
 
 
-def render_status_host(host_status: HostStatus) -> tuple[bytes, bytes]:
-    """Render a host in two parts, before and after its age: that alone changes with every build."""
+def render_status_host(host_status: HostStatus, gpus_taken_at: float | None = None) -> tuple[bytes, bytes]:
+    """Render a host in two parts, before and after its age: that alone changes with every build.
+
+    `gpus_taken_at` is when its GPUs were read.
+    """
     facts = host_status.facts or HostFacts()
     is_fresh = host_status.state == "fresh"
     before_age: dict[str, Any] = {
@@ -45,9 +48,18 @@ def render_status_host(host_status: HostStatus) -> tuple[bytes, bytes]:
         "cpus": facts.cpus,
         "memory": {"total": facts.memory_total, "available": facts.memory_available if is_fresh else None},
         "disks": facts.disks,
+        # without the size of the network
+        "addresses": [(name, address.partition("/")[0]) for name, address in facts.interfaces],
+        "gpus_read": None if gpus_taken_at is None else int(gpus_taken_at),
         "gpus": gpus,
     }
     return orjson.dumps(before_age)[:-1] + b',"age":', b"," + orjson.dumps(after_age)[1:]
+
+
+def split_status_hosts(content: bytes) -> list[bytes]:
+    """Return the JSON of each host in the content of the file, which has a line for each; none if it is not ours."""
+    hosts = content.partition(b'"hosts":[')[2].rpartition(b'],"problems":')[0]
+    return hosts.split(b",\n") if hosts else []
 
 
 def gpu_to_status_json(gpu: Any, status: Any) -> dict[str, Any]:  # noqa: ANN401 # Gpu and GpuStatus, or FleetGpu for both

@@ -17,7 +17,7 @@ from tests.support.builder_fixtures import ROOT, busy_lab, signatures
 
 FLEET = ["index.html", "icon.svg", "live.json", "status.json"]
 TEXTS = ["metrics", "term.txt", "term-ansi.txt", "detail.txt"]
-JOINED = ["states/index.json", "nodes/index.json"]
+JOINED = ["states/index.json", "nodes/index.json", "nvgpu/cluster_status"]
 ALWAYS = ["live.json", "metrics"]
 
 
@@ -31,7 +31,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def once_a_host(name: str) -> list[str]:
     """What is written at the pace of its page."""
-    return [f"hosts/{name}.html", f"states/{name}/index.json", f"nodes/{name}.json"]
+    return [f"hosts/{name}.html", f"states/{name}/index.json", f"nodes/{name}.json", f"nvgpu/{name}/gpu_status"]
 
 
 def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_them(lab: Lab) -> None:
@@ -42,8 +42,8 @@ def test_the_files_of_the_fleet_are_written_first_and_those_of_each_host_after_t
     parts = ("_top", "_waste", "_problems", "atlas", "hydra")
     assert set(written[11:16]) == {f"cards/{name}.html" for name in parts}
     assert written[16:21] == ["waste.json", "bookings.html", "bookings.ics", "fleet.html", "users.html"]
-    assert set(written[21:27]) == {*once_a_host("atlas"), *once_a_host("hydra")}
-    assert written[27:] == JOINED
+    assert set(written[21:29]) == {*once_a_host("atlas"), *once_a_host("hydra")}
+    assert written[29:] == JOINED
 
 
 def test_unchanged_files_are_not_rewritten_except_those_with_the_build_time(lab: Lab) -> None:

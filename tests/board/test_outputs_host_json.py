@@ -1,4 +1,4 @@
-"""states/ and nodes/: the JSON shapes of other systems, for the scripts that people already have."""
+"""states/, nodes/ and nvgpu/: the JSON shapes of other systems, for the scripts that people already have."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from typing import Any
 import jsonschema
 import pytest
 
+from site_builder.board import site_writer
 from site_builder.board.builder import Builder
-from site_builder.board.outputs.host_json import convert_gpu_to_node_json, convert_sample_to_states_json
+from site_builder.board.outputs.host_json import (
+    convert_gpu_to_node_json,
+    convert_gpu_to_nvgpu_json,
+    convert_sample_to_states_json,
+    format_nvgpu_age,
+    shorten_nvgpu_command,
+)
 from site_builder.core.model import Gpu, GpuStatus, PrivacySettings
+from site_builder.fleet.status_json import gpu_to_status_json
 from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import ROOT
@@ -32,10 +40,10 @@ def read(lab: Lab, name: str) -> Any:  # noqa: ANN401
 
 def check(lab: Lab) -> None:
     """All files are as their schemas say."""
-    for folder in ("states", "nodes"):
+    for folder in ("states", "nodes", "nvgpu"):
         schema = json.loads((ROOT / f"docs/{folder}.schema.json").read_text())
         jsonschema.Draft202012Validator.check_schema(schema)
-        for path in filter(Path.is_file, (lab.www / folder).rglob("*.json")):
+        for path in filter(Path.is_file, (lab.www / folder).rglob("*")):
             jsonschema.validate(json.loads(path.read_bytes()), schema)
 
 
@@ -54,6 +62,7 @@ def test_a_lab_in_every_state_is_as_the_schemas_say(lab_in_every_state: Lab) -> 
     for host in hosts:
         assert read(lab, f"states/{host}/index.json") == {host: read(lab, "states/index.json")[host]}
         assert read(lab, f"nodes/{host}.json") in read(lab, "nodes/index.json")["Nodes"]
+        assert read(lab, f"nvgpu/{host}/gpu_status") in read(lab, "nvgpu/cluster_status")
 
 
 def test_a_host_in_the_shape_of_vesta_has_numbers_as_numbers(lab: Lab) -> None:
@@ -74,7 +83,7 @@ def test_a_host_in_the_shape_of_vesta_has_numbers_as_numbers(lab: Lab) -> None:
         "processes": [
             {
                 "name": "python3",
-                "pid": 42,
+                "pid": "42",
                 "used_memory": 6400,
                 "user": "alice",
                 "command": "/usr/bin/python3 train.py",
@@ -111,6 +120,71 @@ def test_a_node_has_what_scripts_for_its_status_read(lab: Lab) -> None:
     }
 
 
+def test_an_agent_of_nvgpu_is_told_as_it_would_answer(lab: Lab) -> None:
+    busy(lab)
+    lab.host("hydra", gpu(0, 7000, 3, uuid="GPU-h"), process(43, "GPU-h"))
+    lab.build()
+    busy_gpu, free_gpu = read(lab, "nvgpu/atlas/gpu_status")["gpus"]
+    assert busy_gpu == {
+        "type": "NVIDIA A100-SXM4-80GB",
+        "is_available": False,
+        "pids": "42",
+        "users": "alice",
+        "running_since": "1 hour ago",
+        "utilization": 97,
+        "clock_mhz": None,
+        "temperature": 41,
+        "cmd": "train.py",
+        "index": 0,
+        "state": "busy",
+        "reason": "in use by alice",
+    }
+    assert (free_gpu["is_available"], free_gpu["pids"], free_gpu["users"], free_gpu["cmd"]) == (True, "", "", None)
+    (unowned,) = read(lab, "nvgpu/hydra/gpu_status")["gpus"]
+    assert (unowned["users"], unowned["pids"]) == ("?", "43")
+    assert [host["hostname"] for host in read(lab, "nvgpu/cluster_status")] == ["atlas", "hydra"]
+
+
+def test_a_master_of_nvgpu_is_told_why_a_host_has_no_gpus(lab: Lab) -> None:
+    busy(lab)
+    lab.build(after=3600)
+    check(lab)
+    answer = read(lab, "nvgpu/atlas/gpu_status")
+    assert answer.keys() == {"hostname", "error"}
+    assert answer["error"].startswith("atlas is down: no snapshot since ")
+
+
+def test_a_gpu_that_is_not_to_be_taken_is_not_available_for_nvgpu() -> None:
+    status = GpuStatus(Gpu(0, None, None), "GPU", "free", "")
+    free = gpu_to_status_json(status.gpu, status)
+    problem = {"avoid": True}
+    cases = [(free, True, ""), ({**free, "problems": [problem]}, False, ""), ({**free, "state": "booked"}, False, "")]
+    cases += [({**free, "state": state}, False, "?") for state in ("lost", "unknown")]
+    for gpu_entry, is_available, users in cases:
+        content = convert_gpu_to_nvgpu_json(gpu_entry, 0)
+        assert (content["is_available"], content["users"]) == (is_available, users)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("python -m ipykernel_launcher -f x.json", "jupyter"),
+        ("/usr/bin/python3 -u src/train.py --lr 1", "src/train.py"),
+        ("./a.out", "./a.out"),
+        ("VLLM::EngineCore --model llama-70b", "VLLM::EngineCore --model ..."),
+    ],
+)
+def test_nvgpu_has_commands_as_it_shortens_them(command: str, shown: str) -> None:
+    assert shorten_nvgpu_command(command) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago"), (9e5, "10 days ago")]
+)
+def test_nvgpu_has_ages_in_words(seconds: float, text: str) -> None:
+    assert format_nvgpu_age(seconds) == text
+
+
 def test_a_host_that_is_silent_never_looks_idle(lab: Lab) -> None:
     busy(lab)
     lab.build(after=3600)
@@ -119,12 +193,8 @@ def test_a_host_that_is_silent_never_looks_idle(lab: Lab) -> None:
     assert (node["status"], node["state"], state["state"]) == (False, "down", "down")
     assert node["reason"].startswith("no snapshot since ")
     for gpu_entry in node["gpus"]:
-        assert (gpu_entry["use_mem"], gpu_entry["utilize"], gpu_entry["temp"], gpu_entry["users"]) == (
-            None,
-            None,
-            None,
-            None,
-        )
+        assert (gpu_entry["use_mem"], gpu_entry["utilize"], gpu_entry["temp"]) == (None, None, None)
+        assert gpu_entry["users"] == []
         assert (gpu_entry["state"], gpu_entry["reason"]) == ("unknown", "its host is down")
     for gpu_entry in state["data"][0]["gpu_data"].values():
         assert {gpu_entry[name] for name in ("available_memory", "gpu_volatile", "processes", "used_memory")} == {None}
@@ -162,7 +232,7 @@ def test_people_who_are_not_shown_are_in_no_shape(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["index", "index.json", "states", "HOST.txt"])
+@pytest.mark.parametrize("name", ["index", "index.json", "states", "HOST.txt", "gpu_status", "cluster_status"])
 def test_no_name_of_a_host_takes_the_place_of_a_file_of_all(lab: Lab, name: str) -> None:
     lab.host(name)
     lab.host("atlas", gpu(0, uuid="GPU-a"))
@@ -170,6 +240,7 @@ def test_no_name_of_a_host_takes_the_place_of_a_file_of_all(lab: Lab, name: str)
     check(lab)
     assert set(read(lab, "states/index.json")) == {name, "atlas"}
     assert {node["hostname"] for node in read(lab, "nodes/index.json")["Nodes"]} == {name, "atlas"}
+    assert {node["hostname"] for node in read(lab, "nvgpu/cluster_status")} == {name, "atlas"}
     for path in (lab.data / name).iterdir():
         path.unlink()
     (lab.data / name).rmdir()
@@ -188,7 +259,7 @@ def test_nothing_stays_of_a_host_that_left_the_board(lab: Lab) -> None:
     lab.build(after=5)
     left = [str(path.relative_to(lab.www)) for path in lab.www.rglob("*") if "hydra" in path.name]
     assert left == []
-    for name in ("states/index.json", "nodes/index.json", "term.txt", "detail.txt", "available.txt", "metrics"):
+    for name in ("states/index.json", "nodes/index.json", "nvgpu/cluster_status", "term.txt", "detail.txt", "available.txt", "metrics"):
         text = (lab.www / name).read_text()
         assert "hydra" not in text and ("atlas" in text)
 
@@ -205,15 +276,22 @@ def test_a_host_that_leaves_the_board_leaves_the_files_of_all_hosts_at_once(lab:
     assert [node["hostname"] for node in read(lab, "nodes/index.json")["Nodes"]] == ["atlas"]
 
 
-def test_what_exists_once_a_host_is_written_at_the_pace_of_its_page(lab: Lab) -> None:
+@pytest.mark.parametrize("prompt_hosts", [0, 1])
+def test_files_with_all_hosts_are_as_fresh_as_status_json_and_others_at_the_pace_of_pages(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, prompt_hosts: int
+) -> None:
+    monkeypatch.setattr(site_writer, "MAX_PROMPT_HOSTS", prompt_hosts)
     busy(lab)
     builder = Builder(lab.settings(), build_interval_s=10)
     began = time.time()
-    ours = {"hosts/atlas.html", "states/atlas/index.json", "nodes/atlas.json", "states/index.json", "nodes/index.json"}
-    assert ours <= set(builder.build(began).written_files)
+    joined = {"states/index.json", "nodes/index.json", "nvgpu/cluster_status"}
+    ours = {"hosts/atlas.html", "states/atlas/index.json", "nodes/atlas.json", "nvgpu/atlas/gpu_status"}
+    assert ours | joined <= set(builder.build(began).written_files)
     for after, all_of_it in ((10, False), (60, True)):
         lab.host("atlas", gpu(0, 7000 + after, 50) + gpu(1))
-        assert (ours <= set(builder.build(began + after).written_files)) == all_of_it
+        written = set(builder.build(began + after).written_files)
+        assert (ours <= written) == all_of_it
+        assert (joined <= written) == bool(all_of_it or prompt_hosts)
     assert read(lab, "nodes/index.json")["Nodes"][0]["gpus"][0]["use_mem"] == 7060
 
 
@@ -235,10 +313,12 @@ def test_a_busy_gpu_of_which_no_process_is_reported_never_looks_idle(tmp_path: P
     lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
     (lab.data / "atlas/processes.csv").unlink()
     lab.build()
-    assert [gpu_entry["users"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == [None, None]
+    assert [gpu_entry["state"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == ["busy", "unknown"]
+    assert [gpu_entry["users"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == [[], []]
+    assert [gpu_entry["is_available"] for gpu_entry in read(lab, "nvgpu/atlas/gpu_status")["gpus"]] == [False, False]
     lab.host("atlas", gpu(0, 30000, 50) + gpu(1))
     lab.build()
-    assert [gpu_entry["users"] for gpu_entry in read(lab, "nodes/atlas.json")["gpus"]] == [None, []]
+    assert [gpu_entry["is_available"] for gpu_entry in read(lab, "nvgpu/atlas/gpu_status")["gpus"]] == [False, True]
     ((entry,),) = (host["data"] for host in read(lab, "states/atlas/index.json").values())
     assert [gpu_entry["processes"] for gpu_entry in entry["gpu_data"].values()] == [None, []]
 
@@ -253,9 +333,9 @@ def test_past_gpus_without_a_uuid_are_told_apart_by_their_keys_in_history() -> N
 
 
 def test_every_instance_of_a_node_has_its_place_and_no_whole_gpu_has_one() -> None:
-    whole = Gpu(0, "GPU-1", "A100")
-    instances = [whole._replace(uuid="MIG-1", place="0:1", profile="1g.10gb", parent=whole), whole]
-    status = GpuStatus(whole, "A100", "busy", "")
-    content = convert_gpu_to_node_json(status, [status._replace(gpu=instance) for instance in instances])
+    status = GpuStatus(Gpu(0, "GPU-1", "A100"), "A100", "busy", "")
+    whole = gpu_to_status_json(status.gpu, status)
+    instance = {**whole, "uuid": "MIG-1", "place": "0:1", "profile": "1g.10gb"}
+    content = convert_gpu_to_node_json({**whole, "instances": [instance]})
     assert not {"place", "profile", "uuid"} & content.keys()
-    assert [(entry["place"], entry["uuid"]) for entry in content["instances"]] == [("0:1", "MIG-1"), (None, "GPU-1")]
+    assert [(entry["place"], entry["uuid"]) for entry in content["instances"]] == [("0:1", "MIG-1")]

@@ -42,6 +42,7 @@ FLEET_FILES = {
     "usage.people_page.PeoplePageBuilder.render_page": ["users.html"],
     "board.outputs.host_json.JOINED_FILES.0": ["states/index.json"],
     "board.outputs.host_json.JOINED_FILES.1": ["nodes/index.json"],
+    "board.outputs.host_json.JOINED_FILES.2": ["nvgpu/cluster_status"],
 }
 # Those that an older content would make dangerous: they are written, and hand out nothing.
 EMPTIED = {"available.txt"}
@@ -53,6 +54,7 @@ ALL = {name for several in FLEET_FILES.values() for name in several if name != "
         "cards": ".html",
         "nodes": ".json",
         "states": "/index.json",
+        "nvgpu": "/gpu_status",
         "available": ".txt",
     }.items()
 }

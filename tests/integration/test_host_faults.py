@@ -12,6 +12,7 @@ import pytest
 
 from site_builder.alerts.store import AlertStore
 from site_builder.board.builder import Builder
+from site_builder.board.outputs import host_json
 from site_builder.core import parallel
 from site_builder.core.faults import FAULT_NOTE
 from tests.support.board_fixture import Lab, words
@@ -149,19 +150,27 @@ def asks_for(arguments: Sequence[object], first: Any) -> bool:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(
-    "function", ["board.outputs.host_json.render_host_states_json", "board.outputs.host_json.render_host_node_json"]
+    ("function", "joined_file"),
+    [
+        ("convert_gpus_to_states_json", "states/index.json"),
+        ("convert_gpu_to_node_json", "nodes/index.json"),
+        ("convert_gpu_to_nvgpu_json", "nvgpu/cluster_status"),
+    ],
 )
 def test_files_for_programs_that_cannot_be_made_call_no_gpu_free(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, function: str, joined_file: str
 ) -> None:
     lab.build()
     fill(lab, 9000)
-    break_function(monkeypatch, function, is_evil)
+    function = f"board.outputs.host_json.{function}"
+    break_function(monkeypatch, function, lambda gpus, *_: f"GPU-{EVIL}-0" in repr(gpus))
     assert f"www/states/{EVIL}/index.json: it could not be updated" in words(lab.build(70))
-    for name in (f"states/{EVIL}/index.json", f"nodes/{EVIL}.json"):
+    for name in host_json.list_host_json_paths(EVIL):
         assert b"free" not in (lab.www / name).read_bytes()
-    assert json.loads((lab.www / "nodes/index.json").read_bytes())["Nodes"]
-    assert json.loads((lab.www / "states/index.json").read_bytes())[EVIL]["state"] == "failed"
+    good, evil = sorted((lab.www / joined_file).read_bytes().splitlines(), key=lambda line: EVIL.encode() in line)
+    assert b"9000" in good or b"in use by alice" in good
+    assert b"failed" in evil
+    assert b"free" not in evil
 
 
 def test_an_available_file_that_cannot_be_made_hands_out_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

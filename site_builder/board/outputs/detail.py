@@ -82,7 +82,7 @@ def render_detail_gpu_box(gpu_status: GpuStatus, read_time: bytes) -> bytes:
     numbers = (
         gpu.memory_used,
         gpu.memory_total,
-        compute_host_json_available_memory(gpu_status),
+        compute_host_json_available_memory(gpu.memory_used, gpu.memory_total),
         gpu.utilization_gpu,
         gpu.temperature,
     )

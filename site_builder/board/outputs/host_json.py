@@ -1,4 +1,7 @@
-"""states/HOST and nodes/HOST: a host in the JSON shapes of vesta and of the GPU Cluster Status Monitor."""
+"""states/, nodes/ and nvgpu/: hosts in the JSON shapes of vesta, the GPU Cluster Status Monitor and nvgpu.
+
+All are made of hosts as status.json has them, so that `gpuboard serve` can make them of that file.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,24 @@ import orjson
 
 from site_builder.core.clock import Now
 from site_builder.core.faults import FAULT_NOTE
-from site_builder.core.formatting import format_local_epoch
-from site_builder.core.model import Gpu, GpuStatus, HostStatus, ProcessStatus
+from site_builder.core.formatting import DAY, HOUR, MINUTE, format_count, format_local_epoch
+from site_builder.core.model import HostStatus
 from site_builder.core.names import gpu_number_to_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
-from site_builder.fleet.mig import WholeGpu, list_whole_gpus
 from site_builder.fleet.processes import extract_process_program
 from site_builder.health.model import UNNAMED_KEY_PREFIX
 from site_builder.history.model import HostSample
 
-STATES_FOLDER, NODES_FOLDER = "states", "nodes"
+STATES_FOLDER, NODES_FOLDER, NVGPU_FOLDER = "states", "nodes", "nvgpu"
+NVGPU_HOST_FILE, NVGPU_CLUSTER_FILE = "gpu_status", "cluster_status"
 TIMESTAMP_FORMAT = "%Y%m%d%H%M%S"
+UNKNOWN_TEXT = "?"
+# As much of a command as nvgpu shows.
+MAX_NVGPU_COMMAND_CHARACTERS = 25
+AGE_UNITS = ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"))
+UNKNOWN_PROCESS = {"pid": None, "command": None, "used_gpu_memory": None}
+# A host, a GPU or a process as status.json has it.
+StatusObject = Mapping[str, Any]
 
 
 def round_json_value(value: float | None) -> int | None:
@@ -29,14 +39,8 @@ def round_json_value(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def compute_host_json_available_memory(gpu_status: GpuStatus) -> float | None:
-    used, total = gpu_status.gpu.memory_used, gpu_status.gpu.memory_total
+def compute_host_json_available_memory(used: float | None, total: float | None) -> float | None:
     return None if used is None or total is None else max(0, total - used)
-
-
-def list_host_json_processes(gpu_status: GpuStatus) -> tuple[ProcessStatus, ...] | None:
-    """Return the processes on a GPU; None if they are unknown."""
-    return gpu_status.processes or (() if gpu_status.state in EMPTY_STATES else None)
 
 
 def list_host_json_addresses(host_status: HostStatus) -> list[tuple[str, str]]:
@@ -55,64 +59,71 @@ def extract_host_json_program(command: str | None) -> str | None:
     return None if command is None else extract_process_program(command)
 
 
+def find_host_json_number(gpu: StatusObject) -> int | str | None:
+    """Return what people call a GPU: its place, or else its index."""
+    place: str | None = gpu.get("place")
+    index: int | None = gpu["index"]
+    return index if place is None else place
+
+
 # For vesta
 
 
-def render_host_states_json(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> bytes:
-    """Render `{"atlas": …}`; `gpus_taken_at` is when its GPUs were read."""
+def convert_host_to_states_json(host: StatusObject, now: Now) -> dict[str, Any]:
+    """Convert a host to `{"atlas": …}`."""
     entries = []
-    if host_status.last_seen is not None:
-        read_time = format_host_json_time(gpus_taken_at, now.zone)
-        gpus = convert_gpus_to_states_json(list_whole_gpus(host_status), read_time)
-        timestamp = int(format_local_epoch(host_status.last_seen, now.zone, TIMESTAMP_FORMAT))
-        entries.append({"gpu_data": gpus, "timestamp": timestamp})
+    if host["seen"] is not None:
+        read_time = format_host_json_time(host.get("gpus_read"), now.zone)
+        timestamp = int(format_local_epoch(host["seen"], now.zone, TIMESTAMP_FORMAT))
+        entries.append({"gpu_data": convert_gpus_to_states_json(host["gpus"], read_time), "timestamp": timestamp})
     content = {
         "data": entries,
-        "ip_address": next((address for _, address in list_host_json_addresses(host_status)), None),
-        "state": host_status.state,
-        "reason": host_status.reason,
+        "ip_address": next((address for _, address in host.get("addresses", ())), None),
+        "state": host["state"],
+        "reason": host["reason"],
     }
-    return orjson.dumps({host_status.name: content}, option=orjson.OPT_APPEND_NEWLINE)
+    return {host["name"]: content}
 
 
 def convert_gpus_to_states_json(
-    gpus: Iterable[WholeGpu], read_time: str | None, series_keys: Sequence[str] = ()
+    gpus: Iterable[StatusObject], read_time: str | None, series_keys: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Convert GPUs, by keys such as `gpu:0`, each with its MIG instances; `series_keys` are their keys in history."""
     contents: dict[str, Any] = {}
-    for position, (gpu_status, instances) in enumerate(gpus):
-        gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
+    for position, gpu in enumerate(gpus):
+        used, total = gpu["memory.used"], gpu["memory.total"]
+        processes = [
+            {
+                "name": extract_host_json_program(process["command"]),
+                "pid": None if process["pid"] is None else str(process["pid"]),
+                "used_memory": round_json_value(process["used_gpu_memory"]),
+                "user": process["user"],
+                "command": process["command"],
+            }
+            for process in gpu["processes"]
+        ]
         content: dict[str, Any] = {
-            "available_memory": round_json_value(compute_host_json_available_memory(gpu_status)),
-            "device_num": gpu.index,
-            "gpu_name": gpu.name,
-            "gpu_volatile": round_json_value(gpu.utilization_gpu),
-            "processes": processes
-            and [
-                {
-                    "name": extract_host_json_program(process.command),
-                    "pid": process.pid,
-                    "used_memory": round_json_value(process.used_memory),
-                    "user": process.user,
-                    "command": process.command,
-                }
-                for process in processes
-            ],
-            "temperature": round_json_value(gpu.temperature),
+            "available_memory": round_json_value(compute_host_json_available_memory(used, total)),
+            "device_num": gpu["index"],
+            "gpu_name": gpu["name"],
+            "gpu_volatile": round_json_value(gpu["utilization.gpu"]),
+            # null where nobody knows whether there are any
+            "processes": processes or ([] if gpu["state"] in EMPTY_STATES else None),
+            "temperature": round_json_value(gpu["temperature.gpu"]),
             "timestamp": read_time,
-            "total_memory": round_json_value(gpu.memory_total),
-            "used_memory": round_json_value(gpu.memory_used),
-            "uuid": gpu.uuid,
-            "state": gpu_status.state,
-            "reason": gpu_status.reason,
+            "total_memory": round_json_value(total),
+            "used_memory": round_json_value(used),
+            "uuid": gpu["uuid"],
+            "state": gpu["state"],
+            "reason": gpu["reason"],
         }
-        if gpu.parent:
-            content["profile"] = gpu.profile
-        if gpu.is_memory_shared:
+        if "profile" in gpu:
+            content["profile"] = gpu["profile"]
+        if gpu.get("memory.shared"):
             content["memory_shared"] = True
-        if instances:
-            content["instances"] = convert_gpus_to_states_json(map(WholeGpu, instances), read_time)
-        names = (gpu.number, series_keys[position] if series_keys else gpu.uuid, f"? {position}")
+        if gpu.get("instances"):
+            content["instances"] = convert_gpus_to_states_json(gpu["instances"], read_time)
+        names = (find_host_json_number(gpu), series_keys[position] if series_keys else gpu["uuid"], f"? {position}")
         keys = (f"gpu:{name}" for name in names if name is not None)
         contents[next(key for key in keys if key not in contents)] = content
     return contents
@@ -127,20 +138,21 @@ def convert_sample_to_states_json(
     """
     gpus = []
     for gpu_sample in sample.gpus:
-        series, occupancy = gpu_sample.series, gpu_sample.occupancy
-        gpu = Gpu(
-            index=gpu_number_to_index(series.index),
-            uuid=None if series.key.startswith(UNNAMED_KEY_PREFIX) else series.key,
-            name=gpu_names.get(series.key, series.model),
-            memory_used=gpu_sample.memory,
-            memory_total=series.memory_total,
-            utilization_gpu=gpu_sample.use,
-            temperature=gpu_sample.temperature,
-            place=series.index if isinstance(series.index, str) else None,
-        )
-        people = occupancy.people.users if users else [None] * len(occupancy.people.users)
-        processes = tuple(ProcessStatus(None, user, None, None, None) for user in people)
-        gpus.append(WholeGpu(GpuStatus(gpu, series.model, occupancy.state, "", processes)))
+        series, people = gpu_sample.series, gpu_sample.occupancy.people.users
+        gpu = {
+            "index": gpu_number_to_index(series.index),
+            "uuid": None if series.key.startswith(UNNAMED_KEY_PREFIX) else series.key,
+            "name": gpu_names.get(series.key, series.model),
+            "memory.used": gpu_sample.memory,
+            "memory.total": series.memory_total,
+            "utilization.gpu": gpu_sample.use,
+            "temperature.gpu": gpu_sample.temperature,
+            "processes": [{**UNKNOWN_PROCESS, "user": user if users else None} for user in people],
+            "state": gpu_sample.occupancy.state,
+            "reason": "",
+            "place": series.index if isinstance(series.index, str) else None,
+        }
+        gpus.append(gpu)
     return {
         "gpu_data": convert_gpus_to_states_json(
             gpus, format_host_json_time(epoch, zone), [gpu_sample.series.key for gpu_sample in sample.gpus]
@@ -150,71 +162,128 @@ def convert_sample_to_states_json(
 
 
 def join_host_states_json(hosts: Iterable[bytes]) -> bytes:
-    """Join the files of all hosts into one object."""
-    return b"{" + b",\n".join(content.strip()[1:-1] for content in hosts) + b"}\n"
+    """Join the JSON of all hosts into one object."""
+    return b"{" + b",\n".join(content[1:-1] for content in hosts) + b"}\n"
 
 
 # For the GPU Cluster Status Monitor
 
 
-def render_host_node_json(host_status: HostStatus, now: Now) -> bytes:
-    """Render a host with local time without its offset, as the monitor's programs want it."""
+def convert_host_to_node_json(host: StatusObject, now: Now) -> dict[str, Any]:
+    """Convert a host, with local time without its offset, as the monitor's programs want it."""
     last_update = None
-    if host_status.last_seen is not None:
-        last_update = format_local_epoch(host_status.last_seen, now.zone, "%Y-%m-%dT%H:%M:%S.000000")
-    content = {
-        "hostname": host_status.name,
+    if host["seen"] is not None:
+        last_update = format_local_epoch(host["seen"], now.zone, "%Y-%m-%dT%H:%M:%S.000000")
+    return {
+        "hostname": host["name"],
         "last_update": last_update,
-        "ips": list_host_json_addresses(host_status),
-        "gpus": [convert_gpu_to_node_json(*whole_gpu) for whole_gpu in list_whole_gpus(host_status)],
-        "status": host_status.state == "fresh",
-        "state": host_status.state,
-        "reason": host_status.reason,
-        "seen": round_json_value(host_status.last_seen),
+        "ips": host.get("addresses", []),
+        "gpus": [convert_gpu_to_node_json(gpu) for gpu in host["gpus"]],
+        "status": host["state"] == "fresh",
+        "state": host["state"],
+        "reason": host["reason"],
+        "seen": host["seen"],
     }
-    return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def convert_gpu_to_node_json(gpu_status: GpuStatus, instances: Iterable[GpuStatus] = ()) -> dict[str, Any]:
-    gpu, processes = gpu_status.gpu, list_host_json_processes(gpu_status)
+def convert_gpu_to_node_json(gpu: StatusObject) -> dict[str, Any]:
+    """Convert a GPU; `users` is a list also where nobody knows, since the monitor's programs go through it."""
     content = {
-        "index": gpu.index,
-        "name": gpu.name,
-        "use_mem": round_json_value(gpu.memory_used),
-        "tot_mem": round_json_value(gpu.memory_total),
-        "utilize": round_json_value(gpu.utilization_gpu),
-        "temp": round_json_value(gpu.temperature),
-        "users": processes
-        and [
+        "index": gpu["index"],
+        "name": gpu["name"],
+        "use_mem": round_json_value(gpu["memory.used"]),
+        "tot_mem": round_json_value(gpu["memory.total"]),
+        "utilize": round_json_value(gpu["utilization.gpu"]),
+        "temp": round_json_value(gpu["temperature.gpu"]),
+        "users": [
             {
-                "pid": process.pid,
-                "username": process.user,
-                "mem(MiB)": round_json_value(process.used_memory),
-                "command": process.command,
+                "pid": process["pid"],
+                "username": process["user"],
+                "mem(MiB)": round_json_value(process["used_gpu_memory"]),
+                "command": process["command"],
             }
-            for process in processes
+            for process in gpu["processes"]
         ],
-        "state": gpu_status.state,
-        "reason": gpu_status.reason,
+        "state": gpu["state"],
+        "reason": gpu["reason"],
     }
-    if gpu.is_memory_shared:
+    if gpu.get("memory.shared"):
         content["memory_shared"] = True
-    if instances:
+    if gpu.get("instances"):
         content["instances"] = [
             {
                 **convert_gpu_to_node_json(instance),
-                "place": instance.gpu.place,
-                "profile": instance.gpu.profile,
-                "uuid": instance.gpu.uuid,
+                "place": instance["place"],
+                "profile": instance["profile"],
+                "uuid": instance["uuid"],
             }
-            for instance in instances
+            for instance in gpu["instances"]
         ]
     return content
 
 
 def join_host_nodes_json(hosts: Iterable[bytes]) -> bytes:
-    """Join the files of all hosts as the monitor's main node does."""
-    return b'{"Nodes":[' + b",\n".join(content.strip() for content in hosts) + b"]}\n"
+    """Join the JSON of all hosts as the monitor's main node does."""
+    return b'{"Nodes":[' + b",\n".join(hosts) + b"]}\n"
+
+
+# For nvgpu
+
+
+def convert_host_to_nvgpu_json(host: StatusObject, now: Now) -> dict[str, Any]:
+    """Convert a host to what an agent of nvgpu answers; of one that is not fresh, say why in `error`."""
+    if host["state"] != "fresh":
+        reason = f": {host['reason']}" if host["reason"] else ""
+        return {"hostname": host["name"], "error": f"{host['name']} is {host['state']}{reason}"}
+    return {"hostname": host["name"], "gpus": [convert_gpu_to_nvgpu_json(gpu, now.epoch) for gpu in host["gpus"]]}
+
+
+def convert_gpu_to_nvgpu_json(gpu: StatusObject, now: float) -> dict[str, Any]:
+    """Convert a GPU; nvgpu marks it with [ ] if it is available, [!] if its users are `?`, and else [~]."""
+    processes, is_unclear = gpu["processes"], gpu["state"] in {"unknown", "lost"}
+    users = [process["user"] or UNKNOWN_TEXT for process in processes]
+    if is_unclear or (processes and set(users) == {UNKNOWN_TEXT}):
+        users = [UNKNOWN_TEXT]
+    starts = [process["started"] for process in processes if process["started"] is not None]
+    return {
+        "type": gpu["name"] or gpu["model"],
+        "is_available": gpu["state"] == "free" and not any(problem["avoid"] for problem in gpu["problems"]),
+        "pids": ",".join(str(process["pid"]) for process in processes if process["pid"] is not None),
+        "users": ",".join(users),
+        "running_since": format_nvgpu_age(now - min(starts)) if starts else None,
+        "utilization": round_json_value(gpu["utilization.gpu"]),
+        "clock_mhz": round_json_value(gpu["clocks.sm"]),
+        "temperature": round_json_value(gpu["temperature.gpu"]),
+        "cmd": next((shorten_nvgpu_command(process["command"]) for process in processes if process["command"]), None),
+        "index": gpu["index"],
+        "state": gpu["state"],
+        "reason": gpu["reason"],
+    }
+
+
+def format_nvgpu_age(seconds: float) -> str:
+    """Format an age as `2 days ago`."""
+    for unit, name in AGE_UNITS:
+        if seconds >= unit:
+            return f"{format_count(int(seconds // unit), name)} ago"
+    return "just now"
+
+
+@lru_cache(maxsize=20_000)
+def shorten_nvgpu_command(command: str) -> str:
+    """Return `jupyter`, the script of a Python program, or the beginning of a command."""
+    if "ipykernel_launcher" in command:
+        return "jupyter"
+    script = next((word for word in command.split() if word.endswith(".py")), None)
+    if script:
+        return script
+    is_short = len(command) <= MAX_NVGPU_COMMAND_CHARACTERS
+    return command if is_short else f"{command[:MAX_NVGPU_COMMAND_CHARACTERS]}..."
+
+
+def join_host_nvgpu_json(hosts: Iterable[bytes]) -> bytes:
+    """Join the JSON of all hosts as nvgpu's master does."""
+    return b"[" + b",\n".join(hosts) + b"]\n"
 
 
 # The files
@@ -230,34 +299,51 @@ def build_host_json_node_path(host: str) -> str:
     return f"{NODES_FOLDER}/{'_' if host == 'index' else ''}{host}.json"
 
 
-class JoinedHostJson(NamedTuple):
-    """A file that is made of those of all hosts."""
+def build_host_json_nvgpu_path(host: str) -> str:
+    """Return the file of a host in the shape of nvgpu."""
+    return f"{NVGPU_FOLDER}/{'_' if host == NVGPU_CLUSTER_FILE else ''}{host}/{NVGPU_HOST_FILE}"
+
+
+class HostJsonShape(NamedTuple):
+    """A shape of JSON: the file of all hosts, that of a host, and how they are made."""
 
     name: str
     build_host_path: Callable[[str], str]
+    convert: Callable[[StatusObject, Now], dict[str, Any]]
     join: Callable[[Iterable[bytes]], bytes]
+
+    def render_host(self, host: StatusObject, now: Now) -> bytes:
+        return orjson.dumps(self.convert(host, now))
+
+    def render_fleet(self, hosts: Iterable[StatusObject], now: Now) -> bytes:
+        return self.join([self.render_host(host, now) for host in hosts])
 
 
 JOINED_FILES = (
-    JoinedHostJson(f"{STATES_FOLDER}/index.json", build_host_json_states_path, join_host_states_json),
-    JoinedHostJson(f"{NODES_FOLDER}/index.json", build_host_json_node_path, join_host_nodes_json),
+    HostJsonShape(
+        f"{STATES_FOLDER}/index.json", build_host_json_states_path, convert_host_to_states_json, join_host_states_json
+    ),
+    HostJsonShape(
+        f"{NODES_FOLDER}/index.json", build_host_json_node_path, convert_host_to_node_json, join_host_nodes_json
+    ),
+    HostJsonShape(
+        f"{NVGPU_FOLDER}/{NVGPU_CLUSTER_FILE}",
+        build_host_json_nvgpu_path,
+        convert_host_to_nvgpu_json,
+        join_host_nvgpu_json,
+    ),
 )
 
 
-def render_host_json_files(host_status: HostStatus, gpus_taken_at: float | None, now: Now) -> dict[str, bytes]:
-    return {
-        build_host_json_states_path(host_status.name): render_host_states_json(host_status, gpus_taken_at, now),
-        build_host_json_node_path(host_status.name): render_host_node_json(host_status, now),
-    }
+def list_host_json_paths(host: str) -> tuple[str, ...]:
+    return tuple(shape.build_host_path(host) for shape in JOINED_FILES)
 
 
-def render_failed_host_json_files(name: str) -> dict[str, bytes]:
-    """Render the same files by hand, without GPUs, for a host at which the renderers fail."""
-    failed = {"state": "failed", "reason": f"its files for programs could not be rendered: {FAULT_NOTE}"}
-    state: dict[str, object] = {"data": [], "ip_address": None, **failed}
-    node: dict[str, object] = {"hostname": name, "last_update": None, "ips": [], "gpus": [], "status": False}
-    node |= {**failed, "seen": None}
-    return {
-        build_host_json_states_path(name): orjson.dumps({name: state}, option=orjson.OPT_APPEND_NEWLINE),
-        build_host_json_node_path(name): orjson.dumps(node, option=orjson.OPT_APPEND_NEWLINE),
-    }
+def render_host_json_files(host: StatusObject, now: Now) -> dict[str, bytes]:
+    return {shape.build_host_path(host["name"]): shape.render_host(host, now) + b"\n" for shape in JOINED_FILES}
+
+
+def build_failed_status_host(name: str) -> StatusObject:
+    """Build a host without GPUs, for one at which the renderers fail: an older file could call a GPU free."""
+    reason = f"its files for programs could not be rendered: {FAULT_NOTE}"
+    return {"name": name, "state": "failed", "reason": reason, "seen": None, "gpus": []}
