@@ -35,6 +35,8 @@ def available_gpus(
     model: str = "",
     source: str | os.PathLike[str] | None = None,
     vendor: str | None = None,
+    max_used_percent: float | None = None,
+    order: str = "best",
 ) -> list[str]:
     """List available GPUs of this machine, the best first, as CUDA_VISIBLE_DEVICES takes them: `['0', '2']`.
 
@@ -43,14 +45,19 @@ def available_gpus(
 
     They are free, or booked by you and idle. `min_memory` is free memory in MiB. A MIG instance is named by its
     UUID; it is listed, alone, if no whole GPU is available, or if `model` names its profile.
+
+    With `max_used_percent` they are, as for nvgpu, those of which at most so much of the memory is used, whoever uses
+    them; but none that is booked by others, lost, unknown or in trouble. The `order` is `best` or `index`.
     """
     if limit is not None and limit < 0:
         raise ValueError(f"limit is {limit}, but must be 0 or more")
-    request = GpuRequest(model, min_memory, vendor)
+    if order not in {"best", "index"}:
+        raise ValueError(f"order is {order!r}, but must be best or index")
+    request = GpuRequest(model, min_memory, vendor, max_used_percent=max_used_percent, order=order)
     picker = GpuPicker(load_api_settings(source), request, has_topology=(limit or 1) > 1)
     choices = select_gpus_for_one_process(picker.find_gpus().choices, request)
     if limit is not None:
-        choices = select_connected_gpus(choices, limit)
+        choices = choices[:limit] if order == "index" else select_connected_gpus(choices, limit)
     return [str(choice.visible_number) for choice in choices]
 
 

@@ -44,6 +44,17 @@ def test_the_gpus_of_this_machine_that_can_be_had(own: OwnGpus) -> None:
     assert available_gpus(limit=1) == ["2"]
     assert available_gpus(model="A100") == ["0", "1"]
     assert available_gpus(min_memory=100_000) == []
+    assert available_gpus(order="index") == ["0", "1", "2"]
+
+
+def test_the_rule_of_nvgpu_goes_by_used_memory_alone(own: OwnGpus) -> None:
+    own.tell(row(0, 16384, use=90), row(1, 16385), row(2))
+    own.process(0, 7, "python train.py")
+    assert available_gpus() == ["2"]
+    assert available_gpus(max_used_percent=20, order="index") == ["0", "2"]
+    assert available_gpus(max_used_percent=100, order="index", limit=2) == ["0", "1"]
+    with pytest.raises(ValueError, match="order is 'size', but must be best or index"):
+        available_gpus(order="size")
 
 
 def test_what_is_reported_of_each_gpu_has_the_form_that_people_know(own: OwnGpus) -> None:

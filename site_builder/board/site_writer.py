@@ -191,16 +191,18 @@ class SiteWriter:
         self.write_file("live.json", b"", content, now)
 
     def write_status_json(self, built_hosts: BuiltHosts, problems: Sequence[Problem], now: Now) -> None:
-        booking_url = self.settings.booking_policy.url
+        booking_url, users_shown = self.settings.booking_policy.url, self.settings.privacy.users
         digests = [built_host.digests.status for built_host in built_hosts.values()]
-        fingerprint = files.compute_digest(repr((problems, booking_url)).encode(), *digests)
+        fingerprint = files.compute_digest(repr((problems, booking_url, users_shown)).encode(), *digests)
 
         def render() -> bytes:
             hosts = (
                 (host.rendered.status_before_age, host.last_seen, host.rendered.status_after_age)
                 for host in built_hosts.values()
             )
-            return status_json.render_status_json(hosts, problems, now.epoch, booking_url, self.build_interval_s)
+            return status_json.render_status_json(
+                hosts, problems, now.epoch, booking_url, self.build_interval_s, users_shown
+            )
 
         self.write_changed_files([PublishedFile("status.json", fingerprint, render)], now)
 

@@ -396,7 +396,8 @@ def format_booking_table(listed: Sequence[BookingResponse], place: BookingBacken
             is_same_day = now.to_local(since).date() == now.to_local(until).date()
             end = f"{now.to_local(until):%H:%M}" if is_same_day else formatting.format_moment(until, now)
             times = f"{formatting.format_moment(since, now)} to {end}"
-        cells = (booking["id"] or "", booking["where"], booking.get("person") or booking["name"] or "", times, "; ".join(notes))
+        person = booking.get("person") or booking["name"] or ""
+        cells = (booking["id"] or "", booking["where"], person, times, "; ".join(notes))
         rows.append(tuple(clean_text(str(cell)).replace("\n", " ") for cell in cells))
     columns = list(zip(TABLE_HEAD[:-1], *(row[:-1] for row in rows)))
     widths = [min(max(map(len, column)), max_width) for column, max_width in zip(columns, MAX_COLUMN_WIDTHS)]

@@ -84,8 +84,8 @@ def build_calendar_event(booking: CalendarBooking, uid: str, changed_at: int, de
 
 def name_calendar_booking(booking: CalendarBooking, people: PeopleDirectory) -> CalendarBooking:
     """Return a booking under the display names of its people."""
-    names = {"name": people.display_name(booking.name), "booked_by": people.display_name(booking.booked_by)}
-    return booking._replace(**names)
+    name, booked_by = people.display_name(booking.name), people.display_name(booking.booked_by)
+    return booking._replace(name=name, booked_by=booked_by)
 
 
 def find_ics_zone_name(moment: datetime) -> str:

@@ -131,9 +131,11 @@ def with_gpu_picker(command: Callable[..., None]) -> Callable[..., None]:
         if rest.get("everywhere") and host:
             raise click.UsageError("use either --all or --host")
         duration_s = rest.pop("duration_s", None) or 0
+        max_used_percent, order = rest.pop("max_used_percent", None), rest.pop("order", "best")
+        request = GpuRequest(model, min_memory, vendor, duration_s, max_used_percent, order)
         with translate_to_command_errors():
             has_topology = (rest.get("count") or rest.get("limit") or 1) > 1
-            picker = GpuPicker(loaded, GpuRequest(model, min_memory, vendor, duration_s), host, name, has_topology)
+            picker = GpuPicker(loaded, request, host, name, has_topology)
         command(picker=picker, **rest)
 
     return run
@@ -216,8 +218,9 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
     WORDS are hosts, or words as in the search box of the page; all must match. Use any text, a state such as free,
     'mem>=40' (GiB), gpu:0, user:alice, model:a100, tag:vision, command:train.py, pid:31415 or booking:icml.
 
-    The marks are [ ] free, [~] busy, [-] held (memory taken, idle), [B] booked and [!] conflict, lost, unknown or in
-    trouble; ? means not available. Without a board, this lists the GPUs of this machine. Exit 1 if nothing matches.
+    The marks are [ ] free, [~] busy, [-] held (memory taken, idle), [B] booked and [!] conflict, lost, unknown, in
+    trouble or used by nobody known; ? means not available. Without a board, this lists the GPUs of this machine. Exit
+    1 if nothing matches.
 
     \b
     gpuboard list
@@ -284,6 +287,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 @click.option("--limit", "-l", type=GPU_COUNT_RANGE, metavar="N", help="At most N, the best.")
 @click.option("--at-least", type=GPU_COUNT_RANGE, default=1, metavar="N", help="Exit 1 if there are fewer than N.")
 @click.option("--all", "everywhere", is_flag=True, help="Of all hosts, as atlas:2 hydra:3.")
+@click.option(
+    "--max-used-percent",
+    type=click.FloatRange(0, 100),
+    metavar="N",
+    help="By memory: GPUs with at most N % used, by whomever.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["best", "index"]),
+    default="best",
+    show_default=True,
+    help="Best, or lowest index, first.",
+)
 @free_for_option
 @json_option
 @with_gpu_picker
@@ -297,6 +313,9 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     For one host, the output fits CUDA_VISIBLE_DEVICES (with CUDA_DEVICE_ORDER=PCI_BUS_ID), or HIP_VISIBLE_DEVICES for
     AMD. A process can use only one MIG instance, so one is printed, by its UUID, if no whole GPU is available; --model
     1g.10gb prints all of that profile. Exit 1 if none is available.
+
+    For scripts that rely on nvgpu's rule, --max-used-percent 20 --order index lists GPUs of which at most 20 % of the
+    memory is used, whoever uses them, unless others have booked them or they are lost, unknown or in trouble.
 
     \b
     export CUDA_VISIBLE_DEVICES=$(gpuboard available -l 1)
@@ -314,7 +333,7 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     if len(result.choices) < at_least:
         raise build_gpu_shortage_error(result, picker.request, at_least)
     choices = result.choices[:limit]
-    if limit and not everywhere:
+    if limit and not everywhere and picker.request.order == "best":
         choices = gpu_picker.select_connected_gpus(result.choices, limit)
     print_picked_gpus(choices, picker, result.now, everywhere, as_json)
 

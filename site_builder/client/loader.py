@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,8 @@ def load_data_fleet(settings: Settings) -> Fleet:
         statuses = hosts.decide_hosts(shown_names, load_fleet_bookings(settings), now, remembered=True).statuses
     except OSError as error:
         raise FleetUnavailableError(f"{error.filename or settings.data} cannot be read: {error.strerror}") from None
-    return build_loaded_fleet([statuses[name] for name in shown_names], now.epoch, str(settings.data.absolute()))
+    fleet = build_loaded_fleet([statuses[name] for name in shown_names], now.epoch, str(settings.data.absolute()))
+    return fleet._replace(users_shown=settings.privacy.users)
 
 
 def load_fleet_bookings(settings: Settings) -> Sequence[Booking]:
@@ -247,6 +248,7 @@ def build_fleet_host(status: HostStatus) -> FleetHost:
         gpus=tuple(gpus),
         disks=tuple(Disk(as_clean_text(disk.mount) or "", disk.total, disk.used) for disk in facts.disks),
         mig_gpus=tuple(mig_gpus),
+        addresses=tuple(status_json.list_host_addresses(facts)),
     )
 
 
@@ -331,8 +333,11 @@ def parse_status(content: bytes) -> tuple[Fleet | None, str]:
     )
     if len(hosts) < len(status["hosts"]):
         problems = (*problems, f"{len(status['hosts']) - len(hosts)} hosts of status.json could not be read")
-    every = status.get("every")
-    return Fleet(status["built"], hosts, problems, every=every if type(every) is int and every > 0 else None), ""
+    every, users_shown = status.get("every"), status.get("users_shown")
+    if not isinstance(users_shown, bool):  # a board that is older than this client
+        users_shown = any(process.user for host in hosts for gpu in host.gpus for process in gpu.processes)
+    every = every if type(every) is int and every > 0 else None
+    return Fleet(status["built"], hosts, problems, every=every, users_shown=users_shown), ""
 
 
 def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa: ANN401 # may be of any type
@@ -380,7 +385,17 @@ def parse_fleet_host(fields: Any, text: TextReader) -> FleetHost | None:  # noqa
         gpus=tuple(gpus),
         disks=tuple(disks),
         mig_gpus=tuple(mig_gpus),
+        addresses=tuple(parse_fleet_addresses(fields.get("addresses"), text)),
+        gpus_read=as_integer(fields.get("gpus_read")),
     )
+
+
+def parse_fleet_addresses(value: object, text: TextReader) -> Iterator[tuple[str, str]]:
+    """Yield interfaces with their addresses."""
+    for pair in as_list(value):
+        name, address = map(text, pair) if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        if name is not None and address is not None:
+            yield name, address
 
 
 def parse_fleet_gpu(fields: dict[str, Any], text: TextReader, host_state: str) -> FleetGpu:

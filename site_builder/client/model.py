@@ -106,6 +106,8 @@ class FleetGpu(NamedTuple):
 class FleetHost(NamedTuple):
     """A host with its state and the reason in words; `seen` is when it last reported, memory in MiB.
 
+    `addresses` are those of its interfaces, `gpus_read` is when its GPUs were read, as far as that is known here.
+
     Of a GPU in MIG mode the instances are in `gpus`, and the GPU itself in `mig_gpus`; without instances it is in both.
     """
 
@@ -122,6 +124,8 @@ class FleetHost(NamedTuple):
     gpus: tuple[FleetGpu, ...] = ()
     disks: tuple[Disk, ...] = ()
     mig_gpus: tuple[FleetGpu, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+    gpus_read: int | None = None
 
     def find_parent(self, instance: FleetGpu) -> FleetGpu:
         return next(gpu for gpu in self.mig_gpus if gpu.booking_keys == instance.parent_keys)
@@ -132,6 +136,7 @@ class Fleet(NamedTuple):
 
     `problems` are sentences for the admin. `source` is where all this comes from, for messages, `machine_name` the name
     of this machine; `every` is the seconds between two builds, `clock_ahead_s` by how many its clock is ahead of ours.
+    Without `users_shown`, users are not to be shown, and a process without one may well have an owner.
     """
 
     built: int
@@ -141,6 +146,7 @@ class Fleet(NamedTuple):
     machine_name: str = ""
     every: int | None = None
     clock_ahead_s: float = 0
+    users_shown: bool = True
 
     def find_host(self, name: str) -> FleetHost | None:
         """Return the host of a name, in any case; with or without its domain, if only one can be meant."""

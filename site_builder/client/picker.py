@@ -25,12 +25,17 @@ from site_builder.fleet.topology import GpuPlace, choose_connected_gpus, is_nvli
 
 
 class GpuRequest(NamedTuple):
-    """A wanted GPU: a model by part of its name, free memory in MiB, a maker, and for how long nobody else books it."""
+    """A wanted GPU: a model by part of its name, free memory in MiB, a maker, and for how long nobody else books it.
+
+    With `max_used_percent`, how much of the memory is used counts, and not whether the GPU is: the rule of nvgpu.
+    """
 
     model: str = ""
     memory: float = 0
     vendor: str | None = None
     duration_s: float = 0
+    max_used_percent: float | None = None
+    order: str = "best"  # or `index`
 
 
 class GpuChoice(NamedTuple):
@@ -64,7 +69,7 @@ class GpuRequester(NamedTuple):
 def pick_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, requester: GpuRequester) -> list[GpuChoice]:
     """Find all available GPUs, the best first: whole GPUs, and of these those with memory of their own.
 
-    Equal ones are in their natural order.
+    Equal ones are in their natural order; with the order `index`, all are.
     """
     choices = [
         GpuChoice(host, gpu, gpu.state == "booked", find_free_until(gpu, requester))
@@ -76,7 +81,7 @@ def pick_available_gpus(hosts: Iterable[FleetHost], request: GpuRequest, request
         and not explain_unpickable_gpu(gpu, request, requester)
     ]
 
-    return sorted(choices, key=rank_gpu_choice)
+    return choices if request.order == "index" else sorted(choices, key=rank_gpu_choice)
 
 
 def rank_gpu_choice(choice: GpuChoice) -> tuple[bool, bool, tuple[int, int, float]]:
@@ -104,8 +109,10 @@ def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuReq
 
     One whose memory is not known has too little, and CUDA cannot name an instance without a UUID.
     """
-    if gpu.state not in {"free", "booked"}:
+    if request.max_used_percent is None and gpu.state not in {"free", "booked"}:
         return gpu.state
+    if request.max_used_percent is not None and (reason := explain_used_gpu(gpu, request.max_used_percent)):
+        return reason
     if gpu.is_avoided:
         return "faulty"
     if gpu.identifier in requester.taken_keys:
@@ -125,6 +132,16 @@ def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuReq
         return "without a UUID"
     has_memory = not request.memory or (gpu.free_memory or 0) >= request.memory
     return "" if has_memory else "with too little memory"
+
+
+def explain_used_gpu(gpu: FleetGpu, max_used_percent: float) -> str:
+    """Return why a GPU is not available by its memory; empty if it is."""
+    if gpu.state in {"lost", "unknown"}:
+        return gpu.state
+    if gpu.memory_used is None or not gpu.memory_total:
+        return "of unknown memory"
+    is_used = 100 * gpu.memory_used / gpu.memory_total > max_used_percent
+    return f"with more than {max_used_percent:g} % of memory used" if is_used else ""
 
 
 def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
@@ -309,10 +326,12 @@ class GpuPicker:
                 is_hidden = any(name in hidden_mig_gpus for name in gpu.parent_keys)
                 if not is_hidden and gpu.state != "lost":
                     merged = gpu._replace(state="unknown", reason="not visible on this machine")
-            elif local_gpu.state != "free":
-                merged = gpu._replace(state=local_gpu.state, reason=local_gpu.reason)
             else:
-                merged = gpu._replace(local_index=local_gpu.index, problems=(*gpu.problems, *local_gpu.problems))
+                merged = gpu._replace(local_index=local_gpu.index, memory_used=local_gpu.memory_used)
+                if local_gpu.state != "free":
+                    merged = merged._replace(state=local_gpu.state, reason=local_gpu.reason)
+                else:
+                    merged = merged._replace(problems=(*gpu.problems, *local_gpu.problems))
             gpus.append(merged)
         return host._replace(gpus=tuple(gpus), mig_gpus=host.mig_gpus or local_host.mig_gpus)
 

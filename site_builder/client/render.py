@@ -76,6 +76,8 @@ def render_client_fleet_json(fleet: Fleet) -> bytes:
             "cpus": host.cpus,
             "memory": {"total": host.memory_total, "available": host.memory_available},
             "disks": host.disks,
+            "addresses": host.addresses,
+            "gpus_read": host.gpus_read,
             "gpus": client_gpus_to_json(host),
         }
         for host in fleet.hosts
@@ -134,6 +136,8 @@ def format_gpu_table(
     """
     is_short = width is not None and width < WIDE_TERMINAL
     rows = [build_client_table_host_rows(host, now, is_short) for host in fleet.hosts]
+    if fleet.users_shown:
+        rows = [list(map(mark_unowned_gpu, host_rows)) for host_rows in rows]
     layout = compute_client_table_layout([row.cells for host_rows in rows for row in host_rows], width)
     lines = []
     if any(rows):
@@ -204,6 +208,15 @@ def build_client_table_gpu_row(gpu: FleetGpu, now: Now, is_short: bool) -> GpuTa
     )
     commands = tuple(dict.fromkeys(process.command or UNKNOWN_CELL for process in processes))
     return GpuTableRow(state, cells, describe_gpu_notes(gpu), commands, describe_gpu_booking(gpu, now))
+
+
+def mark_unowned_gpu(row: GpuTableRow) -> GpuTableRow:
+    """Mark a GPU that is used by nobody known."""
+    mark = STATE_MARKS.get(row.state)
+    if row.cells[USERS] != UNKNOWN_CELL or mark is None:
+        return row
+    label = f"{row.cells[GPU].removesuffix(mark)}{TROUBLE_MARK}"
+    return row._replace(state=TROUBLE_STATE, cells=(label, *row.cells[1:]))
 
 
 def format_client_table_number(value: float | None, unit: str = "") -> str:

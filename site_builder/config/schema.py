@@ -210,6 +210,7 @@ SETTING_TYPES = {
         lambda text: match_setting_text(URL_PATTERN, text)[0].rstrip("/") + "/" if text else None,
     ),
     "token": build_text_type(re.compile(r"[!-~]{1,4096}"), "a token without blanks"),
+    "password": build_text_type(re.compile(r"[^\x00-\x1f\x7f]{1,500}"), "a password of at most 500 letters"),
     "name and password": build_text_type(
         re.compile(r"[^:\x00-\x20\x7f][^:\x00-\x1f\x7f]{0,99}:[^\x00-\x1f\x7f]{1,500}"),
         "a name, a colon and a password",

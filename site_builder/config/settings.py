@@ -72,6 +72,7 @@ class Settings:
     url: str | None = None
     token: str | None = None
     htpasswd: str | None = None
+    node_password: str | None = field(default=None, repr=False)
     server_names: frozenset[str] = frozenset()
     login: str | None = None
     alerts: model.AlertSettings = field(default_factory=model.AlertSettings)

@@ -180,9 +180,9 @@ def decide_host_status(sources: HostStatusSources, snapshot: HostSnapshot, rules
         facts=facts,
         gpus=tuple(gpus),
         unmatched_processes=tuple(unmatched),
-        bookings=() if has_gpus else booking_use.build_fleet_booking_statuses(
-            sources.bookings, rules.privacy, now, people=rules.people
-        ),
+        bookings=()
+        if has_gpus
+        else booking_use.build_fleet_booking_statuses(sources.bookings, rules.privacy, now, people=rules.people),
         notes=tuple(notes),
         problems=(*snapshot.problems, *find_host_state_problems(sources, snapshot, state, rules.limits, now)),
         logins=frozenset(filter(rules.people.is_worth_remembering, logins)),

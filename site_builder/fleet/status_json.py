@@ -48,12 +48,16 @@ def render_status_host(host_status: HostStatus, gpus_taken_at: float | None = No
         "cpus": facts.cpus,
         "memory": {"total": facts.memory_total, "available": facts.memory_available if is_fresh else None},
         "disks": facts.disks,
-        # without the size of the network
-        "addresses": [(name, address.partition("/")[0]) for name, address in facts.interfaces],
+        "addresses": list_host_addresses(facts),
         "gpus_read": None if gpus_taken_at is None else int(gpus_taken_at),
         "gpus": gpus,
     }
     return orjson.dumps(before_age)[:-1] + b',"age":', b"," + orjson.dumps(after_age)[1:]
+
+
+def list_host_addresses(facts: HostFacts) -> list[tuple[str, str]]:
+    """Return interfaces with their addresses, without the size of the network."""
+    return [(name, address.partition("/")[0]) for name, address in facts.interfaces]
 
 
 def split_status_hosts(content: bytes) -> list[bytes]:
@@ -129,6 +133,7 @@ def render_status_json(
     built: float,
     booking_url: str | None = None,
     build_interval_s: int | None = None,
+    users_shown: bool = True,
 ) -> bytes:
     """Render the whole file from the two parts of each host and when it was last seen."""
     host_texts = []
@@ -136,11 +141,12 @@ def render_status_json(
         # whole seconds, as `built` and `seen` are in this file
         age = b"null" if last_seen is None else b"%d" % max(0, int(built) - int(last_seen))
         host_texts.append(b"".join((before, age, after)))
-    return b'{"schema":%d,"built":%d,"every":%s,"book":%s,"hosts":[%s],"problems":%s}\n' % (
+    return b'{"schema":%d,"built":%d,"every":%s,"book":%s,"users_shown":%s,"hosts":[%s],"problems":%s}\n' % (
         STATUS_SCHEMA,
         built,
         orjson.dumps(build_interval_s),
         orjson.dumps(booking_url),
+        orjson.dumps(users_shown),
         b",\n".join(host_texts),
         orjson.dumps([{"where": problem.where, "what": problem.what} for problem in problems]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import tzinfo
@@ -18,6 +19,7 @@ from site_builder.core.people import fold_login
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
+HOST_PATTERN = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,254}))(?::[0-9]{0,5})?")
 # Between names of several proxies; nobody is called so.
 NAME_SEPARATOR = ","
 
@@ -112,3 +114,14 @@ def decode_identity_text(environ: WSGIEnvironment, key: str) -> str:
         return text.encode("latin-1").decode()
     except UnicodeError:
         return text
+
+
+def parse_host_header(host: str) -> str | None:
+    """Return the name or address in a Host header, in lower case and without port; None if it is not well formed."""
+    parts = HOST_PATTERN.fullmatch(host.lower())
+    if not parts:
+        return None
+    if parts[1]:
+        return parts[1] if parse_ip_address(parts[1]) else None
+    name = parts[2].rstrip(".")
+    return None if not name or ".." in name or name.startswith(".") else name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import re
 import resource
 import socket
 import time
@@ -29,14 +28,14 @@ from site_builder.core.command_options import CommandError, print_command_messag
 from site_builder.web import compat_routes, static_files
 from site_builder.web.basic_auth import BasicAuth, PasswordFile, PasswordFileError
 from site_builder.web.booking_app import BookingApplication, BookingConcurrencyLimit
-from site_builder.web.identity import parse_ip_address
+from site_builder.web.compat_hosts import CompatHosts
+from site_builder.web.identity import parse_host_header, parse_ip_address
 from site_builder.web.rate_limit import build_rate_limit_address_key
 from site_builder.web.static_files import StaticResponse, StaticSite, build_static_error_response
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-HOST_PATTERN = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,254}))(?::[0-9]{0,5})?")
 DNS_TIMEOUT_S = 2.0  # seconds that a request waits for the first DNS answer of this process
 UNKNOWN_NAME_MESSAGE = (
     "The board does not answer under this name. Its admin can add the name to GPUBOARD_SERVER_NAMES, "
@@ -80,8 +79,7 @@ def build_server_application(www: Path, settings: Settings) -> WSGIApplication:
     url, booking_route = settings.booking_policy.url, None
     if url is not None:
         booking_route = (url, BookingConcurrencyLimit(BookingApplication(settings, print_command_message)))
-    add_history = compat_routes.CompatHistory(settings)
-    application: WSGIApplication = StaticSite(www, print_command_message, booking_route, add_history)
+    application: WSGIApplication = StaticSite(www, print_command_message, booking_route, CompatHosts(settings))
     if settings.htpasswd:
         try:
             passwords = PasswordFile(Path(settings.htpasswd), print_command_message)
@@ -145,20 +143,12 @@ class HostHeaderCheck:
                 return True
         path, query = static_files.parse_static_target(environ)
         if compat_routes.is_compat_route(path, static_files.split_static_path(path), query):
+            host, _, domain = name.partition(".")
+            # a domain without a dot may be anybody's, as dev is
+            names = {name, host} if "." in domain and domain in self.allowed_names else {name}
             with suppress(OSError):
-                return any(folder.name.lower() == name for folder in self.states_folder.iterdir())
+                return any(folder.name.lower() in names for folder in self.states_folder.iterdir())
         return False
-
-
-def parse_host_header(host: str) -> str | None:
-    """Return the name or address in a Host header, in lower case and without port; None if it is not well formed."""
-    parts = HOST_PATTERN.fullmatch(host.lower())
-    if not parts:
-        return None
-    if parts[1]:
-        return parts[1] if parse_ip_address(parts[1]) else None
-    name = parts[2].rstrip(".")
-    return None if not name or ".." in name or name.startswith(".") else name
 
 
 class ErrorResponseTask(ErrorTask):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import html
 import io
 import os
 import re
@@ -20,9 +21,14 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
+import orjson
+
+from site_builder.board.outputs import host_json
 from site_builder.core.faults import limit_fault_reports
 from site_builder.web import compat_routes
+from site_builder.web.compat_hosts import CompatHosts, NodePasswordError, find_requested_host
 from site_builder.web.compat_routes import INDEX_FILE
+from site_builder.web.identity import parse_host_header
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -93,6 +99,12 @@ UNKNOWN_STATUS_MESSAGE = "Something went wrong; the server's log has the reason 
 REFRESH_TAG = f"<meta http-equiv=refresh content={RETRY_AFTER_S}>"
 
 
+SEVERAL_HOSTS_MESSAGE = (
+    "This board has several hosts: name one of them in the path, or as the host of the address (docs/outputs.md)."
+)
+STATUS_FILE = "status.json"
+
+
 class StaticFileChangedError(Exception):
     """A file changed while it was read."""
 
@@ -128,6 +140,19 @@ def build_static_error_response(
     length_header = ("Content-Length", str(len(body)))
     html_headers = (("Content-Type", TEXT_TYPES["html"]), length_header, ("Cache-Control", "no-cache"))
     return StaticResponse(status, (*html_headers, *headers), body)
+
+
+# As vesta answers for a host that it does not know.
+UNKNOWN_HOST_BODY = b'{"status":"ERROR","status_code":404,"message":"not found"}\n'
+UNKNOWN_HOST_RESPONSE = StaticResponse(
+    404,
+    (
+        ("Content-Type", TEXT_TYPES["json"]),
+        ("Content-Length", str(len(UNKNOWN_HOST_BODY))),
+        ("Cache-Control", "no-cache"),
+    ),
+    UNKNOWN_HOST_BODY,
+)
 
 
 def send_static_response(
@@ -196,14 +221,14 @@ class StaticSite:
         www: Path,
         report: Callable[[str], None] = lambda _: None,
         booking_route: tuple[str, WSGIApplication] | None = None,
-        add_history: Callable[[bytes, int], bytes] | None = None,
+        compat_hosts: CompatHosts | None = None,
     ) -> None:
         """Serve this folder; `report` gets a sentence about each file that cannot be read.
 
-        `booking_route` is a path and what answers there; `add_history` adds entries to a host's file in states/.
+        `booking_route` is a path and what answers there; `compat_hosts` answers for hosts from status.json.
         """
         self.booking_route = booking_route
-        self.add_history = add_history
+        self.compat_hosts = compat_hosts
         self.www = www.absolute()
         self.report_once = limit_fault_reports(report)
         self.body_cache = BodyCache(MAX_CACHED_BYTES)
@@ -220,16 +245,19 @@ class StaticSite:
 
     def build_response(self, environ: WSGIEnvironment) -> StaticResponse:
         path, query = parse_static_target(environ)
-        methods = ("GET", "HEAD", "POST") if path == compat_routes.ALL_NODES_PATH else ("GET", "HEAD")
+        path_parts = split_static_path(path)
+        takes_post = compat_routes.is_compat_node_path(path, path_parts)
+        methods = ("GET", "HEAD", "POST") if takes_post else ("GET", "HEAD")
         if environ["REQUEST_METHOD"] not in methods:
             return build_static_error_response(405, ("Allow", ", ".join(methods)))
         length = environ.get("CONTENT_LENGTH") or "0"
         max_length = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
         if not length.isdecimal() or len(length) > 9 or int(length) > max_length:
             return build_static_error_response(413)
-        path_parts = split_static_path(path)
         if path_parts is None:
             return build_static_error_response(404)
+        if self.compat_hosts and (path == compat_routes.AGENT_PATH or environ["REQUEST_METHOD"] == "POST"):
+            return self.serve_requested_host(self.compat_hosts, path_parts, environ, int(length))
         try:
             path_parts = compat_routes.resolve_compat_path(path, path_parts, query)
         except compat_routes.CompatQueryError as error:
@@ -237,20 +265,81 @@ class StaticSite:
         retry_header = ("Retry-After", RETRY_AFTER_S)
         for _ in range(3):
             try:
-                return self.serve_file(path_parts, query, environ)
+                return self.serve_host_file(path_parts, query, environ) or self.serve_file(path_parts, query, environ)
             except StaticFileChangedError:
                 continue
             except OSError as error:
                 if error.errno in NOT_FOUND_ERRNOS and path_parts == [INDEX_FILE]:
                     return build_static_error_response(503, retry_header, sentence=NOT_BUILT_MESSAGE, head=REFRESH_TAG)
                 if error.errno in NOT_FOUND_ERRNOS:
-                    return build_static_error_response(404)
+                    is_host = path_parts[0] == compat_routes.STATES_FOLDER
+                    return UNKNOWN_HOST_RESPONSE if is_host else build_static_error_response(404)
                 where = self.www.joinpath(*path_parts)
                 self.report_once(f"{where} cannot be read: {error.strerror}; requests for it fail")
                 if error.errno in (errno.EACCES, errno.EPERM):
                     return build_static_error_response(403)
                 return build_static_error_response(503, retry_header)
         return build_static_error_response(404)
+
+    def serve_requested_host(
+        self, compat_hosts: CompatHosts, path_parts: list[str], environ: WSGIEnvironment, length: int
+    ) -> StaticResponse:
+        """Answer for the host in the path, or for the one that the Host header means, or for the only one."""
+        is_post = environ["REQUEST_METHOD"] == "POST"
+        retry_header = ("Retry-After", RETRY_AFTER_S)
+        try:
+            if is_post:
+                compat_hosts.check_password(environ, environ["wsgi.input"].read(length))
+            handle = self.open_file([STATUS_FILE])
+            try:
+                status = self.read_status(handle, os.fstat(handle))
+            finally:
+                os.close(handle)
+        except NodePasswordError as error:
+            if error.wait_s:
+                return build_static_error_response(429, ("Retry-After", str(error.wait_s)), sentence=str(error))
+            return build_static_error_response(403, sentence=str(error))
+        except StaticFileChangedError:
+            return build_static_error_response(503, retry_header)
+        except OSError:
+            return build_static_error_response(503, retry_header, sentence=NOT_BUILT_MESSAGE)
+        host = compat_routes.find_compat_node_name(path_parts)
+        if host is None:
+            host = find_requested_host(status, parse_host_header(str(environ.get("HTTP_HOST", ""))) or "")
+        if host is None:
+            return build_static_error_response(404, sentence=SEVERAL_HOSTS_MESSAGE)
+        build_path = host_json.build_host_json_node_path if is_post else host_json.build_host_json_nvgpu_path
+        body = compat_hosts.render(build_path(host), status)
+        if body is None:
+            return build_static_error_response(404)
+        if is_post and (reason := find_silent_node_reason(body)):  # a node that is down would not answer either
+            return build_static_error_response(503, retry_header, sentence=html.escape(reason))
+        length_header = ("Content-Length", str(len(body)))
+        headers = (("Content-Type", TEXT_TYPES["json"]), length_header, ("Cache-Control", "no-cache"))
+        return StaticResponse(200, headers, body)
+
+    def serve_host_file(self, path_parts: list[str], query: str, environ: WSGIEnvironment) -> StaticResponse | None:
+        """Serve a file of states/, nodes/ or nvgpu/ from status.json; None if that has no such host."""
+        if not self.compat_hosts or path_parts[0] not in compat_routes.FOLDER_INDEXES:
+            return None
+        try:
+            handle = self.open_file([STATUS_FILE])
+        except OSError:
+            return None
+        try:
+            file_stat = os.fstat(handle)
+            if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_size > MAX_BUFFERED_BYTES:
+                return None
+            if not self.compat_hosts.has_file("/".join(path_parts), self.read_status(handle, file_stat)):
+                return None
+            return self.build_file_response(handle, file_stat, path_parts, query, environ, is_from_status=True)
+        finally:
+            os.close(handle)
+
+    def read_status(self, handle: int, file_stat: os.stat_result) -> bytes:
+        """Read status.json, or take what the cache has of it."""
+        etag = build_static_etag(file_stat)
+        return self.body_cache.get((STATUS_FILE, etag), lambda: read_open_static_file(handle, file_stat))
 
     def open_file(self, path_parts: list[str]) -> int:
         """Open a file without following a link, whoever changes the folders meanwhile."""
@@ -284,17 +373,26 @@ class StaticSite:
             os.close(handle)
 
     def build_file_response(
-        self, handle: int, file_stat: os.stat_result, path_parts: list[str], query: str, environ: WSGIEnvironment
+        self,
+        handle: int,
+        file_stat: os.stat_result,
+        path_parts: list[str],
+        query: str,
+        environ: WSGIEnvironment,
+        is_from_status: bool = False,
     ) -> StaticResponse:
-        """Send an open file whole, compressed or streamed, or say that the client has it already."""
+        """Send an open file whole, compressed or streamed, or say that the client has it already.
+
+        With `is_from_status` it is status.json, of which the file on this path is made.
+        """
         content_type, is_text = find_content_type(path_parts[-1])
         size = file_stat.st_size
         is_compressible = is_text and size <= MAX_BUFFERED_BYTES
         is_gzip = choose_compression(environ.get("HTTP_ACCEPT_ENCODING", ""), is_compressible, size)
         if is_gzip is None:
             return build_static_error_response(406, ("Vary", "Accept-Encoding"))
-        entry_count = compat_routes.parse_compat_entry_count(path_parts, query) if self.add_history else 1
-        etag = f"{file_stat.st_ino:x}-{file_stat.st_mtime_ns:x}-{size:x}" + ("-gzip" if is_gzip else "")
+        entry_count = compat_routes.parse_compat_entry_count(path_parts, query) if self.compat_hosts else 1
+        etag = build_static_etag(file_stat) + ("-gzip" if is_gzip else "")
         etag += f"-{entry_count}" if entry_count > 1 else ""
         is_immutable = query and path_parts[0] == "assets"
         headers = [
@@ -316,9 +414,13 @@ class StaticSite:
             return StaticResponse(200, tuple(headers), stream=StaticFileStream(os.dup(handle)))
 
         def make_body() -> bytes:
-            content = read_open_static_file(handle, file_stat)
-            if self.add_history and entry_count > 1:
-                content = self.add_history(content, entry_count)
+            if self.compat_hosts and is_from_status:
+                status = self.read_status(handle, file_stat)
+                content = self.compat_hosts.render("/".join(path_parts), status, entry_count) or b""
+            else:
+                content = read_open_static_file(handle, file_stat)
+                if self.compat_hosts and entry_count > 1:
+                    content = self.compat_hosts.history(content, entry_count)
             return gzip.compress(content, 6, mtime=0) if is_gzip else content
 
         body = self.body_cache.get(("/".join(path_parts), etag), make_body)
@@ -347,10 +449,22 @@ def split_static_path(path: str) -> list[str] | None:
     return None if is_unsafe else parts
 
 
+def build_static_etag(file_stat: os.stat_result) -> str:
+    return f"{file_stat.st_ino:x}-{file_stat.st_mtime_ns:x}-{file_stat.st_size:x}"
+
+
+def find_silent_node_reason(body: bytes) -> str:
+    """Return why a node in the shape of the GPU Cluster Status Monitor has no current data; empty if it has."""
+    node = orjson.loads(body)
+    return "" if node["status"] else f"{node['hostname']} is {node['state']}: {node['reason']}"
+
+
 def find_content_type(name: str) -> tuple[str, bool]:
     """Return the type of a file by its name, and whether it is a text."""
     if name == "metrics":
         return "text/plain; version=0.0.4; charset=utf-8", True
+    if name in {host_json.NVGPU_HOST_FILE, host_json.NVGPU_CLUSTER_FILE}:
+        return TEXT_TYPES["json"], True
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     return TEXT_TYPES.get(suffix) or IMAGE_TYPES.get(suffix, "application/octet-stream"), suffix in TEXT_TYPES
 

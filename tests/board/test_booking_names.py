@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from site_builder.config.settings import load_settings
 from site_builder.client.loader import load_data_fleet, parse_status
+from site_builder.config.settings import load_settings
 from tests.support.board_fixture import Lab, gpu, person, process, soon
 from tests.support.command_line import run_gpuboard
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path) -> Lab:
     """A host whose first GPU is booked, whose second is free until a booking, and whose third has a conflict."""
     lab = Lab(tmp_path)
     (lab.data / "aliases.csv").write_text("ada, Ada Lovelace\ngrace, Grace Hopper\n")
@@ -28,7 +27,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_every_file_of_the_site_has_the_display_name_and_none_the_alias(lab: Lab) -> None:
-    names = ("index.html", "bookings.html", "bookings.ics", "hosts/atlas.html", "detail.txt", "metrics")
+    names = ["index.html", "bookings.html", "bookings.ics", "hosts/atlas.html", "detail.txt", "metrics"]
     names += ("states/atlas/index.json", "nodes/atlas.json", "live.json", "term.txt")
     texts = {name: (lab.www / name).read_text().replace("\r\n ", "") for name in names}
     with_name = [name for name in names if "Ada Lovelace" in texts[name]]

@@ -179,7 +179,8 @@ def test_nvgpu_has_commands_as_it_shortens_them(command: str, shown: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(-5, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago"), (9e5, "10 days ago")]
+    ("seconds", "text"),
+    [(-5, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago"), (9e5, "10 days ago")],
 )
 def test_nvgpu_has_ages_in_words(seconds: float, text: str) -> None:
     assert format_nvgpu_age(seconds) == text
@@ -259,7 +260,8 @@ def test_nothing_stays_of_a_host_that_left_the_board(lab: Lab) -> None:
     lab.build(after=5)
     left = [str(path.relative_to(lab.www)) for path in lab.www.rglob("*") if "hydra" in path.name]
     assert left == []
-    for name in ("states/index.json", "nodes/index.json", "nvgpu/cluster_status", "term.txt", "detail.txt", "available.txt", "metrics"):
+    joined = ("states/index.json", "nodes/index.json", "nvgpu/cluster_status")
+    for name in (*joined, "term.txt", "detail.txt", "available.txt", "metrics"):
         text = (lab.www / name).read_text()
         assert "hydra" not in text and ("atlas" in text)
 

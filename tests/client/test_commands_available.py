@@ -65,6 +65,22 @@ def test_a_process_makes_a_gpu_busy_however_little_memory_it_has(own: OwnGpus) -
     assert asked(own, "available").stdout == "2\n"
 
 
+def test_by_the_rule_of_nvgpu_only_used_memory_counts_and_the_lowest_index_comes_first(own: OwnGpus) -> None:
+    own.tell(row(0, 16384, use=90), row(1, 16385), row(2, 4))
+    own.process(0, 4711, "python train.py", memory=16000)
+    assert asked(own, "available").stdout == "2\n"
+    assert asked(own, "available", "--max-used-percent", "20", "--order", "index").stdout == "0,2\n"
+    assert asked(own, "available", "--max-used-percent", "20").stdout == "2,0\n"
+    assert asked(own, "available", "--max-used-percent", "100", "--order", "index", "-l", "2").stdout == "0,1\n"
+    message = said(asked(own, "available", "--max-used-percent", "0"), 1)
+    assert message == f"gpuboard: no GPU available on {HERE}: 3 with more than 0 % of memory used\n"
+
+
+def test_the_rule_of_nvgpu_hands_out_no_gpu_that_is_lost_or_unknown(own: OwnGpus) -> None:
+    own.tell(f"0, {uuid(0)}, {A100}, 4, 81920, ERR!, 41, 1410\n", row(1).replace(" 81920,", " [N/A],"), row(2))
+    assert asked(own, "available", "--max-used-percent", "100").stdout == "2\n"
+
+
 def test_with_fewer_than_wanted_nothing_is_printed_and_the_reason_is_reported(own: OwnGpus) -> None:
     message = said(asked(own, "available", "--at-least", "3"), 1)
     assert message == f"gpuboard: only 2 of 3 GPUs available on {HERE}: 2 free, 1 busy\n"
@@ -255,6 +271,15 @@ def test_linked_gpus_of_a_host_are_preferred_in_a_folder_and_on_its_board(lab: L
             assert ask("wait", "--host", "atlas", "--gpus", "2") == "2,3\n"
             assert ask("wait", "--all", "--gpus", "2", "--model", "a100") == "atlas:2 atlas:3\n"
             assert ask("available", "--all", "-l", "3") == "zeus:0 zeus:1 atlas:1\n"  # of several hosts
+
+
+def test_by_the_rule_of_nvgpu_what_others_have_booked_is_not_available(lab: Lab) -> None:
+    rule = ("available", "--all", "--max-used-percent", "20", "--order", "index")
+    free = of(lab, *rule).stdout.split()
+    assert free == sorted(free)
+    host, number = free[0].split(":")
+    lab.book({host: {number: {"name": "bob", "date": soon(7200)}}})
+    assert of(lab, *rule).stdout.split() == free[1:]
 
 
 @pytest.mark.parametrize("command", ["available", "wait"])

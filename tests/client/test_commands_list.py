@@ -97,6 +97,17 @@ def test_free_taken_and_broken_gpus_have_different_marks(state: str, mark: str) 
     assert row(card(state)).startswith(f" 0 {mark} ")
 
 
+def test_a_gpu_that_nobody_known_uses_is_marked_as_in_trouble() -> None:
+    unowned = card("busy", "in use", job(user=None), job(43, user=None))
+    assert row(unowned).startswith(" 0 [!] ")
+    assert row(unowned._replace(state="held")).startswith(" 0 [!] ")
+    assert row(card("busy", "in use", job(user=None), job(43, "alice"))).startswith(" 0 [~] ")
+    (_, line) = lines(host(unowned), colour=True)
+    assert line.startswith("\x1b[31m")
+    hidden = Fleet(NOW, (host(unowned),), users_shown=False)
+    assert client_render.format_gpu_table(hidden, Now(NOW, timezone.utc))[-1].startswith(" 0 [~] ")
+
+
 def test_what_is_not_available_is_a_question_mark_and_never_zero() -> None:
     nothing = dict.fromkeys(("memory_used", "memory_total", "utilization_gpu", "temperature", "clock"))
     assert row(card("unknown", "its host is down", **nothing)).split() == [

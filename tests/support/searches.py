@@ -94,7 +94,8 @@ STATES_HINT = (
     "The states are free, busy, held, booked, conflict, lost, unknown, maintenance, stale, down, failed, unseen."
 )
 FIELDS_HINT = (
-    "is not a search field. The fields are host:, gpu:, model:, state:, user:, command:, pid:, booking:, tag: and mem>40."
+    "is not a search field. The fields are host:, gpu:, model:, state:, user:, command:, pid:, booking:, tag: and "
+    "mem>40."
 )
 MEMORY_HINT = "Memory is in GiB: mem>40, mem>=40, mem<40 or mem=40."
 # With the hint at what would work.

@@ -19,7 +19,7 @@ import pytest
 
 from site_builder.core.model import PrivacySettings
 from site_builder.history.writer import HistoryWriter
-from site_builder.web.compat_routes import MAX_ACTIVE, MAX_ENTRIES, CompatHistory
+from site_builder.web.compat_hosts import MAX_ACTIVE, MAX_ENTRIES, CompatHistory
 from site_builder.web.server import (
     WebServer,
     build_server_application,
@@ -129,7 +129,7 @@ def test_no_answer_is_longer_than_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatc
         asked.append(count)
         return []
 
-    monkeypatch.setattr("site_builder.web.compat_routes.HistoryReader.read_minutes", read_minutes)
+    monkeypatch.setattr("site_builder.web.compat_hosts.HistoryReader.read_minutes", read_minutes)
     minutes((lab.www / "states/atlas/index.json").read_bytes(), 999_999_999)
     assert asked == [MAX_ENTRIES - 1]
 
@@ -156,10 +156,26 @@ def test_history_that_cannot_be_read_leaves_one_entry(lab: Lab) -> None:
         assert len(entries(url, 5)) == 1
 
 
-def test_all_hosts_together_have_one_entry_each(lab: Lab) -> None:
+def test_all_hosts_together_have_as_many_entries_each_as_are_asked_for(lab: Lab) -> None:
+    lab.host("hydra", gpu(0, uuid="GPU-h"))
+    lab.build()
     with served(lab) as url:
         _, body, _ = ask(url, "states/?fetch_num=5")
-    assert body == (lab.www / "states/index.json").read_bytes()
+        _, one, _ = ask(url, "states/atlas/?fetch_num=5")
+    hosts = json.loads(body)
+    jsonschema.validate(hosts, SCHEMA)
+    assert {host: len(content["data"]) for host, content in hosts.items()} == {"atlas": 5, "hydra": 1}
+    assert hosts["atlas"] == json.loads(one)["atlas"]
+
+
+def test_all_hosts_together_share_a_limit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.host("hydra", gpu(0, uuid="GPU-h"))
+    lab.build()
+    monkeypatch.setattr("site_builder.web.compat_hosts.MAX_FLEET_ENTRIES", 8)
+    with served(lab) as url:
+        hosts = json.loads(ask(url, "states/?fetch_num=500")[1])
+        assert len(hosts["atlas"]["data"]) == 4
+        assert len(entries(url, 500)) == 8
 
 
 def test_a_known_answer_is_304_and_another_number_is_another_answer(lab: Lab) -> None:

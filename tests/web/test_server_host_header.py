@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from site_builder.core import board_client
 from site_builder.web import server
-from site_builder.web.server import HostHeaderCheck, parse_host_header
+from site_builder.web.identity import parse_host_header
+from site_builder.web.server import HostHeaderCheck
 from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
 from tests.support.ports import free_port

@@ -19,6 +19,7 @@ from site_builder.core.model import HostStatus
 from site_builder.core.names import gpu_number_to_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
 from site_builder.fleet.processes import extract_process_program
+from site_builder.fleet.status_json import list_host_addresses
 from site_builder.health.model import UNNAMED_KEY_PREFIX
 from site_builder.history.model import HostSample
 
@@ -44,9 +45,7 @@ def compute_host_json_available_memory(used: float | None, total: float | None) 
 
 
 def list_host_json_addresses(host_status: HostStatus) -> list[tuple[str, str]]:
-    """Return interfaces with their addresses, without the size of the network."""
-    interfaces = host_status.facts.interfaces if host_status.facts else ()
-    return [(name, address.partition("/")[0]) for name, address in interfaces]
+    return list_host_addresses(host_status.facts) if host_status.facts else []
 
 
 def format_host_json_time(epoch: float | None, zone: tzinfo) -> str | None:
