@@ -139,7 +139,7 @@ def test_an_agent_of_nvgpu_is_told_as_it_would_answer(lab: Lab) -> None:
         "state": "busy",
         "reason": "in use by alice",
     }
-    assert (free_gpu["is_available"], free_gpu["pids"], free_gpu["users"], free_gpu["cmd"]) == (True, "", "", None)
+    assert (free_gpu["is_available"], free_gpu["pids"], free_gpu["users"], free_gpu["cmd"]) == (True, "", "", "")
     (unowned,) = read(lab, "nvgpu/hydra/gpu_status")["gpus"]
     assert (unowned["users"], unowned["pids"]) == ("?", "43")
     assert [host["hostname"] for host in read(lab, "nvgpu/cluster_status")] == ["atlas", "hydra"]

@@ -43,7 +43,12 @@ FILES = {
     "/?term=true&detail=false&detail=true": "term.txt",
     "/?term=true&color=no&color=true": "term.txt",
     "/?TERM=true": "term.txt",
-    "/?term=TRUE": "index.html",
+    "/?term=TRUE": "term.txt",
+    "/?term=1": "term.txt",
+    "/?term=True&detail=1": "detail.txt",
+    "/?term=1&color=True": "term-ansi.txt",
+    "/?term=0": "index.html",
+    "/?term=11": "index.html",
     "/?%74erm=true": "index.html",
     "/?term=tru%65": "index.html",
     "/?term=true%00": "index.html",
@@ -62,6 +67,11 @@ FILES = {
     "/nodes/": "nodes/index.json",
     "/nodes/gpu01.json": "nodes/gpu01.json",
     "/get-status": "nodes/index.json",
+    "/nodes/gpu01/get-status": "nodes/gpu01.json",
+    "/nvgpu/": "nvgpu/cluster_status",
+    "/nvgpu/gpu01/": "nvgpu/gpu01/gpu_status",
+    "/nvgpu/gpu01/gpu_status": "nvgpu/gpu01/gpu_status",
+    "/cluster_status": "nvgpu/cluster_status",
     "/metrics": "metrics",
 }
 SERVERS = ("serve", "nginx", "apache")
@@ -113,6 +123,7 @@ def web(request: pytest.FixtureRequest) -> Iterator[Web]:
             path.unlink()
         (lab.data / "atlas").rmdir()
         lab.build()
+        place.set(ZONE="UTC")  # as it was built
         if request.param == "serve":
             with booking_servers.serve(place) as served:
                 yield Web("serve", place, served.port)
@@ -126,9 +137,9 @@ def web(request: pytest.FixtureRequest) -> Iterator[Web]:
 def test_each_address_is_answered_with_its_file(web: Web, path: str, name: str) -> None:
     got = web.ask(path)
     assert (got.status, got.body) == (200, web.file(name))
-    kinds = {"html": "text/html", "txt": "text/plain", "json": "application/json", "metrics": "text/plain"}
+    kinds = {"html": "text/html", "txt": "text/plain", "metrics": "text/plain"}
     kind = got.headers["Content-Type"]
-    assert kind.startswith(kinds[name.rpartition(".")[2]])
+    assert kind.startswith(kinds.get(name.rpartition(".")[2], "application/json"))
     assert kind == "application/json" or re.search("charset=utf-8", kind, re.IGNORECASE)
     assert kind == METRICS or name != "metrics"
 
@@ -176,22 +187,49 @@ def test_a_number_of_entries_that_is_none_is_refused(web: Web, number: str) -> N
 
 
 @pytest.mark.parametrize("body", [b'{"passwd": "8888"}', b""])
-def test_get_status_takes_the_password_of_old_scripts_and_ignores_it(web: Web, body: bytes) -> None:
-    got = web.ask("/get-status", "POST", body, Content_Type="application/json")
-    assert (got.status, got.body) == (200, web.file("nodes/index.json"))
-    assert [node["hostname"] for node in json.loads(got.body)["Nodes"]] == ["gpu01", "hydra"]
+def test_a_post_gets_the_node_that_its_path_or_its_host_names(web: Web, body: bytes) -> None:
+    for path, host in (("/nodes/gpu01/get-status", "127.0.0.1"), ("/get-status", f"gpu01:{web.port}")):
+        got = web.ask(path, "POST", body, Content_Type="application/json", Host=host)
+        assert (got.status, got.body) == (200, web.file("nodes/gpu01.json"))
+    assert web.ask("/get-status", "POST", body, Host=f"hydra:{web.port}").body == web.file("nodes/hydra.json")
+    assert web.ask("/get-status", Host="hydra").body == web.file("nodes/index.json")
+
+
+def test_a_post_that_names_no_node_of_several_is_refused(web: Web) -> None:
+    for path in ("/get-status", "/nodes/nobody/get-status"):
+        got = web.ask(path, "POST", b'{"passwd": "8888"}')
+        assert got.status == 404
+        assert not got.body.startswith(b"{")
+
+
+def test_an_agent_of_nvgpu_is_the_host_that_the_request_is_sent_to(web: Web) -> None:
+    got = web.ask("/gpu_status", Host=f"gpu01:{web.port}")
+    assert (got.status, got.body, got.headers["Content-Type"]) == (
+        200,
+        web.file("nvgpu/gpu01/gpu_status"),
+        "application/json",
+    )
+    assert web.ask("/gpu_status").status == 404
 
 
 def test_a_host_that_is_not_there_has_no_file(web: Web) -> None:
-    for path in ("/states/nobody/", "/nodes/nobody.json", "/available/nobody.txt", "/get-status/x"):
+    for path in ("/nodes/nobody.json", "/available/nobody.txt", "/get-status/x", "/nvgpu/nobody/gpu_status"):
         assert web.ask(path).status == 404
     assert web.ask("/available/").status in (403, 404)
+
+
+@pytest.mark.parametrize("path", ["/states/nobody/", "/states/nobody/?fetch_num=3"])
+def test_vesta_s_clients_read_that_a_host_is_not_there(web: Web, path: str) -> None:
+    got = web.ask(path)
+    assert got.status == 404
+    assert json.loads(got.body) == {"status": "ERROR", "status_code": 404, "message": "not found"}
 
 
 def test_a_host_with_the_name_of_the_file_of_all_is_where_the_docs_say() -> None:
     docs_text = text_of(PAGE)
     assert f"`{host_json.build_host_json_node_path('index')}`" in docs_text
     assert f"`{host_json.build_host_json_states_path('index.json').removesuffix('index.json')}`" in docs_text
+    assert f"`{host_json.build_host_json_nvgpu_path('cluster_status').removesuffix('gpu_status')}`" in docs_text
 
 
 def test_every_line_of_the_docs_for_curl_prints_what_it_says(web: Web) -> None:
@@ -205,7 +243,13 @@ def test_every_line_of_the_docs_for_curl_prints_what_it_says(web: Web) -> None:
     for name in ("term.txt", "detail.txt", "term-ansi.txt"):
         assert next(lines).encode() == web.file(name)
     assert [next(lines) for _ in range(4)] == ["", "", "gpu01:0\n", "0,2\n"]
-    for name in ("states/index.json", "states/gpu01/index.json", "nodes/gpu01.json", *["nodes/index.json"] * 2):
+    for name in (
+        "states/index.json",
+        "states/gpu01/index.json",
+        "nodes/gpu01.json",
+        "nodes/index.json",
+        "nodes/gpu01.json",
+    ):
         assert next(lines).encode() == web.file(name)
 
 
@@ -254,6 +298,7 @@ def test_serve_takes_no_other_method_and_no_long_body(serve: Web) -> None:
     assert serve.ask("/get-status", "POST", b"x" * 1025).status == 413
     assert serve.ask("/get-status", "GET", b"x").status == 413
     assert serve.ask("/get-status", "POST", b"", If_None_Match="*").status == 200
+    assert serve.ask("/nodes/atlas/get-status", "POST", b"{}").status == 200
     head = serve.ask("/get-status", "HEAD")
     assert (head.status, head.body) == (200, b"")
 

@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from site_builder.config.settings import Settings
 from site_builder.web.server import (
     WebServer,
+    build_server_application,
     open_listening_socket,
 )
 from site_builder.web.static_files import StaticSite
@@ -195,3 +197,19 @@ def ask_site(site: StaticSite, method: str = "GET") -> bytes:
         "wsgi.file_wrapper": lambda file: [file.read()],
     }
     return b"".join(site(environ, lambda *_: lambda _: None))
+
+
+@contextlib.contextmanager
+def serve_settings(www: Path, settings: Settings) -> Iterator[Reader]:
+    """Serve a site in this process, as `gpuboard serve` does with these settings."""
+    listening = open_listening_socket("127.0.0.1", 0)
+    reader = Reader()
+    reader.port = listening.getsockname()[1]
+    server = WebServer(build_server_application(www, settings), listening)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield reader
+    finally:
+        server.stop()
+        thread.join()
