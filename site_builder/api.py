@@ -47,7 +47,7 @@ def available_gpus(
     UUID; it is listed, alone, if no whole GPU is available, or if `model` names its profile.
 
     With `max_used_percent` they are, as for nvgpu, those of which at most so much of the memory is used, whoever uses
-    them; but none that is booked by others, lost, unknown or in trouble. The `order` is `best` or `index`.
+    them; but none that is booked by others, lost, unknown or faulty. The `order` is `best` or `index`.
     """
     if limit is not None and limit < 0:
         raise ValueError(f"limit is {limit}, but must be 0 or more")

@@ -218,9 +218,9 @@ def list_gpus(loaded: LoadedSettings, words: Sequence[str], as_json: bool, watch
     WORDS are hosts, or words as in the search box of the page; all must match. Use any text, a state such as free,
     'mem>=40' (GiB), gpu:0, user:alice, model:a100, tag:vision, command:train.py, pid:31415 or booking:icml.
 
-    The marks are [ ] free, [~] busy, [-] held (memory taken, idle), [B] booked and [!] conflict, lost, unknown, in
-    trouble or used by nobody known; ? means not available. Without a board, this lists the GPUs of this machine. Exit
-    1 if nothing matches.
+    The marks are [ ] free, [~] busy, [-] held (memory taken, idle), [B] booked and [!] conflict, lost, unknown, faulty
+    or used by unknown users only; ? means not available. Without a board, this lists the GPUs of this machine. Exit 1
+    if nothing matches.
 
     \b
     gpuboard list
@@ -315,7 +315,7 @@ def available(picker: GpuPicker, limit: int | None, at_least: int, everywhere: b
     1g.10gb prints all of that profile. Exit 1 if none is available.
 
     For scripts that rely on nvgpu's rule, --max-used-percent 20 --order index lists GPUs of which at most 20 % of the
-    memory is used, whoever uses them, unless others have booked them or they are lost, unknown or in trouble.
+    memory is used, whoever uses them, unless others have booked them or they are lost, unknown or faulty.
 
     \b
     export CUDA_VISIBLE_DEVICES=$(gpuboard available -l 1)

@@ -35,8 +35,8 @@ def test_every_file_of_the_site_has_the_display_name_and_none_the_alias(lab: Lab
     words = {"index.html": ">ada<", "bookings.html": ">ada<", "bookings.ics": "SUMMARY:atlas:0 ada"}
     assert not [name for name, word in words.items() if word in texts[name]]
     reasons = [gpu["reason"] for gpu in lab.host_status()["gpus"]]
-    assert "promised to Ada Lovelace until" in reasons[0]
-    assert reasons[1].endswith("then promised to Ada Lovelace")
+    assert "booked by Ada Lovelace until" in reasons[0]
+    assert reasons[1].endswith("then booked by Ada Lovelace")
     assert reasons[2] == "booked by Ada Lovelace, used by Grace Hopper"
 
 

@@ -68,6 +68,7 @@ FULL_RUN = "3.11"  # the job that runs everything has this one
 KINDS |= {"ansible", "ansible-hosts"}  # by test_ansible.py
 KINDS |= {"answer", "reader", "collector"}  # by test_adding_a_gpu.py
 KINDS |= {"diff"}  # by test_recipes.py
+KINDS |= {"nvgpu"}  # by test_nvgpu.py
 KINDS |= {"alerts", "contacts"}  # by tests/alerts/test_rules.py
 
 
