@@ -91,14 +91,15 @@ def test_an_entry_of_history_has_the_shape_and_all_that_history_knows(lab: Lab) 
     with served(lab) as url:
         old, new = entries(url, 2)
     old_gpu = old["gpu_data"]["gpu:0"]
-    assert old_gpu.keys() == new["gpu_data"]["gpu:0"].keys()
+    assert old_gpu.keys() == {*new["gpu_data"]["gpu:0"], "users"}
     at = datetime.strptime(f"{old['timestamp']} +0000", "%Y%m%d%H%M%S %z")
     assert old_gpu == {
         "available_memory": 61440,
         "device_num": 0,
         "gpu_name": NAME,
         "gpu_volatile": 9,
-        "processes": [{"name": None, "pid": None, "used_memory": None, "user": "bob", "command": None}],
+        "processes": [],
+        "users": ["bob"],
         "temperature": 40,
         "timestamp": f"{at:%Y/%m/%d %H:%M:%S}.000",
         "total_memory": 81920,

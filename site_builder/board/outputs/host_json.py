@@ -30,7 +30,6 @@ UNKNOWN_TEXT = "?"
 # As much of a command as nvgpu shows.
 MAX_NVGPU_COMMAND_CHARACTERS = 25
 AGE_UNITS = ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"))
-UNKNOWN_PROCESS = {"pid": None, "command": None, "used_gpu_memory": None}
 # A host, a GPU or a process as status.json has it.
 StatusObject = Mapping[str, Any]
 
@@ -106,8 +105,8 @@ def convert_gpus_to_states_json(
             "device_num": gpu["index"],
             "gpu_name": gpu["name"],
             "gpu_volatile": round_json_value(gpu["utilization.gpu"]),
-            # null where nobody knows whether there are any
-            "processes": processes or ([] if gpu["state"] in EMPTY_STATES else None),
+            # null where nobody knows whether there are any; history, which has users in their place, has none
+            "processes": processes or ([] if gpu["state"] in EMPTY_STATES or "users" in gpu else None),
             "temperature": round_json_value(gpu["temperature.gpu"]),
             "timestamp": read_time,
             "total_memory": round_json_value(total),
@@ -116,6 +115,8 @@ def convert_gpus_to_states_json(
             "state": gpu["state"],
             "reason": gpu["reason"],
         }
+        if "users" in gpu:
+            content["users"] = gpu["users"]
         if "profile" in gpu:
             content["profile"] = gpu["profile"]
         if gpu.get("memory.shared"):
@@ -131,7 +132,7 @@ def convert_gpus_to_states_json(
 def convert_sample_to_states_json(
     sample: HostSample, epoch: int, gpu_names: Mapping[str, str], zone: tzinfo, users: bool
 ) -> dict[str, Any]:
-    """Convert a minute of history, which knows whose the processes were, but nothing else of them.
+    """Convert a minute of history, which has the users of each GPU, but not their processes.
 
     `gpu_names` are the driver's names by UUID, since history has only a short name.
     """
@@ -146,7 +147,8 @@ def convert_sample_to_states_json(
             "memory.total": series.memory_total,
             "utilization.gpu": gpu_sample.use,
             "temperature.gpu": gpu_sample.temperature,
-            "processes": [{**UNKNOWN_PROCESS, "user": user if users else None} for user in people],
+            "processes": [],
+            "users": people if users else [],
             "state": gpu_sample.occupancy.state,
             "reason": "",
             "place": series.index if isinstance(series.index, str) else None,
