@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from zlib import crc32
 
@@ -323,13 +323,14 @@ class SiteWriter:
         fingerprint = files.compute_digest(JOINED_DIGEST, str(now.zone).encode(), *digests)
         if self.published.is_unchanged(shape.name, fingerprint):
             return
-        contents = []
+        self.write_file(shape.name, fingerprint, shape.join(self.render_joined_hosts(shape, built_hosts, now)), now)
+
+    def render_joined_hosts(self, shape: host_json.HostJsonShape, built_hosts: BuiltHosts, now: Now) -> Iterator[bytes]:
         for host, built_host in built_hosts.items():
             content = b""
             with self.catch_fault(host_json.build_host_json_states_path(host)):
                 content = shape.render_host(built_host.load_status(), now)
-            contents.append(content or shape.render_host(host_json.build_failed_status_host(host), now))
-        self.write_file(shape.name, fingerprint, shape.join(contents), now)
+            yield content or shape.render_host(host_json.build_failed_status_host(host), now)
 
 
 def complete_recalled_name(folder_name: str, entry: os.DirEntry[str]) -> str:

@@ -317,7 +317,7 @@ class HostJsonShape(NamedTuple):
         return orjson.dumps(self.convert(host, now))
 
     def render_fleet(self, hosts: Iterable[StatusObject], now: Now) -> bytes:
-        return self.join([self.render_host(host, now) for host in hosts])
+        return self.join(self.render_host(host, now) for host in hosts)
 
 
 JOINED_FILES = (
