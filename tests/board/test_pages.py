@@ -225,7 +225,7 @@ def test_without_script_every_host_and_gpu_is_there(plain: Page) -> None:
 def test_without_script_a_process_has_user_command_memory_start_and_container(plain: Page) -> None:
     text = plain.locator("#hydra tr.conflict li").text_content() or ""
     assert re.fullmatch(
-        rf"dave python sweep\.py --token=••• · 22 GiB · {SINCE} · docker 3fb1c2a97de4",
+        rf"dave python sweep\.py --token=••• · pid 502 · 22 GiB · {SINCE} · docker 3fb1c2a97de4",
         text,
     )
 
@@ -320,7 +320,7 @@ def test_hostile_text_is_shown_as_text(attacked: Page, name: str) -> None:
     shown = {
         "user": (row.locator("li > b").text_content(), hostile_text),
         "command": (row.locator("li > code").text_content(), hostile_text),
-        "container": ((row.locator("li").text_content() or "").split(" · ", 3)[3], hostile_text),
+        "container": ((row.locator("li").text_content() or "").split(" · ", 4)[4], hostile_text),
         "title": (card.locator(".title").text_content(), hostile_text),
         "tag": (card.locator(".tag").text_content(), one_word(hostile_text)),
         "booking": (row.locator(".booking b").text_content(), hostile_text),
