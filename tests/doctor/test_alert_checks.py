@@ -64,7 +64,7 @@ def test_all_is_well_where_all_is_set_up(lab: Lab) -> None:
     )
     now = int(time.time())
     written(lab, AlertState(started_at=now, history=(DeliveryRecord(now - 60, "channel:lab", "sent", (ALERT,)),)))
-    assert_finds(case, "rules", "pass", r"11 of 13 rules are on \(alerts.conf")
+    assert_finds(case, "rules", "pass", r"12 of 14 rules are on \(alerts.conf")
     assert_finds(case, "channels", "pass", "lab via JSON, ops via mail, people via mail; `gpuboard alerts test`")
     assert_finds(case, "contacts", "pass", "2 people in the contacts; all others get mail at LOGIN@lab.org")
     assert_finds(case, "notifications", "pass", "1 notification sent in the last day; none waiting")

@@ -138,7 +138,7 @@ setup() {
     start_sshd
     next_arrival
     wait_until "$CHECK" status gpu1
-    [ "$(find "$SPOOL" -type f | wc -l)" -lt 40 ]
+    [ "$(find "$SPOOL" -type f | wc -l)" -lt 60 ]
 }
 
 # bats test_tags=root
