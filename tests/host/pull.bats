@@ -34,7 +34,8 @@ talk() {
     [ "$(grep -c '^gpuboard-pull files 0 [0-9]* [0-9]* [0-9]* [0-9]* 0$' "$TMP/said")" = 2 ]
     [ "$(grep -c '^# gpuboard 1 task=host host=gpu1 ' "$TMP/said")" = 2 ]
     [ "$(grep -c '^# end$' "$TMP/said")" = 8 ]
-    [ ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid" ] && [ ! -e "$SPOOL" ]
+    wait_until test ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid"
+    [ ! -e "$SPOOL" ]
 }
 
 # bats test_tags=shell
@@ -43,7 +44,8 @@ talk() {
     talk 1
     grep -q '^gpuboard-pull files 0 ' "$TMP/said"
     [ -e "$TMP/scripts.tar.gz" ]
-    [ ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid" ] && [ -z "$(ls -A "$HOME/.local/share/gpuboard")" ]
+    wait_until test ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid"
+    [ -z "$(ls -A "$HOME/.local/share/gpuboard")" ]
 }
 
 # bats test_tags=shell
@@ -72,7 +74,7 @@ talk() {
     pid=$SHELL_THERE_PID
     { echo 'patience=1' && cat "$TMP/scripts/lib/pull.sh"; } >&"${SHELL_THERE[1]}"
     wait_until gone "$pid"
-    [ ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid" ]
+    wait_until test ! -e "/var/tmp/gpuboard-pull-$(id -u)/$pid"
     # as a forced command, too, it is as patient as the web host says, which may come once an hour
     coproc FORCED { exec "$SH" "$TMP/scripts/lib/pull.sh" gpu1; }
     pid=$FORCED_PID
