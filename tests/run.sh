@@ -28,7 +28,7 @@ TEST_TOOLS='bats:bats parallel:parallel shellcheck:shellcheck shfmt:shfmt busybo
 ssh:openssh-client sshd:openssh-server cron:cron faketime:faketime ps:procps ip:iproute2 setpriv:util-linux openssl:openssl
 chromium:chromium nginx:nginx-light fcgiwrap:fcgiwrap apache2:apache2-bin promtool:prometheus npm:npm curl:curl
 zsh:zsh fish:fish mandoc:mandoc man:man-db
-lighttpd:lighttpd caddy:caddy htpasswd:apache2-utils ansible-playbook:ansible-core systemd-analyze:systemd docker:docker.io'
+sudo:sudo lighttpd:lighttpd caddy:caddy htpasswd:apache2-utils ansible-playbook:ansible-core systemd-analyze:systemd docker:docker.io'
 
 # install_packages PAIR...: installs by apt what is missing, or says which command would.
 install_packages() {

@@ -79,8 +79,10 @@ def choose_connected_gpus(places: Sequence[GpuPlace], count: int, fixed_count: i
 
 
 def rate_pair(gpu: GpuPlace, other: GpuPlace) -> int:
+    """Return the same for both orders, even where the matrix of a host has a link in one direction only."""
     is_near = gpu.numa_node is not None and gpu.numa_node == other.numa_node
-    return NVLINK_SCORE * (other.index in gpu.linked) + NUMA_SCORE * is_near
+    is_linked = other.index in gpu.linked or gpu.index in other.linked
+    return NVLINK_SCORE * is_linked + NUMA_SCORE * is_near
 
 
 def rate_connections(places: Sequence[GpuPlace]) -> int:

@@ -144,7 +144,7 @@ asked() { grep -c -- "$1" "$SMI/calls" || true; }
     [ "$(asked -L)" = 0 ] # without instances the list tells nothing new
     has "$SPOOL/gpus.csv" '# part nvidia-xml rc=0'
     echo GPUBOARD_NVIDIA=csv >gpuboard.conf
-    "$RUN_SH" tick 1
+    run_whole "$RUN_SH" tick 1 # with the question for the topology in the background
     has_not "$SPOOL/gpus.csv" '# part'
     : >"$SMI/calls"
     GPUBOARD_NVIDIA=no "$RUN_SH" tick 1
