@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -103,6 +104,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("root"):
                 item.add_marker(pytest.mark.skip("it needs root"))
     items.sort(key=lambda item: place.get(str(item.path.relative_to(TESTS)), len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what stays until the end: all tests, and the modules that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
