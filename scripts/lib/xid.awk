@@ -62,7 +62,7 @@ $0 == "# end" || $0 == "-- No entries --" { is_complete = 1 } # journalctl may f
 !index($0, "NVRM: Xid (") { next }
 
 # seconds since boot, in the ring buffer; some kernels name the thread after it. A host that slept has more of them, so no error is older than the last look.
-reader == "dmesg" && /^\[ *[0-9]+\.[0-9]+\](\[ *[CT][0-9]+\])? NVRM: Xid \(/ {
+reader == "dmesg" && /^\[ *[0-9]+\.[0-9]+\]( ?\[ *[CT][0-9]+\])? NVRM: Xid \(/ {
     seconds = $0
     sub(/^\[ */, "", seconds)
     sub(/\].*/, "", seconds)
