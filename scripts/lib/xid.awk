@@ -59,6 +59,8 @@ stage == "known" { next }
 
 $0 == "# end" || $0 == "-- No entries --" { is_complete = 1 } # journalctl may fail to show a cursor where there is no entry
 /^-- cursor: / { new_position = $3 }
+# a kernel may be set up to log without times (printk.time=0); then nobody knows what is new
+reader == "dmesg" && !has_times && $0 != "# end" { has_no_times = !(has_times = /^\[ *[0-9]+\.[0-9]+\]/) }
 !index($0, "NVRM: Xid (") { next }
 
 # seconds since boot, in the ring buffer; some kernels name the thread after it. A host that slept has more of them, so no error is older than the last look.
@@ -74,7 +76,7 @@ reader == "dmesg" && /^\[ *[0-9]+\.[0-9]+\]( ?\[ *[CT][0-9]+\])? NVRM: Xid \(/ {
 reader == "journalctl" && /^[0-9]+\.[0-9]+ [^ ]+ kernel: NVRM: Xid \(/ { parse_xid(int($1), substr($0, index($0, "NVRM: Xid ("))) }
 
 END {
-    if (!is_complete) exit 1
+    if (!is_complete || has_no_times) exit 1
     if (new_position == "") new_position = position != "" ? position : reader == "dmesg" ? 0 : ""
     print "# " reader " " boot " " now " " new_position
     for (i = 1; i <= count; i++) if (now - last[i] <= 604800 && last[i] - now <= 604800) { kept[i] = 1; kept_count++ }

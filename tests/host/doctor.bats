@@ -144,6 +144,9 @@ start_loops() {
     printf '#!/bin/sh\necho "1773144120.104200 atlas kernel: Linux"\n' >"$TMP/bin/journalctl"
     examine gpu1
     finds pass kernel-log 'with journalctl'
+    printf '#!/bin/sh\necho "Linux version 6.8.0"\n' >"$TMP/bin/dmesg" # without times, as with printk.time=0
+    examine gpu1
+    finds pass kernel-log 'with journalctl'
 }
 
 # bats test_tags=shell

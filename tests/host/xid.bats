@@ -110,6 +110,18 @@ END
     [ "$(read_log 200060 101060 '[ 1090.5] NVRM: Xid (PCI:0000:41:00): 48' | tail -n 1)" = '200000 200000 1 0000:41:00 48' ]
 }
 
+# bats test_tags=quick,shell
+@test "a log without times is one that cannot be read" {
+    printf 'Linux version 6.8.0\nNVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n' >"$SMI/dmesg"
+    printf '%s\n' "$(($(date +%s) - 60)).5 atlas kernel: NVRM: Xid (PCI:0000:41:00): 79" >"$SMI/journal"
+    next_minute
+    [ "$(value kernel_log)" = journalctl ]
+    [ "$(value xid | cut -d' ' -f3-)" = '1 0000:41:00 79' ]
+    echo 1 >"$SMI/journal-rc"
+    next_minute
+    [ "$(value kernel_log)" = unreadable ]
+}
+
 # bats test_tags=shell
 @test "after a reboot, the log is read from its beginning, and earlier errors stay" {
     mkdir -p "$TMP/proc/sys/kernel/random"
