@@ -22,6 +22,9 @@ function store_xid(began, ended, number, place, text,    f) {
     latest[f[1], f[2]] = count
 }
 
+# limit_time: return a time that is not in the future: of an error that was logged before the clock was set back, nobody knows how long ago it was.
+function limit_time(time) { return time + 0 > now + 0 ? now + 0 : time + 0 }
+
 # clean_xid_text: return the driver's words without the process, since events name nobody; who uses a GPU is in ps.txt.
 function clean_xid_text(text) {
     gsub(/(pid|name)=[^,]*/, "", text)
@@ -39,7 +42,7 @@ function parse_xid(time, line,    bus, code, end) {
     line = substr(line, end + 3)
     if (!end || length(bus) > 20 || bus !~ /^[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+(\.[0-9A-Fa-f]+)?$/ || !match(line, /^[0-9]+/) || RLENGTH > 5) return
     code = substr(line, 1, RLENGTH) + 0
-    add_xid(time > now ? now : time, bus, code, clean_xid_text(substr(line, RLENGTH + 1)))
+    add_xid(limit_time(time), bus, code, clean_xid_text(substr(line, RLENGTH + 1)))
 }
 
 BEGIN { CONVFMT = OFMT = "%.0f" } # mawk takes times after 2038 for fractions
@@ -53,7 +56,7 @@ stage == "known" && FNR == 1 {
 stage == "known" && is_known && /^xid=/ {
     text = $0
     sub(/^[^ ]+ [^ ]+ [^ ]+ [^ ]+ [^ ]+ ?/, "", text)
-    store_xid(substr($1, 5) + 0, $2 + 0, $3 + 0, $4 " " $5, text)
+    store_xid(limit_time(substr($1, 5)), limit_time($2), $3 + 0, $4 " " $5, text)
 }
 stage == "known" { next }
 
@@ -79,7 +82,7 @@ END {
     if (!is_complete || has_no_times) exit 1
     if (new_position == "") new_position = position != "" ? position : reader == "dmesg" ? 0 : ""
     print "# " reader " " boot " " now " " new_position
-    for (i = 1; i <= count; i++) if (now - last[i] <= 604800 && last[i] - now <= 604800) { kept[i] = 1; kept_count++ }
+    for (i = 1; i <= count; i++) if (now - last[i] <= 604800) { kept[i] = 1; kept_count++ }
     for (; kept_count > 50; kept_count--) {
         oldest = 0
         for (i in kept) if (!oldest || last[i] < last[oldest] || last[i] == last[oldest] && i + 0 < oldest + 0) oldest = i

@@ -110,6 +110,14 @@ END
     [ "$(read_log 200060 101060 '[ 1090.5] NVRM: Xid (PCI:0000:41:00): 48' | tail -n 1)" = '200000 200000 1 0000:41:00 48' ]
 }
 
+# bats test_tags=quick
+@test "no known error is in the future: nobody knows how long ago it was logged before the clock was set back" {
+    : >"$TMP/known"
+    [ -n "$(read_log 100000 1000 '[ 900.5] NVRM: Xid (PCI:0000:41:00): 79')" ]
+    [ "$(read_log 92000 2000 '[ 900.5] NVRM: Xid (PCI:0000:41:00): 79')" = '92000 92000 1 0000:41:00 79' ]
+    [ "$(read_log 92060 2060 '[ 900.5] NVRM: Xid (PCI:0000:41:00): 79')" = '92000 92000 1 0000:41:00 79' ]
+}
+
 # bats test_tags=quick,shell
 @test "a log without times is one that cannot be read" {
     printf 'Linux version 6.8.0\nNVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n' >"$SMI/dmesg"
