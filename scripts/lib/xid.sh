@@ -35,10 +35,11 @@ read_xids() {
     known=$SPOOL/xids
     [ -r "$known" ] || known=/dev/null
     read_status=0
+    log_read_at=$((up + offset)) # not `now`, when this tick began: df may have taken long since
     # shellcheck disable=SC2016 # for the inner shell
     run_limited "$1" 1 sh -c 'program=$1 known=$2 boot=$3 now=$4 up=$5 && shift 5 && { "$@" && echo "# end"; } |
         awk -v reader="$1" -v boot="$boot" -v now="$now" -v up="$up" -f "$program" stage=known "$known" stage=log -' - \
-        "$LIB/xid.awk" "$known" "${boot:--}" "$now" "$up" "$@" >"$NEW/xids" 2>"$NEW/xids.err" || read_status=$?
+        "$LIB/xid.awk" "$known" "${boot:--}" "$log_read_at" "$up" "$@" >"$NEW/xids" 2>"$NEW/xids.err" || read_status=$?
     case $read_status in 124 | 137) printf '%s\n' "$up" >"$SPOOL/xids.pause" ;; esac
     case $read_status in 124 | 137 | 200) tail -n 1 "$NEW/xids.err" >>"$SPOOL/minute.err" ;; esac
     return "$read_status"

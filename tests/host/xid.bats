@@ -130,6 +130,20 @@ END
     [ "$(value kernel_log)" = unreadable ]
 }
 
+# bats test_tags=quick,shell
+@test "an error has its time also where df took long" {
+    mkdir "$TMP/spool" "$TMP/work"
+    echo '[   60.5] NVRM: Xid (PCI:0000:41:00): 79' >"$SMI/dmesg"
+    times=$(LIB=$TMP/scripts/lib SPOOL=$TMP/spool NEW=$TMP/work PROC=$TMP GPUBOARD_NVIDIA=auto "$SH" -c '
+        set -eu
+        . "$LIB/xid.sh"
+        run_limited() { shift 2; "$@"; }
+        up=1030 offset=100000 now=101000 # as read before and after the 30 s that df took
+        update_xids
+        sed -n "s/^xid=//p" "$SPOOL/xids"')
+    [ "$times" = '100060 100060 1 0000:41:00 79' ]
+}
+
 # bats test_tags=shell
 @test "after a reboot, the log is read from its beginning, and earlier errors stay" {
     mkdir -p "$TMP/proc/sys/kernel/random"
