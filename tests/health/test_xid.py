@@ -43,7 +43,7 @@ def test_each_code_has_a_severity_a_meaning_and_advice() -> None:
         assert "{" not in format_problem_advice(texts.advice, "nvidia", "3")
 
 
-@pytest.mark.parametrize("code", [46, 48, 61, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143])
+@pytest.mark.parametrize("code", [46, 48, 61, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143, 156])
 def test_a_gpu_that_needs_a_reset_or_reboot_is_critical(code: int) -> None:
     assert get_xid_code(code).severity == CRITICAL
     assert re.search("reset|reboot", get_xid_code(code).advice)
@@ -54,7 +54,7 @@ def test_errors_of_programs_are_for_information(code: int) -> None:
     assert get_xid_code(code).severity == INFO
 
 
-@pytest.mark.parametrize("code", [63, 92, 94, 0, 998, 99999])
+@pytest.mark.parametrize("code", [63, 92, 94, 149, 155, 0, 998, 99999])
 def test_what_can_wait_and_what_nobody_knows_is_a_warning(code: int) -> None:
     assert get_xid_code(code).severity == WARNING
     assert HealthEvent("atlas", 1, A, 0, f"xid-{code}", (1, ""), NOON).severity == WARNING
