@@ -327,11 +327,13 @@ class GpuPicker:
                 if not is_hidden and gpu.state != "lost":
                     merged = gpu._replace(state="unknown", reason="not visible on this machine")
             else:
-                merged = gpu._replace(local_index=local_gpu.index, memory_used=local_gpu.memory_used)
+                merged = gpu._replace(
+                    local_index=local_gpu.index,
+                    memory_used=local_gpu.memory_used,
+                    problems=(*gpu.problems, *local_gpu.problems),
+                )
                 if local_gpu.state != "free":
                     merged = merged._replace(state=local_gpu.state, reason=local_gpu.reason)
-                else:
-                    merged = merged._replace(problems=(*gpu.problems, *local_gpu.problems))
             gpus.append(merged)
         return host._replace(gpus=tuple(gpus), mig_gpus=host.mig_gpus or local_host.mig_gpus)
 

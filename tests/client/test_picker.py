@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from site_builder.client import picker
-from site_builder.client.model import FleetBooking, FleetGpu, FleetHost
+from site_builder.client.model import Fleet, FleetBooking, FleetGpu, FleetHost
+from site_builder.core.model import GpuProblem
 from site_builder.fleet import gpu_models
 
 NOW = datetime(2027, 1, 1, 12, tzinfo=timezone.utc)
@@ -48,6 +50,15 @@ def test_free_gpus_can_be_had_and_no_others() -> None:
 @pytest.mark.parametrize("state", ["stale", "down", "failed", "unseen", "maintenance"])
 def test_nothing_is_picked_on_a_host_that_is_not_fresh(state: str) -> None:
     assert picked(host(gpu(), state=state)) == []
+
+
+def test_a_problem_that_only_this_machine_reports_counts_whoever_uses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = GpuProblem("ecc-uncorrected", "critical", "2 uncorrected ECC errors", "", avoid=True)
+    here = Fleet(0, (host(gpu(0, "busy", problems=(problem,)), gpu(1, problems=(problem,)), gpu(2, "busy")),))
+    monkeypatch.setattr("site_builder.client.loader.load_machine_fleet", lambda _: here)
+    merged = picker.GpuPicker.merge_local_view(Mock(), host(gpu(0), gpu(1), gpu(2)))
+    assert picked(merged, max_used_percent=20) == ["atlas:2"]
+    assert picked(merged) == []
 
 
 def test_what_i_have_booked_counts_as_free_and_what_others_have_never_does() -> None:
