@@ -29,6 +29,7 @@ from site_builder.core.model import (
     ParsedFile,
     Problem,
     ProcessStatus,
+    PsRow,
     StateLimits,
     ToolResult,
 )
@@ -350,10 +351,7 @@ def decide_fresh_host_gpus(
     """
     people, limits = rules.people, rules.limits
     gpu_file = snapshot.gpus or ParsedFile[Gpu]()
-    ps_taken_at = snapshot.taken_at.get("ps.txt")
-    # so late a pid may be another process
-    is_ps_old = ps_taken_at is not None and now.has_passed(ps_taken_at + limits.down_after)
-    ps_rows = snapshot.ps_rows.rows if snapshot.ps_rows and not is_ps_old else ()
+    ps_rows = list_current_ps_rows(snapshot, limits, now)
     processes_by_gpu = processes.build_processes_by_gpu(snapshot, ps_rows, rules)
     reporting_vendors = list_host_process_vendors(snapshot)
     unreported = snapshot.processes.unreported if snapshot.processes else {}
@@ -369,9 +367,7 @@ def decide_fresh_host_gpus(
     facts = snapshot.facts.rows[0] if snapshot.facts and snapshot.facts.rows else None
     for gpu in gpu_file.rows:
         gpu_processes = processes_by_gpu.pop(gpu.process_key, [])
-        unreported_words = unreported.get(gpu.process_key, "") if unreported else ""
-        if unreported and not unreported_words and gpu.parent:  # an instance shares those of its GPU
-            unreported_words = unreported.get(gpu.parent.process_key, "")
+        unreported_words = find_unreported_words(gpu, unreported) if unreported else ""
         gpu_bookings = booking_use.find_gpu_bookings(sources.bookings, gpu) if sources.bookings else ()
         bookings: tuple[BookingStatus, ...] = ()
         if gpu_bookings:
@@ -424,6 +420,19 @@ def decide_fresh_host_gpus(
         statuses[position] = booking_use.add_booking_use(statuses[position], gpu_input, check, rules, now)
     logins = set(filter(None, (processes.find_process_login(row, people) for row in ps_rows)))
     return statuses, unmatched, unplaced, logins
+
+
+def list_current_ps_rows(snapshot: HostSnapshot, limits: StateLimits, now: Now) -> Sequence[PsRow]:
+    """Return the rows of ps.txt; none of one that is so old that a pid may be another process by now."""
+    taken_at = snapshot.taken_at.get("ps.txt")
+    is_old = taken_at is not None and now.has_passed(taken_at + limits.down_after)
+    return snapshot.ps_rows.rows if snapshot.ps_rows and not is_old else ()
+
+
+def find_unreported_words(gpu: Gpu, unreported: Mapping[str, str]) -> str:
+    """Return the tool's words in the place of the processes of a GPU; an instance shares those of its GPU."""
+    parent_words = unreported.get(gpu.parent.process_key, "") if gpu.parent else ""
+    return unreported.get(gpu.process_key, "") or parent_words
 
 
 def list_host_process_vendors(snapshot: HostSnapshot) -> set[str]:
