@@ -10,7 +10,7 @@ from site_builder.core.model import FreeGpu, GpuBookingUse, GpuIdentity, HostSta
 from site_builder.fleet import gpu_models
 from site_builder.fleet.mig import has_mig_gpu
 from site_builder.fleet.shared_memory import compute_free_memory, compute_own_memory
-from site_builder.fleet.topology import list_nvlink_groups, locate_gpu
+from site_builder.fleet.topology import list_fully_linked_groups, locate_gpu
 from site_builder.history.model import TAKEN_STATES, UNCLEAR_STATES
 from site_builder.history.usage_sums import split_usage_evenly
 
@@ -44,7 +44,7 @@ class AvailableGpuSummary(NamedTuple):
 
     `uuid` is what CUDA takes where a number is not enough. An instance cannot be combined with another GPU.
     `vendor_index` is the number that programs for GPUs of its `vendor` know it by. `free_until` is when its next
-    booking begins. `nvlink_group` is the smallest index of the GPUs that it reaches over NVLinks, None without any.
+    booking begins. `nvlink_group` is the smallest index of GPUs that all have NVLinks to each other, None without any.
     """
 
     rank: tuple[float, ...]
@@ -184,7 +184,7 @@ def summarize_available_gpus(host: HostStatus) -> Iterator[AvailableGpuSummary]:
     has_mig = has_mig_gpu(host)
     topology = facts.topology if facts else None
     linked = topology.linked if topology else {}
-    groups = {gpu: group[0] for group in list_nvlink_groups(linked) for gpu in group}
+    groups = {gpu: group[0] for group in list_fully_linked_groups(linked) for gpu in group}
     for status in host.gpus:
         gpu, number = status.gpu, status.gpu.number
         is_instance = gpu.parent is not None

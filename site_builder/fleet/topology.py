@@ -108,6 +108,18 @@ def list_nvlink_groups(linked: Mapping[int, Collection[int]]) -> Iterator[list[i
             yield sorted(group)
 
 
+def list_fully_linked_groups(linked: Mapping[int, Collection[int]]) -> Iterator[list[int]]:
+    """Yield GPUs all of which have NVLinks to each other, each in one group of two and more."""
+    groups: list[list[int]] = []
+    for gpu in sorted(linked):
+        group = next((group for group in groups if all(member in linked[gpu] for member in group)), None)
+        if group is None:
+            groups.append([gpu])
+        else:
+            group.append(gpu)
+    yield from (group for group in groups if len(group) > 1)
+
+
 # In words
 
 

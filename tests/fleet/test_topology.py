@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from site_builder.core.model import Gpu, GpuTopology
+from site_builder.core.model import Gpu, GpuStatus, GpuTopology, HostFacts, HostStatus
+from site_builder.fleet.summary import summarize_available_gpus
 from site_builder.fleet.topology import (
     GpuPlace,
     choose_connected_gpus,
@@ -17,6 +18,7 @@ from site_builder.fleet.topology import (
     describe_nvlinks,
     find_matching_topology,
     is_nvlink_group,
+    list_fully_linked_groups,
     locate_gpu,
     rate_connections,
 )
@@ -167,6 +169,25 @@ def test_a_group_is_linked_within_itself() -> None:
     assert not is_nvlink_group([])
     assert is_nvlink_group(free("418-eight-in-a-cube-mesh", 1, 0, 4))  # through 0
     assert not is_nvlink_group(free("418-eight-in-a-cube-mesh", 1, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("590-two-unlinked", []),
+        ("580-four-in-pairs", [[0, 1], [2, 3]]),
+        ("590-eight-through-nvswitch", [[*range(8)]]),
+        ("418-eight-in-a-cube-mesh", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("590-h100-mig", [[1, 2]]),
+    ],
+)
+def test_the_page_offers_gpus_together_that_are_all_linked_to_each_other(name: str, groups: list[list[int]]) -> None:
+    topology = read(name)
+    assert list(list_fully_linked_groups(topology.linked)) == groups
+    gpus = [GpuStatus(Gpu(index, f"GPU-{index}", "V100"), "V100", "free", "") for index in topology.linked]
+    host = HostStatus("atlas", None, (), "fresh", "", facts=HostFacts(topology=topology), gpus=tuple(gpus))
+    numbers = {gpu: group[0] for group in groups for gpu in group}
+    assert [gpu.nvlink_group for gpu in summarize_available_gpus(host)] == [numbers.get(gpu) for gpu in topology.linked]
 
 
 # What belongs to which GPU
