@@ -26,9 +26,9 @@ class GpuPlace(NamedTuple):
 
 
 def find_matching_topology(topology: GpuTopology | None, gpus: Sequence[Gpu]) -> GpuTopology | None:
-    """Return the topology, unless it lacks a GPU: then it is of another time, and its indices mean nothing."""
+    """Return the topology, unless it lacks a GPU or has none of them: then it is of another time and means nothing."""
     indices = {gpu.index for gpu in gpus if gpu.vendor == DEFAULT_VENDOR and gpu.index is not None}
-    return topology if topology and indices <= topology.numa_nodes.keys() else None
+    return topology if topology and indices and indices <= topology.numa_nodes.keys() else None
 
 
 def locate_gpu(topology: GpuTopology | None, gpu: Gpu) -> GpuPlace:

@@ -201,6 +201,7 @@ def test_a_topology_that_lacks_a_gpu_is_of_another_time() -> None:
     assert find_matching_topology(topology, [*gpus, Gpu(None, None, None, lost="lost")]) is topology
     assert find_matching_topology(topology, [*gpus, Gpu(4, "GPU-4", "MI300", vendor="amd")]) is topology
     assert find_matching_topology(topology, [*gpus, Gpu(4, "GPU-4", "A100")]) is None
+    assert find_matching_topology(topology, [Gpu(0, "GPU-0", "MI300", vendor="amd")]) is None
     assert find_matching_topology(None, gpus) is None
 
 
