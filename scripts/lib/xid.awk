@@ -45,6 +45,27 @@ function parse_xid(time, line,    bus, code, end) {
     add_xid(limit_time(time), bus, code, clean_xid_text(substr(line, RLENGTH + 1)))
 }
 
+# parse_log_seconds: return the seconds since boot at which a line of the ring buffer was logged.
+function parse_log_seconds(line) {
+    sub(/^\[ */, "", line)
+    sub(/\].*/, "", line)
+    return line + 0
+}
+
+# parse_ring_buffer: add the errors of its lines. A host that slept has more seconds than its log, so no error is older than the last look. A container
+# may have an uptime of its own, and less of it than the log of its host: then the last line says how late it is.
+function parse_ring_buffer(    i, seconds, time, log_end) {
+    log_end = parse_log_seconds(last_line)
+    if (log_end > up + 60) up = log_end
+    for (i = 1; i <= xid_line_count; i++) {
+        seconds = parse_log_seconds(xid_lines[i])
+        if (position != "" && seconds <= position + 0) continue
+        if (new_position == "" || seconds > new_position + 0) new_position = sprintf("%.6f", seconds)
+        time = int(now - up + seconds)
+        parse_xid(position != "" && time < read_at + 0 ? read_at + 0 : time, substr(xid_lines[i], index(xid_lines[i], "NVRM: Xid (")))
+    }
+}
+
 BEGIN { CONVFMT = OFMT = "%.0f" } # mawk takes times after 2038 for fractions
 
 stage == "known" && FNR == 1 {
@@ -64,22 +85,15 @@ $0 == "# end" || $0 == "-- No entries --" { is_complete = 1 } # journalctl may f
 /^-- cursor: / { new_position = $3 }
 # a kernel may be set up to log without times (printk.time=0); then nobody knows what is new
 reader == "dmesg" && !has_times && $0 != "# end" { has_no_times = !(has_times = /^\[ *[0-9]+\.[0-9]+\]/) }
+reader == "dmesg" && /^\[/ { last_line = $0 }
 !index($0, "NVRM: Xid (") { next }
 
-# seconds since boot, in the ring buffer; some kernels name the thread after it. A host that slept has more of them, so no error is older than the last look.
-reader == "dmesg" && /^\[ *[0-9]+\.[0-9]+\]( ?\[ *[CT][0-9]+\])? NVRM: Xid \(/ {
-    seconds = $0
-    sub(/^\[ */, "", seconds)
-    sub(/\].*/, "", seconds)
-    if (position != "" && seconds + 0 <= position + 0) next
-    if (new_position == "" || seconds + 0 > new_position + 0) new_position = seconds
-    time = int(now - up + seconds)
-    parse_xid(position != "" && time < read_at + 0 ? read_at + 0 : time, substr($0, index($0, "NVRM: Xid (")))
-}
+reader == "dmesg" && /^\[ *[0-9]+\.[0-9]+\]( ?\[ *[CT][0-9]+\])? NVRM: Xid \(/ { xid_lines[++xid_line_count] = $0 } # some kernels name the thread after the time
 reader == "journalctl" && /^[0-9]+\.[0-9]+ [^ ]+ kernel: NVRM: Xid \(/ { parse_xid(int($1), substr($0, index($0, "NVRM: Xid ("))) }
 
 END {
     if (!is_complete || has_no_times) exit 1
+    parse_ring_buffer()
     if (new_position == "") new_position = position != "" ? position : reader == "dmesg" ? 0 : ""
     print "# " reader " " boot " " now " " new_position
     for (i = 1; i <= count; i++) if (now - last[i] <= 604800) { kept[i] = 1; kept_count++ }

@@ -111,6 +111,17 @@ END
 }
 
 # bats test_tags=quick
+@test "in a container with an uptime of its own, the log of its host says how late it is" {
+    : >"$TMP/known"
+    line='NVRM: Xid (PCI:0000:41:00): 79'
+    [ "$(read_log 100000 1000 "[500000.500000] $line
+[503600.000000] docker0: port 1 entered forwarding state")" = '96400 96400 1 0000:41:00 79' ]
+    [ "$(read_log 100060 1060 "[500000.500000] $line
+[503600.000000] docker0: port 1 entered forwarding state
+[503650.250000] ${line%79}48" | tail -n 1)" = '100060 100060 1 0000:41:00 48' ]
+}
+
+# bats test_tags=quick
 @test "no known error is in the future: nobody knows how long ago it was logged before the clock was set back" {
     : >"$TMP/known"
     [ -n "$(read_log 100000 1000 '[ 900.5] NVRM: Xid (PCI:0000:41:00): 79')" ]
