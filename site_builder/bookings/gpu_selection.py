@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -151,8 +152,11 @@ def choose_bookable_gpus(transaction: BookingTransaction, wanted: Booking, count
                 instances.setdefault(host, []).append(bookable_gpu)
     for free_gpus in (whole_gpus, instances):  # instances only if there are not enough whole GPUs
         candidates: list[tuple[bool, int, list[Place]]] = []
-        for host, gpus in free_gpus.items():
-            if len(gpus) >= count:
+        for host, host_gpus in free_gpus.items():
+            if len(host_gpus) >= count:
+                model_counts = Counter(gpu.place.model for gpu in host_gpus)
+                # first those of which there are enough: a small card for the display is no reason to break a pair
+                gpus = sorted(host_gpus, key=lambda gpu: model_counts[gpu.place.model] < count)
                 places = [gpu.place for gpu in gpus]
                 chosen = choose_connected_gpus(places, count)
                 is_linked = is_nvlink_group([places[position] for position in chosen])

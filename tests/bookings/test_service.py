@@ -174,6 +174,14 @@ def test_any_prefers_gpus_that_are_linked(counter: Counter) -> None:
     assert [booking["where"] for booking in counter.book(any=1, since="15:00")["bookings"]] == ["zeus:0"]
 
 
+def test_any_takes_a_linked_pair_also_where_a_gpu_of_another_model_comes_first(counter: Counter) -> None:
+    names = ("NVIDIA T400 4GB", "NVIDIA RTX A6000", "NVIDIA RTX A6000")
+    rows = "".join(gpu(index, name=name, uuid=f"GPU-z{index}") for index, name in enumerate(names))
+    counter.lab.host("zeus", rows, facts=format_topology("590-h100-mig"))  # with NVLinks between 1 and 2
+    assert counter.book(any=2)["bookings"][0]["where"] == "zeus:1,2"
+    assert counter.book(any=1)["bookings"][0]["where"] == "zeus:0"
+
+
 def test_any_single_one_is_taken_from_where_it_breaks_no_pair(counter: Counter) -> None:
     counter.lab.write("atlas", "host.txt", format_topology("580-four-in-pairs"))
     assert counter.book(any=1, model="A100")["bookings"][0]["where"] == "atlas:0"
