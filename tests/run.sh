@@ -184,7 +184,7 @@ run_parts() {
 }
 
 # run_bats WHO [by_sudo]: the tests of the host scripts under $shell, or only those with $tag. Most of them wait for something, so that six
-# at once are no burden for two cores. The tests with the tag `shell` must call every function of the scripts.
+# files at once are no burden for two cores; tests of a file follow each other, since it takes bats as long to start one apart as many take. The tests with the tag `shell` must call every function of the scripts.
 run_bats() {
     case $1 in
         all) tags=$tag ;;
@@ -193,7 +193,7 @@ run_bats() {
     esac
     [ "$tags" != shell ] || export GPUBOARD_TEST_CALLS=yes
     bats_code=0
-    GPUBOARD_TEST_SHELL=$shell ${2:-} bats --jobs 6 --formatter tap ${tags:+--filter-tags "$tags"} tests/host >"$results" </dev/null || bats_code=1
+    GPUBOARD_TEST_SHELL=$shell ${2:-} bats --jobs 6 --no-parallelize-within-files --formatter tap ${tags:+--filter-tags "$tags"} tests/host >"$results" </dev/null || bats_code=1
     unset GPUBOARD_TEST_CALLS
     grep -E '^not ok|^#|# skip' "$results" || :
     print_line "$(grep -c '^ok' "$results") passed, $(grep -c '^not ok' "$results") failed"
@@ -236,7 +236,7 @@ run_pytest() {
 # test_python WHICH
 test_python() {
     step Python
-    speed='' workers=4 # most of the slow tests wait for something
+    speed='' workers=3 # many of the slow tests wait for something
     [ "$1" != quick ] || { export HYPOTHESIS_PROFILE=quick && speed='not slow' && workers=2; }
     run_parts run_pytest
 }

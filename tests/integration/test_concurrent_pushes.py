@@ -18,14 +18,14 @@ from tests.support.missing import missing
 from tests.support.pace import slowness, wall
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-HOSTS = [f"gpu{number:02}" for number in range(20)]
+HOSTS = [f"gpu{number:02}" for number in range(12)]
 PATIENCE = 60
 # Of those that have not logged in yet sshd keeps two, and cuts the others off.
 FEW = "MaxStartups 2:100:2\nLogLevel ERROR\n"
 
 
 class Cluster:
-    """Twenty hosts with a spool and a key each, and the data folder that they push to."""
+    """Twelve hosts with a spool and a key each, and the data folder that they push to."""
 
     def __init__(self, folder: Path) -> None:
         """Make and enrol their keys."""
