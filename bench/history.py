@@ -24,7 +24,7 @@ from site_builder.history import block_format, buckets
 from site_builder.history.block_format import HourBlock
 from site_builder.history.buckets import CHUNK_LENGTH_S
 from site_builder.history.database import begin_database_transaction
-from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample, ProcessSample
 from site_builder.history.writer import HistoryWriter, store_history_chunk
 
 GPUS, HOSTS, LARGE = 8, 50, 1000
@@ -115,10 +115,22 @@ class Job:
     def __init__(self, chance: random.Random) -> None:
         """Most GPUs are in use, some are held, some are free."""
         self.state = chance.choice(["busy"] * 7 + ["held"] + ["free"] * 2)
-        self.users = (f"user{chance.randrange(40)}",) if self.state != "free" else ()
+        self.users: tuple[str, ...] = (f"user{chance.randrange(40)}",) if self.state != "free" else ()
         self.memory = 4 if self.state == "free" else chance.randrange(2000, 78000)
         self.mean = chance.randrange(30, 98) if self.state == "busy" else 0
         self.ends = chance.randrange(30, 900)
+        self.chance = chance
+        self.pids = [chance.randrange(1000, 4_000_000) for _ in range(2 if self.users else 0)]
+        self.halves = [0.5] * 2
+
+    def processes(self) -> tuple[ProcessSample, ...]:
+        """Two for each user, whose memory changes now and then."""
+        if self.chance.random() < 0.05:
+            self.halves = [self.chance.random() / 2 for _ in self.pids]
+        return tuple(
+            ProcessSample(pid, "python", int(self.memory * half), self.users[0])
+            for pid, half in zip(self.pids, self.halves)
+        )
 
 
 class Machine:
@@ -137,18 +149,19 @@ class Machine:
         """The next hour."""
         texts: dict[str, int] = {}
         columns = {name: array(kind) for name, (kind, _) in block_format.GPU_COLUMNS.items()}
-        codes = array("H")
+        codes, process_lists = array("H"), []
         for place in range(GPUS):
             for _ in range(MINUTE):
                 use, *values, standing = self.reading(place)
                 codes.append(texts.setdefault(block_format.pack_occupancy(standing), len(texts)))
+                process_lists.append(block_format.pack_processes(self.jobs[place].processes()))
                 for one, value in zip(columns.values(), (use * 2, *values)):
                     one.append(value)
         own = {
             "load": array("H", [self.chance.randrange(20, 90) for _ in range(60)]),
             "own_memory": array("B", [self.chance.randrange(60, 70) for _ in range(60)]),
         }
-        return HourBlock(own, columns, codes, tuple(texts))
+        return HourBlock(own, columns, codes, tuple(texts), tuple(process_lists))
 
     def reading(self, place: int) -> tuple[int, int, int, int, OccupancySample]:
         """A GPU at the next minute; power in tenths of a watt."""
@@ -165,8 +178,8 @@ class Machine:
         """The next minute, as the builder records it."""
         told = [self.reading(place) for place in range(GPUS)]
         gpus = [
-            GpuSample(series, use, memory, temperature, power / 10, standing)
-            for series, (use, memory, temperature, power, standing) in zip(self.series, told)
+            GpuSample(series, use, memory, temperature, power / 10, standing, job.processes())
+            for series, (use, memory, temperature, power, standing), job in zip(self.series, told, self.jobs)
         ]
         return block_format.pack_sample(HostSample(self.name, 40, 30, tuple(gpus)))
 

@@ -1,4 +1,4 @@
-"""Names of hosts, users and GPUs: which are valid, which are equal, and how they are sorted."""
+"""Names of hosts, users, GPUs and programs: which are valid, which are equal, and how they are sorted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # The folder in data/ that is not a host.
 BOOKINGS = "bookings"
+MAX_PROGRAM_CHARACTERS = 60
 DIGITS_OR_TEXT = re.compile(r"[0-9]{1,18}|[^0-9]+")
 
 
@@ -31,6 +32,12 @@ def gpu_number_sort_key(number: int | str | None) -> tuple[bool, bool, list[tupl
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Sort gpu2 before gpu10."""
     return [(int(part), "") if part.isdecimal() else (-1, part.lower()) for part in DIGITS_OR_TEXT.findall(name)]
+
+
+def extract_program_name(command: str) -> str:
+    """Return the program of a command, without folders and arguments."""
+    first_word = command.split(None, 1)[0] if command.strip() else command
+    return first_word.rstrip("/").rpartition("/")[2][:MAX_PROGRAM_CHARACTERS]
 
 
 class HostNameIndex:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from site_builder.core import formatting
 from site_builder.core.model import GpuPeople, HostSnapshot, ProcessStatus, PsRow
+from site_builder.core.names import extract_program_name
 from site_builder.core.people import PeopleDirectory, parse_login_uid
 from site_builder.fleet.gpu_state import GpuInput, StateRules
 
-MAX_PROGRAM_CHARACTERS = 60
 # How many people are remembered of one GPU: a host can claim anything.
 MAX_PEOPLE = 32
 
@@ -48,7 +48,7 @@ def build_processes_by_gpu(
         if privacy.commands == "none":
             command = None
         elif command and (privacy.commands != "full" or not privacy.users):  # paths and arguments name people
-            command = extract_process_program(command)
+            command = extract_program_name(command)
         started = None if row is None or row.elapsed is None else checked_at - row.elapsed
         # a host can claim anything, but no process began before 1970 or after its own snapshot
         if started is not None and not 0 <= started <= last_seen + formatting.DAY:
@@ -84,12 +84,6 @@ def find_process_login(row: PsRow, people: PeopleDirectory) -> str | None:
     if person and (is_root or (number is not None and not people.is_aliased(f"uid {number}"))):
         return person
     return user
-
-
-def extract_process_program(command: str) -> str:
-    """Return the name of the program, without folders and arguments."""
-    first_word = command.split(None, 1)[0] if command.strip() else command
-    return first_word.rstrip("/").rpartition("/")[2][:MAX_PROGRAM_CHARACTERS]
 
 
 def find_process_people(gpu_input: GpuInput, people: PeopleDirectory) -> GpuPeople:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from site_builder.core.model import GpuPeople
-from site_builder.history.model import GPU_STATES, GpuSample, GpuSeries, HostSample, OccupancySample
+from site_builder.history.model import GPU_STATES, GpuSample, GpuSeries, HostSample, OccupancySample, ProcessSample
 
 # First byte of each block; another form of block gets another number.
 BLOCK_VERSION = 1
@@ -29,6 +29,10 @@ NO_VALUE = {"B": 255, "H": 65535, "I": 2**32 - 1}
 ITEM_BYTES = {kind: array(kind).itemsize for kind in "BHIq"}
 NO_CODE, NO_USE = NO_VALUE["H"], NO_VALUE["B"]
 MAX_NAME_CHARACTERS = 100
+# The processes of a GPU that has more are not recorded: a host can claim anything.
+MAX_RECORDED_PROCESSES = 64
+# In the place of processes that were not recorded.
+NO_PROCESS_LIST = ""
 Columns = dict[str, "array[int]"]  # by their names
 # Each minute of the fleet is stored in parts, so that a host is read without unpacking all others.
 PART_COUNT = 16
@@ -46,6 +50,7 @@ class PackedSample(NamedTuple):
     packed_series: bytes
     columns: tuple[bytes, ...]
     occupancies: tuple[str, ...]
+    process_lists: tuple[str, ...]
 
 
 def pack_sample(sample: HostSample) -> PackedSample:
@@ -60,6 +65,7 @@ def pack_sample(sample: HostSample) -> PackedSample:
         packed_series=packed_series,
         columns=tuple(pack_values(values, *encoding) for values, encoding in zip(columns, SAMPLE_COLUMNS.values())),
         occupancies=tuple(pack_occupancy(gpu.occupancy) for gpu in sample.gpus),
+        process_lists=tuple(pack_processes(gpu.processes) for gpu in sample.gpus),
     )
 
 
@@ -77,9 +83,7 @@ def pack_values(values: Sequence[float | None], kind: str, step: float) -> bytes
 @lru_cache(maxsize=65536)
 def pack_occupancy(occupancy: OccupancySample) -> str:
     """Write an occupancy in one line; empty lists at its end are left out."""
-    people = [
-        [name[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode() for name in names] for names in occupancy.people
-    ]
+    people = [list(map(clip_name, names)) for names in occupancy.people]
     while people and not people[-1]:
         people.pop()
     return orjson.dumps([GPU_STATES.index(occupancy.state), *people]).decode()
@@ -92,6 +96,31 @@ def unpack_occupancy(text: str) -> OccupancySample:
         return OccupancySample(GPU_STATES[state], GpuPeople(*(tuple(map(str, names)) for names in people)))
     except (ValueError, TypeError, IndexError) as error:
         raise DamagedBlockError(text) from error
+
+
+def pack_processes(processes: Sequence[ProcessSample] | None) -> str:
+    """Write the processes of a GPU in one line."""
+    if processes is None or len(processes) > MAX_RECORDED_PROCESSES:
+        return NO_PROCESS_LIST
+    rows = [
+        (pid, program and clip_name(program), None if memory is None else round(memory), user and clip_name(user))
+        for pid, program, memory, user in processes
+    ]
+    return orjson.dumps(rows).decode()
+
+
+def unpack_processes(text: str) -> tuple[ProcessSample, ...] | None:
+    if text == NO_PROCESS_LIST:
+        return None
+    try:
+        return tuple(ProcessSample(*row) for row in orjson.loads(text))
+    except (ValueError, TypeError) as error:
+        raise DamagedBlockError(text) from error
+
+
+def clip_name(name: str) -> str:
+    """Shorten a name, and replace what UTF-8 cannot encode."""
+    return name[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode()
 
 
 @lru_cache(maxsize=4096)
@@ -161,13 +190,17 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
 
 @dataclass(frozen=True)
 class MinuteBlock:
-    """Some hosts at one minute; `places` has the position of each host and the range of its GPUs, by its GPU set."""
+    """Some hosts at one minute; `places` has the position of each host and the range of its GPUs, by its GPU set.
+
+    An older gpuboard wrote no `process_lists`.
+    """
 
     places: dict[int, tuple[int, slice]]
     host_columns: Columns
     gpu_columns: Columns
     occupancy_codes: array[int]
     occupancies: tuple[str, ...]
+    process_lists: tuple[str, ...]
 
 
 def pack_minute_block(samples: Sequence[PackedSample]) -> bytes:
@@ -182,7 +215,9 @@ def pack_minute_block(samples: Sequence[PackedSample]) -> bytes:
     ]
     gpu_set_ids = array("q", [sample.gpu_set_id for sample in samples])
     counts = array("H", [len(sample.occupancies) for sample in samples])
-    return pack_block({"standings": list(codes)}, [gpu_set_ids, counts, *columns, occupancy_codes], 1)
+    process_lists = [text for sample in samples for text in sample.process_lists]
+    words = {"standings": list(codes), "processes": process_lists}
+    return pack_block(words, [gpu_set_ids, counts, *columns, occupancy_codes], 1)
 
 
 def unpack_minute_block(data: bytes) -> MinuteBlock:
@@ -193,7 +228,10 @@ def unpack_minute_block(data: bytes) -> MinuteBlock:
         for position, (gpu_set_id, count) in enumerate(zip(gpu_set_ids, counts)):
             places[gpu_set_id] = position, slice(start, start + count)
             start += count
-        return MinuteBlock(places, *name_block_columns(numbers), codes, tuple(words["standings"]))
+        process_lists = tuple(words.get("processes", [NO_PROCESS_LIST] * len(codes)))
+        if len(process_lists) != len(codes):
+            raise DamagedBlockError("lists of processes are missing")
+        return MinuteBlock(places, *name_block_columns(numbers), codes, tuple(words["standings"]), process_lists)
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
@@ -207,12 +245,16 @@ def name_block_columns(columns: Sequence[array[int]]) -> tuple[Columns, Columns]
 
 @dataclass(frozen=True)
 class HourBlock:
-    """Host over 60 minutes; all minutes of its first GPU come first. Codes are positions in `occupancies`."""
+    """Host over 60 minutes; all minutes of its first GPU come first. Codes are positions in `occupancies`.
+
+    Without `process_lists`, none were recorded.
+    """
 
     host_columns: Columns
     gpu_columns: Columns
     occupancy_codes: array[int]
     occupancies: tuple[str, ...]
+    process_lists: tuple[str, ...] = ()
 
     @property
     def gpu_count(self) -> int:
@@ -230,9 +272,20 @@ class HourBlock:
             unpack_block_numbers(self.gpu_columns[name][minute::MINUTES_PER_HOUR], *encoding)
             for name, encoding in GPU_COLUMNS.items()
         )
+        process_lists = self.process_lists[minute::MINUTES_PER_HOUR] or (NO_PROCESS_LIST,) * len(codes)
         gpus = (
-            GpuSample(gpu_series, use, gpu_memory, temperature, power, unpack_occupancy(self.occupancies[code]))
-            for gpu_series, use, gpu_memory, temperature, power, code in zip(series, *values, codes)
+            GpuSample(
+                gpu_series,
+                use,
+                gpu_memory,
+                temperature,
+                power,
+                unpack_occupancy(self.occupancies[code]),
+                unpack_processes(process_list),
+            )
+            for gpu_series, use, gpu_memory, temperature, power, code, process_list in zip(
+                series, *values, codes, process_lists
+            )
         )
         return HostSample(host, load, memory, tuple(gpus))
 
@@ -256,15 +309,18 @@ def build_hour_block(gpu_set_id: int, parts: Mapping[int, MinuteBlock]) -> HourB
     missing = {name: array(kind, [NO_VALUE[kind]]) * count for name, (kind, _) in GPU_COLUMNS.items()}
     codes: dict[str, int] = {}
     occupancy_codes = array("H")
+    process_lists: list[str] = []
     for minute in range(MINUTES_PER_HOUR):
         if minute not in places:
             occupancy_codes += array("H", [NO_CODE]) * count
+            process_lists += [NO_PROCESS_LIST] * count
             for name, column in gpu_columns.items():
                 column.extend(missing[name])
             continue
         part, (host_position, gpus) = parts[minute], places[minute]
         texts = part.occupancies
         occupancy_codes.extend([codes.setdefault(texts[code], len(codes)) for code in part.occupancy_codes[gpus]])
+        process_lists += part.process_lists[gpus]
         for name, column in gpu_columns.items():
             column.extend(part.gpu_columns[name][gpus])
         for name, column in host_columns.items():
@@ -274,6 +330,7 @@ def build_hour_block(gpu_set_id: int, parts: Mapping[int, MinuteBlock]) -> HourB
         {name: order_block_by_gpu(column, count) for name, column in gpu_columns.items()},
         order_block_by_gpu(occupancy_codes, count),
         tuple(codes),
+        tuple(text for number in range(count) for text in process_lists[number::count]),
     )
 
 
@@ -305,20 +362,42 @@ def merge_hour_blocks(first: HourBlock, second: HourBlock) -> HourBlock:
             is_known,
         ),
         tuple(codes),
+        merge_process_lists(first.process_lists, second.process_lists, is_known),
     )
+
+
+def merge_process_lists(first: Sequence[str], second: Sequence[str], has_first: Sequence[bool]) -> tuple[str, ...]:
+    nothing = (NO_PROCESS_LIST,) * len(has_first)
+    return tuple(a if has else b for a, b, has in zip(first or nothing, second or nothing, has_first))
 
 
 def pack_hour_block(hour: HourBlock) -> bytes:
     columns = [*hour.host_columns.values(), *hour.gpu_columns.values(), hour.occupancy_codes]
-    return pack_block({"standings": hour.occupancies}, columns, 6)
+    words = {"standings": hour.occupancies, "processes": pack_process_runs(hour.process_lists)}
+    return pack_block(words, columns, 6)
+
+
+def pack_process_runs(process_lists: Sequence[str]) -> list[tuple[int, str]]:
+    """Return each list that differs from the one before it, with its position."""
+    previous = (None, *process_lists)
+    return [(place, text) for place, (text, before) in enumerate(zip(process_lists, previous)) if text != before]
+
+
+def unpack_process_runs(runs: Sequence[tuple[int, str]], count: int) -> tuple[str, ...]:
+    ends = [*(place for place, _ in runs[1:]), count]
+    process_lists = tuple(text for (place, text), end in zip(runs, ends) for _ in range(place, end))
+    return process_lists or (NO_PROCESS_LIST,) * count
 
 
 def unpack_hour_block(data: bytes) -> HourBlock:
     words, columns = unpack_block(data)
     try:
         *numbers, codes = columns
-        return HourBlock(*name_block_columns(numbers), codes, tuple(words["standings"]))
-    except (ValueError, KeyError) as error:
+        process_lists = unpack_process_runs(words.get("processes", ()), len(codes))
+        if len(process_lists) != len(codes):
+            raise DamagedBlockError("lists of processes are missing")
+        return HourBlock(*name_block_columns(numbers), codes, tuple(words["standings"]), process_lists)
+    except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
 

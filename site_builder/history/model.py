@@ -30,8 +30,17 @@ class GpuSeries(NamedTuple):
     memory_total: float | None
 
 
+class ProcessSample(NamedTuple):
+    """Process on a GPU; memory in MiB, and of its command only the program."""
+
+    pid: int | None
+    program: str | None
+    memory: float | None
+    user: str | None
+
+
 class GpuSample(NamedTuple):
-    """GPU at a moment; use in percent, memory in MiB, power in W."""
+    """GPU at a moment; use in percent, memory in MiB, power in W; its processes, or None if they were not recorded."""
 
     series: GpuSeries
     use: float | None
@@ -39,6 +48,7 @@ class GpuSample(NamedTuple):
     temperature: float | None
     power: float | None
     occupancy: OccupancySample
+    processes: tuple[ProcessSample, ...] | None = None
 
 
 class HostSample(NamedTuple):

@@ -8,15 +8,24 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import tzinfo
+from functools import lru_cache
 from pathlib import Path
 
 from site_builder.core.files import is_emptied_file
 from site_builder.core.formatting import DAY, HOUR, MINUTE
-from site_builder.core.model import HostFacts, HostStatus, Problem
+from site_builder.core.model import HostFacts, HostStatus, Problem, ProcessStatus
+from site_builder.core.names import extract_program_name
 from site_builder.history import block_format, buckets, database, idle_runs
 from site_builder.history.buckets import CHUNK_LENGTH_S, RETENTION_DAYS
 from site_builder.history.database import DATABASE_WHERE, HistoryUnusableError, begin_database_transaction
-from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample, list_host_gpu_keys
+from site_builder.history.model import (
+    GpuSample,
+    GpuSeries,
+    HostSample,
+    OccupancySample,
+    ProcessSample,
+    list_host_gpu_keys,
+)
 from site_builder.history.reader import MAX_CLOCK_AHEAD_S, HistoryReader, read_history_chunk, read_pending_history
 from site_builder.history.usage_sums import StateMinutes, UsageShareSums, add_to_usage_sums, tally_usage_hours
 
@@ -353,7 +362,15 @@ def sample_host(host: HostStatus) -> HostSample | None:
             temperature=status.gpu.temperature,
             power=status.gpu.power_draw,
             occupancy=OccupancySample(status.state, status.people),
+            processes=tuple(map(sample_process, status.processes)),
         )
         for status, key in zip(host.gpus, list_host_gpu_keys(host.gpus))
     ]
     return HostSample(host.name, load, memory, tuple(samples))
+
+
+@lru_cache(maxsize=40_000)
+def sample_process(process: ProcessStatus) -> ProcessSample:
+    """Take a sample of a process, once for as long as it stays the same."""
+    program = None if process.command is None else extract_program_name(process.command)
+    return ProcessSample(process.pid, program, process.used_memory, process.user)

@@ -131,7 +131,7 @@ class CompatHistory:
     """Answers `?fetch_num=N`: puts minutes of history before the one entry of each host."""
 
     def __init__(self, settings: Settings) -> None:
-        self.state_folder, self.zone, self.are_users_shown = settings.state, settings.zone, settings.privacy.users
+        self.state_folder, self.zone, self.privacy = settings.state, settings.zone, settings.privacy
         self.active = BoundedSemaphore(MAX_ACTIVE)
 
     def __call__(self, content: bytes, entry_count: int) -> bytes:
@@ -144,10 +144,11 @@ class CompatHistory:
                 if not hosts:
                     return content
                 count = min(entry_count, MAX_ENTRIES, max(1, MAX_FLEET_ENTRIES // max(1, len(hosts))))
+                contents = []
                 with closing(HistoryReader(self.state_folder, self.zone)) as history:
                     for host, body in hosts.items():
-                        body["data"] = [*self.read_entries_before(history, host, body["data"], count), *body["data"]]
-                contents = (orjson.dumps({host: body}) for host, body in hosts.items())
+                        data = [*self.read_entries_before(history, host, body["data"], count), *body["data"]]
+                        contents.append(orjson.dumps({host: {**body, "data": data}}))
                 return host_json.join_host_states_json(contents)
             return content
         finally:
@@ -165,7 +166,7 @@ class CompatHistory:
         gpu_names = {gpu["uuid"]: gpu["gpu_name"] for gpu in last_entry["gpu_data"].values() if gpu["uuid"]}
         with suppress(OSError):
             return [
-                host_json.convert_sample_to_states_json(sample, epoch, gpu_names, self.zone, self.are_users_shown)
+                host_json.convert_sample_to_states_json(sample, epoch, gpu_names, self.zone, self.privacy)
                 for epoch, sample in history.read_minutes(host, minute_count, before)
             ]
         return []

@@ -330,7 +330,9 @@ def test_past_gpus_without_a_uuid_are_told_apart_by_their_keys_in_history() -> N
         GpuSeries(key, index, "A100", 81920) for key, index in (("GPU-1", 0), ("index 0", 0), ("index None", None))
     ]
     gpus = tuple(GpuSample(gpu_series, 1, 2, 3, 4, OccupancySample("busy")) for gpu_series in series)
-    minute = convert_sample_to_states_json(HostSample("atlas", 1, 1, gpus), 1_800_000_000, {}, timezone.utc, True)
+    minute = convert_sample_to_states_json(
+        HostSample("atlas", 1, 1, gpus), 1_800_000_000, {}, timezone.utc, PrivacySettings()
+    )
     assert list(minute["gpu_data"]) == ["gpu:0", "gpu:index 0", "gpu:index None"]
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from site_builder.core.formatting import DAY, HOUR
 from site_builder.core.model import Gpu, GpuStatus, HostStatus, PrivacySettings
-from site_builder.history.block_format import PackedSample
+from site_builder.history import block_format
+from site_builder.history.block_format import MAX_RECORDED_PROCESSES, PackedSample
 from site_builder.history.buckets import choose_finest_bucket_step
-from site_builder.history.model import HostSample
+from site_builder.history.model import HostSample, ProcessSample
 from site_builder.history.reader import HistoryReader
 from site_builder.history.writer import HistoryWriter, sample_host
 from tests.support.board_fixture import Lab, person, process
@@ -39,6 +40,56 @@ def test_a_build_records_what_the_board_says(tmp_path: Path) -> None:
     assert (first.occupancy.state, first.occupancy.people.users) == ("busy", ("alice",))
     assert (second.occupancy.state, second.occupancy.people.users) == ("free", ())
     assert (host_sample.load, host_sample.memory) == (38, 50)
+    assert first.processes == (ProcessSample(42, "python", 7000, "alice"),)
+    assert second.processes == ()
+
+
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_processes_are_read_back_minute_by_minute(history: HistoryWriter, rolled_up: bool) -> None:
+    train, unnamed = ProcessSample(42, "train.py", 6400, "alice"), ProcessSample(None, None, None, None)
+    lists = [[train], [train], [train._replace(memory=6500), unnamed], [], None, [unnamed]]
+
+    def minute(number: int) -> list[PackedSample]:
+        return [host(gpu("busy", processes=lists[number]), gpu("busy", index=1, processes=[train]))]
+
+    record(history, NOON, 3, minute)
+    if rolled_up:  # the hour is merged with what comes later
+        roll(history, NOON + HOUR)
+    record(history, NOON + 180, 3, lambda number: minute(number + 3))
+    if rolled_up:
+        roll(history, NOON + HOUR)
+        assert not history.connect().execute("SELECT count(*) FROM minute").fetchone()[0]
+    samples = history.read_minutes("atlas", 10, NOON + 600)
+    assert [sample.gpus[0].processes for _, sample in samples] == [
+        None if processes is None else tuple(processes) for processes in lists
+    ]
+    assert {sample.gpus[1].processes for _, sample in samples} == {(train,)}
+
+
+def test_more_processes_of_a_gpu_than_anybody_has_are_not_recorded(history: HistoryWriter) -> None:
+    processes = [ProcessSample(pid, "p" * 500, 1e9, "\ud800" * 500) for pid in range(MAX_RECORDED_PROCESSES + 1)]
+    gpus = (gpu("busy", processes=processes[1:]), gpu("busy", index=1, processes=processes))
+    record(history, NOON, 1, [host(*gpus)])
+    first, second = only(history.read_minutes("atlas", 1, NOON)).gpus
+    assert first.processes and len(first.processes) == MAX_RECORDED_PROCESSES
+    assert (first.processes[0].program, first.processes[0].user) == ("p" * 100, "?" * 100)
+    assert second.processes is None
+
+
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_what_an_older_gpuboard_recorded_has_no_processes(history: HistoryWriter, rolled_up: bool) -> None:
+    record(history, NOON, 2, [host(gpu("busy", ["bob"], processes=[ProcessSample(42, "python", 7000, "bob")]))])
+    if rolled_up:
+        roll(history, NOON + HOUR)
+    table = "chunk" if rolled_up else "minute"
+    for rowid, block in history.connect().execute(f"SELECT rowid, block FROM {table}").fetchall():  # noqa: S608
+        words, columns = block_format.unpack_block(block)
+        words.pop("processes", None)
+        old = block_format.pack_block(words, columns, 1)
+        history.connect().execute(f"UPDATE {table} SET block=? WHERE rowid=?", (old, rowid))  # noqa: S608
+    samples = [sample for _, sample in history.read_minutes("atlas", 5, NOON + HOUR)]
+    assert [sample.gpus[0].processes for sample in samples] == [None, None]
+    assert samples[0].gpus[0].occupancy.people.users == ("bob",)
 
 
 def test_logins_are_kept_where_the_page_must_not_name_them(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from site_builder.history import block_format
 from tests.support.docs import ROOT, commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -120,6 +121,10 @@ def test_nothing_names_a_person_who_was_removed(board: Board) -> None:
     assert PERSON not in board.type("gpuboard export --since 30d --csv")
     with sqlite3.connect(board.folder / "state/history.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        blocks = connection.execute("SELECT block FROM minute UNION ALL SELECT block FROM chunk").fetchall()
+        words = [str(block_format.unpack_block(block)[0]) for (block,) in blocks]
+        assert not [text for text in words if PERSON in text or f"{PERSON.title()} " in text]
+        assert any("former member 1" in text for text in words)
     assert "former member 1" in board.read("data/bookings.log") + board.read("state/bookings-past.jsonl")
     assert board.files_that_name(PERSON) == []
 

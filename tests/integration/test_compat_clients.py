@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from site_builder.history.model import ProcessSample
 from site_builder.history.writer import HistoryWriter
 from site_builder.web.rate_limit import BUCKET_CAPACITY
 from tests.support.board_fixture import Lab, gpu, person, process
@@ -208,7 +209,7 @@ def test_the_password_of_nodes_is_never_printed(tmp_path: Path) -> None:
 
 
 def read_states(answer: Answer) -> dict[str, Any]:
-    """Read every field that its README names; of the newest entry of each host, also the processes."""
+    """Read every field that its README names."""
     assert answer.status_code == 200
     hosts = answer.json()
     for host in hosts.values():
@@ -223,13 +224,11 @@ def read_states(answer: Answer) -> dict[str, Any]:
                 assert gpu_entry["gpu_name"] == NAME
                 assert gpu_entry["uuid"].startswith("GPU-")
                 datetime.strptime(gpu_entry["timestamp"], "%Y/%m/%d %H:%M:%S.%f")
-                assert isinstance(gpu_entry["processes"], list)
-        for gpu_entry in host["data"][-1]["gpu_data"].values():
-            for gpu_process in gpu_entry["processes"]:
-                assert isinstance(gpu_process["name"], str)
-                assert isinstance(gpu_process["pid"], str)
-                assert isinstance(gpu_process["used_memory"], int)
-                assert "user" in gpu_process
+                for gpu_process in gpu_entry["processes"]:
+                    assert isinstance(gpu_process["name"], str)
+                    assert isinstance(gpu_process["pid"], str)
+                    assert isinstance(gpu_process["used_memory"], int)
+                    assert "user" in gpu_process
     return dict(hosts)
 
 
@@ -248,12 +247,23 @@ def test_a_client_of_vesta_reads_every_field_of_all_hosts(lab: Lab, board: Reade
 def test_a_client_of_vesta_gets_as_many_entries_as_it_wants_of_one_host_and_of_all(lab: Lab, board: Reader) -> None:
     history = HistoryWriter(lab.state, timezone.utc)
     start = (int(time.time()) // 60 - 20) * 60
-    past = [then("busy", ["bob"], use=5, memory=20480), then(index=1)]
+    processes = [ProcessSample(31415, "train1", 6400, "bob"), ProcessSample(27182, "train2", 1618, "carol")]
+    past = [then("busy", ["bob", "carol"], use=5, memory=8018, processes=processes), then(index=1, processes=[])]
     record(history, start, 10, lambda _: [past_host(*past, name="gpu01")])
     history.close()
     for path in ("/states/?fetch_num=4", "/states/gpu01/?fetch_num=4"):
         entries = read_states(get(board, path))["gpu01"]["data"]
         assert [entry["gpu_data"]["gpu:0"]["gpu_volatile"] for entry in entries] == [5, 5, 5, 97]
+        for entry in entries[:3]:
+            first, second = entry["gpu_data"]["gpu:0"]["processes"]
+            assert (first["name"], first["pid"], first["used_memory"], first["user"]) == (
+                "train1",
+                "31415",
+                6400,
+                "bob",
+            )
+            assert (second["name"], second["pid"], second["user"]) == ("train2", "27182", "carol")
+            assert entry["gpu_data"]["gpu:1"]["processes"] == []
 
 
 def test_a_client_of_vesta_reads_that_a_host_is_unknown(board: Reader) -> None:

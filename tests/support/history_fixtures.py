@@ -8,7 +8,7 @@ from pathlib import Path
 
 from site_builder.core.model import GpuPeople
 from site_builder.history.block_format import PackedSample, pack_sample
-from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample
+from site_builder.history.model import GpuSample, GpuSeries, HostSample, OccupancySample, ProcessSample
 from site_builder.history.usage_sums import UNITS_PER_MINUTE, DailyUsageSums
 from site_builder.history.writer import HistoryWriter
 
@@ -27,12 +27,14 @@ def gpu(
     memory: float | None = 4,
     temperature: float | None = 40,
     power: float | None = 60.5,
+    processes: Sequence[ProcessSample] | None = None,
 ) -> GpuSample:
     """A GPU; those who have booked it and are not among its users are absent."""
     missing = [name for name in bookers if name not in users] if absent is None else absent
     who = GpuPeople(tuple(users), tuple(bookers), tuple(missing))
     series = GpuSeries(key or f"GPU-{index}", index, model, 81920.0)
-    return GpuSample(series, use, memory, temperature, power, OccupancySample(state, who))
+    recorded = None if processes is None else tuple(processes)
+    return GpuSample(series, use, memory, temperature, power, OccupancySample(state, who), recorded)
 
 
 def host(*gpus: GpuSample, name: str = "atlas", load: float | None = 50, memory: float | None = 25) -> PackedSample:

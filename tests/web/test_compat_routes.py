@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,21 +18,18 @@ import jsonschema
 import pytest
 
 from site_builder.core.model import PrivacySettings
+from site_builder.history.model import ProcessSample
 from site_builder.history.writer import HistoryWriter
 from site_builder.web.compat_hosts import MAX_ACTIVE, MAX_ENTRIES, CompatHistory
-from site_builder.web.server import (
-    WebServer,
-    build_server_application,
-    build_server_url,
-    open_listening_socket,
-)
 from tests.support.board_fixture import Lab, gpu, person, process
 from tests.support.browser import ROOT
 from tests.support.history_fixtures import epoch, host, record
 from tests.support.history_fixtures import gpu as then
+from tests.support.serve_fixtures import serve_settings
 
 SCHEMA = json.loads((ROOT / "docs/states.schema.json").read_text())
 NAME = "NVIDIA A100-SXM4-80GB"
+PAST_PROCESS = ProcessSample(31415, "train1", 20000, "bob")
 
 
 @pytest.fixture
@@ -42,7 +39,14 @@ def lab(tmp_path: Path) -> Lab:
     lab.host("atlas", gpu(0, 7000, 97) + gpu(1), process(42, memory=6400), person(42, "alice"))
     history = HistoryWriter(lab.state, timezone.utc)
     start = (int(time.time()) // 60 - 20) * 60  # what lies further back than five minutes, no build fills up
-    record(history, start, 10, lambda minute: [host(then("busy", ["bob"], use=minute, memory=20480), then(index=1))])
+    record(
+        history,
+        start,
+        10,
+        lambda minute: [
+            host(then("busy", ["bob"], use=minute, memory=20480, processes=[PAST_PROCESS]), then(index=1, processes=[]))
+        ],
+    )
     history.close()
     lab.build()
     return lab
@@ -51,15 +55,8 @@ def lab(tmp_path: Path) -> Lab:
 @contextmanager
 def served(lab: Lab, **changes: object) -> Iterator[str]:
     """The address of the lab's board."""
-    sock = open_listening_socket("127.0.0.1", 0)
-    server = WebServer(build_server_application(lab.www, lab.settings(**changes)), sock)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield build_server_url(sock)
-    finally:
-        server.stop()
-        thread.join()
+    with serve_settings(lab.www, lab.settings(**changes)) as reader:
+        yield f"http://127.0.0.1:{reader.port}/"
 
 
 def ask(url: str, path: str, **headers: str) -> tuple[int, bytes, Any]:
@@ -79,6 +76,11 @@ def entries(url: str, count: int) -> list[dict[str, Any]]:
     return history_entries
 
 
+def entries_of_build(lab: Lab, name: str) -> list[dict[str, Any]]:
+    data: list[dict[str, Any]] = json.loads((lab.www / f"states/{name}/index.json").read_text())[name]["data"]
+    return data
+
+
 def test_as_many_entries_as_are_asked_for_the_newest_last(lab: Lab) -> None:
     with served(lab) as url:
         history_entries = entries(url, 4)
@@ -91,15 +93,18 @@ def test_an_entry_of_history_has_the_shape_and_all_that_history_knows(lab: Lab) 
     with served(lab) as url:
         old, new = entries(url, 2)
     old_gpu = old["gpu_data"]["gpu:0"]
-    assert old_gpu.keys() == {*new["gpu_data"]["gpu:0"], "users"}
+    new_gpu = new["gpu_data"]["gpu:0"]
+    assert old_gpu.keys() == new_gpu.keys()
+    assert old_gpu["processes"][0].keys() == new_gpu["processes"][0].keys()
     at = datetime.strptime(f"{old['timestamp']} +0000", "%Y%m%d%H%M%S %z")
     assert old_gpu == {
         "available_memory": 61440,
         "device_num": 0,
         "gpu_name": NAME,
         "gpu_volatile": 9,
-        "processes": [],
-        "users": ["bob"],
+        "processes": [
+            {"name": "train1", "pid": "31415", "used_memory": 20000, "user": "bob", "command": "train1"},
+        ],
         "temperature": 40,
         "timestamp": f"{at:%Y/%m/%d %H:%M:%S}.000",
         "total_memory": 81920,
@@ -140,7 +145,38 @@ def test_people_who_are_not_shown_are_in_no_entry(lab: Lab) -> None:
     lab.build(privacy=hidden)
     with served(lab, privacy=hidden) as url:
         body = json.dumps(entries(url, 20))
-    assert "bob" not in body and "alice" not in body
+    assert "bob" not in body and "alice" not in body and "train1" not in body
+    assert "31415" in body
+
+
+def test_the_entry_of_a_build_stays_when_it_is_history(lab: Lab) -> None:
+    before = int(time.time()) - 60
+    lab.host("atlas", gpu(0, 100, 3) + gpu(1), process(43, memory=90), person(43, "carol"), time=before)
+    for path in (lab.data / "atlas").iterdir():
+        os.utime(path, (before, before))
+    lab.build(after=-60)
+    published = entries_of_build(lab, "atlas")[-1]
+    lab.host("atlas", gpu(0) + gpu(1))
+    lab.build()
+    with served(lab) as url:
+        entry, _ = entries(url, 2)
+    (process_entry,) = published["gpu_data"]["gpu:0"]["processes"]
+    assert (process_entry["pid"], process_entry["user"]) == ("43", "carol")
+    assert entry["gpu_data"]["gpu:0"]["processes"] == [{**process_entry, "command": "python"}]
+    assert entry["gpu_data"]["gpu:1"]["processes"] == []
+
+
+def test_processes_that_were_not_recorded_are_unknown(lab: Lab) -> None:
+    lab.host("hydra", gpu(0, uuid="GPU-h"))
+    lab.build()
+    history = HistoryWriter(lab.state, timezone.utc)
+    start = (int(time.time()) // 60 - 20) * 60
+    record(history, start, 1, [host(then("busy", ["bob"], key="GPU-h"), then(index=1), name="hydra")])
+    history.close()
+    with served(lab) as url:
+        _, body, _ = ask(url, "states/hydra/?fetch_num=2")
+    old_gpus = json.loads(body)["hydra"]["data"][0]["gpu_data"]
+    assert [old_gpus[key]["processes"] for key in ("gpu:0", "gpu:1")] == [None, []]
 
 
 def test_without_history_there_is_one_entry(lab: Lab) -> None:

@@ -20,10 +20,10 @@ from site_builder.core.clock import Now
 from site_builder.core.files import compute_digest
 from site_builder.core.formatting import format_local_epoch
 from site_builder.core.model import GpuNumber, GpuProblem, GpuStatus, HostStatus, ProcessStatus
+from site_builder.core.names import extract_program_name
 from site_builder.core.published_files import PublishedFile
 from site_builder.core.terminal_text import fit_text, measure_width
 from site_builder.fleet.mig import list_whole_gpus
-from site_builder.fleet.processes import extract_process_program
 
 if TYPE_CHECKING:
     from site_builder.board.host_pipeline import BuiltHosts
@@ -155,7 +155,7 @@ def render_detail_process_tree(processes: tuple[ProcessStatus, ...]) -> list[byt
 def render_detail_process_branch(command: str | None, used_memory: float | None, user: str | None) -> bytes:
     """Render a process once for as long as it runs, without the folders of its program."""
     first, blank, rest = (UNKNOWN_CELL if command is None else command).partition(" ")
-    shown_command = f"{extract_process_program(first) if first else ''}{blank}{rest}"
+    shown_command = f"{extract_program_name(first) if first else ''}{blank}{rest}"
     if used_memory is not None and used_memory < MAX_MEMORY_MIB:
         size = b"%8.0f" % used_memory
     else:

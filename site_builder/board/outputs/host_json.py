@@ -15,13 +15,12 @@ import orjson
 from site_builder.core.clock import Now
 from site_builder.core.faults import FAULT_NOTE
 from site_builder.core.formatting import DAY, HOUR, MINUTE, format_count, format_local_epoch
-from site_builder.core.model import HostStatus
-from site_builder.core.names import gpu_number_to_index
+from site_builder.core.model import HostStatus, PrivacySettings
+from site_builder.core.names import extract_program_name, gpu_number_to_index
 from site_builder.fleet.gpu_state import EMPTY_STATES
-from site_builder.fleet.processes import extract_process_program
 from site_builder.fleet.status_json import list_host_addresses
 from site_builder.health.model import UNNAMED_KEY_PREFIX
-from site_builder.history.model import HostSample
+from site_builder.history.model import HostSample, ProcessSample
 
 STATES_FOLDER, NODES_FOLDER, NVGPU_FOLDER = "states", "nodes", "nvgpu"
 NVGPU_HOST_FILE, NVGPU_CLUSTER_FILE = "gpu_status", "cluster_status"
@@ -54,7 +53,7 @@ def format_host_json_time(epoch: float | None, zone: tzinfo) -> str | None:
 
 @lru_cache(maxsize=20_000)
 def extract_host_json_program(command: str | None) -> str | None:
-    return None if command is None else extract_process_program(command)
+    return None if command is None else extract_program_name(command)
 
 
 def find_host_json_number(gpu: StatusObject) -> int | str | None:
@@ -105,8 +104,8 @@ def convert_gpus_to_states_json(
             "device_num": gpu["index"],
             "gpu_name": gpu["name"],
             "gpu_volatile": round_json_value(gpu["utilization.gpu"]),
-            # null where nobody knows whether there are any; history, which has users in their place, has none
-            "processes": processes or ([] if gpu["state"] in EMPTY_STATES or "users" in gpu else None),
+            # null where nobody knows whether there are any
+            "processes": processes or ([] if gpu["state"] in EMPTY_STATES else None),
             "temperature": round_json_value(gpu["temperature.gpu"]),
             "timestamp": read_time,
             "total_memory": round_json_value(total),
@@ -115,8 +114,6 @@ def convert_gpus_to_states_json(
             "state": gpu["state"],
             "reason": gpu["reason"],
         }
-        if "users" in gpu:
-            content["users"] = gpu["users"]
         if "profile" in gpu:
             content["profile"] = gpu["profile"]
         if gpu.get("memory.shared"):
@@ -130,15 +127,15 @@ def convert_gpus_to_states_json(
 
 
 def convert_sample_to_states_json(
-    sample: HostSample, epoch: int, gpu_names: Mapping[str, str], zone: tzinfo, users: bool
+    sample: HostSample, epoch: int, gpu_names: Mapping[str, str], zone: tzinfo, privacy: PrivacySettings
 ) -> dict[str, Any]:
-    """Convert a minute of history, which has the users of each GPU, but not their processes.
+    """Convert a minute of history, of which no more is shown than the board shows now.
 
     `gpu_names` are the driver's names by UUID, since history has only a short name.
     """
     gpus = []
     for gpu_sample in sample.gpus:
-        series, people = gpu_sample.series, gpu_sample.occupancy.people.users
+        series = gpu_sample.series
         gpu = {
             "index": gpu_number_to_index(series.index),
             "uuid": None if series.key.startswith(UNNAMED_KEY_PREFIX) else series.key,
@@ -147,8 +144,7 @@ def convert_sample_to_states_json(
             "memory.total": series.memory_total,
             "utilization.gpu": gpu_sample.use,
             "temperature.gpu": gpu_sample.temperature,
-            "processes": [],
-            "users": people if users else [],
+            "processes": [convert_process_sample(process, privacy) for process in gpu_sample.processes or ()],
             "state": gpu_sample.occupancy.state,
             "reason": "",
             "place": series.index if isinstance(series.index, str) else None,
@@ -159,6 +155,16 @@ def convert_sample_to_states_json(
             gpus, format_host_json_time(epoch, zone), [gpu_sample.series.key for gpu_sample in sample.gpus]
         ),
         "timestamp": int(format_local_epoch(epoch, zone, TIMESTAMP_FORMAT)),
+    }
+
+
+def convert_process_sample(process: ProcessSample, privacy: PrivacySettings) -> dict[str, Any]:
+    """Convert a process of history to the form of status.json; of its command there is the program."""
+    return {
+        "pid": process.pid,
+        "command": None if privacy.commands == "none" else process.program,
+        "used_gpu_memory": process.memory,
+        "user": process.user if privacy.users else None,
     }
 
 
