@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
 
 from site_builder.config.settings import load_settings
-from site_builder.web.server import WebServer, build_server_application, build_server_url, open_free_server_port
 from tests.support.board_fixture import Lab
 from tests.support.command_line import clean_environment, run_gpuboard
+from tests.support.serve_fixtures import serve_settings
 
 
 @contextmanager
@@ -20,13 +19,5 @@ def serve_board(lab: Lab, **environment: str) -> Iterator[str]:
     built = run_gpuboard(lab.data.parent, "build", **variables)
     assert built.returncode == 0, built.stderr
     settings = load_settings(None, {}, clean_environment(**variables)).settings
-    socket = open_free_server_port(("127.0.0.1", 0))
-    server = WebServer(build_server_application(settings.www, settings), socket)
-    thread = Thread(target=server.run)
-    url = build_server_url(socket)
-    thread.start()
-    try:
-        yield url
-    finally:
-        server.stop()
-        thread.join()
+    with serve_settings(settings.www, settings) as reader:
+        yield f"http://127.0.0.1:{reader.port}/"

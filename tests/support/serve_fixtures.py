@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from site_builder.config.settings import Settings
 from site_builder.web.server import (
@@ -24,6 +25,9 @@ from site_builder.web.server import (
 from site_builder.web.static_files import StaticSite
 from tests.support.browser import ROOT
 from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 SECRET = b"nobody-may-read-this"
 PAGE = "<!doctype html><title>board</title>" + "<p>atlas is free</p>" * 200
@@ -124,11 +128,12 @@ def running(folder: Path, before: tuple[str, ...] = (), **environment: str) -> I
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Reader]:
-    """A server of the site in a folder, in a thread of this process."""
+def serve_application(application: WSGIApplication) -> Iterator[Reader]:
+    """A server in a thread of this process."""
+    listening = open_listening_socket("127.0.0.1", 0)
     reader = Reader()
-    reader.port = free_port()
-    server = WebServer(StaticSite(folder / "www"), open_listening_socket("127.0.0.1", reader.port))
+    reader.port = listening.getsockname()[1]
+    server = WebServer(application, listening)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -136,6 +141,16 @@ def serving(folder: Path) -> Iterator[Reader]:
     finally:
         server.stop()
         thread.join(60)
+
+
+def serving(folder: Path) -> AbstractContextManager[Reader]:
+    """Serve the site in a folder."""
+    return serve_application(StaticSite(folder / "www"))
+
+
+def serve_settings(www: Path, settings: Settings) -> AbstractContextManager[Reader]:
+    """Serve a site as `gpuboard serve` does with these settings."""
+    return serve_application(build_server_application(www, settings))
 
 
 def fill(folder: Path) -> None:
@@ -197,19 +212,3 @@ def ask_site(site: StaticSite, method: str = "GET") -> bytes:
         "wsgi.file_wrapper": lambda file: [file.read()],
     }
     return b"".join(site(environ, lambda *_: lambda _: None))
-
-
-@contextlib.contextmanager
-def serve_settings(www: Path, settings: Settings) -> Iterator[Reader]:
-    """Serve a site in this process, as `gpuboard serve` does with these settings."""
-    listening = open_listening_socket("127.0.0.1", 0)
-    reader = Reader()
-    reader.port = listening.getsockname()[1]
-    server = WebServer(build_server_application(www, settings), listening)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield reader
-    finally:
-        server.stop()
-        thread.join()
