@@ -23,6 +23,9 @@ from site_builder.core.model import RUN_ID_PREFIX, FleetUnavailableError, Privac
 from site_builder.fleet.gpu_models import DEFAULT_VENDOR, is_matching_model, is_matching_model_profile, rank_gpu_model
 from site_builder.fleet.topology import GpuPlace, choose_connected_gpus, is_nvlink_group
 
+# A GPU in one of these is not available, however little of its memory is used.
+UNPICKABLE_STATES = frozenset({"lost", "unknown"})
+
 
 class GpuRequest(NamedTuple):
     """A wanted GPU: a model by part of its name, free memory in MiB, a maker, and for how long nobody else books it.
@@ -136,12 +139,12 @@ def explain_unpickable_gpu(gpu: FleetGpu, request: GpuRequest, requester: GpuReq
 
 def explain_used_gpu(gpu: FleetGpu, max_used_percent: float) -> str:
     """Return why a GPU is not available by its memory; empty if it is."""
-    if gpu.state in {"lost", "unknown"}:
+    if gpu.state in UNPICKABLE_STATES:
         return gpu.state
     if gpu.memory_used is None or not gpu.memory_total:
         return "of unknown memory"
-    is_used = 100 * gpu.memory_used / gpu.memory_total > max_used_percent
-    return f"with more than {max_used_percent:g} % of memory used" if is_used else ""
+    is_available = 100 * gpu.memory_used / gpu.memory_total <= max_used_percent  # never if that is not a number
+    return "" if is_available else f"with more than {max_used_percent:g} % of memory used"
 
 
 def select_gpus_for_one_process(choices: Sequence[GpuChoice], request: GpuRequest) -> list[GpuChoice]:
@@ -332,7 +335,7 @@ class GpuPicker:
                     memory_used=local_gpu.memory_used,
                     problems=(*gpu.problems, *local_gpu.problems),
                 )
-                if local_gpu.state != "free":
+                if local_gpu.state != "free" and gpu.state not in UNPICKABLE_STATES:
                     merged = merged._replace(state=local_gpu.state, reason=local_gpu.reason)
             gpus.append(merged)
         return host._replace(gpus=tuple(gpus), mig_gpus=host.mig_gpus or local_host.mig_gpus)

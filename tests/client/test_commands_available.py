@@ -26,7 +26,7 @@ from tests.support.board_fixture import GPU_COLUMNS, Lab, gpu, soon
 from tests.support.board_server import serve_board
 from tests.support.booking_fixtures import ME, Terminal, done, lab_of
 from tests.support.command_line import clean_environment, run_gpuboard, run_in_own_process
-from tests.support.own_gpus import A100, HERE, STAND_INS, OwnGpus, row, uuid
+from tests.support.own_gpus import A100, COLUMNS, HERE, STAND_INS, OwnGpus, row, uuid
 from tests.support.pace import wall, within
 from tests.support.ports import free_port
 from tests.support.samples import SAMPLES, format_topology
@@ -362,6 +362,24 @@ def test_on_this_machine_nvidia_smi_itself_has_the_last_word(lab: Lab, own: OwnG
     assert of(lab, "available", **own.environment).stdout == "0\n"
     own.tell(row(0).replace(uuid(0), uuid(7)))
     assert f"the GPUs of {HERE} are not those of this machine" in said(of(lab, "available", **own.environment), 2)
+
+
+def test_by_the_rule_of_nvgpu_neither_board_nor_machine_may_object(lab: Lab, own: OwnGpus) -> None:
+    rule = ("available", "--max-used-percent", "20", "--order", "index")
+    columns = f"{COLUMNS}, ecc.errors.uncorrected.volatile.total\n"
+    rows = [f"{row(index, 5000, use=90).strip()}, {errors}\n" for index, errors in enumerate((0, 7, 0, 0))]
+    (own.smi / "table").write_text(columns + "".join(rows))
+    board_rows = [gpu(index, 5000, 90, uuid=uuid(index)) for index in range(4)]
+    board_rows[2] = board_rows[2].replace(" 90,", " [GPU requires reset],")
+    board_rows[3] = board_rows[3].replace(" 90,", " ERR!,")
+    lab.host(HERE, "".join(board_rows))
+    lab.build()
+    assert lab.states(HERE) == ["busy", "busy", "lost", "unknown"]
+    assert of(lab, *rule, **own.environment).stdout == "0\n"
+
+
+def test_a_share_of_memory_that_is_not_a_number_is_never_enough(own: OwnGpus) -> None:
+    assert asked(own, "available", "--max-used-percent", "nan").returncode in {1, 2}
 
 
 def test_this_machine_must_be_on_the_board_or_be_named(lab: Lab) -> None:
