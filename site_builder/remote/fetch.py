@@ -368,7 +368,12 @@ class HttpFetcher:
                         self.legacy_paths = self.find_legacy_paths(deadline)
                     if not self.legacy_paths:
                         raise
-            return self.fetch_files(self.legacy_paths, deadline)
+            try:
+                return self.fetch_files(self.legacy_paths, deadline)
+            except PullError:
+                self.legacy_paths = {}  # since then, the host may have got gpuboard's scripts, or another name
+                self.validators.clear()
+                raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise PullError(self.describe_error(error)) from None
 

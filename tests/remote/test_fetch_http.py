@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from site_builder.remote.fetch import HttpFetcher, PullError, write_pulled_files
+from site_builder.remote.targets import Target
 from tests.support import booking_servers
 from tests.support.board_fixture import Lab
 from tests.support.command_line import run_gpuboard
@@ -293,6 +295,26 @@ def test_the_folder_of_the_original_scripts_arrives_under_the_name_on_the_board(
     (folder / "pa4_gpus.csv").write_text(GPU_ROW.replace("40", "41"))
     assert run_gpuboard(data.parent, "pull", f"atlas=http://127.0.0.1:{port}").returncode == 0
     assert [name for name, changed_at in times(data).items() if changed_at != before[name]] == ["atlas_gpus.csv"]
+
+
+def test_a_host_that_gets_our_scripts_is_pulled_on_by_the_same_process(
+    readings: tuple[Path, int], data: Path, tmp_path: Path
+) -> None:
+    folder, port = readings
+    fetcher = HttpFetcher(Target(f"http://127.0.0.1:{port}/", "atlas"))
+    write_pulled_files(data, "atlas", fetcher.fetch(time.monotonic() + 20))
+    assert (data / "atlas_gpus.csv").exists()
+    for path in folder.iterdir():
+        path.unlink()
+    lab = Lab(tmp_path / "new")
+    lab.host("atlas", every=60)
+    for file in FILES:
+        (lab.data / "atlas" / file).rename(folder / file)
+    with pytest.raises(PullError, match="does not exist"):
+        fetcher.fetch(time.monotonic() + 20)
+    write_pulled_files(data, "atlas", fetcher.fetch(time.monotonic() + 20))
+    assert sorted(path.name for path in (data / "atlas").iterdir()) == sorted(FILES)
+    fetcher.close()
 
 
 def test_files_of_the_original_scripts_that_are_old_or_of_several_hosts_are_refused(
