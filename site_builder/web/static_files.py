@@ -84,7 +84,6 @@ STATUS_MESSAGES = {
     400: "This request is invalid.",
     403: "The server is not allowed to read this file.",
     404: "There is no such page.",
-    405: "Only GET and HEAD are allowed.",
     406: "This file is not available in an accepted encoding.",
     413: "The request has a body, or one that is too large.",
     431: "The request header is too long.",
@@ -249,7 +248,8 @@ class StaticSite:
         takes_post = compat_routes.is_compat_node_path(path, path_parts)
         methods = ("GET", "HEAD", "POST") if takes_post else ("GET", "HEAD")
         if environ["REQUEST_METHOD"] not in methods:
-            return build_static_error_response(405, ("Allow", ", ".join(methods)))
+            sentence = f"Only {', '.join(methods[:-1])} and {methods[-1]} are allowed."
+            return build_static_error_response(405, ("Allow", ", ".join(methods)), sentence=sentence)
         length = environ.get("CONTENT_LENGTH") or "0"
         max_length = compat_routes.MAX_BODY_BYTES if environ["REQUEST_METHOD"] == "POST" else 0
         if not length.isdecimal() or len(length) > 9 or int(length) > max_length:

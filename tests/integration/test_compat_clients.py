@@ -311,4 +311,13 @@ def test_an_agent_of_nvgpu_is_named_as_a_node_is(lab: Lab, board: Reader) -> Non
     assert json.loads(answer.body)["hostname"] == "gpu02"
     assert get(board, "/nvgpu/gpu02/gpu_status").json() == json.loads(answer.body)
     assert [host["hostname"] for host in get(board, "/cluster_status").json()] == ["gpu01", "gpu02"]
-    assert board.get("/gpu_status", "POST", b"{}").status == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"), [("/gpu_status", "GET and HEAD"), ("/get-status", "GET, HEAD and POST"), ("/", "GET and HEAD")]
+)
+def test_another_method_is_told_those_that_there_are(board: Reader, path: str, methods: str) -> None:
+    for method in ("PUT", "OPTIONS", *(("POST",) if "POST" not in methods else ())):
+        answer = board.get(path, method, b"{}")
+        assert (answer.status, answer.headers["Allow"]) == (405, methods.replace(" and ", ", "))
+        assert f"<p>Only {methods} are allowed.</p>".encode() in answer.body
