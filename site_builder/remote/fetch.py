@@ -369,11 +369,14 @@ class HttpFetcher:
                     if not self.legacy_paths:
                         raise
             try:
-                return self.fetch_files(self.legacy_paths, deadline)
+                contents = self.fetch_files(self.legacy_paths, deadline)
             except PullError:
                 self.legacy_paths = {}  # since then, the host may have got gpuboard's scripts, or another name
                 self.validators.clear()
                 raise
+            if not legacy_http.has_legacy_processes(self.legacy_paths):  # as while its loops begin
+                self.legacy_paths = {}
+            return contents
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise PullError(self.describe_error(error)) from None
 
@@ -386,6 +389,7 @@ class HttpFetcher:
         if self.connection:  # the last response may not have been read
             self.connection.close()
             self.connection = None
+        self.validators.pop("", None)  # of a listing that has not changed, nothing would be sent
         try:
             listing = self.fetch_file("", deadline)
         except (PullError, OSError, http.client.HTTPException, ValueError):

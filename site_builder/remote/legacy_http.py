@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -14,6 +14,7 @@ from site_builder.snapshots.parsers.legacy_files import LEGACY_FILES
 from site_builder.snapshots.store import MAX_SNAPSHOT_BYTES, open_snapshot_folder
 
 GPU_FILE = "_gpus.csv"
+PROCESS_FILES = ("_processes.csv", "_users.csv")
 # The last loop of those scripts writes all its files every 10 s.
 MAX_AGE_S = 90
 LISTED_FILE = re.compile(r"""href=["']([^"'/?#]{1,300})["']""", re.IGNORECASE)
@@ -42,6 +43,11 @@ def parse_legacy_listing(listing: bytes, name: str) -> dict[str, str]:
 
 def has_legacy_files(contents: Mapping[str, bytes]) -> bool:
     return any(name.endswith(tuple(f"_{file}" for file in LEGACY_FILES)) for name in contents)
+
+
+def has_legacy_processes(names: Collection[str]) -> bool:
+    """Return True if there are the files with the processes and their users."""
+    return all(any(name.endswith(ending) for name in names) for ending in PROCESS_FILES)
 
 
 def write_legacy_files(data: Path, contents: Mapping[str, bytes]) -> None:

@@ -317,11 +317,23 @@ def test_a_host_that_gets_our_scripts_is_pulled_on_by_the_same_process(
     fetcher.close()
 
 
+def test_files_that_the_original_scripts_write_later_are_pulled_too(readings: tuple[Path, int], data: Path) -> None:
+    folder, port = readings
+    (folder / "pa4_processes.csv").rename(folder / "later")
+    fetcher = HttpFetcher(Target(f"http://127.0.0.1:{port}/", "atlas"))
+    write_pulled_files(data, "atlas", fetcher.fetch(time.monotonic() + 20))
+    assert not (data / "atlas_processes.csv").exists()
+    (folder / "later").rename(folder / "pa4_processes.csv")
+    write_pulled_files(data, "atlas", fetcher.fetch(time.monotonic() + 20))
+    assert (data / "atlas_processes.csv").read_text() == LEGACY["pa4_processes.csv"]
+    fetcher.close()
+
+
 def test_files_of_the_original_scripts_that_are_old_or_of_several_hosts_are_refused(
     readings: tuple[Path, int], data: Path
 ) -> None:
     folder, port = readings
-    old = time.time() - 3 * 86400
+    old = time.time() - 3 * 86400 + 60  # rounded up
     os.utime(folder / "pa4_gpus.csv", (old, old))
     done = run_gpuboard(data.parent, "pull", f"atlas=http://127.0.0.1:{port}")
     assert (done.returncode, done.stderr) == (
