@@ -109,12 +109,13 @@ class Calendar(NamedTuple):
 
 
 class CalendarPerson(NamedTuple):
-    """A person with bookings: the hue and pattern of their bars, their feed, and all names that they go by."""
+    """A person with bookings: hue, pattern and edge hue of their bars, their feed, and all names that they go by."""
 
     number: int
     name: str
     hue: int
     pattern: int
+    edge_hue: int
     feed: str
     names: Sequence[str]
 
@@ -250,10 +251,11 @@ def has_left_calendar(booking: Booking, now: Now) -> bool:
     return now.has_passed(compute_booking_end_time(booking) + booking_use.SHOWN_AFTER_END_S)
 
 
-def choose_calendar_style(person: str) -> tuple[int, int]:
-    """Return the pattern and the hue of a person, from the name alone: who else books changes nothing."""
+def choose_calendar_style(person: str) -> tuple[int, int, int]:
+    """Return pattern, hue and edge hue of a person, from the name alone: who else books changes nothing."""
     digest = blake2b(person.encode("utf-8", "replace"), digest_size=4).digest()
-    return divmod(int.from_bytes(digest, "big") % (HUE_COUNT * PATTERN_COUNT), HUE_COUNT)
+    rest, hue = divmod(int.from_bytes(digest, "big"), HUE_COUNT)
+    return rest % PATTERN_COUNT, hue, rest // PATTERN_COUNT % HUE_COUNT
 
 
 def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson], version: str, now: Now) -> bytes:
@@ -267,7 +269,8 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
         built=build_time_html(now, "minutes"),
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
         days=build_calendar_day_columns(calendar.midnights),
-        now_x=f"{compute_position_percent(now.epoch, first, last):.3f}",
+        now_x=compute_position_percent(now.epoch, first, last),
+        compute_position=compute_position_percent,
         head_height=HEAD_HEIGHT_PX,
         row_height=ROW_HEIGHT_PX,
         max_listed=MAX_LISTED,
@@ -424,8 +427,8 @@ def build_calendar_people(calendar: Calendar, calendar_input: CalendarInput) -> 
     calendar_people = {}
     for name in sorted(shown_names):
         person = people.resolve_person(name)
-        pattern, hue = choose_calendar_style(person)
+        pattern, hue, edge_hue = choose_calendar_style(person)
         number, shown_name = shown_people.index(person) + 1, people.display_name(name)
         feed, all_names = ics.build_ics_feed_path(name, people), tuple(dict.fromkeys([*names[person], name.lower()]))
-        calendar_people[name] = CalendarPerson(number, shown_name, hue, pattern, feed, all_names)
+        calendar_people[name] = CalendarPerson(number, shown_name, hue, pattern, edge_hue, feed, all_names)
     return calendar_people
