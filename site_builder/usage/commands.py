@@ -162,18 +162,19 @@ def render_usage_stats_table(stats: UsageStats, width: int | None = None) -> lis
     """Render the table for a terminal; without a width nothing is cut."""
     table, total = stats.table, stats.table.total
     columns = PERSON_COLUMNS if table.by == "person" else PLACE_COLUMNS
+    titles = ["monitored" if name == "seen" else name for name in columns]
     digits = 0 if totals.usage_total_to_hours(total.seen) >= MANY_HOURS else 1
     seen = compute_usage_percent_seen(total)
     coverage = "" if seen is None else f"; monitored {seen} % of the time"
     rows = [
-        (table.by, (*columns, "of all") if columns is PLACE_COLUMNS else columns),
+        (table.by, (*titles, "of all") if columns is PLACE_COLUMNS else titles),
         *((flatten_terminal_text(row.name), format_stats_cells(row.sums, columns, digits)) for row in table.rows),
         ("total", format_stats_cells(total, columns, digits)),
     ]
-    # what is added to used time, up to all that was seen; and what was not
+    # what is added to used time, up to all that was monitored; and what was not
     remainder = {f"+ {label}": getattr(total, name) for name, label in UNUSED_PARTS.items()}
-    remainder |= {"= seen": total.seen, **({"including conflicts": total.conflict} if total.conflict else {})}
-    remainder["not seen"] = total.unseen
+    remainder |= {"= monitored": total.seen, **({"including conflicts": total.conflict} if total.conflict else {})}
+    remainder["not monitored"] = total.unseen
     lines = [
         f"GPU-hours, {format_stats_day_range(stats.first, stats.last)}{coverage}",
         "",

@@ -75,14 +75,14 @@ def test_the_table_of_the_docs_shows_who_had_how_much_and_what_was_nobodys(lab: 
     assert answer(lab, *MARCH) == example
 
 
-def test_by_host_each_line_says_how_much_of_its_time_was_seen(lab: Path) -> None:
+def test_by_host_each_line_says_how_much_of_its_time_was_monitored(lab: Path) -> None:
     lines = answer(lab, "--month", "2026-04", "--by", "host").splitlines()
     assert lines[:5] == [
         "GPU-hours, 1 to 30 Apr 2026; monitored 0 % of the time",
         "",
-        "host   used  held  booked  unused  free  seen  of all",
-        "atlas   4.0   2.0     2.0     2.0   2.0   6.0     0 %",
-        "total   4.0   2.0     2.0     2.0   2.0   6.0     0 %",
+        "host   used  held  booked  unused  free  monitored  of all",
+        "atlas   4.0   2.0     2.0     2.0   2.0        6.0     0 %",
+        "total   4.0   2.0     2.0     2.0   2.0        6.0     0 %",
     ]
 
 
