@@ -70,7 +70,7 @@ class ChartFigure(NamedTuple):
     model: Html
     note: Html
     height: int
-    panels: int
+    panel_count: int
     drawing: Html
     heads: Sequence[Html]
     rows: Html
@@ -108,7 +108,7 @@ def render_charts(
         sentence="",
         figures=figures,
         left_out=len(gpus[MAX_GPUS:]),
-        grids={gpu.panels: render_chart_grid(grid, gpu.panels, gpu.height) for gpu in figures},
+        grids={figure.height: render_chart_grid(grid, figure.panel_count, figure.height) for figure in figures},
     )
     return text.encode("utf-8", "replace")
 
@@ -144,12 +144,15 @@ def build_gpu_chart_figure(
         ]
         for people, hidden_name in ((gpu.owners, "in use"), (gpu.bookers, "booked"))
     ]
-    figure = build_chart_figure(grid, chart_series, GPU_PANELS, rows, gpu_axis_ends, NAMES_HEIGHT, people_columns)
+    # a MIG instance reports memory alone
+    values = chart_series.values
+    panels = [panel for panel in GPU_PANELS if any(value is not None for value in values[panel.column])] or GPU_PANELS
+    figure = build_chart_figure(grid, chart_series, panels, rows, gpu_axis_ends, NAMES_HEIGHT, people_columns)
     return figure._replace(
         title=escape_html(f"GPU {'?' if series.index is None else series.index}"),
         model=escape_html(series.model),
         note=EMPTY_HTML if is_here else Html("no longer on this host"),
-        drawing=Html(render_chart_bands(gpu, grid.window) + figure.drawing),
+        drawing=Html(render_chart_bands(gpu, grid.window, len(panels)) + figure.drawing),
         heads=[*figure.heads, Html("Used by"), Html("Booked by")],
     )
 
@@ -168,14 +171,15 @@ def build_chart_figure(
     rendered_rows = [head + "<td>".join(cells) for head, cells in zip(rows, zip(*columns, *people_columns))]
     rendered_rows[-1] = rendered_rows[-1].replace("tabindex=-1", "tabindex=0", 1)  # focus comes first to the newest
     drawing = render_chart_panels(chart_series, panels, axis_ends, first_y)
+    height = first_y + len(panels) * PANEL_HEIGHT + AXIS_HEIGHT
     return ChartFigure(
         id=Html(f"_{grid.window}-machine"),
         title=Html("Machine"),
         model=EMPTY_HTML,
         note=EMPTY_HTML,
-        height=first_y + len(panels) * PANEL_HEIGHT + AXIS_HEIGHT,
-        panels=len(panels),
-        drawing=Html(f"<use href=#_{grid.window}-grid-{len(panels)} />{drawing}"),
+        height=height,
+        panel_count=len(panels),
+        drawing=Html(f"<use href=#_{grid.window}-grid-{height} />{drawing}"),
         heads=[escape_html(panel.head) for panel in panels],
         rows=Html("\n".join(rendered_rows)),
     )
@@ -225,9 +229,9 @@ def summarize_chart_values(values: Sequence[float | None], panel: ChartPanel) ->
     return f"{mean}highest {format_chart_value(max(known), panel)}"
 
 
-def render_chart_bands(gpu: GpuTimeWindowSeries, window: str) -> str:
+def render_chart_bands(gpu: GpuTimeWindowSeries, window: str, panel_count: int) -> str:
     """Render what is behind the panels: a tint where somebody had it, hatching where it was booked, and gaps."""
-    count, height = len(gpu.is_seen), NAMES_HEIGHT + len(GPU_PANELS) * PANEL_HEIGHT
+    count, height = len(gpu.is_seen), NAMES_HEIGHT + panel_count * PANEL_HEIGHT
     owner_runs, booker_runs = list(group_time_window_runs(gpu.owners)), list(group_time_window_runs(gpu.bookers))
     missing = [run for is_true, run in group_time_window_runs(gpu.is_seen) if not is_true]
     tints: dict[str, list[range]] = {"gap": missing} if missing else {}

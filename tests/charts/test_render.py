@@ -106,9 +106,25 @@ def test_a_gap_is_a_gap_in_the_line_and_in_the_table(lab: Lab) -> None:
 
 
 def test_an_unavailable_value_is_a_gap_beside_others(lab: Lab) -> None:
-    chart = plot(small(lab, 60, gpu(power=None, use=50)).draw(NOW), "day", 0)
-    assert rows_of(chart)[-1][1:5] == ["50 %", "0 GiB", "40 °C", "–"]
-    assert 'class=power d=""' in chart
+    history = HistoryWriter(lab.state, timezone.utc)
+    record(history, NOW - 7200, 120, lambda minute: [host(gpu(power=None if minute >= 60 else 70, use=50))])
+    history.close()
+    chart = plot(Drawing(lab).draw(NOW), "day", 0)
+    assert [row[1:5] for row in rows_of(chart)[-2:]] == [
+        ["50 %", "0 GiB", "40 °C", "70 W"],
+        ["50 %", "0 GiB", "40 °C", "–"],
+    ]
+
+
+def test_what_a_gpu_never_reports_has_no_panel(lab: Lab) -> None:
+    instance = gpu(index=1, key="GPU-1", use=None, temperature=None, power=None)
+    charts = small(lab, 60, gpu(), instance).draw(NOW)
+    assert re.findall(r"<text y=\d+>(\w+)", plot(charts, "day", 1)) == ["Memory"]
+    assert rows_of(plot(charts, "day", 1))[-1][1:] == ["0 GiB", "", ""]
+    assert re.findall(r"<text y=\d+>(\w+)", plot(charts, "day", 0)) == ["Use", "Memory", "Temperature", "Power"]
+    used, drawn = (set(re.findall(pattern, charts)) for pattern in (r"href=#(_day-grid-\d+)", r"id=(_day-grid-\d+)"))
+    assert used == drawn
+    assert len(used) == 3
 
 
 @pytest.mark.parametrize(
