@@ -206,7 +206,7 @@ class UndoOperation:
         now = transaction.now
         line, replaced = find_operation_to_undo(transaction)
         if self.change_id and line["change"] != self.change_id:
-            raise BookingRefusedError(f"{line['who']} has made another change since: check the bookings again")
+            raise BookingRefusedError(f"another change was made since, by {line['who']}: check the bookings again")
         transaction.undone_change = line["change"]
         stored_bookings, removed = transaction.list_bookings(), []
         for host, gpu, content in line["after"]:

@@ -57,7 +57,7 @@ HELP_LINES = (
     "`release ID` – or `release atlas:0`; `release` alone lists your bookings",
     "`help` – this",
 )
-USERS_HIDDEN_MESSAGE = "this board hides names, so I cannot show them"
+USERS_HIDDEN_MESSAGE = "This board hides names, so I cannot show them"
 
 
 class AnswerContext(NamedTuple):
@@ -81,7 +81,7 @@ def search_answer_hosts(answer: Callable[[AnswerContext], SlackAnswer]) -> Calla
         if fleet.hosts:
             return answer(context._replace(fleet=fleet))
         if not context.fleet.hosts:
-            return SlackAnswer("there are no hosts on the board yet", link=context.link)
+            return SlackAnswer("There are no hosts on the board yet", link=context.link)
         hint = "use a host name, or search words as on the page"
         return SlackAnswer(f"No match for “{' '.join(words)[:60]}”", (hint,), link=context.link)
 
@@ -241,9 +241,9 @@ def answer_free(context: AnswerContext, words: Sequence[str] = ()) -> SlackAnswe
     if count > 1:
         host_count = len({choice.host.name for choice in free})
         title = f"{format_count(host_count, 'host')} with {count} {what} free"
-        title = title if free else f"no host has {count} {what} free"
+        title = title if free else f"No host has {count} {what} free"
     else:
-        title = f"{len(free)} {what} free" if free else f"no {what} is free"
+        title = f"{len(free)} {what} free" if free else f"No {what} is free"
     gpus = [gpu for host in hosts for gpu in host.gpus]
     of_model = [gpu for gpu in gpus if gpu_models.is_matching_model(model, gpu.model, gpu.name)]
     lines: list[str] = []
@@ -272,7 +272,7 @@ def answer_help(unknown: str = "", suggestion: str = "") -> SlackAnswer:
     if not unknown:
         return SlackAnswer("Commands", HELP_LINES)
     hint = f"did you mean `{suggestion}`?" if suggestion else "commands:"
-    return SlackAnswer(f"unknown command “{unknown[:40]}”", (hint, *HELP_LINES))
+    return SlackAnswer(f"Unknown command “{unknown[:40]}”", (hint, *HELP_LINES))
 
 
 def build_slack_answer(
@@ -347,20 +347,20 @@ class BookingAnswers(NamedTuple):
         except IncompleteBookingAnswerError as error:
             return SlackAnswer(str(error), BOOKING_EXAMPLES)
         except (BookingRefusedError, json_edit.EntryPlacementError, UnclearRequestError, BookingNameError) as error:
-            return SlackAnswer("that cannot be done", (str(error),), link=self.settings.url)
+            return SlackAnswer("That cannot be done", (str(error),), link=self.settings.url)
         except (BookingsUnreadableError, FleetUnavailableError, LockedFileError) as error:
             # the folders of this machine do not concern people elsewhere
             folders = {"data": self.settings.data, "state": self.settings.state}
             labels = {str(form): label for label, path in folders.items() for form in (path.absolute(), path)}
             hidden = formatting.hide_paths(str(error), labels)
-            return SlackAnswer("the booking service cannot save right now", (hidden,))
+            return SlackAnswer("The booking service cannot save right now", (hidden,))
 
     def book(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
         response = booking_service.handle_service_request(self.service, parse_booking_to_answer(words), user)
         ids = list(dict.fromkeys(str(booking["id"]) for booking in response["bookings"]))
         hint = f"to cancel: `release {' '.join(ids)}`"
         lines = (*format_answer_response_lines(response), hint)
-        return SlackAnswer(f"booked {', '.join(ids)}", lines, None, (self.describe_zone(),), self.settings.url)
+        return SlackAnswer(f"Booked {', '.join(ids)}", lines, None, (self.describe_zone(),), self.settings.url)
 
     def release(self, user: BookingUser, words: Sequence[str]) -> SlackAnswer:
         """Release everything that was named, or nothing: one request for each id, and one for all GPUs."""
@@ -375,7 +375,7 @@ class BookingAnswers(NamedTuple):
         lines = []
         for request in requests:
             lines += format_answer_response_lines(booking_service.handle_service_request(self.service, request, user))
-        return SlackAnswer("released", tuple(lines), link=self.settings.url)
+        return SlackAnswer("Released", tuple(lines), link=self.settings.url)
 
     def list_own(self, user: BookingUser) -> SlackAnswer:
         bookings = [
@@ -384,7 +384,7 @@ class BookingAnswers(NamedTuple):
             if booking["mine"]
         ]
         if not bookings:
-            return SlackAnswer("you have no bookings", link=self.settings.url)
+            return SlackAnswer("You have no bookings", link=self.settings.url)
         lines = [
             f"`{booking['id']}` {booking['where']} until {booking['date'][:16].replace('T', ' ')}"
             for booking in bookings[:MAX_LISTED_BOOKINGS]
@@ -392,7 +392,7 @@ class BookingAnswers(NamedTuple):
         if len(bookings) > MAX_LISTED_BOOKINGS:
             lines.append(f"and {len(bookings) - MAX_LISTED_BOOKINGS} more")
         lines.append("cancel one with `release ID`")
-        return SlackAnswer("which of your bookings?", tuple(lines), None, (self.describe_zone(),), self.settings.url)
+        return SlackAnswer("Which of your bookings?", tuple(lines), None, (self.describe_zone(),), self.settings.url)
 
     def describe_zone(self) -> str:
         """Name the time zone: whoever asks may be elsewhere."""
@@ -407,7 +407,7 @@ def format_answer_response_lines(response: dict[str, Any]) -> list[str]:
 def parse_booking_to_answer(words: Sequence[str]) -> dict[str, Any]:
     """Parse `atlas:0,1 until fri 18:00 comment ICML run` as a booking request."""
     if not words:
-        raise IncompleteBookingAnswerError("which GPUs, and until when?")
+        raise IncompleteBookingAnswerError("Which GPUs, and until when?")
     places: list[str] = []
     words_by_option: dict[str, list[str]] = {}
     current = places
@@ -428,9 +428,9 @@ def parse_booking_to_answer(words: Sequence[str]) -> dict[str, Any]:
         option = next(option for option, text in options.items() if not text)
         raise IncompleteBookingAnswerError(f"`{option}` needs a value")
     if not places:
-        raise IncompleteBookingAnswerError("which GPUs?")
+        raise IncompleteBookingAnswerError("Which GPUs?")
     if not options.keys() & {"until", "for"}:
-        raise IncompleteBookingAnswerError("until when?")
+        raise IncompleteBookingAnswerError("Until when?")
     count_match = COUNT_PATTERN.fullmatch(places[0])
     if not count_match and places[0].lower() not in ANY_WORDS:
         joined = re.sub(r"\s*,\s*", ",", " ".join(places))  # `atlas:0, 1` is one name

@@ -71,7 +71,7 @@ MAX_ATTEMPTS, RETRY_DELAY_S, MAX_RETRY_DELAY_S = 4, 2.0, 60
 BLOCK_ERROR = re.compile(
     "invalid_(blocks|blocks_format|attachments|arguments)|msg_blocks_too_long|internal_error|fatal_error"
 )
-RATE_LIMIT_ANSWER = SlackAnswer("too many messages in a minute: please wait a moment")
+RATE_LIMIT_ANSWER = SlackAnswer("Too many messages in a minute: please wait a moment")
 # How long a connection may be lost before we open another; the library tries by itself every few seconds.
 RECONNECT_AFTER_S = 60.0
 POLL_INTERVAL_S = 0.5
@@ -171,7 +171,7 @@ class SlackBot:
 
     def answer_question(self, question: SlackQuestion) -> SlackAnswer:
         if question.is_shared_channel:
-            return SlackAnswer("people outside your company can read this channel: send me a direct message")
+            return SlackAnswer("People outside your company can read this channel: send me a direct message")
         try:
             return self.run_command(parse_bot_command(question.text), question)
         except FleetUnavailableError as error:
@@ -181,7 +181,7 @@ class SlackBot:
             return SlackAnswer("I could not find out who you are", (str(error),))
         except Exception as error:
             self.report_once(f"a question failed: {type(error).__name__}: {error}; this is a bug")
-            return SlackAnswer("something went wrong; the bot's log has the details for the admin")
+            return SlackAnswer("Something went wrong; the bot's log has the details for the admin")
 
     def run_command(self, command: BotCommand, question: SlackQuestion) -> SlackAnswer:
         words = [self.resolve_mention(word) for word in command.words]

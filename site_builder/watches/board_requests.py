@@ -143,7 +143,7 @@ def check_watch_delivery(watch: Watch, transaction: BookingTransaction) -> str |
     contacts = load_contacts(settings)
     person_contacts = contacts.find_contacts(watch.name, watch.via)
     if not person_contacts and not contacts.is_complete:
-        return f"{watch.name} may have no contact: the contacts cannot be read here"
+        return f"there may be no contact for {watch.name}: the contacts cannot be read here"
     alerts = settings.alerts
     can_send = {MAIL_KIND: bool(alerts.mail_url), SLACK_KIND: bool(alerts.slack.bot_token)}
     kinds = {contact.kind for contact in person_contacts if contact.is_url or can_send[contact.kind]}
@@ -218,7 +218,7 @@ def handle_end_watch_request(transaction: BookingTransaction, request: JsonReque
 
     open_requested_watch_store(transaction).change(remove_entry)
     watch = ended[0]
-    return watch, f"{watch.name} will no longer be notified of {store.format_watched_gpus(watch.request)}", []
+    return watch, f"we will no longer notify {watch.name} of {store.format_watched_gpus(watch.request)}", []
 
 
 def is_callers_watch(watch: Watch, transaction: BookingTransaction) -> bool:

@@ -117,7 +117,7 @@ def test_an_undo_is_done_once_and_is_the_one_that_was_shown(counter: Counter) ->
     assert counter.do(do="undo", undoes=shown)["undoes"] == shown
     assert (
         refusal(lambda: counter.do(do="undo", undoes=shown))
-        == "alice has made another change since: check the bookings again"
+        == "another change was made since, by alice: check the bookings again"
     )
     assert isinstance(counter.content()["atlas"]["0"], dict)
 

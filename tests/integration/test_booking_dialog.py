@@ -192,7 +192,7 @@ def test_the_dialog_names_missing_fields(page: Page) -> None:
     form.get_by_label("End time").fill(in_field(later(1)))
     expect(form.get_by_label("the command", exact=True)).to_be_visible()
     expect(form.get_by_label("the JSON", exact=True)).to_be_hidden()
-    form.get_by_label("Your name").fill("eve")
+    form.get_by_label("Name").fill("eve")
     expect(form.get_by_label("the JSON", exact=True)).to_be_visible()
 
 

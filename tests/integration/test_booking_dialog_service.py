@@ -196,6 +196,18 @@ def test_a_repeating_booking_keeps_its_times(browser: Browser, free_for_all: Boo
         expect(said(form)).to_contain_text("Changed: atlas:1 for bob")
         entry = json.loads((free_for_all.lab.data / "comments.json").read_text())["atlas"]["1"]
         assert {**weekly, "comment": "course"}.items() <= entry.items()
+        at_rest(form).get_by_role("button", name=re.compile("^Stop repeating atlas:1, every ")).click()
+        expect(said(form)).to_contain_text("atlas:1 of bob will no longer repeat")
+        assert free_for_all.booked() == []
+
+
+def test_a_message_begins_with_a_capital_unless_a_host_begins_it(browser: Browser, free_for_all: BookingSite) -> None:
+    with context_of(browser) as context:
+        form = dialog(visit(context, free_for_all.url))
+        choose(form, "All GPUs", until=later(0.1), name="bob")
+        expect(said(form)).to_contain_text(re.compile("^atlas for bob from now until "))
+        form.get_by_label("End time").fill("2020-01-01T10:00")
+        expect(said(form)).to_contain_text(re.compile("^The end "))
 
 
 def test_two_clicks_book_two_gpus_for_six_hours(browser: Browser, free_for_all: BookingSite) -> None:
@@ -306,7 +318,7 @@ def test_me_lists_what_is_ones_own_and_releases_it_with_one_click(browser: Brows
         button.focus()
         page.keyboard.press("Enter")
         form = page.get_by_role("dialog", name="My bookings and notifications")
-        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("Name").fill("bob")
         page.keyboard.press("Enter")
         expect(form.get_by_role("listitem")).to_have_count(2)
         form.get_by_role("button", name=re.compile("^Release zeus:0")).click()

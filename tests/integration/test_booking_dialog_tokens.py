@@ -73,7 +73,7 @@ def test_a_token_says_who_one_is(browser: Browser, by_token: BookingSite) -> Non
         expect(said(form)).to_have_text("Sign in with your token.")
         form.get_by_label("Token", exact=True).fill("nonsense")
         press(form, "Sign in")
-        expect(said(form)).to_contain_text("unknown or revoked token")
+        expect(said(form)).to_contain_text("Unknown or revoked token")
         form.get_by_label("Token", exact=True).fill(by_token.token("alice"))
         page.keyboard.press("Enter")
         expect(form).to_contain_text("Signed in as alice")

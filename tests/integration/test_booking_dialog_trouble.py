@@ -180,7 +180,7 @@ def test_who_asks_too_often_is_reported_to_wait(browser: Browser, free_for_all: 
         }  # a vessel that does not empty while we look
         (free_for_all.lab.state / rate_limit.REQUESTS_FILE).write_text(json.dumps(full))
         choose(form, "3", until=later(1), name="bob")
-        expect(said(form)).to_contain_text("too many requests from your address: try again in")
+        expect(said(form)).to_contain_text("Too many requests from your address: try again in")
 
 
 def test_a_double_click_books_once(browser: Browser, free_for_all: BookingSite) -> None:

@@ -132,7 +132,7 @@ def test_a_token_says_whose_bookings_they_are(browser: Browser, tmp_path: Path) 
         expect(own(page)).to_be_hidden()
 
 
-def test_a_booking_that_repeats_is_shown_without_the_button_that_would_end_all_its_repeats(
+def test_the_button_of_a_booking_that_repeats_opens_the_menu_in_which_its_repeats_can_be_stopped(
     browser: Browser, booking_site: BookingSite
 ) -> None:
     start, end = later(-1 / 24), later(1 / 24)
@@ -142,7 +142,15 @@ def test_a_booking_that_repeats_is_shown_without_the_button_that_would_end_all_i
         keep_name(context, "bob")
         page = visit(context, booking_site.url)
         expect(own(page).get_by_role("listitem")).to_contain_text("zeus:0 ")
-        expect(own(page).get_by_role("button")).to_have_count(0)
+        expect(own(page).get_by_role("button", name="Release")).to_have_count(0)
+        own(page).get_by_role("button", name=re.compile("^Details of zeus:0 until ")).click()
+        menu = page.get_by_role("dialog")
+        menu.get_by_role("button", name=re.compile("^Stop repeating zeus:0 every day ")).click()
+        expect(menu.get_by_role("status")).to_contain_text("zeus:0 of bob will no longer repeat; a repeat that has")
+        press(menu, "Undo")
+        expect(menu.get_by_role("status")).to_contain_text("Undone: the release by bob")
+        page.keyboard.press("Escape")
+        expect(own(page).get_by_role("button", name=re.compile("^Details"))).to_be_focused()
 
 
 def test_of_many_bookings_the_rest_are_in_the_menu(browser: Browser, booking_site: BookingSite) -> None:

@@ -82,25 +82,25 @@ def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, booking_site:
         expect(said(form)).to_have_text("Enter the GPUs that you need.")
         form.get_by_label("GPUs", exact=True).fill("three A100s for 4h on atlas")
         expect(said(form)).to_have_text("Enter your name.")
-        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("Name").fill("bob")
         form.get_by_label("Notify by").select_option("mail")
         expect(said(form)).to_contain_text(
-            "we will notify bob by mail when there are 3 A100 free on atlas for 4 h or longer, until "
+            "We will notify bob by mail when there are 3 A100 free on atlas for 4 h or longer, until "
         )
-        expect(said(form).locator("span")).to_have_text("free already: atlas:1,2,3")
+        expect(said(form).locator("span")).to_have_text("Free already: atlas:1,2,3")
         assert waiting(booking_site) == []
         press(form, "Notify me")
         expect(said(form)).to_have_class("good")
-        expect(said(form)).to_contain_text("we will notify bob by mail when there are 3 A100 free on atlas")
+        expect(said(form)).to_contain_text("We will notify bob by mail when there are 3 A100 free on atlas")
         assert waiting(booking_site) == [("bob", "3 A100 free on atlas for 4 h or longer", "mail")]
         line = form.get_by_role("listitem")
         expect(line).to_contain_text("3 A100 free on atlas for 4 h or longer · by mail, until ")
         expect(form.get_by_label("GPUs", exact=True)).to_have_value("")
-        form.get_by_label("Your name").fill("carol")
+        form.get_by_label("Name").fill("carol")
         expect(line).to_have_count(0)
-        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("Name").fill("bob")
         press(form, "Cancel: 3 A100 free on atlas for 4 h or longer")
-        expect(said(form)).to_contain_text("bob will no longer be notified of 3 A100 free on atlas")
+        expect(said(form)).to_contain_text("We will no longer notify bob of 3 A100 free on atlas")
         expect(line).to_have_count(0)
         assert waiting(booking_site) == []
 
@@ -108,13 +108,13 @@ def test_a_watch_is_made_and_ended_in_the_dialog(browser: Browser, booking_site:
 def test_the_dialog_shows_the_error_of_the_service(browser: Browser, booking_site: BookingSite) -> None:
     with context_of(browser) as context:
         form = dialog(visit(context, booking_site.url))
-        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("Name").fill("bob")
         form.get_by_label("GPUs", exact=True).fill("<img src=x onerror=alert(1)> A100")
         expect(said(form)).to_contain_text('is not understood at "<img": write "2 A100 free on one host"')
         expect(said(form)).to_have_class("bad")
         press(form, "1 A100 free")
         expect(form.get_by_label("GPUs", exact=True)).to_have_value("1 A100 free")
-        expect(said(form)).to_contain_text("we will notify bob when there is 1 A100 free, until ")
+        expect(said(form)).to_contain_text("We will notify bob when there is 1 A100 free, until ")
 
 
 def test_the_keyboard_alone_is_enough(browser: Browser, booking_site: BookingSite) -> None:
@@ -125,7 +125,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser, booking_site: BookingSit
         page.keyboard.press("Enter")
         form = page.get_by_role("dialog")
         expect(form.get_by_label("GPUs", exact=True)).to_be_focused()
-        expect(form.get_by_label("Your name")).to_be_visible()  # once the service has answered that it wants one
+        expect(form.get_by_label("Name")).to_be_visible()  # once the service has answered that it wants one
         page.keyboard.type("2 GPUs")
         for _ in range(9):
             if page.evaluate("document.activeElement.name") == "name":
@@ -133,7 +133,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser, booking_site: BookingSit
             page.keyboard.press("Tab")
         page.keyboard.type("dora")
         page.keyboard.press("Enter")
-        expect(said(form)).to_contain_text("we will notify dora when there are 2 GPUs free on one host, until ")
+        expect(said(form)).to_contain_text("We will notify dora when there are 2 GPUs free on one host, until ")
         page.keyboard.press("Escape")
         expect(form).to_be_hidden()
         expect(opener).to_be_focused()
@@ -167,9 +167,9 @@ def test_axe_finds_nothing_and_nothing_is_too_wide_or_too_small(browser: Browser
     with context_of(browser) as context:
         page = visit(context, booking_site.url)
         form = dialog(page)
-        form.get_by_label("Your name").fill("bob")
+        form.get_by_label("Name").fill("bob")
         form.get_by_label("GPUs", exact=True).fill("9 A100")
-        expect(said(form).locator("span")).to_have_text("no host has 9 GPUs; the largest has 4")
+        expect(said(form).locator("span")).to_have_text("No host has 9 GPUs; the largest has 4")
         press(form, "Notify me")
         expect(form.get_by_role("listitem")).to_have_count(1)
         expect(said(form)).to_have_css("opacity", "1")  # no longer fading in
@@ -202,13 +202,13 @@ def test_the_dialog_asks_for_a_token(browser: Browser, tmp_path: Path) -> None:
         with context_of(browser) as context:
             form = dialog(visit(context, booking_site.url))
             expect(said(form)).to_have_text("Sign in with your token.")
-            expect(form.get_by_label("Your name")).to_be_hidden()
+            expect(form.get_by_label("Name")).to_be_hidden()
             form.get_by_label("Token", exact=True).fill(booking_site.token("alice"))
             press(form, "Sign in")
             expect(form).to_contain_text("Signed in as alice")
             form.get_by_label("GPUs", exact=True).fill("9 GPUs")
             press(form, "Notify me")
-            expect(said(form)).to_contain_text("we will notify alice when there are 9 GPUs free on one host, until ")
+            expect(said(form)).to_contain_text("We will notify alice when there are 9 GPUs free on one host, until ")
             assert waiting(booking_site) == [("alice", "9 GPUs free on one host", None)]
     finally:
         booking_site.stop()
@@ -223,9 +223,9 @@ def test_nobody_is_promised_a_notification_that_cannot_reach_them(browser: Brows
     try:
         with context_of(browser) as context:
             form = dialog(visit(context, booking_site.url))
-            form.get_by_label("Your name").fill("bob")
+            form.get_by_label("Name").fill("bob")
             press(form, "1 GPU free")
-            expect(said(form)).to_have_text("no contact for bob: ask the admin to add one (GPUBOARD_CONTACTS).")
+            expect(said(form)).to_have_text("No contact for bob: ask the admin to add one (GPUBOARD_CONTACTS).")
             press(form, "Notify me")
             expect(said(form)).to_have_class("bad")
             assert waiting(booking_site) == []

@@ -145,8 +145,8 @@ def test_an_order_is_read_as_people_write_it(text: str, expected: dict[str, Any]
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("for 2h", "which GPUs?"),
-        ("atlas", "until when?"),
+        ("for 2h", "Which GPUs?"),
+        ("atlas", "Until when?"),
         ("atlas until", "`until` needs a value"),
         ("atlas for 2h for bob", "`for` is given twice"),
         ("atlas for 2h comment", "`comment` needs a value"),
@@ -203,7 +203,7 @@ def test_all_lists_users_in_a_row_for_each_host() -> None:
     assert answers.answer_all(fleet).title == "9 GPUs: 4 free, 3 busy, 1 held, 1 lost"
     assert rows(answers.answer_all(fleet, ["hera"])) == [("hera", "down: no snapshot since 14:02")]
     assert answers.answer_all(fleet, ["zeus"]).title == "No match for “zeus”"
-    assert answers.answer_hosts(scene()).title == "there are no hosts on the board yet"
+    assert answers.answer_hosts(scene()).title == "There are no hosts on the board yet"
 
 
 def test_a_person_is_found_by_each_name_unless_people_are_hidden() -> None:
@@ -229,7 +229,7 @@ def test_unknown_values_are_never_shown_as_free() -> None:
     for answer in (answers.answer_free(fleet), answers.answer_where(fleet, "bob")):
         assert "unknown: atlas is stale" in answer.notes
         assert answer.table is None
-    assert answers.answer_free(fleet).title == "no GPU is free"
+    assert answers.answer_free(fleet).title == "No GPU is free"
     assert answers.answer_free(fleet).lines == ("2 GPUs: 1 busy, 1 unknown",)
 
 
@@ -246,7 +246,7 @@ def test_free_lists_mig_instances_after_whole_gpus_and_several_only_by_profile()
     ]
     asked = scene(host("atlas", *parts), host("hydra", free(0, memory_total=1024)))
     assert [row[0] for row in rows(answers.answer_free(asked))] == ["hydra", "atlas"]
-    assert answers.answer_free(asked, ["2", "A100"]).title == "no host has 2 A100 free"
+    assert answers.answer_free(asked, ["2", "A100"]).title == "No host has 2 A100 free"
     assert [row[:2] for row in rows(answers.answer_free(asked, ["2", "1g.10gb"]))] == [("atlas", "0:0,0:1")]
 
 
@@ -264,7 +264,7 @@ def test_free_takes_a_number_of_gpus_on_one_host_and_models_as_people_write_them
     ):
         assert [row[0] for row in rows(answers.answer_free(fleet, asked.split()))] == names
     assert answers.answer_free(fleet, ["2", "A100"]).title == "1 host with 2 A100 free"
-    assert answers.answer_free(fleet, ["3", "A100"]).title == "no host has 3 A100 free"
+    assert answers.answer_free(fleet, ["3", "A100"]).title == "No host has 3 A100 free"
     assert answers.answer_free(fleet, ["3", "A100"]).lines == ("4 GPUs: 3 free, 1 busy",)
     assert answers.answer_free(scene(host("hera", card))).title == "1 GPU free"
 

@@ -186,7 +186,7 @@ def test_free_lists_the_best_gpus_first(slack: Slack) -> None:
     assert {row[0] for row in rows(posted)} == {"atlas", "zeus"}
     assert [row[0] for row in rows(slack.ask(anyone(), "free h100"))] == ["zeus"]
     none = slack.ask(anyone(), "free V100")
-    assert none["text"] == "no V100 is free"
+    assert none["text"] == "No V100 is free"
     assert "no GPU of that model; available models:" in words(none)
 
 
@@ -194,12 +194,12 @@ def test_an_unknown_command_gets_help_and_a_hint(slack: Slack) -> None:
     assert slack.ask(anyone(), "")["text"] == "Commands"
     assert "`release ID`" in words(slack.ask(anyone(), "help", GENERAL))
     assert "did you mean `hosts`?" in words(slack.ask(anyone(), "hosst"))
-    assert slack.ask(anyone(), HOSTILE.replace("&", "&amp;"))["text"].startswith("unknown command")
+    assert slack.ask(anyone(), HOSTILE.replace("&", "&amp;"))["text"].startswith("Unknown command")
 
 
 def test_book_and_release_act_as_the_person_in_the_contacts(slack: Slack, lab: Lab) -> None:
     posted = slack.ask(ALICE, "book atlas:0 for 2h comment ICML &amp; co")
-    booking = posted["text"].removeprefix("booked ")
+    booking = posted["text"].removeprefix("Booked ")
     entries = json.loads((lab.data / "comments.json").read_text())
     assert [
         (booking_record["name"], booking_record["comment"], booking_record["id"])
@@ -212,8 +212,8 @@ def test_book_and_release_act_as_the_person_in_the_contacts(slack: Slack, lab: L
     assert "cannot be done" in words(slack.ask(CAROL, "book atlas:0 for 1h"))  # by address, and it is taken
     assert "cannot be done" in words(slack.ask(BOB, f"release {booking}"))  # known by the contacts' address
     assert booking in words(slack.ask(ALICE, "release"))
-    assert "until when?" in words(slack.ask(ALICE, "book 2 A100"))
-    assert slack.ask(ALICE, f"release {booking}")["text"] == "released"
+    assert "Until when?" in words(slack.ask(ALICE, "book 2 A100"))
+    assert slack.ask(ALICE, f"release {booking}")["text"] == "Released"
     assert "I do not know who you are" in words(slack.ask(EVE, "book atlas:0 for 1h"))
     stranger = words(slack.ask("UNEW00001", "release atlas:0"))
     assert "LOGIN,slack:UNEW00001" in stranger or "I could not find out who you are" in stranger
@@ -283,7 +283,7 @@ def test_the_rate_limit_is_answered_once(slack: Slack) -> None:
     slack.wait(lambda: len(slack.posted) >= before + 22)
     reply_texts = [reply["text"] for reply in slack.posted[before:]]
     assert [reply_texts.count(reply) for reply in ("Commands", "2 GPUs free")] == [20, 1]
-    assert sum("too many messages in a minute" in reply for reply in reply_texts) == 1
+    assert sum("Too many messages in a minute" in reply for reply in reply_texts) == 1
 
 
 # What goes wrong

@@ -104,7 +104,7 @@ def test_a_person_without_a_contact_is_refused_and_another_kind_of_contact_is_na
         with pytest.raises(BookingRefusedError, match="no contact for bob: ask the admin to add one"):
             watch(desk, BOB, "9 V100", check=is_check)
     contacts.chmod(0o666)  # it is not read
-    assert "bob may have no contact" in watch(desk, BOB, "9 V100", check=True)["warnings"][1]
+    assert "there may be no contact for bob" in watch(desk, BOB, "9 V100", check=True)["warnings"][1]
 
 
 def test_a_contact_that_the_board_cannot_write_to_is_none(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_only_own_watches_can_be_ended(tmp_path: Path) -> None:
         board_requests.handle_board_request(
             desk_of(lab, booking_policy=BookingPolicy(is_open=True)), {"do": "unwatch", "id": made}, BOB
         )
-    assert end(ALICE, check=True)["said"] == "alice will no longer be notified of 9 GPUs free on one host"
+    assert end(ALICE, check=True)["said"] == "we will no longer notify alice of 9 GPUs free on one host"
     assert ids(desk, ALICE) == [made]
     assert end(BookingUser("carol", is_admin=True))["watches"][0]["id"] == made
     assert ids(desk, ALICE) == []

@@ -43,7 +43,7 @@ def test_me_list_and_stop_on_the_data_folder(lab: Lab, tmp_path: Path) -> None:
     (watch_entry,) = json.loads(done(tmp_path, "notify", "list", "--json", **MAIL).stdout)
     assert (watch_entry["id"], watch_entry["name"], watch_entry["mine"]) == (made, ME, True)
     finished = done(tmp_path, "notify", "stop", made, **MAIL)
-    assert finished.stderr == f"gpuboard: {ME} will no longer be notified of 3 H100 free on one host\n"
+    assert finished.stderr == f"gpuboard: we will no longer notify {ME} of 3 H100 free on one host\n"
     assert done(tmp_path, "notify", "list", **MAIL).stderr == "gpuboard: you have no notifications\n"
 
 
@@ -115,7 +115,7 @@ def test_over_http_a_token_names_the_user(lab: Lab, tmp_path: Path) -> None:
             "the board does not know who you are: ask its admin for a token, and set GPUBOARD_TOKEN to it"
             in finished.stderr
         )
-        assert "will no longer be notified of " in done(elsewhere, "notify", "stop", made, **mine).stderr
+        assert "we will no longer notify " in done(elsewhere, "notify", "stop", made, **mine).stderr
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 const { // of the same version as the page
   HOUR_MS, buildCaller, buildCommand, buildFileEntry, createButton, createDialog, createElement, createGpuChoices, createLabel, createListItem, createTokenFields,
-  describeAnswer, describeTimes, describeZones, findNextStart, formatFieldTime, formatIsoTime, isOwnEntry, listEnds, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
+  describeAnswer, describeTimes, describeZones, findNextStart, formatFieldTime, formatIsoTime, isOwnEntry, listEnds, nameRelease, readCardBookings, readStored, requestCaller, requestService, showStatus, storeValue, updateWholeHost,
 } = await import(`./dialog-parts.js${version}`);
 
 const CHECK_DELAY_MS = 400; // without a key press, until the request is checked
@@ -192,7 +192,8 @@ function buildBookingLine(booking) {
   const comment = createElement("span", { className: "soft", textContent: booking.comment ? ` · ${booking.comment}` : "" });
   const item = createListItem(booking.where, " ", createElement("b", { textContent: booking.person ?? booking.name ?? "" }), ` ${times}`, comment);
   const label = `${booking.where}, ${times}`;
-  if (canChange(booking)) item.append(createButton("Change", () => startChange(booking), `Change ${label}`), createButton("Release", () => (isOwn(booking) ? release(booking) : confirmRelease(item, booking, label)), `Release ${label}`));
+  const word = nameRelease(booking);
+  if (canChange(booking)) item.append(createButton("Change", () => startChange(booking), `Change ${label}`), createButton(word, () => (isOwn(booking) ? release(booking) : confirmRelease(item, booking, label)), `${word} ${label}`));
   return item;
 }
 
@@ -204,7 +205,8 @@ function release(booking) {
 // Ask in the line of somebody else's booking whether to release it.
 function confirmRelease(item, booking, label) {
   item.querySelectorAll("button").forEach((button) => button.remove());
-  const yes = createButton("Yes, release", () => release(booking), `Yes, release ${label}`);
+  const word = `Yes, ${nameRelease(booking).toLowerCase()}`;
+  const yes = createButton(word, () => release(booking), `${word} ${label}`);
   item.append(yes, createButton("No", () => {
     showBookings();
     ui.heading.focus();
@@ -429,7 +431,7 @@ function buildDialog() {
   ui.form = createElement("form", { id: "_book-form", noValidate: true },
     createElement("p", { className: "you", hidden: !serviceUrl }, ui.you, ui.forget), ui.login, ui.gpus, ui.start, ui.end, ui.zone,
     createLabel("Purpose (optional)", input("comment", "text", { maxLength: 500, autocomplete: "off" })),
-    createLabel(serviceUrl ? "Name" : "Your name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })), ui.boxes);
+    createLabel("Name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })), ui.boxes);
   ui.form.addEventListener("submit", submitForm);
   ui.form.addEventListener("input", ({ target }) => {
     if (target === ui.token) return;

@@ -210,6 +210,11 @@ export function describeTimes({ from, date, rrule, repeats, phase }) {
   return phase === "now" || !from ? `until ${format(date)}` : `from ${format(from)} until ${format(date)}`;
 }
 
+// Name what a release does: it ends all repeats, but not one that has started.
+export function nameRelease({ rrule }) {
+  return rrule ? "Stop repeating" : "Release";
+}
+
 // Create a list item that begins with a place in bold.
 export function createListItem(where, ...parts) {
   return createElement("li", {}, createElement("span", {}, createElement("b", { textContent: where }), ...parts));
@@ -278,10 +283,16 @@ export async function requestCaller(serviceUrl, query) {
   }
 }
 
+// Begin a sentence of the booking service with a capital, unless its first word is a host or a GPU.
+function capitalizeSentence(sentence) {
+  const [word] = /^[a-z]+(?= )/.exec(sentence) ?? [];
+  return word && !findCard(word) ? sentence[0].toUpperCase() + sentence.slice(1) : sentence;
+}
+
 // Show a message in a dialog, with its kind (`good`, `bad` or none), warnings and buttons.
 export function showStatus(status, text, kind = "", warnings = [], ...buttons) {
   status.className = kind;
-  status.replaceChildren(...(text ? [text] : []), ...buttons.filter(Boolean), ...warnings.map((warning) => createElement("span", { textContent: warning })));
+  status.replaceChildren(...(text ? [capitalizeSentence(text)] : []), ...buttons.filter(Boolean), ...warnings.map((warning) => createElement("span", { textContent: capitalizeSentence(warning) })));
 }
 
 // Describe what a request did.

@@ -1,7 +1,7 @@
 // What is one's own: bookings to release, notifications to cancel, and signing in and out.
 
 const { // of the same version as the page
-  buildCaller, createButton, createDialog, createElement, createLabel, createListItem, createTokenFields, describeAnswer, describeTimes, formatBookingTime, isOwnEntry, readStored,
+  buildCaller, createButton, createDialog, createElement, createLabel, createListItem, createTokenFields, describeAnswer, describeTimes, formatBookingTime, isOwnEntry, nameRelease, readStored,
   requestCaller, requestService, showStatus, storeValue,
 } = await import(`./dialog-parts.js${version}`);
 
@@ -36,7 +36,7 @@ function show() {
   ui.forget.hidden = !readStored("token");
   ui.you.textContent = caller.who ? `Signed in as ${caller.who}${caller.admin ? " (admin)" : ""}` : "";
   ui.name.closest("label").hidden = caller.how !== "open";
-  showList("bookings", (booking) => [booking.where, ` ${describeTimes(booking)}${booking.comment ? ` · ${booking.comment}` : ""}`, "Release", { do: "release", id: booking.id, host: booking.host }]);
+  showList("bookings", (booking) => [booking.where, ` ${describeTimes(booking)}${booking.comment ? ` · ${booking.comment}` : ""}`, nameRelease(booking), { do: "release", id: booking.id, host: booking.host }]);
   showList("watches", (watch) => [watch.when, ` until ${formatBookingTime(watch.until)}`, "Cancel", { do: "unwatch", id: watch.id }]);
 }
 
@@ -97,7 +97,7 @@ function buildDialog() {
   ui.said = createElement("p", { role: "status" });
   Object.assign(ui, createTokenFields(showMessage, changeToken));
   ui.name = createElement("input", { name: "name", maxLength: 80, autocomplete: "off", spellcheck: false });
-  const form = createElement("form", { noValidate: true }, createElement("p", { className: "you" }, ui.you, ui.forget), ui.login, createLabel("Your name", ui.name));
+  const form = createElement("form", { noValidate: true }, createElement("p", { className: "you" }, ui.you, ui.forget), ui.login, createLabel("Name", ui.name));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (!ui.login.hidden) return ui.useToken();

@@ -77,12 +77,13 @@ function show() {
   updateRoom();
 }
 
-// Build the line of a booking. One that repeats has no button: a release would end all its repeats, but not the one that runs.
+// Build the line of a booking. For one that repeats the button opens the menu: a release would end all its repeats, but not the one that runs.
 function buildItem(booking) {
   const text = ` until ${booking.rrule ? formatClock(findEnd(booking)) : formatBookingTime(booking.date)}`;
   const item = createListItem(booking.where, text);
   const request = { do: "release", id: booking.id, host: booking.host };
-  if (!booking.rrule) item.append(createButton("Release", () => sendRequest(request), `Release ${booking.where}${text}`));
+  if (booking.rrule) item.append(createElement("button", { type: "button", className: "me", textContent: "Details", "aria-label": `Details of ${booking.where}${text}` }));
+  else item.append(createButton("Release", () => sendRequest(request), `Release ${booking.where}${text}`));
   return item;
 }
 

@@ -173,7 +173,7 @@ function buildDialog() {
     createElement("p", { className: "you" }, ui.you, ui.forget), ui.login,
     createLabel("GPUs", input("when", "text", { maxLength: 200, autocomplete: "off", spellcheck: false, placeholder: "2 A100 free on one host for 4h" })), ui.offers,
     createLabel("Notify by", ui.via),
-    createLabel("Your name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })));
+    createLabel("Name", input("name", "text", { maxLength: 80, autocomplete: "off", spellcheck: false })));
   ui.submit = createElement("button", { type: "submit", className: "main", textContent: "Notify me" });
   ui.submit.setAttribute("form", "_watch-form");
   ui.form.addEventListener("submit", submitForm);
