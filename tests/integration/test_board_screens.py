@@ -98,7 +98,7 @@ def test_the_bar_says_when_the_page_is_offline_and_the_line_offers_nothing(brows
         expect(page.locator(".need output")).to_contain_text("→ hydra:")
         page.evaluate("problem = 'offline, retrying'; updateAge(); updateNeed()")
         expect(page.locator(".age")).to_contain_text("Offline, retrying:")
-        expect(page.locator(".need output")).to_contain_text("not known")
+        expect(page.locator(".need output")).to_contain_text("Not known")
         assert page.locator(".take").is_hidden()
 
 
@@ -115,8 +115,8 @@ def test_the_bar_says_when_the_page_is_offline_and_the_line_offers_nothing(brows
         (2, "", 72, "→ hydra:2,3"),
         (3, "", 72, "→ vega:0,1,2"),
         (4, "", 1, "→ hydra:0,1,2,3 until"),
-        (4, "", 6, "no host has 4 free that long"),
-        (3, ">A100 80 GB", 72, "no host has 3 free that long"),
+        (4, "", 6, "No host has 4 free that long"),
+        (3, ">A100 80 GB", 72, "No host has 3 free that long"),
         (2, ">T4 15 GB", 72, "→ hydra:2,3"),
         (2, "=T4 15 GB", 72, "→ vega:0,1"),
     ],
@@ -162,7 +162,10 @@ def test_a_chip_and_the_line_open_the_dialog_with_those_gpus(browser: Browser, w
         chosen = page.locator("dialog input[value]:checked")
         expect(chosen).to_have_count(2)
         assert chosen.evaluate_all("(boxes) => boxes.map((box) => box.value)") == ["2", "3"]
+        # nothing to offer any more, so that the focus cannot return to the line
+        page.evaluate("document.querySelector('.need').elements.count.value = 4; updateNeed()")
         page.keyboard.press("Escape")
+        expect(page.locator("#hydra a.book")).to_be_focused()
         page.locator(".free-now a", has_text="vega:0,1,2").click()
         expect(page.locator("dialog input[value='2']")).to_be_checked()
         expect(page.locator("dialog")).to_contain_text("Book vega")

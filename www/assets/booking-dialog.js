@@ -450,7 +450,7 @@ function buildDialog() {
     openNumber += 1;
     callerRequest = null;
     ui.dialog.removeAttribute("aria-busy");
-    const link = opener?.isConnected ? opener : findCard(host)?.querySelector("a.book"); // the part may have been replaced
+    const link = opener?.isConnected && opener.matches("button, [href]") ? opener : findCard(host)?.querySelector("a.book"); // the part may have been replaced
     link?.focus({ preventScroll: true });
   }, [ui.form, createElement("section", {}, ui.heading, ui.none, ui.list)], [ui.said, createElement("p", { className: "act", hidden: !serviceUrl }, ui.submit, ui.stop)]);
 }

@@ -108,7 +108,7 @@ function updateNeed() {
   output.classList.toggle("none", !pick);
   if (!pick) {
     take.removeAttribute("href");
-    setText(output, age.classList.contains("old") ? "not known: the board is out of date or offline" : count > 1 ? `no host has ${count} free that long` : "none is free that long");
+    setText(output, age.classList.contains("old") ? "Not known: the board is out of date or offline" : count > 1 ? `No host has ${count} free that long` : "None is free that long");
     return;
   }
   const place = `${pick.host}:${pick.labels.join(",")}`;
