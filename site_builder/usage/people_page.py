@@ -45,7 +45,7 @@ MONTH_COUNT = 13
 MAX_WINDOW_AGE_S = 1800
 OTHER_HOSTS = "not on the board"
 # Hosts of one person that are named; the others are counted.
-MAX_HOSTS = 12
+MAX_HOSTS = 6
 NO_SHARE = UsageShareSums(0, 0, 0, 0)
 # By what a change from nothing is sorted, in percent.
 MAX_CHANGE = 1e6

@@ -335,7 +335,7 @@ async function applyLive(live) {
 // Load the page again after an upgrade. If the server still sends the old page, wait for a later poll.
 function reloadPage() {
   const wasReloaded = performance.getEntriesByType("navigation")[0]?.type === "reload" && performance.now() < 60000;
-  if (wasReloaded || document.querySelector("dialog[open]")) problem = "a new version waits to be loaded";
+  if (wasReloaded || document.querySelector("dialog[open]")) problem = "Reload the page for a new version";
   else location.reload();
 }
 
