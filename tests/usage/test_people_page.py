@@ -162,6 +162,14 @@ def test_what_closes_the_sums_of_now_is_reported(built: Lab) -> None:
     assert now["On unreachable hosts"] == "1"
 
 
+def test_gpus_of_unreachable_hosts_are_never_silently_no_gpus(built: Lab, tmp_path: Path) -> None:
+    sentence = "Who uses the 1 GPU of unreachable hosts now is unknown: they are not counted."
+    assert sentence in (built.www / "users.html").read_text()
+    lab = Lab(tmp_path)
+    lab.host()
+    assert "unreachable" not in page(lab)
+
+
 def test_averages_are_over_the_minutes_in_which_somebody_looked(built: Lab) -> None:
     """An hour of two GPUs a day ago, and this minute of five."""
     rows = sums_of_now((built.www / "users.html").read_text())
