@@ -114,7 +114,7 @@ ssh_there() { ssh -F "$S/client" -o BatchMode=yes "$@" </dev/null; }
     [[ $output == *'push         fails: '*'Connection refused'* ]]
     start_sshd
     wait_until arrived_since 0
-    [ ! -e "$SPOOL/run/retry" ]
+    wait_until test ! -e "$SPOOL/run/retry" # it goes when the answer has come
     wait_until "$CHECK" status gpu1
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from bench.fleet import fleet
-from site_builder.board.builder import Builder
 from tests.support.board_fixture import Lab, gpu, person, process, soon
-from tests.support.browser import Site, at_a_later_second, open_page, served, wait_until
+from tests.support.browser import Site, open_page, served, wait_until
 from tests.support.every_state import make_lab
-from tests.support.page_checks import find_accessibility_faults, find_parse_errors
+from tests.support.large_fleet import LargeFleet
+from tests.support.page_checks import find_accessibility_faults
 from tests.support.samples import format_topology
 
 HOUR = 3600
@@ -333,76 +332,6 @@ def test_paper_has_the_models_and_the_time_however_wide_the_window_is(browser: B
 
 
 # Large fleets
-
-
-class LargeFleet:
-    """A lab of many hosts with its builder."""
-
-    def __init__(self, folder: Path, hosts: int) -> None:
-        self.lab = Lab(folder)
-        fleet(self.lab.data, hosts)
-        self.builder = Builder(self.lab.settings(), 10)
-        self.builder.build(time.time())
-
-    @property
-    def page(self) -> Path:
-        return self.lab.www / "index.html"
-
-
-@pytest.fixture(scope="module")
-def thousand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LargeFleet, Site]]:
-    folder = tmp_path_factory.mktemp("thousand")
-    large = LargeFleet(folder, 1000)
-    with served(large.lab.www, folder / "server") as site:
-        yield large, site
-    large.builder.close()
-
-
-def test_a_thousand_hosts_have_at_most_60_000_elements_in_2500_kilobytes(
-    browser: Browser, thousand: tuple[LargeFleet, Site]
-) -> None:
-    large, site = thousand
-    assert large.page.stat().st_size <= 2_500_000
-    assert find_parse_errors(large.page) == []
-    with open_page(browser, site.url) as page:
-        wait_until(page, "document.documentElement.classList.contains('ready')")
-        assert page.locator("main > .host").count() == 1000
-        assert page.evaluate("document.querySelectorAll('*').length") <= 60_000
-        assert page.locator(".gpus").count() == 0
-
-
-def test_a_host_of_a_large_fleet_opens_stays_open_and_is_kept_up_to_date(
-    browser: Browser, thousand: tuple[LargeFleet, Site]
-) -> None:
-    large, site = thousand
-    with open_page(browser, site.url) as page:
-        name = page.locator("main > .host").nth(1).get_attribute("id")
-        page.locator(f"#{name} button.fold").click()
-        expect(page.locator(f"#{name} .gpus")).to_be_visible()
-        assert name
-        large.lab.host(name, gpu(0, 9000, 83), process(), person(user="zoe"))
-        with at_a_later_second(large.lab):
-            large.builder.build(time.time())
-        page.evaluate("refresh()")
-        expect(page.locator(f"#{name} .gpus li b")).to_have_text("zoe")
-        page.evaluate("fetchPage(0)")
-        expect(page.locator(f"#{name} .gpus")).to_be_visible()
-        expect(page.locator(f"#{name} .who")).to_have_text("zoe")
-
-
-def test_hosts_of_a_large_fleet_are_searched_and_booked_by_their_lines(
-    browser: Browser, thousand: tuple[LargeFleet, Site]
-) -> None:
-    _, site = thousand
-    with open_page(browser, site.url) as page:
-        names = page.evaluate("[...document.querySelectorAll('.squares .busy')].map((one) => one.title.split(', ')[1])")
-        user = next(name for name in names if name and " " not in name)
-        page.locator("[name=q]").fill(f"user:{user}")
-        shown = page.locator("main > .host:not([hidden])")
-        assert 0 < shown.count() <= 1000
-        assert shown.first.locator(f".squares i:visible[title*='{user}']").count() >= 1
-        shown.first.locator("a.book").click()
-        expect(page.locator("dialog fieldset.choose input[value='0']")).to_be_attached()
 
 
 @pytest.mark.parametrize(
