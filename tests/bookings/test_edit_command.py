@@ -296,8 +296,8 @@ def test_what_others_book_meanwhile_stays(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_others_release_meanwhile_is_gone(lab: Lab, tmp_path: Path) -> None:
-    lab.book(TEXT.replace('"name": "bob"', '"from": "2198-01-01", "id": "bobs", "name": "bob"'))
-    meanwhile = booked_meanwhile(tmp_path, "release", "bobs", "--yes")
+    lab.book(TEXT.replace('"name": "bob"', f'"from": "2198-01-01", "id": "ours", "name": "{ME}"'))
+    meanwhile = booked_meanwhile(tmp_path, "release", "ours", "--yes")
     done(tmp_path, "edit", EDITOR=editor(tmp_path, meanwhile, 'sed -i s/eve/zoe/ "$1"'))
     assert [booking["name"] for booking in json.loads(done(tmp_path, "bookings", "--json").stdout)] == ["zoe"]
 

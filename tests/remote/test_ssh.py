@@ -18,6 +18,7 @@ import pytest
 from site_builder.remote import ssh
 from site_builder.remote.ssh import connect_ssh
 from site_builder.remote.ssh_config import SshError, resolve_ssh_host
+from tests.support.booking_fixtures import ME
 from tests.support.machine import keygen, wait_for
 from tests.support.sshd import Sshd
 
@@ -179,7 +180,7 @@ def test_a_key_that_is_not_enrolled_names_the_command_that_helps(box: Sshd, tmp_
 @pytest.mark.slow
 def test_a_host_that_wants_a_password_is_refused_and_not_asked_for_one(tmp_path: Path) -> None:
     with Sshd(tmp_path / "box", "PubkeyAuthentication no\nPasswordAuthentication yes\n") as server:
-        assert "accepts no keys from root, only: password" in why(server).replace("keyboard-interactive or ", "")
+        assert f"accepts no keys from {ME}, only: password" in why(server).replace("keyboard-interactive or ", "")
 
 
 def test_what_is_no_host_is_refused_before_ssh_sees_it(box: Sshd) -> None:

@@ -49,7 +49,9 @@ class Server:
         """Start it, also again after `kill` or `stop`, with what it has on its disk."""
         assert not self.runs
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CONSUL_")}
-        command = [program(), "agent", f"-config-file={self.folder / 'settings.json'}"]
+        # a user's own limit is often 1,024 files, which is too few for so many connections
+        command = ["sh", "-c", 'ulimit -n 8192 && exec "$@"', "-"]
+        command += [program(), "agent", f"-config-file={self.folder / 'settings.json'}"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environment)
 
