@@ -102,7 +102,7 @@ def find_unusual_values(operation: Operation, transaction: BookingTransaction) -
         end = format_booking_moment(booking.until, transaction.now, in_full=True)
         unusual.append(f"it ends more than a year from now, {end}")
     if (changes is None or changes.name) and not transaction.is_known_person(booking.name):
-        unusual.append(f"{booking.name} is not a known user of these hosts")
+        unusual.append(f"no user of these hosts is known as {booking.name}")
     return unusual
 
 

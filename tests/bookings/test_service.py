@@ -356,7 +356,7 @@ def test_an_unusual_end_and_an_unknown_name_are_to_be_confirmed(counter: Counter
     assert far["warnings"] == far["confirm"]
     anybody = BookingUser("bbo", is_open=True)
     typed = counter.do(anybody, do="book", gpus=["atlas:0"], length="2h", check=True)
-    assert typed["confirm"] == ["bbo is not a known user of these hosts"]
+    assert typed["confirm"] == ["no user of these hosts is known as bbo"]
     counter.do(anybody, do="book", gpus=["atlas:0"], length="2h")
     for_other: dict[str, Any] = {"do": "book", "gpus": ["atlas:2"], "length": "2h", "check": True}
     assert "confirm" not in counter.do(**for_other, name="bbo")  # who has a booking by now

@@ -291,12 +291,12 @@ def test_an_unusual_end_and_an_unknown_name_are_asked_about(browser: Browser, fr
         choose(form, "3", until=later(500), name="bbo")
         form.get_by_role("button", name="Book", exact=True).dblclick()
         expect(said(form)).to_contain_text("Please check: it ends more than a year from now, ")
-        expect(said(form)).to_contain_text("bbo is not a known user of these hosts")
+        expect(said(form)).to_contain_text("no user of these hosts is known as bbo")
         assert free_for_all.booked() == []
         form.get_by_label("End time").fill(in_field(later(1)))
         expect(form.get_by_role("button", name="Book", exact=True)).to_be_visible()
         press(form, "Book")
-        expect(said(form)).to_have_text("Please check: bbo is not a known user of these hosts.")
+        expect(said(form)).to_have_text("Please check: no user of these hosts is known as bbo.")
         form.page.wait_for_timeout(700)  # what comes at once is the second of a double click
         press(form, "Book anyway")
         expect(said(form)).to_contain_text("Booked: atlas:3 for bbo")
