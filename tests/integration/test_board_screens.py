@@ -101,6 +101,14 @@ def test_the_bar_says_when_the_page_is_offline_and_the_line_offers_nothing(brows
         assert page.locator(".take").is_hidden()
 
 
+def test_the_bar_asks_to_reload_the_page_also_where_the_board_is_old(browser: Browser, wishes: Site) -> None:
+    with open_page(browser, wishes.url) as page:
+        page.evaluate("document.body.append(Object.assign(document.createElement('dialog'), { open: true }))")
+        shown = "reloadPage(); updateAge(); document.querySelector('.age strong').textContent"
+        assert page.evaluate(shown) == "Reload the page for a new version:"
+        assert page.evaluate(f"built = 0; {shown}") == "Out of date, reload the page for a new version:"
+
+
 # What somebody needs
 
 

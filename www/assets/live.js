@@ -62,7 +62,7 @@ function updateAge() {
   const word = age.querySelector("strong");
   word.hidden = !old && !problem;
   const text = [old ? "out of date" : "", problem].filter(Boolean).join(", ");
-  if (!word.hidden) setText(word, `${/^o/.test(text) ? `O${text.slice(1)}` : text}:`);
+  if (!word.hidden) setText(word, `${/^(out of date|offline|reload)/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}:`);
   setText(word.nextElementSibling, old ? "last update" : "updated");
 }
 
@@ -335,7 +335,7 @@ async function applyLive(live) {
 // Load the page again after an upgrade. If the server still sends the old page, wait for a later poll.
 function reloadPage() {
   const wasReloaded = performance.getEntriesByType("navigation")[0]?.type === "reload" && performance.now() < 60000;
-  if (wasReloaded || document.querySelector("dialog[open]")) problem = "Reload the page for a new version";
+  if (wasReloaded || document.querySelector("dialog[open]")) problem = "reload the page for a new version";
   else location.reload();
 }
 
