@@ -163,7 +163,7 @@ def test_what_closes_the_sums_of_now_is_reported(built: Lab) -> None:
 
 
 def test_gpus_of_unreachable_hosts_are_never_silently_no_gpus(built: Lab, tmp_path: Path) -> None:
-    sentence = "Who uses the 1 GPU of unreachable hosts now is unknown: they are not counted."
+    sentence = "Who uses the 1 GPU of unreachable hosts now is unknown: it is not counted."
     assert sentence in (built.www / "users.html").read_text()
     lab = Lab(tmp_path)
     lab.host()
