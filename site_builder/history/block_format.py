@@ -33,6 +33,9 @@ MAX_NAME_CHARACTERS = 100
 MAX_RECORDED_PROCESSES = 64
 # In the place of processes that were not recorded.
 NO_PROCESS_LIST = ""
+TEXT_TYPES, NUMBER_TYPES = {str, type(None)}, {int, type(None)}
+# In the order of ProcessSample.
+PROCESS_TYPES = (NUMBER_TYPES, TEXT_TYPES, NUMBER_TYPES, TEXT_TYPES)
 Columns = dict[str, "array[int]"]  # by their names
 # Each minute of the fleet is stored in parts, so that a host is read without unpacking all others.
 PART_COUNT = 16
@@ -113,9 +116,12 @@ def unpack_processes(text: str) -> tuple[ProcessSample, ...] | None:
     if text == NO_PROCESS_LIST:
         return None
     try:
-        return tuple(ProcessSample(*row) for row in orjson.loads(text))
+        processes = tuple(ProcessSample(*row) for row in orjson.loads(text))
     except (ValueError, TypeError) as error:
         raise DamagedBlockError(text) from error
+    if any(type(value) not in types for process in processes for value, types in zip(process, PROCESS_TYPES)):
+        raise DamagedBlockError(text)
+    return processes
 
 
 def clip_name(name: str) -> str:
@@ -174,7 +180,7 @@ def unpack_block(data: bytes) -> tuple[dict[str, Any], list[array[int]]]:
         columns = []
         for kind, count in words["columns"]:
             size = ITEM_BYTES[kind]
-            if count < 0:
+            if not 0 <= count <= len(raw):
                 raise DamagedBlockError(f"{count} values")
             numbers: bytes | bytearray = raw[position : position + count]
             if size > 1:
@@ -229,18 +235,31 @@ def unpack_minute_block(data: bytes) -> MinuteBlock:
             places[gpu_set_id] = position, slice(start, start + count)
             start += count
         process_lists = tuple(words.get("processes", [NO_PROCESS_LIST] * len(codes)))
-        if len(process_lists) != len(codes):
-            raise DamagedBlockError("lists of processes are missing")
-        return MinuteBlock(places, *name_block_columns(numbers), codes, tuple(words["standings"]), process_lists)
+        if not len(gpu_set_ids) == len(counts) or not start == len(codes) == len(process_lists):
+            raise DamagedBlockError("the parts of the block are of different lengths")
+        host_columns, gpu_columns = name_block_columns(numbers, len(counts), len(codes))
+        occupancies = tuple(words["standings"])
+        check_block_occupancies(set(codes), occupancies)
+        return MinuteBlock(places, host_columns, gpu_columns, codes, occupancies, process_lists)
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 
 
-def name_block_columns(columns: Sequence[array[int]]) -> tuple[Columns, Columns]:
-    """Return the columns of hosts and those of GPUs, which follow them, by their names."""
-    if len(columns) < len(HOST_COLUMNS) + len(GPU_COLUMNS):
-        raise DamagedBlockError("a column is missing")
+def name_block_columns(columns: Sequence[array[int]], host_count: int, gpu_count: int) -> tuple[Columns, Columns]:
+    """Return the columns of hosts and those of GPUs, which follow them, by their names; check types and lengths."""
+    counts = [host_count] * len(HOST_COLUMNS) + [gpu_count] * len(GPU_COLUMNS)
+    expected = [(kind, count) for (kind, _), count in zip(SAMPLE_COLUMNS.values(), counts)]
+    if [(column.typecode, len(column)) for column in columns[: len(expected)]] != expected:
+        raise DamagedBlockError("a column is missing, or of another length")
     return dict(zip(HOST_COLUMNS, columns)), dict(zip(GPU_COLUMNS, columns[len(HOST_COLUMNS) :]))
+
+
+def check_block_occupancies(codes: Iterable[int], occupancies: Sequence[str]) -> None:
+    """Raise DamagedBlockError where a code has no occupancy, or an occupancy is not one."""
+    if not all(0 <= code < len(occupancies) for code in codes):
+        raise DamagedBlockError("an occupancy is missing")
+    for text in occupancies:
+        unpack_occupancy(text)
 
 
 @dataclass(frozen=True)
@@ -384,19 +403,24 @@ def pack_process_runs(process_lists: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def unpack_process_runs(runs: Sequence[tuple[int, str]], count: int) -> tuple[str, ...]:
-    ends = [*(place for place, _ in runs[1:]), count]
-    process_lists = tuple(text for (place, text), end in zip(runs, ends) for _ in range(place, end))
-    return process_lists or (NO_PROCESS_LIST,) * count
+    """Return a list for each of `count` places; an older gpuboard wrote no runs."""
+    if not runs:
+        return (NO_PROCESS_LIST,) * count
+    edges = [*(place for place, _ in runs), count]
+    if edges[0] != 0 or edges != sorted(edges):
+        raise DamagedBlockError("lists of processes are missing")
+    return tuple(text for (_, text), place, end in zip(runs, edges, edges[1:]) for _ in range(place, end))
 
 
 def unpack_hour_block(data: bytes) -> HourBlock:
     words, columns = unpack_block(data)
     try:
         *numbers, codes = columns
+        host_columns, gpu_columns = name_block_columns(numbers, MINUTES_PER_HOUR, len(codes))
+        occupancies = tuple(words["standings"])
+        check_block_occupancies(set(codes) - {NO_CODE}, occupancies)
         process_lists = unpack_process_runs(words.get("processes", ()), len(codes))
-        if len(process_lists) != len(codes):
-            raise DamagedBlockError("lists of processes are missing")
-        return HourBlock(*name_block_columns(numbers), codes, tuple(words["standings"]), process_lists)
+        return HourBlock(host_columns, gpu_columns, codes, occupancies, process_lists)
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedBlockError(str(error)) from error
 

@@ -330,7 +330,9 @@ def read_last_samples(
         for minute in reversed(range(block_format.MINUTES_PER_HOUR)):
             moment = at + minute * MINUTE
             for gpu_set_id, hour in hours:
-                sample = hour.build_sample(minute, host, gpu_sets[gpu_set_id])
+                sample = None
+                with suppress(block_format.DamagedBlockError):
+                    sample = hour.build_sample(minute, host, gpu_sets[gpu_set_id])
                 if sample and first <= moment <= last:
                     yield moment, sample
                     count -= 1

@@ -91,7 +91,7 @@ class PendingRollupHour:
                 (account_minutes(part.occupancies[code], gpus), gpus)
                 for code, gpus in Counter(part.occupancy_codes).items()
             ]
-        except (DamagedBlockError, IndexError):
+        except DamagedBlockError:
             return
         seen = self.seen._asdict()
         seen["seen"] += len(part.occupancy_codes)
