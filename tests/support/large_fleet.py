@@ -34,14 +34,18 @@ class LargeFleet:
     """A lab of many hosts with its builder."""
 
     def __init__(self, folder: Path, hosts: int) -> None:
-        self.lab = Lab(folder)
-        fleet(self.lab.data, hosts)
+        self.lab, self.hosts = Lab(folder), hosts
+        self.change(0)
         self.builder = Builder(self.lab.settings(), 10)
         self.build()
 
     @property
     def page(self) -> Path:
         return self.lab.www / "index.html"
+
+    def change(self, tick: int) -> None:
+        """Give each host new readings."""
+        fleet(self.lab.data, self.hosts, tick)
 
     def build(self) -> None:
         self.builder.build(time.time())
