@@ -269,7 +269,7 @@ def render_calendar_page(calendar: Calendar, people: Mapping[str, CalendarPerson
         built=build_time_html(now, "minutes"),
         zone=getattr(now.zone, "key", None) or now.local.tzname(),
         days=build_calendar_day_columns(calendar.midnights),
-        now_x=compute_position_percent(now.epoch, first, last),
+        now_x=round(compute_position_percent(now.epoch, first, last), 3),
         compute_position=compute_position_percent,
         head_height=HEAD_HEIGHT_PX,
         row_height=ROW_HEIGHT_PX,
